@@ -1,0 +1,26 @@
+"""What the `webtext` and `gpt2` commands share: settings, errors, atomic files, progress.
+
+`settings` turns one frozen dataclass into flags and TOML keys; `errors` and `command` turn failures into one sentence
+and an exit code; `atomic` writes files that appear complete or not at all; `progress` shows rate and time left.
+"""
+
+from command_kit.atomic import atomic_file, atomic_folder, write_json, write_text
+from command_kit.command import run_command
+from command_kit.errors import CommandError, UsageError
+from command_kit.progress import Progress, duration
+from command_kit.settings import add_flags, setting, settings_from
+
+__all__ = [
+    "CommandError",
+    "Progress",
+    "UsageError",
+    "add_flags",
+    "atomic_file",
+    "atomic_folder",
+    "duration",
+    "run_command",
+    "setting",
+    "settings_from",
+    "write_json",
+    "write_text",
+]

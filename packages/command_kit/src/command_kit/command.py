@@ -1,0 +1,55 @@
+"""Running a command as a user meets it: errors in one sentence, exit codes, interrupts, `--debug`.
+
+Exit codes: 0 done, 1 a failure, 2 bad usage or input, 130 interrupted (Ctrl-C).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import sys
+import traceback
+from collections.abc import Callable
+
+from command_kit.errors import CommandError
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells report it."""
+
+
+def sentence_for(error: BaseException) -> str:
+    """One sentence for an error that reached the top."""
+    if isinstance(error, CommandError):
+        return str(error)
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        where = f" while writing {error.filename}" if error.filename else ""
+        return f"the disk is full{where}: free some space and run the same command again, it goes on where it stopped."
+    if isinstance(error, PermissionError):
+        return f"no permission for {error.filename}: choose another path or change its permissions."
+    if isinstance(error, OSError) and error.strerror:
+        return f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."
+    if isinstance(error, MemoryError):
+        return "out of memory: use fewer --workers or smaller shards."
+    return f"internal error: {type(error).__name__}: {error} (run again with --debug for the traceback)."
+
+
+def run_command(program: str, body: Callable[[], int | None], *, debug: bool = False) -> int:
+    """Call `body` and return the exit code of the process.
+
+    An exception becomes one sentence on standard error, `program: error: ...`; with `debug` its traceback comes first.
+    """
+    try:
+        return body() or 0
+    except KeyboardInterrupt:
+        print(f"{program}: interrupted; the same command goes on from here.", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output (head, a pager) went away: not an error, but nothing more can be printed.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + getattr(signal, "SIGPIPE", 13)
+    except Exception as error:
+        if debug:
+            traceback.print_exc()
+        print(f"{program}: error: {sentence_for(error)}", file=sys.stderr)
+        return error.exit_code if isinstance(error, CommandError) else 1

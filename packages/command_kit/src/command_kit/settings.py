@@ -1,0 +1,216 @@
+"""One frozen dataclass is a command's settings: its fields are the flags, the TOML keys, and the documentation.
+
+    @dataclass(frozen=True)
+    class Clean:
+        min_tokens: int = setting(128, "drop documents with fewer GPT-2 tokens than this")
+
+gives `--min-tokens N` on the command line and `min_tokens = 128` in a TOML file. A value is checked once, where it
+enters: its type against the field's annotation, and what the dataclass's `__post_init__` asks (it raises
+`UsageError`). Unknown keys are errors. Flags win over the file, the file over the defaults.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import difflib
+import tomllib
+import types
+import typing
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+import tomli_w
+
+from command_kit.errors import UsageError
+
+Settings = TypeVar("Settings")
+_NOT_GIVEN: Any = object()
+
+
+def setting(
+    default: Any, help: str, *, metavar: str | None = None, group: str | None = None, identity: bool = True
+) -> Any:
+    """A dataclass field that is a flag and a TOML key.
+
+    Args:
+        default: its default value.
+        help: one line for `--help`; the default is appended to it.
+        metavar: the placeholder shown for its value, `N` for numbers by default.
+        group: the heading under which `--help` lists it.
+        identity: whether the result depends on it. A setting that changes only how the work is done (a number of
+            workers, a logging interval) is not part of a run's identity and may differ when the run resumes.
+    """
+    return dataclasses.field(
+        default=default, metadata={"help": help, "metavar": metavar, "group": group, "identity": identity}
+    )
+
+
+def flag_name(field_name: str) -> str:
+    """`min_tokens` -> `--min-tokens`."""
+    return "--" + field_name.replace("_", "-")
+
+
+def _field_types(settings_class: type) -> dict[str, Any]:
+    hints = typing.get_type_hints(settings_class)
+    return {field.name: hints[field.name] for field in dataclasses.fields(settings_class)}
+
+
+def _without_none(annotation: Any) -> Any:
+    """`int | None` -> `int`."""
+    if typing.get_origin(annotation) in (types.UnionType, typing.Union):
+        inner = [part for part in typing.get_args(annotation) if part is not type(None)]
+        if len(inner) == 1:
+            return inner[0]
+    return annotation
+
+
+def _described(annotation: Any) -> str:
+    annotation = _without_none(annotation)
+    if typing.get_origin(annotation) is typing.Literal:
+        return "one of " + ", ".join(str(choice) for choice in typing.get_args(annotation))
+    if typing.get_origin(annotation) is tuple:
+        return f"a list of {_described(typing.get_args(annotation)[0])}"
+    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(
+        annotation, str(annotation)
+    )
+
+
+def add_flags(parser: argparse.ArgumentParser, settings_class: type, *, skip: Iterable[str] = ()) -> None:
+    """Add a flag to `parser` for each field of `settings_class` that was made by `setting`.
+
+    A flag that is not given leaves no value behind, so that `settings_from` can tell it from the default.
+    """
+    kinds = _field_types(settings_class)
+    groups: dict[str, Any] = {}
+    for field in dataclasses.fields(settings_class):
+        if "help" not in field.metadata or field.name in skip:
+            continue
+        heading = field.metadata["group"]
+        target = parser if heading is None else groups.setdefault(heading, None)
+        if target is None:
+            target = groups[heading] = parser.add_argument_group(heading)
+        kind = _without_none(kinds[field.name])
+        text = field.metadata["help"].replace("%", "%%")
+        if field.default not in (None, (), ""):
+            shown = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
+            shown = {True: "yes", False: "no"}.get(shown, shown) if isinstance(shown, bool) else shown
+            text += f" (default: {shown})".replace("%", "%%")
+        options: dict[str, Any] = {"dest": field.name, "default": _NOT_GIVEN, "help": text}
+        if kind is bool:
+            target.add_argument(flag_name(field.name), action=argparse.BooleanOptionalAction, **options)
+            continue
+        if typing.get_origin(kind) is tuple:
+            options["nargs"] = "+"
+            kind = typing.get_args(kind)[0]
+        if typing.get_origin(kind) is typing.Literal:
+            options["choices"] = typing.get_args(kind)
+            kind = type(options["choices"][0])
+        if "choices" not in options:
+            options["metavar"] = field.metadata["metavar"] or {int: "N", float: "X"}.get(kind, "TEXT")
+        target.add_argument(flag_name(field.name), type=kind, **options)
+
+
+def read_toml(path: str | Path) -> dict[str, Any]:
+    """The tables of a TOML file. Raises UsageError, naming file and line, where it can't be read."""
+    try:
+        with Path(path).open("rb") as file:
+            return tomllib.load(file)
+    except FileNotFoundError:
+        raise UsageError(f"no settings file {path}: give the path of a TOML file.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UsageError(f"can't read the settings file {path} ({error}).") from error
+    except tomllib.TOMLDecodeError as error:
+        raise UsageError(f"the settings file {path} is not valid TOML: {error}.") from error
+
+
+def command_table(tables: Mapping[str, Any], command: str) -> dict[str, Any]:
+    """The settings for one command in a TOML file: its table `[command]` if there is one, else the top-level keys.
+
+    So the file of a whole pipeline, one table a stage, can be given to each of its commands.
+    """
+    if isinstance(tables.get(command), dict):
+        return dict(tables[command])
+    return {key: value for key, value in tables.items() if not isinstance(value, dict)}
+
+
+def check_value(annotation: Any, value: Any, name: str, where: str) -> Any:
+    """`value` as `annotation` asks. Raises UsageError naming the key and the place where it doesn't fit."""
+    try:
+        return msgspec.convert(value, type=annotation, strict=True)
+    except msgspec.ValidationError:
+        raise UsageError(f"{where}: {name} should be {_described(annotation)}, not {value!r}.") from None
+
+
+def make_settings(settings_class: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
+    """A `settings_class` from plain `values`, as a TOML file holds them.
+
+    Raises UsageError for an unknown key (with the nearest known one), a wrong type, or a value that the class refuses;
+    `where` names the source in the message.
+    """
+    kinds = _field_types(settings_class)
+    for name in values:
+        if name not in kinds:
+            near = difflib.get_close_matches(name, kinds, 1)
+            hint = f" (did you mean {near[0]}?)" if near else f"; known are {', '.join(kinds)}"
+            raise UsageError(f"{where}: unknown setting {name}{hint}.")
+    return settings_class(**{name: check_value(kinds[name], value, name, where) for name, value in values.items()})
+
+
+def settings_from(
+    settings_class: type[Settings],
+    arguments: argparse.Namespace,
+    *,
+    command: str,
+    config: str | Path | None = None,
+    ignore: Iterable[str] = (),
+) -> Settings:
+    """The settings of one command: defaults, then its TOML file `config`, then the flags that were given.
+
+    Keys of the file named in `ignore` (paths that a pipeline's file also holds) are passed over.
+    Raises UsageError as `make_settings` does.
+    """
+    values: dict[str, Any] = {}
+    if config is not None:
+        values = {k: v for k, v in command_table(read_toml(config), command).items() if k not in set(ignore)}
+    known = {field.name for field in dataclasses.fields(settings_class)}  # type: ignore[arg-type]
+    for name, value in vars(arguments).items():
+        if name in known and value is not _NOT_GIVEN:
+            values[name] = tuple(value) if isinstance(value, list) else value
+    return make_settings(settings_class, values, str(config) if config is not None else "the command line")
+
+
+def as_table(settings: Any) -> dict[str, Any]:
+    """`settings` as a TOML table: plain values, fields that are None left out."""
+    table = {}
+    for field in dataclasses.fields(settings):
+        value = getattr(settings, field.name)
+        if value is not None:
+            table[field.name] = list(value) if isinstance(value, tuple) else value
+    return table
+
+
+def to_toml(table: Mapping[str, Any]) -> str:
+    """A TOML text of `table`, which may hold tables."""
+    return tomli_w.dumps(dict(table))
+
+
+def identity(settings: Any) -> dict[str, Any]:
+    """The settings that the result depends on (those not marked `identity=False`), as plain values."""
+    marked = {field.name for field in dataclasses.fields(settings) if not field.metadata.get("identity", True)}
+    return {name: value for name, value in as_table(settings).items() if name not in marked}
+
+
+def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
+    """What differs between two tables of settings, each as `name was X, now Y`, in the order of the names."""
+
+    def shown(value: Any) -> str:
+        return "not set" if value is None else repr(value) if isinstance(value, str) else str(value)
+
+    return [
+        f"{name} was {shown(old.get(name))}, now {shown(new.get(name))}"
+        for name in sorted({*old, *new})
+        if old.get(name) != new.get(name)
+    ]

@@ -1,0 +1,1 @@
+"""webtext_prep."""
