@@ -1,1 +1,23 @@
-"""indexed_tokens."""
+"""GPT-2 tokens and the files that hold them: the contract between text preparation and training.
+
+`Tokenizer` turns text into GPT-2 token ids; `IndexedTokensWriter` and `IndexedTokens` write and read them as
+memory-mapped `.bin/.idx` pairs, byte-compatible with Megatron-LM both ways.
+"""
+
+from indexed_tokens.errors import IndexedTokensError
+from indexed_tokens.reader import IndexedTokens, bin_path, idx_path, prefix_of
+from indexed_tokens.tokenizer import END_OF_TEXT, GPT2_VOCABULARY_SIZE, Tokenizer
+from indexed_tokens.writer import IndexedTokensWriter, smallest_dtype
+
+__all__ = [
+    "END_OF_TEXT",
+    "GPT2_VOCABULARY_SIZE",
+    "IndexedTokens",
+    "IndexedTokensError",
+    "IndexedTokensWriter",
+    "Tokenizer",
+    "bin_path",
+    "idx_path",
+    "prefix_of",
+    "smallest_dtype",
+]

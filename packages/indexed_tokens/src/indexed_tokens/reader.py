@@ -1,0 +1,175 @@
+"""Reading `<prefix>.bin` and `<prefix>.idx`: token sequences, memory-mapped, byte-compatible with Megatron-LM.
+
+Opening costs the check of the index (a few numpy passes over it) and no reading of tokens; a slice is a view into the
+mapped file, without a copy. What is wrong with a file is said when it is opened, not in the middle of a training run.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from indexed_tokens.errors import IndexedTokensError
+
+MAGIC = b"MMIDIDX\x00\x00"
+VERSION = 1
+HEADER = struct.Struct("<9sQBQQ")
+"""Magic, version, dtype code, sequences, length of the document index: 34 bytes, little-endian."""
+
+DTYPE_OF_CODE: dict[int, np.dtype[Any]] = {
+    1: np.dtype("<u1"),
+    2: np.dtype("<i1"),
+    3: np.dtype("<i2"),
+    4: np.dtype("<i4"),
+    5: np.dtype("<i8"),
+    6: np.dtype("<f8"),
+    7: np.dtype("<f4"),
+    8: np.dtype("<u2"),
+}
+
+
+def prefix_of(path: str | Path) -> Path:
+    """The prefix that `path` names: itself, or what is before `.bin` or `.idx`."""
+    path = Path(path)
+    return path.with_suffix("") if path.suffix in (".bin", ".idx") else path
+
+
+def bin_path(prefix: str | Path) -> Path:
+    """`corpus_text_document` -> `corpus_text_document.bin`."""
+    return Path(f"{prefix}.bin")
+
+
+def idx_path(prefix: str | Path) -> Path:
+    """`corpus_text_document` -> `corpus_text_document.idx`."""
+    return Path(f"{prefix}.idx")
+
+
+class IndexedTokens:
+    """The token sequences of one `.bin/.idx` pair.
+
+    Args:
+        path: the prefix, or the path of either file.
+
+    Attributes:
+        prefix: the path without its ending.
+        dtype: the type of a token in the file.
+        lengths: tokens in each sequence, int32 of shape (sequences,).
+        offsets: byte at which each sequence begins in the `.bin`, int64 of shape (sequences,).
+        document_index: int64 of shape (documents + 1,); document d is the sequences
+            `document_index[d]` to `document_index[d + 1]`, usually a single one.
+
+    Raises IndexedTokensError if a file is missing, foreign, truncated, or the two do not belong together.
+
+    >>> tokens = IndexedTokens("corpus_text_document")  # doctest: +SKIP
+    >>> tokens[0][:4]  # doctest: +SKIP
+    array([15496,   995,    13, 50256], dtype=uint16)
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.prefix = prefix_of(path)
+        idx, binary = idx_path(self.prefix), bin_path(self.prefix)
+        for file in (idx, binary):
+            if not file.is_file():
+                near = idx_path(f"{self.prefix}_text_document")
+                hint = (
+                    f"did you mean {self.prefix}_text_document?" if near.is_file() else "run `webtext tokenize` first."
+                )
+                raise IndexedTokensError(f"no token file {file}: {hint}")
+        self._index = np.memmap(idx, dtype=np.uint8, mode="r") if idx.stat().st_size else np.zeros(0, np.uint8)
+        if self._index.size < HEADER.size or self._index[: len(MAGIC)].tobytes() != MAGIC:
+            raise IndexedTokensError(
+                f"{idx} is no token index (it does not begin with MMIDIDX): "
+                "give the prefix of files that `webtext tokenize` or Megatron-LM's preprocessing wrote."
+            )
+        _, version, code, sequences, documents = HEADER.unpack(self._index[: HEADER.size].tobytes())
+        if version != VERSION or code not in DTYPE_OF_CODE:
+            raise IndexedTokensError(
+                f"{idx} has version {version} and token type {code}; known are version 1 and types 1 to 8: "
+                "it is damaged or was written by a newer program."
+            )
+        self.dtype = DTYPE_OF_CODE[code]
+        expected = HEADER.size + sequences * 12 + documents * 8
+        # Multimodal files carry one more byte a sequence, which holds nothing about the tokens.
+        if self._index.size not in (expected, expected + sequences):
+            raise IndexedTokensError(
+                f"{idx} has {self._index.size:,} bytes where its header asks for {expected:,}: "
+                "it was cut off or damaged, write it again."
+            )
+        at = HEADER.size
+        self.lengths: npt.NDArray[np.int32] = np.frombuffer(self._index, "<i4", sequences, at)
+        at += sequences * 4
+        self.offsets: npt.NDArray[np.int64] = np.frombuffer(self._index, "<i8", sequences, at)
+        at += sequences * 8
+        self.document_index: npt.NDArray[np.int64] = np.frombuffer(self._index, "<i8", documents, at)
+        self._check(idx, binary)
+        size = binary.stat().st_size
+        self._tokens = np.memmap(binary, dtype=np.uint8, mode="r") if size else np.zeros(0, np.uint8)
+
+    def _check(self, idx: Path, binary: Path) -> None:
+        index, size = self.document_index, binary.stat().st_size
+        if len(index) == 0 or index[0] != 0 or index[-1] != len(self.lengths) or (np.diff(index) < 0).any():
+            raise IndexedTokensError(
+                f"the document index of {idx} does not run from 0 to its {len(self.lengths):,} sequences: "
+                "it is damaged, write it again."
+            )
+        if not len(self.lengths):
+            return
+        ends = self.offsets + self.lengths.astype(np.int64) * self.dtype.itemsize
+        if (self.lengths < 0).any() or (self.offsets < 0).any():
+            raise IndexedTokensError(f"{idx} holds negative lengths or offsets: it is damaged, write it again.")
+        if int(ends.max()) > size:
+            raise IndexedTokensError(
+                f"{binary} has {size:,} bytes where {idx.name} asks for {int(ends.max()):,}: "
+                "it was cut off, or belongs to another index; write both again."
+            )
+
+    def __len__(self) -> int:
+        """The number of sequences."""
+        return len(self.lengths)
+
+    @property
+    def documents(self) -> int:
+        """The number of documents, empty ones included."""
+        return len(self.document_index) - 1
+
+    @property
+    def total_tokens(self) -> int:
+        """The number of tokens in all sequences."""
+        return int(self.lengths.sum(dtype=np.int64))
+
+    def __getitem__(self, index: int) -> npt.NDArray[Any]:
+        """The tokens of sequence `index`, a read-only view. Raises IndexError outside the sequences."""
+        return self.slice(index)
+
+    def __iter__(self) -> Iterator[npt.NDArray[Any]]:
+        return (self.slice(index) for index in range(len(self)))
+
+    def slice(self, index: int, offset: int = 0, length: int | None = None) -> npt.NDArray[Any]:
+        """`length` tokens (all that follow, by default) of sequence `index`, from its token `offset` on: a view.
+
+        Raises IndexError where that is outside the sequence.
+        """
+        if index < 0:
+            index += len(self)
+        if not 0 <= index < len(self):
+            raise IndexError(f"sequence {index} of {len(self)} in {self.prefix}")
+        available = int(self.lengths[index]) - offset
+        length = available if length is None else length
+        if offset < 0 or not 0 <= length <= available:
+            raise IndexError(f"tokens {offset} to {offset + length} of sequence {index} in {self.prefix}")
+        start = int(self.offsets[index]) + offset * self.dtype.itemsize
+        return np.frombuffer(self._tokens, self.dtype, length, start) if length else np.zeros(0, self.dtype)
+
+    def fingerprint(self) -> dict[str, int]:
+        """Sizes and modification times (nanoseconds) of both files: changes whenever the corpus does."""
+        found = {}
+        for file in (bin_path(self.prefix), idx_path(self.prefix)):
+            status = file.stat()
+            found[f"{file.suffix[1:]}_bytes"] = status.st_size
+            found[f"{file.suffix[1:]}_modified_ns"] = status.st_mtime_ns
+        return found
