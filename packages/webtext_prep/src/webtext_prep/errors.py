@@ -1,0 +1,13 @@
+"""The errors of text preparation. A message says what was found, where, and what to do."""
+
+from command_kit import CommandError, UsageError
+
+
+class WebtextError(CommandError):
+    """A stage could not do its work (exit code 1)."""
+
+
+class InputError(WebtextError, UsageError):
+    """What the user gave, a path, a file or a setting, has to change first (exit code 2)."""
+
+    exit_code = 2

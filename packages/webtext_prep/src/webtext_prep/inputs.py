@@ -1,0 +1,143 @@
+"""From what a user gives as input to the list of files to read: a file, a folder, a glob, or standard input.
+
+The order is that of the arguments; inside a folder or a glob, that of the names. Hidden files and the output folder
+itself are never read. No input is an error.
+"""
+
+from __future__ import annotations
+
+import glob
+import hashlib
+import json
+import os
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from webtext_prep.compression import COMPRESSED_SUFFIXES, bare_name
+from webtext_prep.documents import SHARD_SUFFIX
+from webtext_prep.errors import InputError
+
+RECORD = "stage.json"
+"""A finished stage's folder holds this file: its settings and tallies."""
+STATE = ".state"
+"""Where a stage keeps what it needs to go on after an interruption."""
+
+
+def read_record(folder: Path) -> dict[str, Any] | None:
+    """The record of a finished stage in `folder`, or None if there is none. Raises InputError if it is damaged."""
+    path = folder / RECORD
+    try:
+        record = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        raise InputError(f"can't read {path} ({error}): run the stage again with --restart.") from error
+    if not isinstance(record, dict) or "stage" not in record:
+        raise InputError(f"{path} is not the record of a stage: the folder belongs to something else.")
+    return record
+
+
+def is_document_shard(path: Path) -> bool:
+    """Whether the name is that of JSON lines, compressed or not."""
+    return bare_name(path).endswith(".jsonl")
+
+
+def is_url_list(path: Path) -> bool:
+    """Whether the name may be that of a list of URLs."""
+    name = bare_name(path)
+    return name.endswith((".txt", ".jsonl", ".urls", ".list", ".csv")) or "." not in name
+
+
+def is_mergeable(path: Path) -> bool:
+    """Whether `webtext merge` reads files of that name."""
+    return bare_name(path).endswith((".txt", ".json", ".jsonl"))
+
+
+def _files_below(folder: Path, leave_out: Path | None) -> Iterable[Path]:
+    for parent, folders, files in os.walk(folder):
+        here = Path(parent)
+        folders[:] = sorted(
+            name for name in folders if not name.startswith(".") and (here / name).resolve() != leave_out
+        )
+        yield from (here / name for name in sorted(files) if not name.startswith("."))
+
+
+def _shards_of_stage(folder: Path) -> list[Path]:
+    return sorted(folder.glob(f"part-*{SHARD_SUFFIX}"))
+
+
+def _files_of_folder(folder: Path, accepts: Callable[[Path], bool], kinds: str, output: Path | None) -> list[Path]:
+    if read_record(folder) is not None:
+        return _shards_of_stage(folder)
+    if (folder / STATE).is_dir():
+        raise InputError(f"{folder} is not finished: run the stage that makes it once more, it goes on where it was.")
+    found = [file for file in _files_below(folder, output) if accepts(file)]
+    if not found:
+        raise InputError(f"no {kinds} in the folder {folder}: give the folder or file that holds them.")
+    return found
+
+
+def find_inputs(
+    paths: Iterable[str], *, accepts: Callable[[Path], bool], kinds: str, output: Path | None = None
+) -> list[Path]:
+    """The files that `paths` name, each a file, a folder or a glob.
+
+    Args:
+        paths: what the user gave.
+        accepts: which files of a folder count, by name. A file given by name must count too.
+        kinds: what such files are called in a message ("URL lists").
+        output: the output folder, never read from.
+
+    Raises InputError for a path that does not exist, a folder or glob without such files, or no path at all.
+    """
+    resolved_output = output.resolve() if output is not None else None
+    found: list[Path] = []
+    for given in paths:
+        path = Path(given)
+        if path.is_dir():
+            if path.resolve() == resolved_output:
+                raise InputError(f"input and output are the same folder, {path}: give another --output.")
+            found += _files_of_folder(path, accepts, kinds, resolved_output)
+        elif path.exists():
+            if not accepts(path):
+                raise InputError(f"{path} is not one of the {kinds} read here, by its ending: {_hint(path)}")
+            found.append(path)
+        elif glob.has_magic(given):
+            # Path.glob takes no absolute pattern.
+            matches = [Path(match) for match in sorted(glob.glob(given, recursive=True))]  # noqa: PTH207
+            matches = [match for match in matches if match.is_file() and accepts(match)]
+            if not matches:
+                raise InputError(f"no {kinds} match {given}: check the pattern (quoted, so that the shell leaves it).")
+            found += matches
+        else:
+            raise InputError(f"no file or folder {given}: check the path.")
+    if not found:
+        raise InputError(f"no input: give {kinds} with --input.")
+    return list(dict.fromkeys(found))
+
+
+def _hint(path: Path) -> str:
+    if path.suffix in (".bin", ".idx"):
+        return "it holds tokens already, look at it with `webtext inspect`."
+    if path.suffix in (*COMPRESSED_SUFFIXES, ".txt", ".json"):
+        return "turn it into documents with `webtext merge` first."
+    return "rename it, or convert it first."
+
+
+def spool_standard_input(folder: Path) -> Path:
+    """Copy standard input to a file named after its content, so that the same input again is recognised as the same."""
+    folder.mkdir(parents=True, exist_ok=True)
+    digest = hashlib.sha256()
+    unfinished = folder / ".stdin.unfinished"
+    with unfinished.open("wb") as file:
+        while chunk := sys.stdin.buffer.read(1 << 20):
+            digest.update(chunk)
+            file.write(chunk)
+    kept = folder / f"stdin-{digest.hexdigest()[:16]}.txt"
+    if kept.exists():
+        unfinished.unlink()
+    else:
+        unfinished.replace(kept)
+    return kept

@@ -1,0 +1,82 @@
+"""Counting what happens to documents: in = out + the sum of the reasons, always."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from webtext_prep.documents import Document, DocumentWriter
+
+MAX_PROBLEMS = 10
+"""How many problems with their places are shown at the end of a stage; all of them are counted."""
+
+
+@dataclass
+class Tally:
+    """What became of the documents of one task, or of all of them.
+
+    Attributes:
+        read: documents in.
+        kept: documents out.
+        dropped: reason to number of documents dropped for it.
+        notes: other things worth counting ("repaired"), which add up to nothing.
+        problems: the first few sentences about input that could not be used, with file and line.
+    """
+
+    read: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    sink: DocumentWriter | None = field(default=None, repr=False)
+
+    def drop(self, document: Document, reason: str, **details: Any) -> None:
+        """Count `document` as dropped for `reason`; with `--keep-dropped` it is written with reason and details."""
+        self.dropped[reason] += 1
+        if self.sink is not None:
+            metadata = {"reason": reason, **details, **document.metadata}
+            self.sink.write(Document(document.url, document.text, metadata))
+
+    def problem(self, sentence: str) -> None:
+        """Remember a sentence about input that could not be used, unless there are enough already."""
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(sentence)
+
+    def counted(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """Pass `documents` on, counting them as read."""
+        for document in documents:
+            self.read += 1
+            yield document
+
+    def add(self, other: Tally) -> None:
+        """Add another task's counts."""
+        self.read += other.read
+        self.kept += other.kept
+        self.dropped.update(other.dropped)
+        self.notes.update(other.notes)
+        for sentence in other.problems:
+            self.problem(sentence)
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether every document in is accounted for."""
+        return self.read == self.kept + self.dropped.total()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; reasons and notes in the order of their names."""
+        return {
+            "in": self.read,
+            "out": self.kept,
+            "dropped": dict(sorted(self.dropped.items())),
+            "notes": dict(sorted(self.notes.items())),
+            "problems": self.problems,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Tally:
+        """The inverse of `as_dict`."""
+        return cls(
+            values["in"], values["out"], Counter(values["dropped"]), Counter(values["notes"]), list(values["problems"])
+        )

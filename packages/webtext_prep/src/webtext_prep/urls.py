@@ -1,0 +1,68 @@
+"""What a URL is made of, as far as the stages need it: its host, its registered name, and the key that makes two equal.
+
+tldextract uses the public suffix list that it carries: nothing is fetched.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from urllib.parse import urlsplit, urlunsplit
+
+import tldextract
+import xxhash
+
+_extract = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
+_DEFAULT_PORTS = {"http": 80, "https": 443}
+_FORBIDDEN = re.compile(r"[\x00-\x20\x7f<>\"\\^`{|}\s]")
+_HOST = re.compile(r"[^\s/?#@:%\[\]]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
+
+
+def host_of(url: str) -> str:
+    """The host of `url` in lower case, without port and user. Raises ValueError if `url` is no absolute web address."""
+    if _FORBIDDEN.search(url):
+        raise ValueError("white space or a character that no URL may hold")
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https"):
+        raise ValueError("not http or https")
+    host = parts.hostname or ""
+    _ = parts.port  # raises ValueError where it is no number
+    bracketed = f"[{host}]" if ":" in host else host
+    if not _HOST.fullmatch(bracketed) or ".." in host or host.startswith(".") or len(host) > 253:
+        raise ValueError("no valid host")
+    return host.rstrip(".")
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def registered_name(host: str) -> tuple[str, str]:
+    """The name that somebody registered, without and with its public suffix.
+
+    >>> registered_name("news.bbc.co.uk")
+    ('bbc', 'bbc.co.uk')
+    """
+    parts = _extract(host)
+    return parts.domain, f"{parts.domain}.{parts.suffix}" if parts.suffix else parts.domain
+
+
+def url_key(url: str) -> str:
+    """What two URLs share when they name one page: without fragment, default port, and capitals in scheme and host.
+
+    >>> url_key("HTTP://Example.com:80#top") == url_key("http://example.com/")
+    True
+    """
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        return url
+    host = f"[{host}]" if ":" in host else host.rstrip(".")
+    if port is not None and port != _DEFAULT_PORTS.get(parts.scheme):
+        host = f"{host}:{port}"
+    path = parts.path or ("/" if host else "")
+    return urlunsplit((parts.scheme, host, path, parts.query, ""))
+
+
+def bucket_of(name: str, buckets: int) -> int:
+    """A stable bucket, 0 to `buckets` - 1, for `name`. With twice the buckets, each one's names stay in it or move to
+    the one `buckets` further on."""
+    return xxhash.xxh3_64_intdigest(name.encode("utf-8", "surrogatepass")) % buckets
