@@ -1,0 +1,302 @@
+"""What decides a training run: the shape of the model and the settings of `gpt2 train`.
+
+`ModelConfig` travels with every checkpoint, so that a model is never guessed from the flags of a later command.
+`TrainSettings` is at once the flags of `gpt2 train`, its TOML keys and the run's `config.toml`. Its defaults follow
+the published recipe for GPT-2 345M (Megatron-LM, 2019: lr 1.5e-4, cosine to 1e-5, 1% warmup, weight decay 0.01,
+clip 1.0, dropout 0.1) with a batch small enough for a laptop. A setting marked `identity=False` may differ when a run
+resumes; any other difference makes it another run. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any, Literal
+
+from command_kit import setting
+from command_kit.settings import identity
+from gpt2_train.errors import Gpt2UsageError
+
+VOCABULARY_MULTIPLE = 128
+"""The vocabulary is padded to a multiple of this, whatever the tensor-parallel size: 50257 becomes 50304."""
+
+PRESETS: dict[str, dict[str, int]] = {
+    "124M": {"layers": 12, "hidden": 768, "heads": 12},
+    "345M": {"layers": 24, "hidden": 1024, "heads": 16},
+    "774M": {"layers": 36, "hidden": 1280, "heads": 20},
+    "1.5B": {"layers": 48, "hidden": 1600, "heads": 25},
+}
+"""The four sizes of GPT-2 (Radford et al. 2019, table 2), all of them with sequences of 1024 tokens."""
+
+GPT2_SEQUENCE_LENGTH = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The shape of one GPT-2, all that is needed to build it.
+
+    Attributes:
+        layers: transformer blocks.
+        hidden: width of the residual stream.
+        heads: attention heads; they divide `hidden`.
+        sequence_length: positions, the longest sequence that the model takes.
+        vocabulary_size: token ids that the tokenizer knows.
+        dropout: probability at which embeddings, attention weights and residual branches are dropped in training.
+
+    Raises Gpt2UsageError for a shape that can't be built.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    sequence_length: int = GPT2_SEQUENCE_LENGTH
+    vocabulary_size: int = 50257
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "sequence_length", "vocabulary_size"):
+            if getattr(self, name) < 1:
+                raise Gpt2UsageError(f"{name} is {getattr(self, name)}: it should be at least 1.")
+        if self.hidden % self.heads:
+            raise Gpt2UsageError(
+                f"a hidden size of {self.hidden} can't be shared among {self.heads} heads: "
+                f"choose a number of heads that divides {self.hidden}."
+            )
+        if not 0 <= self.dropout < 1:
+            raise Gpt2UsageError(f"dropout is {self.dropout}: it should be at least 0 and less than 1.")
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> ModelConfig:
+        """One of GPT-2's sizes (`124M`, `345M`, `774M`, `1.5B`), with `changes` to other fields.
+
+        Raises Gpt2UsageError for an unknown name.
+        """
+        if name not in PRESETS:
+            raise Gpt2UsageError(f"no model {name}: known are {', '.join(PRESETS)}.")
+        return cls(**{**PRESETS[name], **changes})
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.hidden // self.heads
+
+    @property
+    def padded_vocabulary(self) -> int:
+        """Rows of the embedding: `vocabulary_size` padded to a multiple of 128; the added ids never win."""
+        return math.ceil(self.vocabulary_size / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+
+    @property
+    def parameters(self) -> int:
+        """Parameters in all, padding rows included: l(12h² + 13h) + 2h + Vh + sh (354,871,296 for 345M)."""
+        block = 12 * self.hidden**2 + 13 * self.hidden
+        return (
+            self.layers * block
+            + 2 * self.hidden
+            + self.padded_vocabulary * self.hidden
+            + self.sequence_length * self.hidden
+        )
+
+    @property
+    def flops_per_token(self) -> float:
+        """Forward and backward FLOPs for one token: 6N + 12·l·h·s (Chowdhery et al. 2022, appendix B)."""
+        return 6.0 * self.parameters + 12.0 * self.layers * self.hidden * self.sequence_length
+
+    def as_table(self) -> dict[str, Any]:
+        """Plain values, as a checkpoint stores them."""
+        return dataclasses.asdict(self)
+
+
+_DATA, _MODEL, _LENGTH, _OPTIMIZER = "data", "model", "length of the run", "optimisation"
+_SPEED, _RUN = "speed, memory and layout (may change when a run resumes)", "run"
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings:
+    """The settings of `gpt2 train`. Raises Gpt2UsageError where one is out of range or two don't fit together."""
+
+    data: tuple[str, ...] = setting(
+        (),
+        "token files to learn from, as prefixes of .bin/.idx; several are blended in the proportion of their "
+        "training tokens, or by weights given as 0.7:PREFIX",
+        metavar="PREFIX",
+        group=_DATA,
+    )
+    split: str = setting(
+        "949,50,1", "shares of the documents for training, validation and test", metavar="A,B,C", group=_DATA
+    )
+    tokenizer: str | None = setting(
+        None,
+        "folder with vocab.json and merges.txt of the tokenizer that made the data, copied into each checkpoint; "
+        "GPT-2's own without it",
+        metavar="DIR",
+        group=_DATA,
+        identity=False,
+    )
+    seed: int = setting(1234, "seed of initial weights, order of the data and dropout", group=_DATA)
+
+    model: Literal["124M", "345M", "774M", "1.5B"] | None = setting(
+        None, "one of GPT-2's sizes; 124M unless --layers, --hidden and --heads are given", group=_MODEL
+    )
+    layers: int | None = setting(None, "transformer blocks, instead of the preset's", group=_MODEL)
+    hidden: int | None = setting(None, "width of the model, instead of the preset's", group=_MODEL)
+    heads: int | None = setting(None, "attention heads, instead of the preset's", group=_MODEL)
+    sequence_length: int = setting(GPT2_SEQUENCE_LENGTH, "tokens in a training sequence", group=_MODEL)
+    vocabulary_size: int | None = setting(
+        None, "token ids that the data may hold; the tokenizer's number without it (50257 for GPT-2)", group=_MODEL
+    )
+    dropout: float = setting(0.1, "dropout probability", group=_MODEL)
+
+    steps: int | None = setting(None, "train for this many optimizer steps", group=_LENGTH, identity=False)
+    epochs: float | None = setting(
+        None,
+        "train for this many passes over the training split (1 if no length is given)",
+        group=_LENGTH,
+        identity=False,
+    )
+    tokens: int | None = setting(None, "train for this many tokens", group=_LENGTH, identity=False)
+
+    global_batch_size: int = setting(8, "sequences in one optimizer step, over all processes", group=_OPTIMIZER)
+    lr: float = setting(1.5e-4, "peak learning rate", group=_OPTIMIZER)
+    min_lr: float = setting(1e-5, "learning rate at the end of the decay", group=_OPTIMIZER)
+    warmup: float = setting(
+        0.01, "warm-up of the learning rate: a fraction of the run if below 1, else steps", group=_OPTIMIZER
+    )
+    schedule: Literal["cosine", "linear", "constant", "wsd"] = setting(
+        "cosine", "course of the learning rate after the warm-up (wsd: constant, then linear decay)", group=_OPTIMIZER
+    )
+    cooldown: float = setting(0.2, "fraction of the run over which wsd decays", group=_OPTIMIZER)
+    weight_decay: float = setting(0.01, "weight decay of matrices (not of biases and norms)", group=_OPTIMIZER)
+    beta1: float = setting(0.9, "Adam's decay of the mean gradient", group=_OPTIMIZER)
+    beta2: float = setting(0.999, "Adam's decay of the squared gradient", group=_OPTIMIZER)
+    clip: float = setting(1.0, "largest norm of the gradient, 0 for no limit", group=_OPTIMIZER)
+    precision: Literal["fp32", "bf16", "fp16"] | None = setting(
+        None, "arithmetic of matrix products: bf16 on GPUs that have it, else fp32", group=_OPTIMIZER
+    )
+
+    micro_batch_size: int | None = setting(
+        None,
+        "sequences that one process takes at once; without it the largest that fits the batch, up to 8 (2 on CPU)",
+        group=_SPEED,
+        identity=False,
+    )
+    activation_checkpointing: Literal["none", "full", "selective"] = setting(
+        "none",
+        "recompute activations in the backward pass: full keeps one per block, selective keeps the matrix products",
+        group=_SPEED,
+        identity=False,
+    )
+    tensor_parallel: int = setting(1, "processes that share each matrix", group=_SPEED, identity=False)
+    data_parallel: int | None = setting(
+        None, "processes that share each batch; every GPU without it, one process on CPU", group=_SPEED, identity=False
+    )
+    compile: bool | None = setting(
+        None, "compile each block with torch.compile; on CUDA only without it", group=_SPEED, identity=False
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute", group=_SPEED, identity=False)
+    threads: int | None = setting(
+        None, "CPU threads of each process; the cores shared among them without it", group=_SPEED, identity=False
+    )
+
+    output: str = setting(
+        "", "folder of the run; the same command on it resumes", metavar="DIR", group=_RUN, identity=False
+    )
+    log_every: int = setting(10, "steps between logged lines", group=_RUN, identity=False)
+    eval_every: int = setting(1000, "steps between evaluations, 0 for one at the end only", group=_RUN, identity=False)
+    eval_batches: int = setting(10, "global batches of an evaluation", group=_RUN, identity=False)
+    save_every: int = setting(1000, "steps between checkpoints, 0 for one at the end only", group=_RUN, identity=False)
+    keep_checkpoints: int = setting(3, "newest checkpoints to keep, 0 for all", group=_RUN, identity=False)
+
+    def __post_init__(self) -> None:
+        self._check_ranges()
+        if sum(value is not None for value in (self.steps, self.epochs, self.tokens)) > 1:
+            raise Gpt2UsageError("the run's length is given twice: give one of --steps, --epochs and --tokens.")
+        if self.model is not None and (self.layers or self.hidden or self.heads):
+            raise Gpt2UsageError("--model already sets layers, hidden and heads: give the preset or the numbers.")
+        if self.min_lr > self.lr:
+            raise Gpt2UsageError(f"--min-lr {self.min_lr} is above --lr {self.lr}: the rate would rise; lower it.")
+        self.split_weights()
+
+    def _check_ranges(self) -> None:
+        at_least = {
+            "steps": 1, "tokens": 1, "global_batch_size": 1, "micro_batch_size": 1, "tensor_parallel": 1,
+            "data_parallel": 1, "threads": 1, "log_every": 1, "eval_every": 0, "eval_batches": 1, "save_every": 0,
+            "keep_checkpoints": 0, "seed": 0, "lr": 0, "min_lr": 0, "warmup": 0, "weight_decay": 0, "clip": 0,
+        }  # fmt: skip
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if value is not None and not (value >= least and math.isfinite(value)):
+                raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least {least}.")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise Gpt2UsageError(f"--{name} is {getattr(self, name)}: it should be at least 0 and less than 1.")
+        if not 0 < self.cooldown <= 1:
+            raise Gpt2UsageError(f"--cooldown is {self.cooldown}: it should be above 0 and at most 1.")
+        if self.epochs is not None and not (self.epochs > 0 and math.isfinite(self.epochs)):
+            raise Gpt2UsageError(f"--epochs is {self.epochs}: it should be above 0.")
+        if self.lr == 0:
+            raise Gpt2UsageError("--lr is 0: nothing would be learned; give a rate above 0.")
+        if self.seed >= 2**31:
+            raise Gpt2UsageError(f"--seed is {self.seed}: it should be below 2147483648.")
+
+    def split_weights(self) -> tuple[float, float, float]:
+        """The shares of training, validation and test in `split`. Raises Gpt2UsageError where it is malformed."""
+        try:
+            weights = [float(part) for part in self.split.split(",")]
+        except ValueError:
+            weights = []
+        good = 1 <= len(weights) <= 3 and all(math.isfinite(w) and w >= 0 for w in weights)
+        if not good or weights[0] <= 0:
+            raise Gpt2UsageError(
+                f"--split {self.split!r} should be up to three shares, for training, validation and test, "
+                "such as 949,50,1, the first of them above 0."
+            )
+        padded = [*weights, 0.0, 0.0]
+        return padded[0], padded[1], padded[2]
+
+    def corpora(self) -> list[tuple[float | None, str]]:
+        """(weight or None, prefix) of each entry of `data`.
+
+        Raises Gpt2UsageError if there is none, or if some have weights and others not.
+        """
+        if not self.data:
+            raise Gpt2UsageError("no --data: give the prefix of .bin/.idx files, as `webtext tokenize` writes them.")
+        found: list[tuple[float | None, str]] = []
+        for entry in self.data:
+            head, colon, rest = entry.partition(":")
+            try:
+                weight = float(head) if colon and rest else None
+            except ValueError:
+                weight = None
+            if weight is not None and not (weight > 0 and math.isfinite(weight)):
+                raise Gpt2UsageError(f"--data {entry}: the weight should be above 0.")
+            found.append((weight, rest if weight is not None else entry))
+        if len({weight is None for weight, _ in found}) > 1:
+            raise Gpt2UsageError("--data gives weights to some files and not to others: give all of them one, or none.")
+        return found
+
+    def model_config(self, vocabulary_size: int = 50257) -> ModelConfig:
+        """The model that the settings ask for; `vocabulary_size` is the tokenizer's, which the flag overrides.
+
+        Raises Gpt2UsageError if only some of layers, hidden and heads are given, or they don't fit together.
+        """
+        rest: dict[str, Any] = {
+            "sequence_length": self.sequence_length,
+            "vocabulary_size": self.vocabulary_size or vocabulary_size,
+            "dropout": self.dropout,
+        }
+        numbers = {"layers": self.layers, "hidden": self.hidden, "heads": self.heads}
+        if all(value is None for value in numbers.values()):
+            return ModelConfig.preset(self.model or "124M", **rest)
+        missing = [f"--{name}" for name, value in numbers.items() if value is None]
+        if missing:
+            raise Gpt2UsageError(
+                f"{' and '.join(missing)} missing: give --layers, --hidden and --heads together, or --model."
+            )
+        return ModelConfig(**{name: int(value) for name, value in numbers.items() if value is not None}, **rest)
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide what is learned, as plain values: a run resumes only while they are the same."""
+        table = identity(self)
+        for name in ("model", "layers", "hidden", "heads", "vocabulary_size"):
+            table.pop(name, None)
+        return table

@@ -1,0 +1,210 @@
+"""GPT-2 in one file: token and position embeddings, pre-norm blocks, tied output (Radford et al. 2019).
+
+Nothing here knows of processes. Tensor parallelism is put on from outside by splitting `qkv` and `up` by rows and
+`out` and `down` by columns, which is why the fused qkv rows are interleaved per head, [heads, 3, head_dim]: any
+contiguous share of the rows is then a set of whole heads, and the code below takes the number of heads from the
+activations' width. Attention is `scaled_dot_product_attention`: memory linear in the sequence where a flash kernel
+exists. GELU is the tanh approximation that GPT-2 was trained with.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpt2_train.config import ModelConfig
+from gpt2_train.errors import Gpt2UsageError
+
+INIT_STD = 0.02
+"""Standard deviation of initial weights (Radford et al. 2018, section 4.1)."""
+
+
+class KeyValueCache:
+    """Keys and values of the tokens seen so far, so that each new token costs one position of work.
+
+    Args:
+        config: the model's shape.
+        batch: sequences.
+        length: the most positions that will be fed, prompt included; at most `config.sequence_length`.
+        heads: heads held here; fewer than the model's under tensor parallelism.
+
+    Memory is 2 · layers · batch · heads · length · head_dim elements. Raises Gpt2UsageError if `length` is more than
+    the model's positions.
+    """
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        batch: int,
+        length: int | None = None,
+        *,
+        heads: int | None = None,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        length = config.sequence_length if length is None else length
+        if length > config.sequence_length:
+            raise Gpt2UsageError(
+                f"{length} positions asked of a model that has {config.sequence_length}: shorten prompt or output."
+            )
+        shape = (config.layers, batch, heads or config.heads, length, config.head_dim)
+        self.keys = torch.zeros(shape, device=device, dtype=dtype)
+        self.values = torch.zeros(shape, device=device, dtype=dtype)
+        self.capacity = length
+        self.length = 0
+        """Positions fed so far; the model moves it on at the end of each forward pass."""
+
+    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Store keys and values (B, heads, T, head_dim) of `layer` behind the earlier ones; return all so far."""
+        end = self.length + keys.size(2)
+        self.keys[layer, :, :, self.length : end] = keys
+        self.values[layer, :, :, self.length : end] = values
+        return self.keys[layer, :, :, :end].to(keys.dtype), self.values[layer, :, :, :end].to(values.dtype)
+
+    def truncate(self, length: int) -> None:
+        """Forget all positions from `length` on."""
+        self.length = min(self.length, length)
+
+
+class AttentionCore(nn.Module):
+    """softmax(QKᵀ/√d)V under a causal mask; a module of its own so that its randomness can be steered per process."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__()
+        self.dropout = dropout
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """(B, heads, T, d), (B, heads, S, d), (B, heads, S, d) -> (B, heads, T, d); the T queries are the last of S."""
+        new, seen = query.size(2), key.size(2)
+        mask = None
+        if 1 < new < seen:
+            mask = torch.ones(new, seen, dtype=torch.bool, device=query.device).tril(seen - new)
+        return F.scaled_dot_product_attention(
+            query, key, value, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, is_causal=new == seen
+        )
+
+
+class Attention(nn.Module):
+    """Causal self-attention over all earlier positions."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.layer, self.head_dim = layer, config.head_dim
+        self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
+        self.core = AttentionCore(config.dropout)
+        self.out = nn.Linear(config.hidden, config.hidden)
+
+    def forward(self, x: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """(B, T, hidden) -> (B, T, hidden)."""
+        batch, length, _ = x.shape
+        fused = self.qkv(x).view(batch, length, -1, 3, self.head_dim)  # (B, T, heads, 3, d)
+        query, key, value = (part.transpose(1, 2) for part in fused.unbind(3))  # (B, heads, T, d)
+        if cache is not None:
+            key, value = cache.append(self.layer, key, value)
+        mixed = self.core(query, key, value)  # (B, heads, T, d)
+        return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
+
+
+class FeedForward(nn.Module):
+    """Two matrices with a GELU between them, four times as wide inside."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.hidden, 4 * config.hidden)
+        self.down = nn.Linear(4 * config.hidden, config.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, hidden) -> (B, T, hidden)."""
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + feed-forward(norm(x))."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.hidden)
+        self.attention = Attention(config, layer)
+        self.feed_forward_norm = nn.LayerNorm(config.hidden)
+        self.feed_forward = FeedForward(config)
+        self.dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """(B, T, hidden) -> (B, T, hidden)."""
+        x = x + self.dropout(self.attention(self.attention_norm(x), cache))
+        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+
+
+class GPT2(nn.Module):
+    """The model: tokens in, logits of the next token out.
+
+    Parameters are left as `nn.Module` makes them; call `initialise` for a new model, or load a checkpoint. Build it
+    under `torch.device("meta")` and call `materialise` to spend no memory before the shape is settled.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = nn.Embedding(config.padded_vocabulary, config.hidden)
+        self.position_embedding = nn.Embedding(config.sequence_length, config.hidden)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
+        self.final_norm = nn.LayerNorm(config.hidden)
+        self.output = nn.Linear(config.hidden, config.padded_vocabulary, bias=False)
+        self.tie()
+
+    def tie(self) -> None:
+        """Make the output matrix the token embedding itself; needed again after anything that replaces parameters."""
+        self.output.weight = self.token_embedding.weight
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether output matrix and token embedding are one parameter."""
+        return self.output.weight is self.token_embedding.weight
+
+    def materialise(self, device: torch.device | str) -> GPT2:
+        """Give a model built on the meta device memory on `device`, its values not set yet; returns itself."""
+        self.to_empty(device=device)
+        self.tie()
+        return self
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator | None = None) -> GPT2:
+        """Set new weights: normal with deviation 0.02, biases 0, norms 1; returns itself.
+
+        The two matrices that add to the residual stream get 0.02/√(2·layers), so that its variance does not grow with
+        depth (Radford et al. 2019, section 2.3).
+        """
+        residual = INIT_STD / math.sqrt(2 * self.config.layers)
+        for name, module in self.named_modules():
+            if isinstance(module, nn.Linear | nn.Embedding) and name != "output":
+                std = residual if name.endswith(("attention.out", "feed_forward.down")) else INIT_STD
+                module.weight.normal_(0.0, std, generator=generator)
+            if isinstance(module, nn.LayerNorm):
+                module.weight.fill_(1.0)
+            if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
+                module.bias.zero_()
+        return self
+
+    def forward(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+        """Logits (B, T, padded vocabulary) for `tokens` (B, T), int64.
+
+        With a `cache`, `tokens` follow those fed before: give the prompt, then one token at a time. Padding ids get
+        logits like any other: the loss never has them as targets, and generation must leave them out.
+        Raises Gpt2UsageError if the positions run past the sequence length (or the cache's capacity).
+        """
+        start = cache.length if cache is not None else 0
+        end = start + tokens.size(1)
+        limit = cache.capacity if cache is not None else self.config.sequence_length
+        if end > limit:
+            raise Gpt2UsageError(f"{end} positions asked of a model or cache that has {limit}: shorten the input.")
+        positions = torch.arange(start, end, device=tokens.device)
+        x = self.dropout(self.token_embedding(tokens) + self.position_embedding(positions))  # (B, T, hidden)
+        for block in self.blocks:
+            x = block(x, cache)
+        if cache is not None:
+            cache.length = end
+        return self.output(self.final_norm(x))
