@@ -1,19 +1,133 @@
-"""`webtext inspect`: what a shard folder, a shard, or a pair of token files holds, with a decoded sample."""
+"""`webtext inspect`: what a shard folder, a shard, a URL list or a pair of token files holds, with a decoded sample."""
 
 from __future__ import annotations
 
 import argparse
+import itertools
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexed_tokens import IndexedTokens, IndexedTokensError, Tokenizer, bin_path, idx_path, prefix_of
+from webtext_prep.documents import Document, read_documents
+from webtext_prep.errors import InputError
+from webtext_prep.inputs import find_inputs, is_document_shard, read_record
+from webtext_prep.stages.tokenize import SUFFIX
 
 COMMAND = "inspect"
+SAMPLE_CHARACTERS = 300
+SAMPLE_TOKENS = 80
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add `inspect` to the subcommands."""
-    command = commands.add_parser(COMMAND, help="what any of the above holds: counts, sizes, a sample")
-    command.add_argument("path", metavar="PATH")
-    command.add_argument("--debug", action="store_true")
+    command = commands.add_parser(
+        COMMAND,
+        help="any of the above -> what it holds: counts, sizes, a sample",
+        description="Show what a shard folder, a shard, or a .bin/.idx pair holds, with a decoded sample.",
+    )
+    command.add_argument("path", metavar="PATH", help="a folder or file that a stage wrote, or a token file's prefix")
+    command.add_argument("--samples", type=int, default=2, metavar="N", help="documents to show (default: 2)")
+    command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
+    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print what is in the path."""
+    """Show what lies at `arguments.path`; returns the exit code. Raises InputError if there is nothing to show."""
+    prefix = _token_prefix(arguments.path)
+    found = (
+        inspect_tokens(prefix, arguments.samples) if prefix else inspect_documents(arguments.path, arguments.samples)
+    )
+    print(json.dumps(found, ensure_ascii=False) if arguments.json else _shown(found))
     return 0
+
+
+def _token_prefix(path: str) -> Path | None:
+    for prefix in (prefix_of(path), Path(f"{path}{SUFFIX}")):
+        if Path(path).suffix in (".bin", ".idx") or idx_path(prefix).is_file() or bin_path(prefix).is_file():
+            return prefix
+    return None
+
+
+def inspect_documents(path: str, samples: int) -> dict[str, Any]:
+    """Counts, sizes and the first documents of a folder of shards or one shard. Raises InputError."""
+    if samples < 0:
+        raise InputError(f"--samples must not be negative, but is {samples}.")
+    folder = Path(path)
+    shards = find_inputs([path], accepts=is_document_shard, kinds="document shards")
+    record = read_record(folder) if folder.is_dir() else None
+    documents = characters = 0
+    shown: list[Document] = []
+    for document in itertools.chain.from_iterable(read_documents(shard) for shard in shards):
+        documents += 1
+        characters += len(document.text)
+        if len(shown) < samples:
+            shown.append(document)
+    found: dict[str, Any] = {"path": path}
+    if record is not None:
+        found |= {key: record[key] for key in ("stage", "settings", "in", "out", "dropped") if key in record}
+    found |= {
+        "shards": len(shards),
+        "bytes": sum(shard.stat().st_size for shard in shards),
+        "documents": documents,
+        "characters": characters,
+        "samples": [
+            {"url": document.url, **document.metadata, "text": document.text[:SAMPLE_CHARACTERS]} for document in shown
+        ],
+    }
+    return found
+
+
+def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
+    """Counts, lengths and decoded beginnings of a `.bin/.idx` pair. Raises IndexedTokensError."""
+    tokens = IndexedTokens(prefix)
+    tokenizer = Tokenizer.gpt2()
+    largest = max((int(sequence.max()) for sequence in itertools.islice(tokens, 1000) if len(sequence)), default=0)
+    found: dict[str, Any] = {
+        "path": str(tokens.prefix),
+        "bytes": bin_path(tokens.prefix).stat().st_size,
+        "token_type": tokens.dtype.name,
+        "documents": tokens.documents,
+        "sequences": len(tokens),
+        "tokens": tokens.total_tokens,
+    }
+    if len(tokens):
+        found["tokens_per_sequence"] = {
+            "least": int(tokens.lengths.min()),
+            "median": float(np.median(tokens.lengths)),
+            "most": int(tokens.lengths.max()),
+        }
+    if largest >= tokenizer.vocabulary_size:
+        raise IndexedTokensError(
+            f"{tokens.prefix} holds token {largest}, which GPT-2's vocabulary of {tokenizer.vocabulary_size} lacks: "
+            "it was made with another tokenizer."
+        )
+    found["samples"] = [
+        {"text": tokenizer.decode(tokens.slice(row, 0, min(SAMPLE_TOKENS, int(tokens.lengths[row]))))}
+        for row in range(min(samples, len(tokens)))
+    ]
+    return found
+
+
+def _shown(found: dict[str, Any]) -> str:
+    lines = []
+    for name, value in found.items():
+        if name == "samples":
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(
+                f"{key} {entry:,}" if isinstance(entry, int) else f"{key} {entry}" for key, entry in value.items()
+            )
+        lines.append(
+            f"{name.replace('_', ' '):<20}{value:,}"
+            if isinstance(value, int)
+            else f"{name.replace('_', ' '):<20}{value}"
+        )
+    for sample in found["samples"]:
+        text = sample.pop("text")
+        lines.append("")
+        lines += [f"  {name}: {value}" for name, value in sample.items()]
+        lines += [f"  | {line}" for line in text.splitlines()]
+    return "\n".join(lines)

@@ -18,6 +18,11 @@ _FORBIDDEN = re.compile(r"[\x00-\x20\x7f<>\"\\^`{|}\s]")
 _HOST = re.compile(r"[^\s/?#@:%\[\]]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
 
 
+def shards_for(size: int, bytes_per_shard: int) -> int:
+    """How many shards an input of `size` bytes makes: a power of two, so that a grown input only splits shards."""
+    return min(1 << max(0, (size - 1) // bytes_per_shard).bit_length(), 4096) if size else 1
+
+
 def host_of(url: str) -> str:
     """The host of `url` in lower case, without port and user. Raises ValueError if `url` is no absolute web address."""
     if _FORBIDDEN.search(url):

@@ -1,0 +1,193 @@
+"""`webtext blacklist`: from lists of URLs, as they were found, to clean URL shards.
+
+Two phases. The first only splits the lists by host, so that one host is always in one shard; the second, on all cores,
+asks the questions of each shard: is it a URL, is its site blocked, does its path end like a file, has it been seen.
+Each shard keeps the order of the input, and depends on nothing but the input and the settings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.resources
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+from urllib.parse import unquote, urlsplit
+
+import msgspec
+
+from command_kit import setting
+from webtext_prep.compression import read_lines, write_zstd
+from webtext_prep.documents import Document, decode_document
+from webtext_prep.engines import Report
+from webtext_prep.errors import InputError
+from webtext_prep.inputs import is_url_list
+from webtext_prep.stage import REPORT_EVERY, Outcome, Stage, Task, shard_outputs, shards_outcome, write_shard
+from webtext_prep.tally import Tally
+from webtext_prep.urls import bucket_of, host_of, registered_name, shards_for, url_key
+
+if TYPE_CHECKING:
+    from webtext_prep.runner import Job
+
+BYTES_PER_SHARD = 8 << 20
+"""With `--shards 0`: so much input makes one shard, some 100,000 URLs."""
+
+
+def read_rules(path: str, shipped: str) -> frozenset[str]:
+    """The lines of a list of rules, in lower case, without comments; the shipped list if `path` is empty.
+
+    Raises InputError if it can't be read.
+    """
+    try:
+        text = (
+            Path(path).read_text(encoding="utf-8")
+            if path
+            else (importlib.resources.files("webtext_prep") / "lists" / shipped).read_text(encoding="utf-8")
+        )
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"can't read the list {path} ({error}): give a text file with one rule a line.") from error
+    lines = (line.strip().lower() for line in text.splitlines())
+    return frozenset(line for line in lines if line and not line.startswith("#"))
+
+
+@functools.lru_cache(maxsize=8)
+def _rules(domains: str, extensions: str) -> tuple[frozenset[str], frozenset[str]]:
+    blocked = read_rules(extensions, "blocked_extensions.txt")
+    return read_rules(domains, "blocked_domains.txt"), frozenset(rule.lstrip(".") for rule in blocked)
+
+
+def is_blocked_site(host: str, rules: frozenset[str]) -> bool:
+    """Whether the registered name of `host` is in `rules`, alone (under any suffix) or with its suffix."""
+    name, domain = registered_name(host)
+    return name in rules or domain in rules
+
+
+def blocked_extension(url: str, rules: frozenset[str]) -> str | None:
+    """The ending in `rules` that the path of `url` has, or None. Host, query and fragment have no say."""
+    name = unquote(urlsplit(url).path).rsplit("/", 1)[-1].lower()
+    _, *parts = name.split(".")
+    return next((rule for start in range(len(parts)) if (rule := ".".join(parts[start:])) in rules), None)
+
+
+def _row(line: bytes) -> Document | None:
+    """The URL in one line: bare, or as a JSON object with `url`. None for an empty line or a comment."""
+    line = line.strip()
+    if not line or line.startswith(b"#"):
+        return None
+    if line.startswith(b"{"):
+        with contextlib.suppress(msgspec.DecodeError, ValueError):
+            document = decode_document(line)
+            document.text = ""
+            return document
+    return Document(line.decode("utf-8", "replace"))
+
+
+def _host_key(url: str) -> str:
+    """What decides the shard: the host, or the whole line where it has none."""
+    try:
+        return host_of(url)
+    except ValueError:
+        return url
+
+
+@dataclass(frozen=True)
+class Blacklist(Stage):
+    """Drop URLs that are malformed, too long, blocked by site or by ending, or there already; split the rest by host.
+
+    Reads URL lists: one URL, or one JSON object with "url", a line; plain, .gz, .xz, .bz2 or .zst; files, folders,
+    globs, or standard input (-). Writes URL shards for `webtext download`.
+    Drops: malformed, too_long, blocked_domain, blocked_extension, duplicate."""
+
+    name: ClassVar[str] = "blacklist"
+    order: ClassVar[int] = 20
+    summary: ClassVar[str] = "URL lists -> clean URLs, one host always in one shard"
+    unit: ClassVar[str] = "URLs"
+    input_kinds: ClassVar[str] = "URL lists (.txt, .jsonl, .csv, or without an ending; compressed or not)"
+    reads_standard_input: ClassVar[bool] = True
+
+    blocked_domains: str = setting("", "the list of blocked sites, instead of the shipped one", metavar="FILE")
+    blocked_extensions: str = setting("", "the list of blocked endings, instead of the shipped one", metavar="FILE")
+    shards: int = setting(0, "output shards; 0 asks for one for each 8 MiB of input")
+    max_length: int = setting(2048, "drop URLs with more characters")
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.shards <= 4096:
+            raise InputError(f"--shards must be between 0 and 4096, but is {self.shards}.")
+        if self.max_length < 1:
+            raise InputError(f"--max-length must be at least 1, but is {self.max_length}.")
+        _rules(self.blocked_domains, self.blocked_extensions)
+
+    @staticmethod
+    def accepts(path: Path) -> bool:
+        """Text files of URLs."""
+        return is_url_list(path)
+
+    def judge(self, url: str) -> str | None:
+        """The reason to drop `url`, or None to keep it, whatever was seen before."""
+        domains, extensions = _rules(self.blocked_domains, self.blocked_extensions)
+        if len(url) > self.max_length:
+            return "too_long"
+        try:
+            host = host_of(url)
+        except ValueError:
+            return "malformed"
+        if is_blocked_site(host, domains):
+            return "blocked_domain"
+        return "blocked_extension" if blocked_extension(url, extensions) else None
+
+    def split(self, task: Task, report: Report) -> int:
+        """Task: one list to a piece for each shard. Returns the number of URLs."""
+        count = 0
+        with contextlib.ExitStack() as stack:
+            pieces = [stack.enter_context(write_zstd(path)) for path in task.outputs]
+            for line in read_lines(task.inputs[0]):
+                document = _row(line)
+                if document is None:
+                    continue
+                pieces[bucket_of(_host_key(document.url), len(pieces))].write(line.strip() + b"\n")
+                count += 1
+                if count % REPORT_EVERY == 0:
+                    report(REPORT_EVERY)
+        report(count % REPORT_EVERY)
+        return count
+
+    def judge_shard(self, task: Task, report: Report) -> dict[str, Any]:
+        """Task: the pieces of one shard, in order of the lists, to the shard."""
+        rows = (row for path in task.inputs for line in read_lines(path) if (row := _row(line)) is not None)
+        return write_shard(task, report, rows, self.process)
+
+    def process(self, rows: Iterable[Document], tally: Tally) -> Iterator[Document]:
+        """Yield the URLs to keep."""
+        seen: set[str] = set()
+        for row in rows:
+            reason = self.judge(row.url)
+            if reason is None:
+                key = url_key(row.url)
+                reason = "duplicate" if key in seen else None
+                seen.add(key)
+            if reason is None:
+                yield row
+            else:
+                tally.drop(row, reason)
+
+    def run(self, job: Job) -> Outcome:
+        """Split by host, then judge."""
+        size = sum(path.stat().st_size for path in job.inputs)
+        shards = self.shards or shards_for(size, BYTES_PER_SHARD)
+        tasks = [
+            Task(
+                f"list-{number:05}",
+                (path,),
+                tuple(job.scratch / f"list-{number:05}" / f"part-{shard:05}.zst" for shard in range(shards)),
+            )
+            for number, path in enumerate(job.inputs)
+        ]
+        counts = job.map("split", "split", tasks, unit="URLs")
+        judged = [
+            Task(f"part-{shard:05}", tuple(task.outputs[shard] for task in tasks), shard_outputs(job, shard))
+            for shard in range(shards)
+        ]
+        results = job.map("shards", "judge_shard", judged, unit="URLs", total=sum(counts))
+        return shards_outcome(judged, results)
