@@ -111,20 +111,20 @@ def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
     return found
 
 
+def _figure(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value) or "(none)"
+
+
 def _shown(found: dict[str, Any]) -> str:
     lines = []
     for name, value in found.items():
         if name == "samples":
             continue
         if isinstance(value, dict):
-            value = ", ".join(
-                f"{key} {entry:,}" if isinstance(entry, int) else f"{key} {entry}" for key, entry in value.items()
-            )
-        lines.append(
-            f"{name.replace('_', ' '):<20}{value:,}"
-            if isinstance(value, int)
-            else f"{name.replace('_', ' '):<20}{value}"
-        )
+            value = ", ".join(f"{key} {_figure(entry)}" for key, entry in value.items())
+        lines.append(f"{name.replace('_', ' '):<20}{_figure(value)}")
     for sample in found["samples"]:
         text = sample.pop("text")
         lines.append("")
