@@ -1,0 +1,162 @@
+"""A small web site on loopback to practise on: the documentation that comes with the Python interpreter.
+
+Some 500 real pages, made by pydoc when they are asked for: one for each module of the standard library that can be
+imported without side effects, one for each topic of the language. They differ in length, repeat each other here and
+there as real sites do, and need no internet. `/urls.txt` lists them, together with addresses of the kind that every
+real list holds: pictures, video sites, repeated and broken ones, pages that are gone or that robots.txt closes.
+
+    python pipelines/documentation_site.py --port 8000
+
+The site ends when its standard input does, so that it never outlives the command that started it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import html
+import http.server
+import importlib
+import io
+import os
+import pkgutil
+import pydoc
+import sys
+import threading
+import warnings
+from pydoc_data.topics import topics
+from urllib.parse import quote, unquote
+
+HOST = "127.0.0.1"
+
+# Importing these opens windows or browsers, prints, needs another system, or brings thousands of lines of tests.
+_LEFT_OUT = {
+    "__main__", "antigravity", "idlelib", "lib2to3", "msilib", "msvcrt", "nt", "test", "this", "tkinter", "turtle",
+    "turtledemo", "winreg", "winsound", "ensurepip", "venv", "pip",
+}  # fmt: skip
+
+_PACKAGES = (
+    "asyncio", "collections", "concurrent", "ctypes", "curses", "dbm", "email", "encodings", "html", "http",
+    "importlib", "json", "logging", "multiprocessing", "os", "sqlite3", "unittest", "urllib", "wsgiref", "xml",
+    "xml.dom", "xml.etree", "xml.sax", "xmlrpc", "zoneinfo",
+)  # fmt: skip
+
+ROBOTS = "User-agent: *\nDisallow: /drafts/\n"
+
+UNWANTED = """\
+https://www.youtube.com/watch?v=dQw4w9WgXcQ
+https://en.wikipedia.org/wiki/Python_(programming_language)
+https://i.imgur.com/gallery.jpg
+http://files.example.org/archive.7z
+http://files.example.org/paper.PDF
+http://example.org/slides.pptx
+https://twitter.com/somebody/status/1
+ftp://ftp.example.org/readme
+this line is no address
+http://[broken
+"""
+"""What `webtext blacklist` is there to drop."""
+
+
+def module_names() -> list[str]:
+    """Names of the modules that have a page, sorted."""
+    names = {name for name in sys.stdlib_module_names if not name.startswith("_") and name not in _LEFT_OUT}
+    for package in _PACKAGES:
+        with contextlib.suppress(ImportError):
+            path = importlib.import_module(package).__path__ if package != "os" else []
+            found = (entry.name for entry in pkgutil.iter_modules(path))
+            names |= {f"{package}.{name}" for name in found if not name.startswith("_") and name != "__main__"}
+    # A page for each of the hundred code pages of old PCs would be too much of the same.
+    return sorted(name for name in names if not name.startswith("encodings.cp"))
+
+
+def module_page(name: str) -> str | None:
+    """The pydoc page of one module, or None if it can't be imported here."""
+    with (
+        warnings.catch_warnings(),
+        contextlib.redirect_stdout(io.StringIO()),
+        contextlib.redirect_stderr(io.StringIO()),
+    ):
+        warnings.simplefilter("ignore")
+        try:
+            module = importlib.import_module(name)
+            writer = pydoc.HTMLDoc()
+            page = writer.page(pydoc.describe(module), writer.document(module, name))
+        except (Exception, SystemExit):
+            return None
+    # Where the interpreter lies on this machine is nothing to learn from.
+    return page.replace(sys.base_prefix, "/usr")
+
+
+def topic_page(name: str) -> str | None:
+    """The page of one topic of the language: its paragraphs as HTML."""
+    if name not in topics:
+        return None
+    blocks = [block for block in topics[name].split("\n\n") if block.strip()]
+    body = "\n".join(
+        f"<pre>{html.escape(block)}</pre>" if block.startswith("   ") else f"<p>{html.escape(block)}</p>"
+        for block in blocks
+    )
+    title = html.escape(f"Python topic: {name}")
+    return f"<!DOCTYPE html><html><head><title>{title}</title></head><body><h1>{title}</h1>\n{body}</body></html>"
+
+
+def url_list(base: str) -> str:
+    """One URL a line: every page, and what a real list has besides."""
+    modules = [f"{base}/module/{quote(name)}.html" for name in module_names()]
+    pages = [*modules, *(f"{base}/topic/{quote(name)}.html" for name in sorted(topics))]
+    repeated = [f"{page}#top" for page in pages[:5]]
+    lost = [f"{base}/gone/{number}.html" for number in range(3)]
+    closed = [f"{base}/drafts/{number}.html" for number in range(2)]
+    assets = [f"{base}/style.css", f"{base}/logo.png", f"{base}/data"]
+    return "\n".join([*pages, *repeated, *lost, *closed, *assets, *UNWANTED.splitlines()]) + "\n"
+
+
+class Handler(http.server.BaseHTTPRequestHandler):
+    """Answers GET for the pages, `/urls.txt` and `/robots.txt`."""
+
+    protocol_version = "HTTP/1.1"
+    server_version = "documentation"
+
+    def do_GET(self) -> None:
+        """Send one page."""
+        folder, _, name = unquote(self.path.split("?")[0].split("#")[0]).lstrip("/").partition("/")
+        page: str | None = None
+        kind = "text/html; charset=utf-8"
+        if folder == "robots.txt":
+            page, kind = ROBOTS, "text/plain; charset=utf-8"
+        elif folder == "urls.txt":
+            host, port = self.server.server_address[:2]
+            page, kind = url_list(f"http://{host!s}:{port}"), "text/plain; charset=utf-8"
+        elif folder == "data":
+            page, kind = "0 1 2 3", "application/octet-stream"
+        elif folder == "module" and name.removesuffix(".html") in set(module_names()):
+            page = module_page(name.removesuffix(".html"))
+        elif folder == "topic":
+            page = topic_page(name.removesuffix(".html"))
+        body = (page or "<html><body>No such page.</body></html>").encode("utf-8", "replace")
+        self.send_response(200 if page is not None else 404)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        """Keep quiet."""
+
+
+def main() -> None:
+    """Serve until standard input ends; the first line printed is the site's address."""
+    parser = argparse.ArgumentParser(description="Serve the interpreter's documentation on loopback.")
+    parser.add_argument("--port", type=int, default=0, help="0 for any free one (default)")
+    server = http.server.ThreadingHTTPServer((HOST, parser.parse_args().port), Handler)
+    server.daemon_threads = True
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(f"http://{HOST}:{server.server_address[1]}", flush=True)
+    with contextlib.suppress(KeyboardInterrupt):
+        sys.stdin.read()
+    os._exit(0)
+
+
+if __name__ == "__main__":
+    main()

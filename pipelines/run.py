@@ -1,0 +1,268 @@
+"""Plays a whole run, from URLs to a model that writes, as one TOML file describes it.
+
+    uv run pipelines/run.py quickstart
+    uv run pipelines/run.py openwebtext --urls my_urls.txt
+    uv run pipelines/run.py my_pipeline.toml
+
+Each table of the file is one command, `webtext STAGE` or `gpt2 COMMAND`, with that command's settings; they run in the
+order of the file, each on what the one before it wrote. The same command again goes on where it stopped, and each
+step can also be given by hand: every command line is printed before it runs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+import tomllib
+import urllib.request
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from command_kit import CommandError, UsageError, duration, run_command, setting, write_json, write_text
+from command_kit.settings import check_value, make_settings
+from webtext_prep.cli import RunSettings, find_stages
+
+HERE = Path(__file__).resolve().parent
+MODEL_COMMANDS = ("train", "evaluate", "generate")
+TEXT_SUFFIX = "_text_document"
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """The table `[pipeline]`: what concerns the whole run."""
+
+    description: str = setting("", "one line, shown when the run starts")
+    folder: str = setting("", "where everything is written; runs/NAME without it")
+    site: bool = setting(False, "serve the interpreter's documentation on loopback and take the URL list from there")
+
+
+@dataclass
+class Step:
+    """One command of the pipeline and where it reads and writes."""
+
+    name: str
+    program: str
+    table: dict[str, Any]
+    arguments: list[str] = field(default_factory=list)
+    output: str = ""
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+def read_pipeline(name: str) -> tuple[Path, dict[str, Any]]:
+    """The file that `name` means, a path or a pipeline of this folder, and its tables. Raises UsageError."""
+    path = Path(name) if name.endswith(".toml") else HERE / f"{name}.toml"
+    if not path.is_file():
+        shipped = ", ".join(sorted(file.stem for file in HERE.glob("*.toml")))
+        raise UsageError(f"no pipeline {name}: give the path of a TOML file, or one of {shipped}.")
+    try:
+        return path, tomllib.loads(path.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise UsageError(f"{path} is not valid TOML: {error}.") from error
+
+
+def plan(path: Path, tables: dict[str, Any], folder: Path, urls: list[str]) -> list[Step]:
+    """The steps of a pipeline, each wired to the one before it.
+
+    Settings are checked here, so that a mistyped one in the last table is found before the first command runs.
+    Raises UsageError naming the table and the key.
+    """
+    stages = find_stages()
+    steps: list[Step] = []
+    previous: list[str] = list(urls)
+    corpus = folder / "corpus"
+    for name, table in tables.items():
+        if name == "pipeline":
+            continue
+        if not isinstance(table, dict):
+            raise UsageError(f"{path}: {name} stands outside a table; every setting belongs to a [command].")
+        if name in stages:
+            own = {key for key in table if key in RunSettings.__dataclass_fields__}
+            make_settings(RunSettings, {key: table[key] for key in own}, f"{path} [{name}]")
+            make_settings(stages[name], {k: v for k, v in table.items() if k not in own}, f"{path} [{name}]")
+            output = corpus if stages[name].output_is_prefix else folder / name
+            step = Step(name, "webtext_prep", table, output=table.get("output", str(output)))
+            inputs = table.get("input") or previous
+            if not inputs:
+                raise UsageError(f"the first stage, {name}, has no input: give a URL list with --urls FILE.")
+            step.arguments = ["--input", *inputs, "--output", step.output]
+            previous = [step.output]
+            if stages[name].output_is_prefix:
+                corpus = Path(step.output)
+        elif name in MODEL_COMMANDS:
+            step = Step(name, "gpt2_train", table, output=str(folder / "model"))
+            step.arguments = model_arguments(name, table, step.output, str(corpus) + TEXT_SUFFIX)
+            check_model_table(path, name, table)
+        else:
+            known = ", ".join([*stages, *MODEL_COMMANDS])
+            raise UsageError(f"{path}: no command [{name}]; known are {known}.")
+        steps.append(step)
+    if not steps:
+        raise UsageError(f"{path} describes no step: add a table such as [clean].")
+    return steps
+
+
+def model_arguments(name: str, table: dict[str, Any], model: str, data: str) -> list[str]:
+    """The paths given to a `gpt2` command, where its table does not name others."""
+    wanted = {
+        "train": {"data": data, "output": model},
+        "evaluate": {"checkpoint": model, "data": data},
+        "generate": {"checkpoint": model},
+    }[name]
+    return [part for key, value in wanted.items() if key not in table for part in (f"--{key}", value)]
+
+
+def check_model_table(path: Path, name: str, table: dict[str, Any]) -> None:
+    """Raise UsageError for a setting that the `gpt2` command does not have, or that is of the wrong type."""
+    from gpt2_train.cli import settings_class
+
+    make_settings(settings_class(name), table, f"{path} [{name}]")
+
+
+@contextlib.contextmanager
+def documentation_site(folder: Path) -> Iterator[Path]:
+    """Serve the documentation while the block runs; gives the file of its URL list.
+
+    The port is kept from one run to the next: the addresses of pages that were fetched must stay the same.
+    """
+    kept = folder / "site.json"
+    port = json.loads(kept.read_text())["port"] if kept.exists() else 0
+    # A bare environment and a fixed hash seed: the pages are then the same each time, and hold nothing of the user's.
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "documentation_site.py"), "--port", str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={"PYTHONHASHSEED": "0", "PATH": os.defpath},
+        text=True,
+    )
+    if process.stdout is None or process.stdin is None or not (base := process.stdout.readline().strip()):
+        raise CommandError(f"the documentation could not be served on port {port}: it is taken, remove {kept}.")
+    try:
+        write_json(kept, {"port": int(base.rsplit(":", 1)[1])})
+        urls = folder / "urls.txt"
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{base}/urls.txt") as answer:
+            text = answer.read().decode()
+        if not urls.exists() or urls.read_text(encoding="utf-8") != text:
+            write_text(urls, text)
+        yield urls
+    finally:
+        process.stdin.close()
+        process.wait()
+
+
+def run_step(step: Step, path: Path, folder: Path) -> None:
+    """Run one command; its JSON summary is kept in `step.summary`. Raises CommandError if it fails."""
+    command = [sys.executable, "-m", step.program, step.name, *step.arguments, "--config", str(path)]
+    shown = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}[step.program]
+    print(f"\n$ {shlex.join([shown, *command[3:]])}", file=sys.stderr, flush=True)
+    process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE)
+    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    try:
+        output, _ = process.communicate()
+    except KeyboardInterrupt:
+        # The command got the same Ctrl-C and is putting its work in order.
+        process.wait()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    if process.returncode:
+        failure = CommandError(
+            f"`{shown} {step.name}` ended with exit code {process.returncode}: mend what it says above, then run the "
+            "same command again, it goes on from there."
+        )
+        failure.exit_code = process.returncode if process.returncode > 0 else 1
+        raise failure
+    with contextlib.suppress(ValueError, IndexError):
+        step.summary = json.loads(output.decode("utf-8").splitlines()[-1])
+    write_json(folder / "pipeline.json", {**_read_json(folder / "pipeline.json"), step.name: step.summary})
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def closing(steps: list[Step], folder: Path, seconds: float) -> str:
+    """What a run ends with: the funnel, the losses, the text, and where everything is."""
+    lines = ["", "=" * 72, f"Done in {duration(seconds)}.", ""]
+    for step in steps:
+        found = step.summary
+        if step.program == "webtext_prep":
+            tokens = f"  {found['tokens']:,} tokens" if "tokens" in found else ""
+            lines.append(f"  {step.name:<10} {found.get('in', 0):>8,} -> {found.get('out', 0):>8,}{tokens}")
+    for step in steps:
+        if step.name == "evaluate":
+            lines += ["", *losses(step.summary)]
+        if step.name == "generate":
+            lines += ["", "What the model writes:"]
+            for sample in step.summary.get("samples", ()):
+                lines += ["", *(f"  | {line}" for line in (sample["prompt"] + sample["text"]).splitlines())]
+    lines += ["", "Where everything is:"]
+    lines += [f"  {step.name:<10} {step.output}" for step in steps if step.name not in ("evaluate", "generate")]
+    lines += [f"  {'summaries':<10} {folder / 'pipeline.json'}"]
+    if any(step.name == "train" for step in steps):
+        model = next(step.output for step in steps if step.name == "train")
+        lines += ["", "Let it write more:", f'  uv run gpt2 generate --checkpoint {model} --prompt "The module"']
+    return "\n".join(lines)
+
+
+def losses(found: dict[str, Any]) -> list[str]:
+    """The held-out loss beside that of a unigram model of the same text."""
+    if "loss" not in found:
+        return []
+    lines = [f"  held-out loss     {found['loss']:.3f} nats a token (perplexity {found['perplexity']:,.1f})"]
+    if "unigram_loss" in found:
+        lines.append(f"  unigram model     {found['unigram_loss']:.3f} nats a token, on the same text")
+    return lines
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    parser = argparse.ArgumentParser(
+        prog="run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("pipeline", nargs="?", default="quickstart", help="a name or a TOML file (default: quickstart)")
+    parser.add_argument("--urls", nargs="+", default=[], metavar="FILE", help="URL lists for the first stage")
+    parser.add_argument("--folder", help="where everything is written, instead of what the file says")
+    parser.add_argument("--until", metavar="COMMAND", help="stop after this step")
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    arguments = parser.parse_args(argv)
+    return run_command("run.py", lambda: play(arguments), debug=arguments.debug)
+
+
+def play(arguments: argparse.Namespace) -> int:
+    """Run the steps of one pipeline in order."""
+    start = time.monotonic()
+    path, tables = read_pipeline(arguments.pipeline)
+    whole = make_settings(Pipeline, check_value(dict, tables.get("pipeline", {}), "pipeline", str(path)), str(path))
+    folder = Path(arguments.folder or whole.folder or Path("runs") / path.stem)
+    with contextlib.ExitStack() as stack:
+        urls = list(arguments.urls)
+        plan(path, tables, folder, urls or ["urls.txt"] if whole.site else urls)
+        folder.mkdir(parents=True, exist_ok=True)
+        if whole.site:
+            urls = [str(stack.enter_context(documentation_site(folder))), *urls]
+        steps = plan(path, tables, folder, urls)
+        names = [step.name for step in steps]
+        if arguments.until is not None and arguments.until not in names:
+            raise UsageError(f"--until {arguments.until} is no step of {path.name}: choose one of {', '.join(names)}.")
+        last = names.index(arguments.until) + 1 if arguments.until else len(steps)
+        print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr)
+        for step in steps[:last]:
+            run_step(step, path, folder)
+    print(closing(steps[:last], folder, time.monotonic() - start))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
