@@ -1,0 +1,192 @@
+"""`webtext blacklist`: what it keeps, what it drops and why, and in which order."""
+
+import gzip
+import json
+import lzma
+import sys
+from io import BytesIO, TextIOWrapper
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from webtext_prep.cli import main
+from webtext_prep.documents import read_documents
+from webtext_prep.stages.blacklist import Blacklist, blocked_extension, read_rules
+from webtext_prep.urls import host_of
+
+
+def run(capsys, *arguments: object) -> dict:
+    assert main(["blacklist", *map(str, arguments), "--workers", "1", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def kept(folder: Path) -> list[str]:
+    return [row.url for shard in sorted(folder.glob("part-*")) for row in read_documents(shard)]
+
+
+def write(path: Path, *lines: str) -> Path:
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("url", "reason"),
+    [
+        ("http://example.org/story", None),
+        ("https://example.org/story.html?file=paper.pdf", None),
+        ("https://example.org/page#chapter.pdf", None),
+        ("http://foo.app/page", None),
+        ("http://foo.zip/page", None),
+        ("http://my.ai/page", None),
+        ("http://example.org/archive.7z", "blocked_extension"),
+        ("http://example.org/logo.ai", "blocked_extension"),
+        ("http://example.org/PAPER.PDF", "blocked_extension"),
+        ("http://example.org/paper.pdf?download=1", "blocked_extension"),
+        ("http://example.org/a%2Epdf", "blocked_extension"),
+        ("http://example.org/code.tar.gz", "blocked_extension"),
+        ("https://www.youtube.com/watch?v=1", "blocked_domain"),
+        ("https://m.youtube.co.uk/watch", "blocked_domain"),
+        ("https://news.x.com/a", "blocked_domain"),
+        ("https://x.org/a", None),
+        ("https://notyoutube.com/a", None),
+        ("https://youtube.example.org/a", None),
+        ("ftp://example.org/a", "malformed"),
+        ("http://", "malformed"),
+        ("http://[broken", "malformed"),
+        ("http://example.org:port/", "malformed"),
+        ("http://exa mple.org/", "malformed"),
+        ("not a url", "malformed"),
+        ("http://example.org/" + "a" * 3000, "too_long"),
+        ("http://127.0.0.1:8000/page", None),
+        ("http://[::1]/page", None),
+        ("http://bücher.example/straße", None),
+    ],
+)
+def test_each_rule_looks_at_its_own_part_of_the_url(url, reason):
+    """Pitfall 6: `.7z` and `.ai` are blocked, hosts under `.app` and `.zip` are not: endings are those of the path."""
+    assert Blacklist().judge(url) == reason
+
+
+def test_the_shipped_lists_are_at_least_as_long_as_the_originals():
+    domains = read_rules("", "blocked_domains.txt")
+    extensions = read_rules("", "blocked_extensions.txt")
+    assert len(domains) >= 111
+    assert len(extensions) >= 60
+    assert {"7z", "ai", "pdf", "jpg"} <= extensions
+    assert not {"html", "htm", "php", "com"} & extensions
+
+
+def test_an_ending_needs_a_dot_and_a_name():
+    assert blocked_extension("http://example.org/zip", frozenset({"zip"})) is None
+    assert blocked_extension("http://example.org/dir.zip/page", frozenset({"zip"})) is None
+
+
+def test_own_lists_replace_the_shipped_ones(tmp_path, capsys):
+    urls = write(tmp_path / "urls.txt", "http://a.org/x.html", "http://youtube.com/1", "http://b.org/x.pdf")
+    domains = write(tmp_path / "domains.txt", "# mine", "a.org")
+    extensions = write(tmp_path / "extensions.txt", ".nothing")
+    arguments = ("--blocked-domains", domains, "--blocked-extensions", extensions)
+    summary = run(capsys, "--input", urls, "--output", tmp_path / "out", *arguments)
+    assert summary["dropped"] == {"blocked_domain": 1}
+    assert kept(tmp_path / "out") == ["http://youtube.com/1", "http://b.org/x.pdf"]
+
+
+def test_a_missing_list_is_named(tmp_path, capsys):
+    urls = write(tmp_path / "urls.txt", "http://a.org/")
+    code = main(["blacklist", "--input", str(urls), "--output", str(tmp_path / "o"), "--blocked-domains", "absent.txt"])
+    assert code == 2
+    assert "absent.txt" in capsys.readouterr().err
+
+
+def test_output_keeps_the_order_of_the_input(tmp_path, capsys):
+    """Pitfall 6: the order of the output changed from run to run."""
+    lines = [f"http://host{number * 7 % 13}.org/{number}" for number in range(200)]
+    urls = write(tmp_path / "urls.txt", *lines)
+    run(capsys, "--input", urls, "--output", tmp_path / "one", "--shards", 1)
+    assert kept(tmp_path / "one") == lines
+    run(capsys, "--input", urls, "--output", tmp_path / "many", "--shards", 5)
+    for shard in (tmp_path / "many").glob("part-*"):
+        rows = [row.url for row in read_documents(shard)]
+        assert rows == [line for line in lines if line in set(rows)]
+
+
+def test_one_host_is_always_in_one_shard(tmp_path, capsys):
+    urls = write(tmp_path / "urls.txt", *(f"http://h{n % 20}.org:{8000 + n}/{n}" for n in range(400)))
+    run(capsys, "--input", urls, "--output", tmp_path / "out", "--shards", 4)
+    shards = [{host_of(row.url) for row in read_documents(shard)} for shard in (tmp_path / "out").glob("part-*")]
+    assert sum(map(len, shards)) == len(set.union(*shards)) == 20
+    assert all(shards)
+
+
+def test_duplicates_are_found_past_fragments_ports_and_capitals(tmp_path, capsys):
+    urls = write(
+        tmp_path / "urls.txt",
+        "http://Example.org",
+        "http://example.org/#top",
+        "HTTP://example.org:80/",
+        "https://example.org/",
+        "https://example.org:443/",
+        "http://example.org:8080/",
+        "http://example.org/A",
+        "http://example.org/a",
+    )
+    summary = run(capsys, "--input", urls, "--output", tmp_path / "out")
+    assert summary["dropped"] == {"duplicate": 3}
+    assert summary["in"] == summary["out"] + sum(summary["dropped"].values()) == 8
+
+
+def test_a_url_in_two_files_is_kept_once(tmp_path, capsys):
+    first = write(tmp_path / "a.txt", "http://a.org/1", "http://a.org/2")
+    second = write(tmp_path / "b.txt", "http://a.org/2", "http://a.org/3")
+    summary = run(capsys, "--input", first, second, "--output", tmp_path / "out", "--shards", 3)
+    assert (summary["in"], summary["out"]) == (4, 3)
+
+
+def test_files_folders_globs_and_every_compression_are_read(tmp_path, capsys):
+    """Pitfall 5: given a file instead of a folder, it found nothing and said done."""
+    folder = tmp_path / "lists"
+    folder.mkdir()
+    write(folder / "a.txt", "http://a.org/1")
+    (folder / "b.txt.gz").write_bytes(gzip.compress(b"http://b.org/1\n"))
+    (folder / "c.txt.xz").write_bytes(lzma.compress(b"http://c.org/1"))
+    (folder / "d.txt.zst").write_bytes(zstandard.compress(b"http://d.org/1\n"))
+    assert run(capsys, "--input", folder, "--output", tmp_path / "1")["out"] == 4
+    assert run(capsys, "--input", folder / "b.txt.gz", "--output", tmp_path / "2")["out"] == 1
+    assert run(capsys, "--input", f"{folder}/*.txt.*", "--output", tmp_path / "3")["out"] == 3
+
+
+def test_standard_input_is_read(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"http://a.org/1\nhttp://a.org/2\n")))
+    assert run(capsys, "--input", "-", "--output", tmp_path / "out")["out"] == 2
+    monkeypatch.setattr(sys, "stdin", TextIOWrapper(BytesIO(b"http://a.org/1\nhttp://a.org/2\n")))
+    assert run(capsys, "--input", "-", "--output", tmp_path / "out")["resumed"]
+
+
+@pytest.mark.parametrize("content", [b"", b"\n\n# only a comment\n"])
+def test_no_urls_is_an_error_not_an_empty_success(tmp_path, capsys, content):
+    """Pitfall 5: no input wrote an empty output and said done."""
+    (tmp_path / "urls.txt").write_bytes(content)
+    assert main(["blacklist", "--input", str(tmp_path / "urls.txt"), "--output", str(tmp_path / "out")]) == 2
+    assert "no URLs in the input" in capsys.readouterr().err
+
+
+def test_lines_that_are_no_text_are_counted(tmp_path, capsys):
+    (tmp_path / "urls.txt").write_bytes(b'\xff\xfe\x00\nhttp://a.org/1\r\n{"url": 5}\n{"url": "http://a.org/2"}\n')
+    summary = run(capsys, "--input", tmp_path / "urls.txt", "--output", tmp_path / "out")
+    assert summary["dropped"] == {"malformed": 2}
+    assert kept(tmp_path / "out") == ["http://a.org/1", "http://a.org/2"]
+
+
+def test_what_a_list_knows_of_a_url_travels_with_it(tmp_path, capsys):
+    line = json.dumps({"url": "http://a.org/1", "score": 7, "title": "T"})
+    run(capsys, "--input", write(tmp_path / "urls.jsonl", line), "--output", tmp_path / "out")
+    (row,) = read_documents(tmp_path / "out" / "part-00000.jsonl.zst")
+    assert row.metadata == {"score": 7, "title": "T"}
+
+
+def test_dropped_urls_are_kept_with_their_reason_on_request(tmp_path, capsys):
+    urls = write(tmp_path / "urls.txt", "http://a.org/1", "http://a.org/2.pdf")
+    run(capsys, "--input", urls, "--output", tmp_path / "out", "--keep-dropped")
+    (row,) = read_documents(tmp_path / "out" / "dropped" / "part-00000.jsonl.zst")
+    assert (row.url, row.metadata) == ("http://a.org/2.pdf", {"reason": "blocked_extension"})

@@ -1,0 +1,193 @@
+"""`webtext dedup`: near-duplicates go, strangers stay, and the same documents always give the same answer."""
+
+import itertools
+import json
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import xxhash
+from datasketch import MinHash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webtext_prep import minhash
+from webtext_prep.cli import main
+from webtext_prep.documents import Document, read_documents, write_documents
+from webtext_prep.stages.dedup import TABLE, read_table
+
+WORDS = [f"word{number}" for number in range(2000)]
+
+
+def text_of(seed: int, words: int = 200) -> str:
+    return " ".join(random.Random(seed).choices(WORDS, k=words))
+
+
+def changed(text: str, seed: int, count: int) -> str:
+    words = text.split()
+    for at in random.Random(seed).sample(range(len(words)), count):
+        words[at] = f"other{at}"
+    return " ".join(words)
+
+
+def write(folder: Path, documents: list[Document], shards: int = 1) -> Path:
+    for number in range(shards):
+        with write_documents(folder / f"part-{number:05}.jsonl.zst") as writer:
+            for document in documents[number::shards]:
+                writer.write(document)
+    return folder
+
+
+def run(capsys, source: Path, output: Path, *arguments: object) -> dict:
+    paths = ["--input", str(source), "--output", str(output), "--workers", "1", "--json"]
+    assert main(["dedup", *paths, *map(str, arguments)]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def urls(folder: Path) -> set[str]:
+    return {document.url for shard in folder.glob("part-*") for document in read_documents(shard)}
+
+
+def exact_similarity(left: str, right: str, shingle: str = "word:5") -> float:
+    a, b = (minhash.shingles(text, *minhash.parse_shingle(shingle)) for text in (left, right))
+    return len(a & b) / len(a | b) if a | b else 1.0
+
+
+def test_signatures_are_those_of_datasketch():
+    shingles = minhash.shingles(text_of(1), "word", 5)
+    sketch = MinHash(num_perm=128, seed=1, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
+    for shingle in shingles:
+        sketch.update(shingle)
+    assert (minhash.signature(shingles) == sketch.hashvalues).all()
+
+
+@given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)))
+def test_similarity_is_the_exact_jaccard_similarity(left, right):
+    arrays = [np.array(sorted(values), dtype=np.uint64) for values in (left, right)]
+    expected = len(left & right) / len(left | right) if left | right else 1.0
+    assert minhash.jaccard(*arrays) == expected
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8, 0.9, 1.0])
+def test_bands_find_nearly_all_pairs_at_the_threshold(threshold):
+    """Pitfall 13: pairs were missed."""
+    bands, rows = minhash.bands_for(threshold)
+    assert bands * rows <= 128
+    assert 1 - (1 - threshold**rows) ** bands >= 0.99
+
+
+def test_the_last_shingle_counts():
+    """Pitfall 13: the last shingle of each document was dropped."""
+    assert minhash.shingles("a b c d e f", "word", 5) == {b"a b c d e", b"b c d e f"}
+    assert minhash.shingles("abcdef", "char", 5) == {b"abcde", b"bcdef"}
+
+
+@pytest.mark.parametrize("shingle", ["word", "line:5", "word:0", "word:x", "char:-1"])
+def test_an_unknown_shingle_is_refused(tmp_path, capsys, shingle):
+    source = write(tmp_path / "in", [Document("http://a.org/", "text")])
+    assert main(["dedup", "--input", str(source), "--output", str(tmp_path / "o"), "--shingle", shingle]) == 2
+    assert shingle in capsys.readouterr().err
+
+
+def test_the_longest_of_a_group_stays_and_the_table_says_for_whom(tmp_path, capsys):
+    """Pitfall 15: the survivor was whichever came first, and nothing recorded which document it stood for."""
+    base = text_of(1)
+    longest = base + " and a few words more"
+    documents = [
+        Document("http://a.org/short", base),
+        Document("http://a.org/long", longest),
+        Document("http://a.org/changed", changed(base, 2, 2)),
+        Document("http://b.org/stranger", text_of(9)),
+    ]
+    source = write(tmp_path / "in", documents)
+    summary = run(capsys, source, tmp_path / "out")
+    assert urls(tmp_path / "out") == {"http://a.org/long", "http://b.org/stranger"}
+    assert (summary["dropped"], summary["groups"]) == ({"duplicate": 2}, 1)
+    table = read_table(tmp_path / "out" / TABLE)
+    assert [(row["url"], row["duplicate_of"]) for row in table] == [
+        ("http://a.org/short", "http://a.org/long"),
+        ("http://a.org/changed", "http://a.org/long"),
+    ]
+    assert table[0]["similarity"] == round(exact_similarity(base, longest), 6)
+
+
+def test_the_answer_does_not_depend_on_order_shards_or_workers(tmp_path, capsys):
+    """Pitfall 13: results changed from run to run."""
+    documents = [
+        Document(f"http://a.org/{group}/{copy}", changed(text_of(group), copy, copy * 2))
+        for group, copy in itertools.product(range(15), range(4))
+    ]
+    answers = []
+    for attempt, shards in enumerate((1, 3, 4)):
+        random.Random(attempt).shuffle(documents)
+        source = write(tmp_path / f"in{attempt}", documents, shards)
+        run(capsys, source, tmp_path / f"out{attempt}", "--workers", attempt + 1)
+        table = read_table(tmp_path / f"out{attempt}" / TABLE)
+        answers.append(sorted((row["url"], row["duplicate_of"], row["similarity"]) for row in table))
+    assert answers[0] == answers[1] == answers[2]
+    assert len(answers[0]) > 20
+
+
+def test_exactly_the_pairs_above_the_threshold_go(tmp_path, capsys):
+    """Pitfall 13: a bucket was compared with its first member only; pairs are now verified exactly."""
+    documents = [
+        Document(f"http://a.org/{group}/{copy}", changed(text_of(group), copy, copy * 3))
+        for group, copy in itertools.product(range(20), range(5))
+    ]
+    source = write(tmp_path / "in", documents)
+    run(capsys, source, tmp_path / "out", "--similarity", 0.8)
+    texts = {document.url: document.text for document in documents}
+    survivors = urls(tmp_path / "out")
+    for row in read_table(tmp_path / "out" / TABLE):
+        assert row["duplicate_of"] in survivors
+        assert exact_similarity(texts[row["url"]], texts[row["duplicate_of"]]) >= 0.8
+    for left, right in itertools.combinations(sorted(survivors), 2):
+        assert exact_similarity(texts[left], texts[right]) < 0.8
+
+
+def test_a_chain_of_similar_documents_does_not_swallow_strangers(tmp_path, capsys):
+    """Pitfall 14: transitive closure merged unrelated documents into one group."""
+    words = text_of(3, 400).split()
+    # Each document shares nine tenths with the next; the ends of the chain share little.
+    chain = [Document(f"http://a.org/{step:02}", " ".join(words[step * 10 : step * 10 + 200])) for step in range(20)]
+    run(capsys, write(tmp_path / "in", chain), tmp_path / "out", "--similarity", 0.8)
+    texts = {document.url: document.text for document in chain}
+    table = read_table(tmp_path / "out" / TABLE)
+    assert len(urls(tmp_path / "out")) >= 7
+    assert all(exact_similarity(texts[row["url"]], texts[row["duplicate_of"]]) >= 0.8 for row in table)
+
+
+def test_documents_shorter_than_a_shingle_are_compared_as_a_whole(tmp_path, capsys):
+    """Pitfall 13: documents shorter than one shingle all collided."""
+    texts = ["one two", "one three", "ONE  two", "four", "one two three four five six"]
+    documents = [Document(f"http://a.org/{number}", text) for number, text in enumerate(texts)]
+    summary = run(capsys, write(tmp_path / "in", documents), tmp_path / "out")
+    assert summary["dropped"] == {"duplicate": 1}
+    (row,) = read_table(tmp_path / "out" / TABLE)
+    assert {row["url"], row["duplicate_of"]} == {"http://a.org/0", "http://a.org/2"}
+
+
+def test_two_records_of_one_url_do_not_both_survive(tmp_path, capsys):
+    """Pitfall 13: two records with the same URL both survived."""
+    documents = [Document("http://a.org/", text_of(1)), Document("http://a.org/", text_of(1))]
+    assert run(capsys, write(tmp_path / "in", documents), tmp_path / "out")["out"] == 1
+
+
+def test_parameters_passed_in_are_used(tmp_path, capsys):
+    """Pitfall 13: parameters passed in were ignored."""
+    documents = [Document("http://a.org/1", text_of(1)), Document("http://a.org/2", changed(text_of(1), 1, 12))]
+    source = write(tmp_path / "in", documents)
+    similarity = exact_similarity(documents[0].text, documents[1].text)
+    assert 0.5 < similarity < 0.8
+    assert run(capsys, source, tmp_path / "strict", "--similarity", 0.8)["out"] == 2
+    assert run(capsys, source, tmp_path / "loose", "--similarity", 0.5)["out"] == 1
+    assert run(capsys, source, tmp_path / "chars", "--similarity", 0.8, "--shingle", "char:5")["out"] == 1
+
+
+@pytest.mark.parametrize("similarity", ["0", "1.5", "-1"])
+def test_a_similarity_outside_its_range_is_refused(tmp_path, capsys, similarity):
+    source = write(tmp_path / "in", [Document("http://a.org/", "text")])
+    arguments = ["--input", str(source), "--output", str(tmp_path / "o"), "--similarity", similarity]
+    assert main(["dedup", *arguments]) == 2
+    assert "--similarity" in capsys.readouterr().err

@@ -1,0 +1,77 @@
+"""`webtext inspect`: what a folder of shards or a pair of token files holds."""
+
+import json
+
+import pytest
+
+from indexed_tokens import IndexedTokensWriter, Tokenizer
+from webtext_prep.cli import main
+from webtext_prep.documents import Document, write_documents
+
+
+@pytest.fixture
+def shards(tmp_path):
+    folder = tmp_path / "documents"
+    with write_documents(folder / "part-00000.jsonl.zst") as writer:
+        for number in range(5):
+            writer.write(Document(f"http://a.org/{number}", f"Text number {number}.", {"title": f"T{number}"}))
+    return folder
+
+
+def inspect(capsys, *arguments):
+    assert main(["inspect", *map(str, arguments), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_a_folder_shows_counts_and_the_first_documents(shards, capsys):
+    found = inspect(capsys, shards, "--samples", 1)
+    assert (found["shards"], found["documents"], found["characters"]) == (1, 5, 5 * len("Text number 0."))
+    assert found["samples"] == [{"url": "http://a.org/0", "title": "T0", "text": "Text number 0."}]
+
+
+def test_a_finished_stage_shows_its_settings_and_reasons(shards, tmp_path, capsys):
+    main(["clean", "--input", str(shards), "--output", str(tmp_path / "out"), "--min-tokens", "0", "--language", "any"])
+    capsys.readouterr()
+    found = inspect(capsys, tmp_path / "out")
+    assert (found["stage"], found["in"], found["out"], found["settings"]["min_tokens"]) == ("clean", 5, 5, 0)
+
+
+def test_a_single_shard_can_be_looked_at(shards, capsys):
+    assert inspect(capsys, shards / "part-00000.jsonl.zst")["documents"] == 5
+
+
+@pytest.mark.parametrize("ending", ["", ".bin", ".idx"])
+def test_token_files_show_lengths_and_decoded_text(tmp_path, capsys, ending):
+    ids = Tokenizer.gpt2().encode("Hello world")
+    with IndexedTokensWriter(tmp_path / "c_text_document") as writer:
+        writer.add([*ids, 50256])
+        writer.add([*ids, *ids, 50256])
+    found = inspect(capsys, f"{tmp_path}/c_text_document{ending}")
+    assert (found["documents"], found["tokens"], found["token_type"]) == (2, 8, "uint16")
+    assert found["tokens_per_sequence"] == {"least": 3, "median": 4.0, "most": 5}
+    assert found["samples"][0]["text"] == "Hello world<|endoftext|>"
+
+
+def test_the_short_prefix_is_understood(tmp_path, capsys):
+    with IndexedTokensWriter(tmp_path / "c_text_document") as writer:
+        writer.add([15496])
+    assert inspect(capsys, tmp_path / "c")["tokens"] == 1
+
+
+def test_people_get_lines_to_read(shards, capsys):
+    assert main(["inspect", str(shards)]) == 0
+    shown = capsys.readouterr().out
+    assert "documents           5" in shown
+    assert "| Text number 0." in shown
+
+
+def test_what_is_missing_is_named(tmp_path, capsys):
+    assert main(["inspect", str(tmp_path / "absent")]) == 2
+    assert "absent" in capsys.readouterr().err
+
+
+def test_tokens_of_another_vocabulary_are_named(tmp_path, capsys):
+    with IndexedTokensWriter(tmp_path / "c") as writer:
+        writer.add([60000])
+    assert main(["inspect", str(tmp_path / "c.idx")]) == 2
+    assert "token 60000" in capsys.readouterr().err

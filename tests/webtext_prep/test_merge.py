@@ -1,0 +1,138 @@
+"""`webtext merge`: files of every kind to documents, each URL once, nothing lost without a word."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from webtext_prep.cli import main
+from webtext_prep.documents import Document, read_documents
+
+
+def run(capsys, *arguments: object) -> dict:
+    assert main(["merge", *map(str, arguments), "--workers", "1", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def documents(folder: Path) -> list[Document]:
+    return [document for shard in sorted(folder.glob("part-*")) for document in read_documents(shard)]
+
+
+def line(url: str, text: str, **metadata: object) -> str:
+    return json.dumps({"url": url, "text": text, **metadata})
+
+
+def test_a_text_file_is_one_document_with_its_url(tmp_path, capsys):
+    """Pitfall 10: each line of a text became a document, and the URL was lost."""
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    (pages / "a.txt").write_text("First line.\n\nSecond line.\n")
+    (pages / "a.json").write_text(json.dumps({"url": "http://a.org/1", "title": "A"}))
+    (pages / "http%3A%2F%2Fb.org%2F2.txt").write_text("By name.")
+    (pages / "c.txt").write_text("No address.")
+    assert run(capsys, "--input", pages, "--output", tmp_path / "out")["in"] == 3
+    found = {document.url: document for document in documents(tmp_path / "out")}
+    assert found["http://a.org/1"].text == "First line.\n\nSecond line.\n"
+    assert found["http://a.org/1"].metadata == {"title": "A"}
+    assert set(found) == {"http://a.org/1", "http://b.org/2", "file:c.txt"}
+
+
+def test_json_lines_of_every_compression_are_read(tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text(line("http://a.org/", "a", title="T") + "\n")
+    (tmp_path / "b.jsonl.gz").write_bytes(gzip.compress(line("http://b.org/", "b").encode()))
+    (tmp_path / "c.jsonl.zst").write_bytes(zstandard.compress(line("http://c.org/", "c").encode()))
+    (tmp_path / "d.json").write_text("[" + line("http://d.org/", "d") + "," + line("http://e.org/", "e") + "]")
+    (tmp_path / "f.json").write_text(line("http://f.org/", "f") + "\n" + line("http://g.org/", "g"))
+    assert run(capsys, "--input", tmp_path, "--output", tmp_path / "out")["out"] == 7
+    assert documents(tmp_path / "out")[0].metadata == {"title": "T"}
+
+
+def test_a_second_run_does_not_read_its_own_output(tmp_path, capsys):
+    """Pitfall 11: merge read its own output when both were in one folder."""
+    (tmp_path / "a.jsonl").write_text(line("http://a.org/", "a"))
+    first = run(capsys, "--input", tmp_path, "--output", tmp_path / "merged")
+    (tmp_path / "b.jsonl").write_text(line("http://b.org/", "b"))
+    second = run(capsys, "--input", tmp_path, "--output", tmp_path / "merged")
+    assert (first["in"], second["in"]) == (1, 2)
+
+
+def test_input_and_output_in_one_folder_is_refused(tmp_path, capsys):
+    """Pitfall 11: merge read its own output when both were in one folder."""
+    (tmp_path / "a.jsonl").write_text(line("http://a.org/", "a"))
+    assert main(["merge", "--input", str(tmp_path), "--output", str(tmp_path)]) == 2
+    assert "give another --output" in capsys.readouterr().err
+
+
+def test_a_lost_newline_joins_no_records(tmp_path, capsys):
+    """Pitfall 11: two records were joined where a newline was missing."""
+    (tmp_path / "a.jsonl").write_text(line("http://a.org/1", "a") + line("http://a.org/2", "b") + "\n")
+    (tmp_path / "b.jsonl").write_text(line("http://b.org/1", "c"))
+    (tmp_path / "c.jsonl").write_text(line("http://c.org/1", "d"))
+    run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
+    assert sorted(document.text for document in documents(tmp_path / "out")) == ["a", "b", "c", "d"]
+
+
+def test_a_bad_line_is_counted_and_named_and_the_rest_goes_on(tmp_path, capsys):
+    """Pitfall 11: merge stopped at the first bad line."""
+    bad = tmp_path / "a.jsonl"
+    rows = [line("http://a.org/1", "a"), "{broken", "[1]", '{"url": "http://x"}', '{"url": 3, "text": "t"}']
+    bad.write_bytes("\n".join([*rows, line("http://a.org/2", "b")]).encode() + b'\n{"text": "\xff"}\n')
+    summary = run(capsys, "--input", bad, "--output", tmp_path / "out")
+    assert (summary["out"], summary["dropped"]) == (2, {"unreadable": 5})
+    assert all(f"{bad}, line {n}:" in p for n, p in zip([2, 3, 4, 5, 7], summary["problems"], strict=True))
+
+
+def test_a_text_that_is_no_utf8_is_counted_and_named(tmp_path, capsys):
+    (tmp_path / "a.txt").write_bytes(b"caf\xe9")
+    (tmp_path / "b.txt").write_bytes("café".encode())
+    summary = run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
+    assert summary["dropped"] == {"unreadable": 1}
+    assert "a.txt" in summary["problems"][0]
+    assert "no valid UTF-8" in summary["problems"][0]
+
+
+def test_each_url_is_kept_once_the_first_time(tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text("\n".join([line("http://a.org/", "first"), line("http://a.org/#x", "second")]))
+    (tmp_path / "b.jsonl").write_text("\n".join([line("http://A.org:80", "third"), line("http://a.org/b", "other")]))
+    summary = run(capsys, "--input", tmp_path, "--output", tmp_path / "out", "--shards", 3)
+    assert summary["dropped"] == {"duplicate_url": 2}
+    assert sorted(document.text for document in documents(tmp_path / "out")) == ["first", "other"]
+
+
+def test_every_record_is_accounted_for(tmp_path, capsys):
+    rows = [line("http://a.org/1", "a"), line("http://a.org/1", "b"), line("http://a.org/2", "  "), "{"]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows))
+    summary = run(capsys, "--input", tmp_path / "a.jsonl", "--output", tmp_path / "out", "--keep-dropped")
+    assert summary["dropped"] == {"duplicate_url": 1, "empty": 1, "unreadable": 1}
+    assert summary["in"] == summary["out"] + sum(summary["dropped"].values()) == 4
+    kept = [row.metadata["reason"] for shard in (tmp_path / "out/dropped").iterdir() for row in read_documents(shard)]
+    assert sorted(kept) == ["duplicate_url", "empty", "unreadable"]
+
+
+def test_other_keys_can_be_named(tmp_path, capsys):
+    (tmp_path / "a.jsonl").write_text(json.dumps({"link": "http://a.org/", "content": "body", "text": "teaser"}))
+    run(capsys, "--input", tmp_path, "--output", tmp_path / "out", "--text-key", "content", "--url-key", "link")
+    (document,) = documents(tmp_path / "out")
+    assert (document.url, document.text, document.metadata) == ("http://a.org/", "body", {})
+
+
+def test_the_shard_of_a_document_does_not_depend_on_the_number_of_files(tmp_path, capsys):
+    rows = [line(f"http://a.org/{number}", f"text {number}") for number in range(50)]
+    (tmp_path / "one").mkdir()
+    (tmp_path / "one" / "a.jsonl").write_text("\n".join(rows))
+    (tmp_path / "two").mkdir()
+    (tmp_path / "two" / "a.jsonl").write_text("\n".join(rows[:20]))
+    (tmp_path / "two" / "b.jsonl").write_text("\n".join(rows[20:]))
+    for name in ("one", "two"):
+        run(capsys, "--input", tmp_path / name, "--output", tmp_path / f"{name}.out", "--shards", 4)
+    for shard in (tmp_path / "one.out").glob("part-*"):
+        assert shard.read_bytes() == (tmp_path / "two.out" / shard.name).read_bytes()
+
+
+@pytest.mark.parametrize("name", ["a.pdf", "a.bin"])
+def test_a_file_of_another_kind_is_refused_by_name(tmp_path, capsys, name):
+    (tmp_path / name).write_text("x")
+    assert main(["merge", "--input", str(tmp_path / name), "--output", str(tmp_path / "out")]) == 2
+    assert name in capsys.readouterr().err
