@@ -59,7 +59,8 @@ def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
 def atomic_folder(path: str | Path) -> Iterator[Path]:
     """A fresh folder to fill; it is renamed to `path` when the block ends well, removed when the block raises.
 
-    An older folder of that name is replaced. Files in it must be closed by the end of the block.
+    An older folder of that name is replaced: a crash at any moment leaves one of them whole, under this name or, for
+    the moment between two renames, under none. Files in it must be closed by the end of the block.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -69,10 +70,14 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     try:
         yield unfinished
         sync_folder(unfinished)
+        # Removing takes time, renaming does not: the old folder goes aside whole.
+        aside = path.with_name(f".{path.name}.old{LEFTOVER_SUFFIX}")
+        shutil.rmtree(aside, ignore_errors=True)
         if path.exists():
-            shutil.rmtree(path)
+            path.replace(aside)
         unfinished.replace(path)
         sync_folder(path.parent)
+        shutil.rmtree(aside, ignore_errors=True)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise

@@ -40,7 +40,10 @@ def run_command(program: str, body: Callable[[], int | None], *, debug: bool = F
     An exception becomes one sentence on standard error, `program: error: ...`; with `debug` its traceback comes first.
     """
     try:
-        return body() or 0
+        code = body() or 0
+        # Here, and not at exit, where a reader that went away would make a traceback.
+        sys.stdout.flush()
+        return code
     except KeyboardInterrupt:
         print(f"{program}: interrupted; the same command goes on from here.", file=sys.stderr)
         return INTERRUPTED

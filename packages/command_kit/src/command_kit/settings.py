@@ -30,6 +30,20 @@ Settings = TypeVar("Settings")
 _NOT_GIVEN: Any = object()
 
 
+class _Collect(argparse.Action):
+    """Collect the values of a flag that may be given several times: none of them is silently replaced by a later."""
+
+    def __call__(
+        self,
+        parser: argparse.ArgumentParser,
+        namespace: argparse.Namespace,
+        values: Any,
+        option_string: str | None = None,
+    ) -> None:
+        earlier = getattr(namespace, self.dest)
+        setattr(namespace, self.dest, [*([] if earlier is _NOT_GIVEN else earlier), *values])
+
+
 def setting(
     default: Any, help: str, *, metavar: str | None = None, group: str | None = None, identity: bool = True
 ) -> Any:
@@ -103,7 +117,7 @@ def add_flags(parser: argparse.ArgumentParser, settings_class: type, *, skip: It
             target.add_argument(flag_name(field.name), action=argparse.BooleanOptionalAction, **options)
             continue
         if typing.get_origin(kind) is tuple:
-            options["nargs"] = "+"
+            options |= {"nargs": "+", "action": _Collect}
             kind = typing.get_args(kind)[0]
         if typing.get_origin(kind) is typing.Literal:
             options["choices"] = typing.get_args(kind)
@@ -129,11 +143,17 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def command_table(tables: Mapping[str, Any], command: str) -> dict[str, Any]:
     """The settings for one command in a TOML file: its table `[command]` if there is one, else the top-level keys.
 
-    So the file of a whole pipeline, one table a stage, can be given to each of its commands.
+    So the file of a whole pipeline, one table a stage, can be given to each of its commands. Raises UsageError if the
+    file has tables, but neither that of the command nor top-level keys: a misspelt table must not pass for defaults.
     """
     if isinstance(tables.get(command), dict):
         return dict(tables[command])
-    return {key: value for key, value in tables.items() if not isinstance(value, dict)}
+    flat = {key: value for key, value in tables.items() if not isinstance(value, dict)}
+    if tables and not flat:
+        near = difflib.get_close_matches(command, tables, 1)
+        hint = f"did you mean [{command}] by [{near[0]}]?" if near else f"it has [{'], ['.join(tables)}]."
+        raise UsageError(f"no table [{command}] among the settings: {hint}")
+    return flat
 
 
 def check_value(annotation: Any, value: Any, name: str, where: str) -> Any:
@@ -144,17 +164,20 @@ def check_value(annotation: Any, value: Any, name: str, where: str) -> Any:
         raise UsageError(f"{where}: {name} should be {_described(annotation)}, not {value!r}.") from None
 
 
-def make_settings(settings_class: type[Settings], values: Mapping[str, Any], where: str) -> Settings:
+def make_settings(
+    settings_class: type[Settings], values: Mapping[str, Any], where: str, *, neighbours: Iterable[str] = ()
+) -> Settings:
     """A `settings_class` from plain `values`, as a TOML file holds them.
 
     Raises UsageError for an unknown key (with the nearest known one), a wrong type, or a value that the class refuses;
-    `where` names the source in the message.
+    `where` names the source in the message, `neighbours` the keys that other readers of the source know.
     """
     kinds = _field_types(settings_class)
+    known = [*kinds, *neighbours]
     for name in values:
         if name not in kinds:
-            near = difflib.get_close_matches(name, kinds, 1)
-            hint = f" (did you mean {near[0]}?)" if near else f"; known are {', '.join(kinds)}"
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f" (did you mean {near[0]}?)" if near else f"; known are {', '.join(known)}"
             raise UsageError(f"{where}: unknown setting {name}{hint}.")
     return settings_class(**{name: check_value(kinds[name], value, name, where) for name, value in values.items()})
 
@@ -170,16 +193,23 @@ def settings_from(
     """The settings of one command: defaults, then its TOML file `config`, then the flags that were given.
 
     Keys of the file named in `ignore` (paths that a pipeline's file also holds) are passed over.
-    Raises UsageError as `make_settings` does.
+    Raises UsageError as `make_settings` and `command_table` do.
     """
+    passed_over = sorted(set(ignore))
     values: dict[str, Any] = {}
     if config is not None:
-        values = {k: v for k, v in command_table(read_toml(config), command).items() if k not in set(ignore)}
+        tables = read_toml(config)
+        try:
+            table = command_table(tables, command)
+        except UsageError as error:
+            raise UsageError(f"{config}: {error}") from None
+        values = {key: value for key, value in table.items() if key not in passed_over}
     known = {field.name for field in dataclasses.fields(settings_class)}  # type: ignore[arg-type]
     for name, value in vars(arguments).items():
         if name in known and value is not _NOT_GIVEN:
             values[name] = tuple(value) if isinstance(value, list) else value
-    return make_settings(settings_class, values, str(config) if config is not None else "the command line")
+    where = str(config) if config is not None else "the command line"
+    return make_settings(settings_class, values, where, neighbours=passed_over)
 
 
 def as_table(settings: Any) -> dict[str, Any]:
