@@ -21,18 +21,18 @@ import re
 import shutil
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 
 from command_kit import write_json, write_text
 from command_kit.atomic import remove_leftovers, sync_folder, temporary_name
+from gpt2_train.collectives import agreed, rank_and_size
 from gpt2_train.config import ModelConfig
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.model import GPT2
@@ -225,39 +225,6 @@ def file_crc(path: Path) -> int:
     return crc
 
 
-def _rank_and_size() -> tuple[int, int]:
-    return (dist.get_rank(), dist.get_world_size()) if dist.is_initialized() else (0, 1)
-
-
-def _agreed(work: Callable[[], Any]) -> list[Any]:
-    """Do `work` on each process; its results by rank, or on all processes the first error that any of them met.
-
-    Without this a process that fails (a full disk, a damaged file) leaves the others waiting for it for ever.
-    """
-    rank, size = _rank_and_size()
-    try:
-        mine: tuple[Any, Exception | None] = (work(), None)
-    except Exception as error:
-        mine = (None, error)
-    everyone: list[Any] = [mine]
-    if size > 1:
-        everyone = [None] * size
-        sendable = (mine[0], None if mine[1] is None else _plain(mine[1]))
-        dist.all_gather_object(everyone, sendable)
-        everyone[rank] = mine
-    for _, failure in everyone:
-        if failure is not None:
-            raise failure
-    return [result for result, _ in everyone]
-
-
-def _plain(error: Exception) -> Exception:
-    """An error that survives the journey to other processes."""
-    if isinstance(error, OSError):
-        return OSError(error.errno, error.strerror, error.filename)
-    return type(error)(str(error)) if isinstance(error, Gpt2Error) else Gpt2Error(f"{type(error).__name__}: {error}")
-
-
 def check_files(folder: Path, files: Mapping[str, Mapping[str, int]]) -> None:
     """Compare the tensor files of a checkpoint with the sizes and CRCs in `files`; processes share the work.
 
@@ -265,7 +232,7 @@ def check_files(folder: Path, files: Mapping[str, Mapping[str, int]]) -> None:
     """
     if not files:
         raise _broken(folder, "it lists no tensor files")
-    rank, size = _rank_and_size()
+    rank, size = rank_and_size()
     for name in sorted(files)[rank::size]:
         path = folder / name
         if Path(name).name != name or not path.is_file():
@@ -301,11 +268,11 @@ def load_tensors(path: str | Path, tensors: dict[str, Tensor]) -> CheckpointInfo
                 )
         return table
 
-    table = _agreed(prepare)[0]
+    table = agreed(prepare)[0]
     folder = find_checkpoint(path)
     try:
         with _quiet():
-            dcp.load(dict(tensors), storage_reader=_SafeReader(folder), no_dist=_rank_and_size()[1] == 1)
+            dcp.load(dict(tensors), storage_reader=_SafeReader(folder), no_dist=rank_and_size()[1] == 1)
     except Gpt2Error:
         raise
     except Exception as error:
@@ -340,7 +307,7 @@ def save_checkpoint(
     JSON can hold. `keep` newest checkpoints stay, all of them if it is 0.
     Raises Gpt2Error if writing fails; earlier checkpoints are then as they were.
     """
-    rank, size = _rank_and_size()
+    rank, size = rank_and_size()
     folder = step_folder(checkpoints, step)
     unfinished = temporary_name(folder)
 
@@ -386,14 +353,14 @@ def save_checkpoint(
         remove_old(checkpoints, keep)
 
     try:
-        _agreed(begin)
+        agreed(begin)
         with _quiet():
             writer = dcp.FileSystemWriter(unfinished, single_file_per_rank=True, sync_files=True)
             dcp.save(dict(tensors), storage_writer=writer, no_dist=size == 1)
         files: dict[str, dict[str, int]] = {}
-        for part in _agreed(seal):
+        for part in agreed(seal):
             files.update(part)
-        _agreed(publish)
+        agreed(publish)
     except Exception as error:
         if rank == 0:
             shutil.rmtree(unfinished, ignore_errors=True)

@@ -1,0 +1,63 @@
+"""The command `gpt2`: its subcommands, in the order in which they are used.
+
+Only the module of the command that was asked for is imported, and torch not before that command runs: `gpt2 --help`
+answers at once. A command is a module with `add_arguments(parser)` and `run(arguments) -> int`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+from command_kit import run_command
+
+COMMANDS = {
+    "estimate": ("gpt2_train.estimate", "say parameters, FLOPs and memory of a run before it starts"),
+    "train": ("gpt2_train.train_command", "train a model, or resume a run, from token files"),
+    "evaluate": ("gpt2_train.evaluate", "measure a checkpoint: held-out loss, perplexity, LAMBADA"),
+    "generate": ("gpt2_train.generate", "write text with a checkpoint"),
+}
+"""Name of a command: its module, and what it does."""
+
+EXAMPLE = """\
+example:
+  gpt2 train --data corpus_text_document --output runs/first --model 124M --epochs 1
+  gpt2 generate --checkpoint runs/first --prompt "In the beginning"
+"""
+
+
+def make_parser(command: str | None) -> argparse.ArgumentParser:
+    """The parser of `gpt2`, with the arguments of `command` only (of none if it is None)."""
+    parser = argparse.ArgumentParser(
+        prog="gpt2",
+        description="Train, evaluate and sample GPT-2 from token files (.bin/.idx), on one process or many.",
+        epilog=EXAMPLE,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for name, (module, summary) in COMMANDS.items():
+        child = commands.add_parser(
+            name,
+            help=summary,
+            description=summary[0].upper() + summary[1:] + ".",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        if name == command:
+            importlib.import_module(module).add_arguments(child)
+            child.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    return parser
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run `gpt2` with `arguments` (the command line's by default); return the exit code."""
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    command = next((word for word in words if word in COMMANDS), None)
+    parsed = make_parser(command).parse_args(words)
+    module = importlib.import_module(COMMANDS[parsed.command][0])
+    return run_command("gpt2", lambda: module.run(parsed), debug=parsed.debug)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,36 @@
+"""The flags of `gpt2 train`; the work is in `launch` and `train`, imported when it begins."""
+
+from __future__ import annotations
+
+import argparse
+
+from command_kit import add_flags, settings_from
+from gpt2_train.config import TrainSettings
+
+EXAMPLE = """\
+example:
+  gpt2 train --data corpus_text_document --output runs/first --model 345M --tokens 1_000_000_000
+  The same command again resumes the run; SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 save it and stop.
+"""
+
+ALTERNATIVES = (("steps", "epochs", "tokens"), ("model", "layers", "hidden", "heads"))
+"""Settings that say the same thing in other words: a flag for one overrides the file's for all."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `gpt2 train` to `parser`."""
+    parser.epilog = EXAMPLE
+    parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file; flags win over it")
+    parser.add_argument("--json", action="store_true", help="print the run's summary as one JSON object at its end")
+    add_flags(parser, TrainSettings)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Train as the flags ask; return the exit code. Raises Gpt2Error."""
+    known = {name for names in ALTERNATIVES for name in names}
+    given = {name for name in known if isinstance(getattr(arguments, name), int | float | str)}
+    overridden = {name for names in ALTERNATIVES if given.intersection(names) for name in names}
+    settings = settings_from(TrainSettings, arguments, command="train", config=arguments.config, ignore=overridden)
+    from gpt2_train.launch import launch
+
+    return launch(settings, as_json=arguments.json, debug=arguments.debug)
