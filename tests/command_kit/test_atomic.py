@@ -1,0 +1,149 @@
+"""A file or folder under its final name is always complete: whatever raises, and whenever the process is killed."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from command_kit import atomic_file, atomic_folder, write_json, write_text
+from command_kit.atomic import remove_leftovers, temporary_name
+
+HALF_A_FILE = """
+import sys
+from command_kit import atomic_file
+with atomic_file(sys.argv[1]) as file:
+    file.write(b"half")
+    file.flush()
+    print("written", flush=True)
+    sys.stdin.read()
+"""
+
+HALF_A_FOLDER = """
+import sys
+from command_kit import atomic_folder
+with atomic_folder(sys.argv[1]) as folder:
+    (folder / "a").write_text("new")
+    print("written", flush=True)
+    sys.stdin.read()
+"""
+
+
+def killed_in_the_middle(script: str, path) -> None:
+    """Run `script` until it says that it has written something, and kill it there."""
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "written\n"
+        process.kill()
+        assert process.wait() == -signal.SIGKILL
+
+
+def test_a_file_appears_when_the_block_ends(tmp_path):
+    path = tmp_path / "new" / "folders" / "file"
+    with atomic_file(path) as file:
+        file.write(b"bytes")
+        file.flush()
+        assert not path.exists()
+    assert path.read_bytes() == b"bytes"
+    assert [entry.name for entry in path.parent.iterdir()] == ["file"]
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, MemoryError])
+def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path, error):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    with pytest.raises(error), atomic_file(path) as file:
+        file.write(b"new")
+        raise error
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_kill_leaves_the_old_file_and_the_next_writer_goes_on(tmp_path):
+    """Pitfall 27: files were written in place, and a crash lost them."""
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    killed_in_the_middle(HALF_A_FILE, path)
+    assert path.read_bytes() == b"old"
+    write_text(path, "new")
+    assert path.read_text() == "new"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_full_disk_leaves_the_old_file_and_no_half_of_a_new_one(tmp_path):
+    path = tmp_path / "file"
+    path.write_bytes(b"old")
+    temporary_name(path).symlink_to("/dev/full")
+    with pytest.raises(OSError, match="No space left") as caught:
+        write_text(path, "new")
+    assert caught.value.errno == errno.ENOSPC
+    assert path.read_bytes() == b"old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_json_ends_with_a_newline_and_keeps_its_letters(tmp_path):
+    write_json(tmp_path / "a.json", {"é": 1})
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "é": 1\n}\n'
+
+
+def test_a_folder_appears_whole_and_replaces_the_old_one(tmp_path):
+    path = tmp_path / "folder"
+    for text in ("old", "new"):
+        with atomic_folder(path) as folder:
+            (folder / text).write_text(text)
+    assert [entry.name for entry in path.iterdir()] == ["new"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_error_leaves_the_old_folder_and_nothing_else(tmp_path):
+    path = tmp_path / "folder"
+    with atomic_folder(path) as folder:
+        (folder / "a").write_text("old")
+    with pytest.raises(ValueError, match="stop"), atomic_folder(path) as folder:
+        (folder / "a").write_text("new")
+        raise ValueError("stop")
+    assert (path / "a").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_kill_leaves_the_old_folder_and_the_next_writer_goes_on(tmp_path):
+    path = tmp_path / "folder"
+    with atomic_folder(path) as folder:
+        (folder / "a").write_text("old")
+    killed_in_the_middle(HALF_A_FOLDER, path)
+    assert (path / "a").read_text() == "old"
+    with atomic_folder(path) as folder:
+        (folder / "b").write_text("new")
+    assert [entry.name for entry in path.iterdir()] == ["b"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_old_folder_is_never_seen_half_removed(tmp_path, monkeypatch):
+    path = tmp_path / "folder"
+    with atomic_folder(path) as folder:
+        (folder / "a").write_text("old")
+    seen = []
+    remove = os.unlink
+
+    def watch(name, *args, **kwargs):
+        seen.append((path / "a").read_text())
+        remove(name, *args, **kwargs)
+
+    monkeypatch.setattr(os, "unlink", watch)
+    with atomic_folder(path) as folder:
+        (folder / "a").write_text("new")
+    assert seen == ["new"]
+
+
+def test_only_leftovers_are_removed(tmp_path):
+    (tmp_path / "kept").write_text("")
+    (tmp_path / ".hidden").write_text("")
+    (tmp_path / "a.unfinished").write_text("")
+    temporary_name(tmp_path / "file").write_text("half")
+    temporary_name(tmp_path / "folder").mkdir()
+    (temporary_name(tmp_path / "folder") / "half").write_text("")
+    remove_leftovers(tmp_path)
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == [".hidden", "a.unfinished", "kept"]

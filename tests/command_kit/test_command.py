@@ -1,0 +1,62 @@
+"""What a user meets when a command fails: one sentence on standard error, the right exit code, no traceback."""
+
+import errno
+import subprocess
+import sys
+
+import pytest
+
+from command_kit import CommandError, UsageError, run_command
+
+
+def fail(error: BaseException):
+    def body() -> None:
+        raise error
+
+    return body
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "sentence"),
+    [
+        (CommandError("the oven is cold."), 1, "bake: error: the oven is cold."),
+        (UsageError("no such oven."), 2, "bake: error: no such oven."),
+        (OSError(errno.ENOSPC, "No space", "/x"), 1, "bake: error: the disk is full while writing /x: free some space"),
+        (OSError(errno.EDQUOT, "Quota"), 1, "bake: error: the disk is full: free some space"),
+        (PermissionError(errno.EACCES, "no", "/x"), 1, "bake: error: no permission for /x: choose another path"),
+        (IsADirectoryError(errno.EISDIR, "Is a directory", "/x"), 1, "bake: error: Is a directory: /x."),
+        (OSError(errno.EIO, "Input/output error"), 1, "bake: error: Input/output error."),
+        (MemoryError(), 1, "bake: error: out of memory: use fewer --workers"),
+        (KeyError("x"), 1, "bake: error: internal error: KeyError: 'x' (run again with --debug for the traceback)."),
+        (KeyboardInterrupt(), 130, "bake: interrupted; the same command goes on from here."),
+    ],
+)
+def test_an_error_is_one_sentence_and_an_exit_code(capsys, error, code, sentence):
+    assert run_command("bake", fail(error)) == code
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(sentence)
+    assert err.count("\n") == 1
+
+
+def test_debug_adds_the_traceback(capsys):
+    assert run_command("bake", fail(CommandError("cold.")), debug=True) == 1
+    err = capsys.readouterr().err
+    assert err.startswith("Traceback")
+    assert err.endswith("bake: error: cold.\n")
+
+
+def test_success_is_silent_and_zero(capsys):
+    assert run_command("bake", lambda: None) == 0
+    assert run_command("bake", lambda: 3) == 3
+    assert capsys.readouterr() == ("", "")
+
+
+def test_a_reader_that_goes_away_makes_no_noise():
+    """`webtext inspect ... | head -1`."""
+    script = "import sys, command_kit; sys.exit(command_kit.run_command('bake', lambda: print('x' * 9)))"
+    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    with process:
+        assert process.stderr.read() == b""
+        assert process.wait() == 141

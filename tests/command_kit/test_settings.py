@@ -1,0 +1,190 @@
+"""One dataclass is flags, TOML keys and documentation; what a user gets wrong is named, with what to do."""
+
+import argparse
+from dataclasses import dataclass
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from command_kit import UsageError, add_flags, setting, settings_from
+from command_kit.settings import as_table, differences, identity, make_settings, read_toml, to_toml
+
+
+@dataclass(frozen=True)
+class Bake:
+    """Settings of a command that exists only here."""
+
+    minutes: int = setting(30, "how long")
+    heat: float = setting(180.0, "in degrees; 100% is a lot")
+    fan: bool = setting(False, "use the fan")
+    kind: Literal["bread", "cake"] = setting("bread", "what to bake")
+    toppings: tuple[str, ...] = setting((), "what goes on top")
+    limit: int | None = setting(None, "stop after so many")
+    helpers: int = setting(1, "how many hands", identity=False, group="kitchen")
+
+    def __post_init__(self) -> None:
+        if self.minutes < 0:
+            raise UsageError(f"--minutes must not be negative, but is {self.minutes}.")
+
+
+def parse(*flags: str, config: object = None, ignore: tuple[str, ...] = ()) -> Bake:
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Bake)
+    return settings_from(Bake, parser.parse_args(flags), command="bake", config=config, ignore=ignore)
+
+
+@pytest.fixture
+def toml(tmp_path):
+    def write(text: str):
+        path = tmp_path / "settings.toml"
+        path.write_text(text)
+        return path
+
+    return write
+
+
+def test_without_flags_and_file_the_defaults_hold():
+    assert parse() == Bake()
+
+
+def test_every_field_is_a_flag():
+    given_flags = [
+        "--minutes",
+        "5",
+        "--heat",
+        "200.5",
+        "--fan",
+        "--kind",
+        "cake",
+        "--toppings",
+        "a",
+        "b",
+        "--limit",
+        "3",
+    ]
+    assert parse(*given_flags) == Bake(5, 200.5, True, "cake", ("a", "b"), 3)
+
+
+def test_every_flag_that_can_be_switched_on_can_be_switched_off(toml):
+    """Pitfall 7: the downloader's flags could not be switched off."""
+    config = toml("fan = true\n")
+    assert parse(config=config).fan
+    assert not parse("--no-fan", config=config).fan
+
+
+def test_a_flag_given_twice_collects_its_values():
+    """Pitfall 25: no flag is accepted and ignored."""
+    assert parse("--toppings", "a", "b", "--toppings", "c").toppings == ("a", "b", "c")
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_defaults(toml):
+    config = toml("minutes = 7\nheat = 90\n")
+    assert parse("--minutes", "8", config=config) == Bake(minutes=8, heat=90.0)
+
+
+def test_a_flag_wins_even_when_it_gives_the_default(toml):
+    assert parse("--minutes", "30", config=toml("minutes = 7\n")).minutes == 30
+
+
+def test_the_file_of_a_whole_pipeline_gives_each_command_its_table(toml):
+    assert parse(config=toml("[mix]\nminutes = 1\n[bake]\nminutes = 2\n")).minutes == 2
+
+
+def test_a_misspelt_table_does_not_pass_for_the_defaults(toml):
+    """Pitfall 25: settings that are read and ignored."""
+    config = toml("[baek]\nminutes = 2\n")
+    with pytest.raises(UsageError, match=r"settings\.toml: no table \[bake\].*did you mean \[bake\] by \[baek\]\?"):
+        parse(config=config)
+    with pytest.raises(UsageError, match=r"no table \[bake\].*it has \[mix\], \[wash\]"):
+        parse(config=toml("[mix]\nminutes = 2\n[wash]\n"))
+
+
+def test_an_unknown_key_is_named_with_the_nearest_known_one(toml):
+    with pytest.raises(UsageError, match=r"settings\.toml: unknown setting minuets \(did you mean minutes\?\)"):
+        parse(config=toml("minuets = 7\n"))
+    with pytest.raises(UsageError, match="unknown setting zzz; known are minutes, heat"):
+        parse(config=toml("zzz = 7\n"))
+
+
+def test_keys_that_another_reader_of_the_file_knows_are_passed_over_and_suggested(toml):
+    assert parse(config=toml('minutes = 2\noutput = "x"\n'), ignore=("output",)).minutes == 2
+    with pytest.raises(UsageError, match=r"did you mean output\?"):
+        parse(config=toml('outptu = "x"\n'), ignore=("output",))
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('minutes = "7"', "minutes should be a whole number, not '7'"),
+        ("minutes = true", "minutes should be a whole number, not True"),
+        ("minutes = 7.5", "minutes should be a whole number, not 7.5"),
+        ("heat = [1]", r"heat should be a number, not \[1\]"),
+        ("fan = 1", "fan should be true or false, not 1"),
+        ('kind = "pie"', "kind should be one of bread, cake, not 'pie'"),
+        ('toppings = "a"', "toppings should be a list of a text, not 'a'"),
+        ("limit = false", "limit should be a whole number, not False"),
+    ],
+)
+def test_a_value_of_the_wrong_type_is_named_with_what_it_should_be(toml, text, sentence):
+    with pytest.raises(UsageError, match=rf"settings\.toml: {sentence}"):
+        parse(config=toml(text))
+
+
+def test_a_value_that_the_settings_refuse_is_a_usage_error():
+    with pytest.raises(UsageError, match="must not be negative, but is -1"):
+        parse("--minutes", "-1")
+
+
+def test_a_file_that_cannot_be_read_says_why(tmp_path, toml):
+    with pytest.raises(UsageError, match=r"no settings file .*absent\.toml"):
+        read_toml(tmp_path / "absent.toml")
+    with pytest.raises(UsageError, match="can't read the settings file"):
+        read_toml(tmp_path)
+    with pytest.raises(UsageError, match=r"not valid TOML: .*line 2"):
+        read_toml(toml("a = 1\nb = = 2\n"))
+    (tmp_path / "bytes.toml").write_bytes(b'a = "\xff"')
+    with pytest.raises(UsageError, match="can't read the settings file"):
+        read_toml(tmp_path / "bytes.toml")
+
+
+def test_help_shows_each_default_once_and_percent_signs_as_written(capsys):
+    parser = argparse.ArgumentParser(prog="bake")
+    add_flags(parser, Bake)
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--help"])
+    shown = capsys.readouterr().out
+    assert "how long (default: 30)" in shown
+    assert "100% is a lot (default: 180.0)" in " ".join(shown.split())
+    assert "use the fan (default: no)" in " ".join(shown.split())
+    assert "what goes on top\n" in shown
+    assert "kitchen:" in shown
+
+
+settings = st.builds(
+    Bake,
+    minutes=st.integers(0, 2**60),
+    heat=st.floats(allow_nan=False),
+    fan=st.booleans(),
+    kind=st.sampled_from(["bread", "cake"]),
+    toppings=st.lists(st.text(st.characters(exclude_categories=("Cs",)))).map(tuple),
+    limit=st.none() | st.integers(-(2**60), 2**60),
+)
+
+
+@given(settings)
+def test_settings_survive_the_way_through_a_file(chosen):
+    import tomllib
+
+    assert make_settings(Bake, tomllib.loads(to_toml(as_table(chosen))), "here") == chosen
+
+
+def test_what_only_says_how_the_work_is_done_is_no_part_of_the_identity():
+    assert identity(Bake(helpers=4)) == identity(Bake(helpers=1))
+    assert identity(Bake(minutes=4)) != identity(Bake(minutes=1))
+
+
+def test_differences_are_said_in_words():
+    assert differences({"a": 1, "b": "x"}, {"a": 2, "b": "x", "c": None}) == ["a was 1, now 2"]
+    assert differences({}, {"kind": "cake"}) == ["kind was not set, now 'cake'"]
