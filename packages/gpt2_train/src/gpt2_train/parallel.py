@@ -17,6 +17,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import os
+import warnings
 from typing import Any, Literal
 
 import numpy as np
@@ -222,6 +223,8 @@ def apply_data_parallel(model: GPT2, world: World) -> None:
     """Share parameters, gradients and optimizer state over the `dp` axis; gradients are averaged over it."""
     assert world.mesh is not None
     mesh = world.mesh["dp"]
+    # It warns of in-place changes to the logits, which nothing here makes.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
     for block in model.blocks:
         fully_shard(block, mesh=mesh, reshard_after_forward=False)
     fully_shard(model, mesh=mesh, reshard_after_forward=False)
