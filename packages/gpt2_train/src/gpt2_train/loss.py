@@ -52,7 +52,7 @@ class _CrossEntropy(torch.autograd.Function):
         """softmax minus one at the target, times the gradient of each row's loss."""
         logits, local, held, total = ctx.saved_tensors
         (of_losses,) = gradients
-        rows, width = logits.shape
+        rows = logits.size(0)
         result = torch.empty_like(logits)
         for begin in range(0, rows, step := _rows_at_a_time(logits)):
             piece = slice(begin, begin + step)
