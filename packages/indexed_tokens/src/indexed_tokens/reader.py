@@ -122,9 +122,11 @@ class IndexedTokens:
         ends = self.offsets + self.lengths.astype(np.int64) * self.dtype.itemsize
         if (self.lengths < 0).any() or (self.offsets < 0).any():
             raise IndexedTokensError(f"{idx} holds negative lengths or offsets: it is damaged, write it again.")
-        if int(ends.max()) > size:
+        # A damaged offset may be so large that its end wraps around.
+        needed = max(int(ends.max()), int(self.offsets.max()))
+        if needed > size:
             raise IndexedTokensError(
-                f"{binary} has {size:,} bytes where {idx.name} asks for {int(ends.max()):,}: "
+                f"{binary} has {size:,} bytes where {idx.name} asks for {needed:,}: "
                 "it was cut off, or belongs to another index; write both again."
             )
 

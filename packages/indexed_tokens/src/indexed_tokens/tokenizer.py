@@ -91,7 +91,16 @@ class Tokenizer:
                 f"{name}: the merges make the token {missing!r}, which the vocabulary lacks: "
                 "give vocab.json and merges.txt of the same tokenizer."
             )
-        ranks = {bytes(alphabet[c] for c in token): rank for rank, token in enumerate(by_rank)}
+        foreign = next((token for token in by_rank if not alphabet.keys() >= set(token)), None)
+        if foreign is not None:
+            raise IndexedTokensError(
+                f"{name}: the token {foreign!r} is not written in GPT-2's byte alphabet: "
+                "give vocab.json and merges.txt in GPT-2's format."
+            )
+        ranks: dict[bytes, int] = {}
+        for rank, token in enumerate(by_rank):
+            # Two pairs may make the same token; the first one decides when.
+            ranks.setdefault(bytes(alphabet[c] for c in token), rank)
         self._engine = tiktoken.Encoding(name, pat_str=_WORDS, mergeable_ranks=ranks, special_tokens={})
         # The engine's ids are ranks: bytes, then merges in order. GPT-2's own ids are the same; others' may differ.
         ids = [vocabulary[token] for token in by_rank]

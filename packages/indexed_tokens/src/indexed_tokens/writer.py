@@ -1,17 +1,18 @@
 """Writing `<prefix>.bin` and `<prefix>.idx`: tokens are streamed out, the index appears last.
 
-Memory is 12 bytes a document for the index, whatever the tokens. Neither file appears under its final name before all
-of it is on the disk, and an old index is removed before the new tokens take their place: a reader never meets a pair
-that does not belong together.
+Memory is 12 bytes a document for the index, whatever the tokens. Neither file appears under its final name before both
+are on the disk, and an old index is removed before the new tokens take their place: a reader never meets a pair that
+does not belong together, and a full disk leaves the old pair as it was.
 """
 
 from __future__ import annotations
 
 import array
+import contextlib
 import os
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
@@ -61,13 +62,21 @@ class IndexedTokensWriter:
     def add(self, tokens: npt.ArrayLike) -> None:
         """Add one document of `tokens`, shape (n,). An empty one writes no sequence, only its place in the index.
 
-        Raises IndexedTokensError for an id that the file's type can't hold.
+        Raises IndexedTokensError for an id that the file's type can't hold, or tokens that are not one row of numbers.
         """
         values = np.asarray(tokens)
+        if values.ndim != 1 or values.dtype.kind not in "iuf":
+            raise IndexedTokensError(
+                f"a document is one row of token ids, not an array of shape {values.shape} and type {values.dtype}."
+            )
         if values.size == 0:
             self._document_index.append(len(self._lengths))
             return
         if values.dtype != self.dtype:
+            if values.dtype.kind == "f" and self.dtype.kind != "f":
+                raise IndexedTokensError(
+                    f"token ids are whole numbers: {values.dtype} can't be stored as {self.dtype}."
+                )
             limits = np.iinfo(self.dtype) if self.dtype.kind in "iu" else None
             if limits and (int(values.min()) < limits.min or int(values.max()) > limits.max):
                 raise IndexedTokensError(
@@ -103,23 +112,26 @@ class IndexedTokensWriter:
                 self._file.flush()
                 os.fsync(self._file.fileno())
                 self._file.close()
-                idx_path(self.prefix).unlink(missing_ok=True)
-                unfinished.replace(bin_path(self.prefix))
-                self._write_index()
+                with atomic_file(idx_path(self.prefix)) as index:
+                    self._write_index(index)
+                    index.flush()
+                    os.fsync(index.fileno())
+                    idx_path(self.prefix).unlink(missing_ok=True)
+                    unfinished.replace(bin_path(self.prefix))
         finally:
-            if not self._file.closed:
+            # Closing writes what is still in the buffer, which fails once more where the disk is full.
+            with contextlib.suppress(OSError):
                 self._file.close()
             unfinished.unlink(missing_ok=True)
 
-    def _write_index(self) -> None:
+    def _write_index(self, file: BinaryIO) -> None:
         lengths = np.frombuffer(self._lengths, np.int32) if self._lengths else np.zeros(0, np.int32)
         sizes = lengths.astype(np.int64) * self.dtype.itemsize
         offsets = np.zeros(len(sizes), np.int64)
         np.cumsum(sizes[:-1], out=offsets[1:])
         documents = np.frombuffer(self._document_index, np.int64)
         code = CODE_OF_DTYPE[self.dtype]
-        with atomic_file(idx_path(self.prefix)) as file:
-            file.write(HEADER.pack(MAGIC, VERSION, code, len(lengths), len(documents)))
-            file.write(lengths.astype("<i4").tobytes())
-            file.write(offsets.astype("<i8").tobytes())
-            file.write(documents.astype("<i8").tobytes())
+        file.write(HEADER.pack(MAGIC, VERSION, code, len(lengths), len(documents)))
+        file.write(lengths.astype("<i4").tobytes())
+        file.write(offsets.astype("<i8").tobytes())
+        file.write(documents.astype("<i8").tobytes())

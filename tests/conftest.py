@@ -1,0 +1,12 @@
+"""For all tests: property tests try the same examples on every run, however slow the machine."""
+
+import hypothesis
+
+hypothesis.settings.register_profile(
+    "same every time",
+    derandomize=True,
+    database=None,
+    deadline=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+)
+hypothesis.settings.load_profile("same every time")
