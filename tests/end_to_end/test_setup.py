@@ -1,0 +1,119 @@
+"""The project itself: that it installs everywhere, and holds nothing of the machine that it was written on."""
+
+import ast
+import importlib.metadata
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted([*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("pipelines/*.py")])
+WORKSPACE = {"command-kit", "indexed-tokens", "webtext-prep", "gpt2-train", "webtext-gpt2"}
+
+
+def pins() -> dict[str, str]:
+    """Package to pinned version, of those whose markers hold here."""
+    table = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["uv"]["constraint-dependencies"]
+    found = {}
+    for requirement in map(Requirement, table):
+        if requirement.marker is None or requirement.marker.evaluate():
+            (specifier,) = requirement.specifier
+            assert specifier.operator == "=="
+            found[requirement.name.lower().replace("_", "-")] = specifier.version
+    return found
+
+
+def test_every_installed_package_is_pinned_and_in_that_version():
+    """Pitfall 1: pinned packages no longer existed, and one was needed only by code that nobody ran."""
+    pinned = pins()
+    installed = {
+        distribution.name.lower().replace("_", "-").replace(".", "-"): distribution.version
+        for distribution in importlib.metadata.distributions()
+    }
+    installed = {name: version for name, version in installed.items() if name not in WORKSPACE | {"pip"}}
+    assert "tensorflow" not in installed
+    assert {name for name in installed if name not in pinned} == set()
+    assert {n: v for n, v in installed.items() if v.split("+")[0] != pinned[n].split("+")[0]} == {}
+
+
+def test_no_private_module_of_torch_is_imported():
+    """Pitfall 2: the code was tied to private modules of one PyTorch version."""
+    private = []
+    for path in SOURCES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            names = []
+            if isinstance(node, ast.ImportFrom) and node.module:
+                names = [f"{node.module}.{alias.name}" for alias in node.names]
+            elif isinstance(node, ast.Import):
+                names = [alias.name for alias in node.names]
+            private += [
+                f"{path.name}: {name}"
+                for name in names
+                if name.startswith("torch.") and any(part.startswith("_") for part in name.split("."))
+            ]
+    assert private == []
+
+
+def test_nothing_of_ours_needs_a_compiler():
+    """Pitfall 3: a C++ extension no longer compiled."""
+    endings = {path.suffix for path in (ROOT / "packages").rglob("*") if path.is_file()}
+    assert not endings & {".cpp", ".c", ".cu", ".pyx", ".so", ".rs"}
+    for path in ROOT.glob("packages/*/pyproject.toml"):
+        assert tomllib.loads(path.read_text())["build-system"]["build-backend"] == "uv_build"
+
+
+def test_no_path_is_written_into_a_source_file():
+    """Pitfall 4: corpus and checkpoint paths were edited into source files."""
+    absolute = re.compile(r"""["'](/(?!dev/|proc/|usr")[a-z]+/[^"']*|[A-Z]:\\\\[^"']*|~/[^"']*)["']""")
+    found = [
+        f"{path.name}:{number}: {line.strip()}"
+        for path in SOURCES
+        for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), 1)
+        if absolute.search(line)
+    ]
+    assert found == []
+
+
+def test_the_two_sides_never_import_each_other():
+    for path in SOURCES:
+        text = path.read_text(encoding="utf-8")
+        if "webtext_prep/src" in path.as_posix():
+            assert "gpt2_train" not in text, path
+        if "gpt2_train/src" in path.as_posix():
+            assert "webtext_prep" not in text, path
+
+
+def test_no_source_unpickles_evaluates_or_starts_a_shell():
+    """Pitfall 27: checkpoints held pickled objects."""
+    forbidden = re.compile(
+        r"(?<![.\w])(eval|exec)\(|shell=True|os\.system|pickle\.loads?\(|allow_pickle=True|torch\.load\("
+    )
+    found = [f"{path.name}: {m.group()}" for path in SOURCES if (m := forbidden.search(path.read_text("utf-8")))]
+    assert found == []
+
+
+@pytest.mark.parametrize("command", [["webtext", "--help"], ["gpt2", "--help"]])
+def test_help_answers_without_loading_what_is_heavy(command):
+    """Asking for help must not cost the seconds that torch takes to import."""
+    code = (
+        "import sys\n"
+        f"from {'webtext_prep' if command[0] == 'webtext' else 'gpt2_train'}.cli import main\n"
+        "try:\n    main(['--help'])\nexcept SystemExit:\n    pass\n"
+        "heavy = {'torch', 'trafilatura', 'newspaper', 'aiohttp', 'scipy'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert command[0] in done.stdout
+
+
+def test_no_file_names_a_package_index():
+    host = re.compile(r"(registry = |index-url[ =]|default-index[ =]).?https?://|https?://[^ \"]*/simple/?\"")
+    tracked = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True).stdout.split("\n")
+    texts = [path for name in tracked if (path := ROOT / name).suffix in {".toml", ".md", ".py", ".lock", ".txt"}]
+    assert [path.name for path in texts if path.is_file() and host.search(path.read_text(encoding="utf-8"))] == []
