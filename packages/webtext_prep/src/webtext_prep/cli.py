@@ -20,7 +20,7 @@ from webtext_prep import inspection, stages
 from webtext_prep.engines import available_cores
 from webtext_prep.errors import InputError
 from webtext_prep.inputs import find_inputs, spool_standard_input
-from webtext_prep.runner import Job, Summary, show
+from webtext_prep.runner import Job, Summary, refuse_foreign_output, show
 from webtext_prep.stage import Stage
 
 DESCRIPTION = """\
@@ -137,6 +137,7 @@ def _find(stage: Stage, paths: list[str], output: Path) -> list[Path]:
     if "-" in paths:
         if not stage.reads_standard_input:
             raise InputError(f"webtext {stage.name} does not read standard input: give a file or folder.")
+        refuse_foreign_output(stage, output, found)
         found.append(spool_standard_input(stage.state_folder(output)))
     return found
 

@@ -10,6 +10,7 @@ import bz2
 import contextlib
 import gzip
 import lzma
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -58,6 +59,9 @@ def read_chunks(path: Path) -> Iterator[bytes]:
     Raises InputError if the file can't be opened, is damaged, or ends in the middle of its compressed data.
     """
     try:
+        if path.suffix in COMPRESSED_SUFFIXES and path.is_file() and path.stat().st_size == 0:
+            # Even nothing takes some bytes once it is compressed; gzip and zstandard would read it as no lines.
+            raise EOFError
         if path.suffix == ".zst":
             yield from _zstd_chunks(path)
             return
@@ -69,7 +73,7 @@ def read_chunks(path: Path) -> Iterator[bytes]:
         raise InputError(
             f"{path} is cut off in the middle of its compressed data: fetch or write it again, or leave it out."
         ) from None
-    except (zstandard.ZstdError, lzma.LZMAError, gzip.BadGzipFile) as error:
+    except (zstandard.ZstdError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
         raise InputError(f"{path} is not a valid {path.suffix} file ({error}): fetch or write it again.") from error
     except OSError as error:
         if path.suffix == ".bz2" and error.errno is None:
@@ -97,9 +101,10 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 @contextlib.contextmanager
 def write_zstd(path: Path) -> Iterator[BinaryIO]:
-    """Open `path` for writing zstandard-compressed bytes; it appears complete or not at all."""
-    with (
-        atomic_file(path) as file,
-        zstandard.ZstdCompressor(level=ZSTD_LEVEL).stream_writer(file, closefd=False) as stream,
-    ):
+    """Open `path` for writing zstandard-compressed bytes; it appears complete or not at all.
+
+    It carries a checksum, by which a reader notices bytes that changed on the disk.
+    """
+    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+    with atomic_file(path) as file, compressor.stream_writer(file, closefd=False) as stream:
         yield stream

@@ -77,7 +77,7 @@ def read_documents(path: Path) -> Iterator[Document]:
             continue
         try:
             yield decode_document(line)
-        except (msgspec.DecodeError, ValueError) as error:
+        except (msgspec.DecodeError, ValueError, RecursionError) as error:
             raise InputError(
                 f"{path}, line {number}, holds no document ({error}): run `webtext merge` on the folder first, "
                 "which passes over what can't be read."

@@ -9,9 +9,8 @@ from __future__ import annotations
 import glob
 import hashlib
 import json
-import os
 import sys
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -55,25 +54,41 @@ def is_mergeable(path: Path) -> bool:
     return bare_name(path).endswith((".txt", ".json", ".jsonl"))
 
 
-def _files_below(folder: Path, leave_out: Path | None) -> Iterable[Path]:
-    for parent, folders, files in os.walk(folder):
-        here = Path(parent)
-        folders[:] = sorted(
-            name for name in folders if not name.startswith(".") and (here / name).resolve() != leave_out
+def _shards_of_stage(folder: Path, record: dict[str, Any]) -> list[Path]:
+    missing = next((name for name in record.get("shards") or () if not (folder / name).is_file()), None)
+    if missing is not None:
+        raise InputError(
+            f"{folder / missing} is missing, which {folder / RECORD} lists: run `webtext {record['stage']}` again, "
+            "it makes what is missing."
         )
-        yield from (here / name for name in sorted(files) if not name.startswith("."))
-
-
-def _shards_of_stage(folder: Path) -> list[Path]:
     return sorted(folder.glob(f"part-*{SHARD_SUFFIX}"))
 
 
-def _files_of_folder(folder: Path, accepts: Callable[[Path], bool], kinds: str, output: Path | None) -> list[Path]:
-    if read_record(folder) is not None:
-        return _shards_of_stage(folder)
+def _files_below(folder: Path, accepts: Callable[[Path], bool], passed: set[Path]) -> Iterator[Path]:
+    """The files of `folder`, then those of the folders in it; of what a stage wrote, at any depth, the shards alone.
+
+    Folders in `passed` are left out, as are those that were met before (a symbolic link may lead back).
+    """
+    passed.add(folder.resolve())
+    record = read_record(folder)
+    if record is not None:
+        yield from _shards_of_stage(folder, record)
+        return
     if (folder / STATE).is_dir():
         raise InputError(f"{folder} is not finished: run the stage that makes it once more, it goes on where it was.")
-    found = [file for file in _files_below(folder, output) if accepts(file)]
+    folders = []
+    for entry in sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
+        if entry.is_dir():
+            folders.append(entry)
+        elif accepts(entry):
+            yield entry
+    for entry in folders:
+        if entry.resolve() not in passed:
+            yield from _files_below(entry, accepts, passed)
+
+
+def _files_of_folder(folder: Path, accepts: Callable[[Path], bool], kinds: str, output: Path | None) -> list[Path]:
+    found = list(_files_below(folder, accepts, {output} if output is not None else set()))
     if not found:
         raise InputError(f"no {kinds} in the folder {folder}: give the folder or file that holds them.")
     return found
@@ -90,12 +105,16 @@ def find_inputs(
         kinds: what such files are called in a message ("URL lists").
         output: the output folder, never read from.
 
+    A file that is named twice is read once.
+
     Raises InputError for a path that does not exist, a folder or glob without such files, or no path at all.
     """
     resolved_output = output.resolve() if output is not None else None
     found: list[Path] = []
     for given in paths:
         path = Path(given)
+        if not given:
+            raise InputError(f"an empty path was given as input: say which {kinds} to read.")
         if path.is_dir():
             if path.resolve() == resolved_output:
                 raise InputError(f"input and output are the same folder, {path}: give another --output.")
@@ -107,15 +126,25 @@ def find_inputs(
         elif glob.has_magic(given):
             # Path.glob takes no absolute pattern.
             matches = [Path(match) for match in sorted(glob.glob(given, recursive=True))]  # noqa: PTH207
-            matches = [match for match in matches if match.is_file() and accepts(match)]
-            if not matches:
+            matches = [match for match in matches if resolved_output not in (match.resolve(), *match.resolve().parents)]
+            files = [match for match in matches if match.is_file() and match.name != RECORD and accepts(match)]
+            if not files:
+                folders = [match for match in matches if match.is_dir()]
+                files = [
+                    file for folder in folders for file in _files_of_folder(folder, accepts, kinds, resolved_output)
+                ]
+            if not files:
                 raise InputError(f"no {kinds} match {given}: check the pattern (quoted, so that the shell leaves it).")
-            found += matches
+            found += files
         else:
             raise InputError(f"no file or folder {given}: check the path.")
     if not found:
         raise InputError(f"no input: give {kinds} with --input.")
-    return list(dict.fromkeys(found))
+    folders = {folder: folder.resolve() for folder in {path.parent for path in found}}
+    places: dict[tuple[Path, str], Path] = {}
+    for path in found:
+        places.setdefault((folders[path.parent], path.name), path)
+    return list(places.values())
 
 
 def _hint(path: Path) -> str:

@@ -38,10 +38,43 @@ except ImportError:  # not on this system: two commands on one folder are then t
     fcntl = None  # type: ignore[assignment]
 
 
+CLAIM = "job.json"
+"""In the state folder: whose output it is, written before anything else."""
+
+
 def fingerprint(path: Path) -> list[Any]:
     """Name, size in bytes and modification time in nanoseconds: what changes when a file does."""
     status = path.stat()
     return [path.name, status.st_size, status.st_mtime_ns]
+
+
+def refuse_foreign_output(stage: Stage, output: Path, inputs: Sequence[Path] = ()) -> None:
+    """Raise InputError where a run of `stage` would write among, or over, files that no such run has made."""
+    state = stage.state_folder(output)
+    is_claimed = (state / CLAIM).is_file()
+    if stage.output_is_prefix:
+        if output.is_dir() or str(output).endswith(("/", "\\")):
+            raise InputError(
+                f"--output {output} is a folder: give the beginning of a file name, such as {output / 'corpus'}."
+            )
+        strangers = [] if is_claimed else [path.name for path in stage.outputs_in(output)]
+        if strangers:
+            raise InputError(
+                f"{' and '.join(strangers)} in {output.parent} were not made by this command: give another --output, "
+                "or remove them."
+            )
+        return
+    if output.exists() and not output.is_dir():
+        raise InputError(f"--output {output} is a file: give a folder.")
+    for path in inputs:
+        folders = path.resolve().parents
+        if output.resolve() in folders and state.resolve() not in folders:
+            raise InputError(f"input {path} lies in the output folder itself: give another --output.")
+    if output.is_dir() and not is_claimed:
+        strangers = sorted(entry.name for entry in output.iterdir() if entry != state)
+        if strangers:
+            shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
+            raise InputError(f"--output {output} holds other files ({shown}): give an empty or new folder.")
 
 
 def _digest(value: Any) -> str:
@@ -304,7 +337,7 @@ class Job:
     @contextlib.contextmanager
     def _locked(self) -> Iterator[None]:
         """Keep a second command off the same output while this one works on it."""
-        self._refuse_foreign_output()
+        refuse_foreign_output(self.stage, self.output, self.inputs)
         self.state.mkdir(parents=True, exist_ok=True)
         with (self.state / "lock").open("w") as lock:
             if fcntl is not None:
@@ -316,30 +349,9 @@ class Job:
                     ) from None
             yield
 
-    def _refuse_foreign_output(self) -> None:
-        if self.stage.output_is_prefix:
-            if self.output.is_dir() or str(self.output).endswith(("/", "\\")):
-                raise InputError(
-                    f"--output {self.output} is a folder: give the beginning of a file name, such as "
-                    f"{self.output / 'corpus'}."
-                )
-            return
-        if self.output.exists() and not self.output.is_dir():
-            raise InputError(f"--output {self.output} is a file: give a folder.")
-        for path in self.inputs:
-            if path.resolve().parent == self.output.resolve():
-                raise InputError(f"input {path} lies in the output folder itself: give another --output.")
-        if self.output.is_dir() and not self.state.is_dir():
-            strangers = sorted(entry.name for entry in self.output.iterdir())
-            if strangers:
-                raise InputError(
-                    f"--output {self.output} holds other files ({', '.join(strangers[:3])}, ...): give an empty or "
-                    "new folder."
-                )
-
     def _claim_output(self) -> None:
         """Make the output folder this stage's own, or say whose it is."""
-        path = self.state / "job.json"
+        path = self.state / CLAIM
         ours = {"stage": self.stage.name, "settings": self._settings()}
         theirs: dict[str, Any] | None = None
         with contextlib.suppress(OSError, ValueError):
