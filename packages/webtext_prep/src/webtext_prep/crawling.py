@@ -1,0 +1,288 @@
+"""The order in which a list of URLs is asked for: many hosts at once, each host gently.
+
+The unit is one request. Every host has a queue; a request takes a place among `concurrency` only while it is really
+under way, so that a slow host, a long pause between requests, or a wait before another attempt holds up nobody else.
+A redirect becomes a request in the queue of the host that it leads to, with that host's rules. Memory holds at most
+`WINDOW` URLs and `concurrency` pages, however long the list.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import heapq
+import itertools
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from dataclasses import dataclass, field
+
+from yarl import URL
+
+from webtext_prep.fetching import Client, Reply, next_url
+from webtext_prep.robots import Robots
+
+MAX_REDIRECTS = 5
+WINDOW = 100_000
+"""URLs waiting in memory; with fewer, the URLs of one slow host that stand together would keep the others out."""
+BACKOFF_SECONDS = 1.0
+"""Before the second attempt; twice as long before each further one."""
+LONGEST_WAIT = 60.0
+"""Seconds: a server that asks for more with Retry-After is left for a later run."""
+LONGEST_CRAWL_DELAY = 30.0
+"""Seconds: a longer Crawl-delay in robots.txt is taken for this."""
+GIVE_UP_HOST_AFTER = 10
+"""URLs in a row without any answer after which a host's other URLs end as `host_down`, for a later run."""
+
+_NO_ANSWER = frozenset({"timeout", "connection", "dns", "tls"})
+
+
+@dataclass(slots=True)
+class Visit:
+    """A URL on its way: where it stands now, and what it has cost.
+
+    Attributes:
+        asked: the URL of the list.
+        url: the URL to ask for next, another one after a redirect.
+        redirects: how many were followed.
+        attempts: requests that were sent for it, robots.txt not counted.
+        failures: attempts that failed at this hop.
+    """
+
+    asked: str
+    url: str
+    redirects: int = 0
+    attempts: int = 0
+    failures: int = 0
+
+
+@dataclass(slots=True)
+class _Host:
+    name: str
+    limit: int
+    delay: float
+    queue: collections.deque[Visit] = field(default_factory=collections.deque)
+    running: int = 0
+    waiting: int = 0  # entries of it among the timers
+    is_timed: bool = False  # one of them only wakes it
+    not_before: float = 0.0
+    is_offered: bool = False
+    silent: int = 0
+
+
+Finish = Callable[[Visit, Reply], Awaitable[None]]
+
+
+class Crawler:
+    """Visits URLs.
+
+    Args:
+        client: sends the requests.
+        finish: awaited once for each URL with what became of it; while it works, the URL keeps its place.
+        concurrency: requests at once, pages being finished included.
+        per_host: requests at once to one host.
+        delay: seconds from the start of one request to the next at one host.
+        retries: further attempts at a request that may pass.
+        obey_robots: whether robots.txt is asked for and obeyed.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        finish: Finish,
+        *,
+        concurrency: int,
+        per_host: int,
+        delay: float,
+        retries: int,
+        obey_robots: bool,
+    ) -> None:
+        self._client, self._finish = client, finish
+        self._concurrency, self._per_host, self._delay, self._retries = concurrency, per_host, delay, retries
+        self._robots = Robots(client, self._pause) if obey_robots else None
+        self._agent = client.user_agent.split("/")[0].split(" ")[0] or "*"
+        self._hosts: dict[str, _Host] = {}
+        self._ready: collections.deque[_Host] = collections.deque()
+        self._timers: list[tuple[float, int, _Host, Visit | None]] = []
+        self._count = itertools.count()
+        self._queued = 0
+        self._running: set[asyncio.Task[None]] = set()
+        self._ended: list[asyncio.Task[None]] = []
+        self._wake = asyncio.Event()
+
+    async def run(self, urls: Iterator[str]) -> None:
+        """Visit all `urls`; returns when each one is finished. Raises what `finish` raises."""
+        exhausted = False
+        try:
+            while True:
+                self._wake.clear()
+                while self._ended:
+                    task = self._ended.pop()
+                    self._running.discard(task)
+                    task.result()
+                while not exhausted and self._queued < WINDOW:
+                    url = next(urls, None)
+                    if url is None:
+                        exhausted = True
+                    else:
+                        self._enqueue(Visit(url, url))
+                now = time.monotonic()
+                while self._timers and self._timers[0][0] <= now:
+                    _, _, host, visit = heapq.heappop(self._timers)
+                    host.waiting -= 1
+                    if visit is None:
+                        host.is_timed = False
+                    else:
+                        host.queue.append(visit)
+                    self._offer(host)
+                while self._ready and len(self._running) < self._concurrency:
+                    self._start(self._ready.popleft())
+                if exhausted and not self._queued and not self._running:
+                    return
+                if self._ready and len(self._running) < self._concurrency:
+                    continue
+                pause = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+                try:
+                    async with asyncio.timeout(pause):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            for task in self._running:
+                task.cancel()
+            await asyncio.gather(*self._running, return_exceptions=True)
+
+    # Hosts and their queues
+
+    def _host(self, url: str) -> _Host:
+        try:
+            name = URL(url).host or ""
+        except ValueError:
+            name = ""  # fails at once, whatever it waits for
+        host = self._hosts.get(name)
+        if host is None:
+            # Until its rules are known it is asked one thing at a time: they may say so.
+            limit = self._per_host if self._robots is None else 1
+            host = self._hosts[name] = _Host(name, limit, self._delay)
+        return host
+
+    def _enqueue(self, visit: Visit) -> None:
+        host = self._host(visit.url)
+        host.queue.append(visit)
+        self._queued += 1
+        self._offer(host)
+
+    def _offer(self, host: _Host) -> None:
+        """Put a host that can take a request in the line of those that can, or wake it when it can."""
+        if host.is_offered or host.running >= host.limit:
+            return
+        if not host.queue:
+            # Forgotten as soon as nothing is lost by it: a list has millions of hosts.
+            is_past = host.not_before <= time.monotonic() and not host.silent
+            if is_past and not host.running and not host.waiting:
+                self._hosts.pop(host.name, None)
+            return
+        if host.not_before > time.monotonic():
+            if not host.is_timed:
+                host.is_timed = True
+                self._schedule(host.not_before, host, None)
+            return
+        host.is_offered = True
+        self._ready.append(host)
+
+    def _schedule(self, when: float, host: _Host, visit: Visit | None) -> None:
+        host.waiting += 1
+        heapq.heappush(self._timers, (when, next(self._count), host, visit))
+
+    def _start(self, host: _Host) -> None:
+        host.is_offered = False
+        visit = host.queue.popleft()
+        self._queued -= 1
+        host.running += 1
+        host.not_before = time.monotonic() + host.delay
+        task = asyncio.create_task(self._visit(host, visit))
+        task.add_done_callback(self._note_end)
+        self._running.add(task)
+        self._offer(host)
+
+    def _note_end(self, task: asyncio.Task[None]) -> None:
+        self._ended.append(task)
+        self._wake.set()
+
+    # One request
+
+    async def _visit(self, host: _Host, visit: Visit) -> None:
+        attempts, pause_ends = visit.attempts, host.not_before
+        try:
+            reply = await self._ask(host, visit)
+        finally:
+            host.running -= 1
+            if visit.attempts == attempts and host.not_before == pause_ends:
+                host.not_before = 0.0  # nothing was sent, there is nothing to rest from
+            self._offer(host)
+            self._wake.set()
+        if reply.outcome == "redirect":
+            reply = self._redirect(visit, reply) or reply
+            if reply.outcome == "redirect":
+                return
+        elif reply.passes_soon and visit.failures < self._retries and self._retry(host, visit, reply):
+            return
+        await self._finish(visit, reply)
+
+    async def _ask(self, host: _Host, visit: Visit) -> Reply:
+        if host.silent >= GIVE_UP_HOST_AFTER:
+            return Reply("host_down", visit.url)
+        if self._robots is not None:
+            try:
+                rules = await self._robots.rules(visit.url)
+            except ValueError:
+                return Reply("malformed_url", visit.url)
+            refusal = rules.refusal(visit.url, self._agent)
+            if refusal is not None:
+                return Reply(refusal, visit.url)
+            crawl_delay = rules.crawl_delay(self._agent)
+            if crawl_delay is None:
+                host.limit = self._per_host
+            elif crawl_delay > host.delay:
+                host.delay = min(crawl_delay, LONGEST_CRAWL_DELAY)
+                host.not_before = max(host.not_before, time.monotonic() + host.delay)
+            self._offer(host)
+        visit.attempts += 1
+        reply = await self._client.get(visit.url)
+        if reply.outcome not in _NO_ANSWER:
+            host.silent = 0
+        elif not visit.failures:
+            host.silent += 1
+        return reply
+
+    def _redirect(self, visit: Visit, reply: Reply) -> Reply | None:
+        """Send the visit on, or say why not."""
+        target = next_url(reply.url, reply.location)
+        if target is None:
+            return Reply("bad_redirect", reply.url, reply.status)
+        if visit.redirects >= MAX_REDIRECTS:
+            return Reply("too_many_redirects", reply.url, reply.status)
+        visit.url, visit.redirects, visit.failures = target, visit.redirects + 1, 0
+        self._enqueue(visit)
+        return None
+
+    def _retry(self, host: _Host, visit: Visit, reply: Reply) -> bool:
+        """Have the visit made once more, later; False if the server asks for too long a wait."""
+        wait = self._backoff(visit.failures)
+        if reply.retry_after is not None:
+            if reply.retry_after > LONGEST_WAIT:
+                return False
+            wait = reply.retry_after
+            host.not_before = max(host.not_before, time.monotonic() + wait)  # it means all of us
+        visit.failures += 1
+        self._queued += 1
+        self._schedule(time.monotonic() + wait, host, visit)
+        return True
+
+    @staticmethod
+    def _backoff(failures: int) -> float:
+        # Spread out, so that what failed together does not come back together.
+        return BACKOFF_SECONDS * 2**failures * random.uniform(0.75, 1.25)
+
+    async def _pause(self, attempt: int) -> None:
+        await asyncio.sleep(self._backoff(attempt - 1))
