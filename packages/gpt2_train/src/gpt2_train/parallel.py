@@ -145,10 +145,10 @@ def apply_tensor_parallel(model: GPT2, world: World) -> None:
         raise Gpt2Error("tensor parallelism left a parameter untied or whole: this version of torch is not supported.")
     for core in model.modules():
         if isinstance(core, AttentionCore):
-            _give_own_dropout(core, world.tp_rank)
+            give_own_dropout(core, world.tp_rank)
 
 
-def _give_own_dropout(core: AttentionCore, tp_rank: int) -> None:
+def give_own_dropout(core: AttentionCore, tp_rank: int) -> None:
     """Let attention dropout differ between tensor-parallel ranks and leave the common generator in step.
 
     All ranks draw the same number from the common generator and mix their rank into it; recomputation in activation

@@ -1,0 +1,102 @@
+"""Settings and the command line, without training anything."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from gpt2_train.cli import COMMANDS, main
+from gpt2_train.config import PRESETS, TrainSettings
+from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.train import plan_batches, plan_steps
+
+
+def test_help_does_not_import_torch() -> None:
+    script = (
+        "import sys; from gpt2_train import cli\n"
+        "for words in (['--help'], ['train', '--help']):\n"
+        "    try: cli.main(words)\n"
+        "    except SystemExit as end: assert end.code == 0\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert all(name in done.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("flag", ["--data", "--output", "--steps", "--tensor-parallel", "--split", "--config"])
+def test_the_help_of_train_lists_its_flags(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "--help"])
+    assert flag in capsys.readouterr().out
+
+
+def test_an_unknown_command_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["trian"])
+    assert end.value.code == 2
+    assert "trian" in capsys.readouterr().err
+
+
+def test_no_data_or_no_output_is_one_sentence(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train"]) == 2
+    assert "no --data" in capsys.readouterr().err
+    assert main(["train", "--data", "x"]) == 2
+    assert "no --output" in capsys.readouterr().err
+
+
+def test_the_defaults_follow_the_345m_recipe() -> None:
+    settings = TrainSettings()
+    assert (settings.lr, settings.min_lr, settings.warmup, settings.schedule) == (1.5e-4, 1e-5, 0.01, "cosine")
+    assert (settings.weight_decay, settings.clip, settings.dropout) == (0.01, 1.0, 0.1)
+    assert settings.model_config().parameters == 124_475_904
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_builds(name: str) -> None:
+    assert TrainSettings(model=name).model_config().layers == PRESETS[name]["layers"]  # type: ignore[arg-type]
+
+
+def test_numbers_of_a_model_come_together() -> None:
+    with pytest.raises(Gpt2UsageError, match="--hidden and --heads missing"):
+        TrainSettings(layers=3).model_config()
+
+
+def test_data_may_carry_weights() -> None:
+    assert TrainSettings(data=("a", "b")).corpora() == [(None, "a"), (None, "b")]
+    assert TrainSettings(data=("0.7:a", "0.3:b:c")).corpora() == [(0.7, "a"), (0.3, "b:c")]
+    assert TrainSettings(data=("C:/a",)).corpora() == [(None, "C:/a")]
+    with pytest.raises(Gpt2UsageError, match="weights to some"):
+        TrainSettings(data=("0.7:a", "b")).corpora()
+
+
+def test_batches_are_divided_among_processes() -> None:
+    assert plan_batches(TrainSettings(global_batch_size=512), 4, "cuda") == (8, 16)
+    assert plan_batches(TrainSettings(global_batch_size=12), 2, "cpu") == (2, 3)
+    assert plan_batches(TrainSettings(global_batch_size=7), 1, "cuda") == (7, 1)
+    with pytest.raises(Gpt2UsageError, match="choose a multiple of 3"):
+        plan_batches(TrainSettings(global_batch_size=8), 3, "cpu")
+
+
+def test_length_comes_out_in_steps() -> None:
+    assert plan_steps(TrainSettings(steps=7), 100) == 7
+    assert plan_steps(TrainSettings(), 100) == 13
+    assert plan_steps(TrainSettings(epochs=0.5), 160) == 10
+    assert plan_steps(TrainSettings(tokens=8 * 1024 * 3 + 1), 100) == 4
+
+
+def test_layout_and_length_are_no_part_of_a_runs_identity() -> None:
+    changed = TrainSettings(
+        steps=5, tensor_parallel=4, data_parallel=2, micro_batch_size=1, activation_checkpointing="full", compile=True,
+        device="cpu", threads=3, log_every=1, save_every=2, eval_every=3, eval_batches=4,
+        keep_checkpoints=5, output="x",
+    )  # fmt: skip
+    assert changed.identity() == TrainSettings().identity()
+    assert TrainSettings(lr=1e-3).identity() != TrainSettings().identity()
+
+
+def test_errors_can_be_caught_together() -> None:
+    assert issubclass(Gpt2UsageError, Gpt2Error)
+    assert (Gpt2Error.exit_code, Gpt2UsageError.exit_code) == (1, 2)

@@ -1,0 +1,274 @@
+"""Splits, the sample index against golden values and Megatron-core, streams, blending."""
+
+from __future__ import annotations
+
+import itertools
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt2_train.data import (
+    BLEND_BLOCK,
+    SPLITS,
+    BatchReader,
+    Blend,
+    Corpus,
+    Stream,
+    blend_picks,
+    blend_split,
+    build_sample_index,
+    check_vocabulary,
+    epochs_needed,
+    last_epoch_is_separate,
+    locate_samples,
+    split_ranges,
+    stream_seed,
+)
+from gpt2_train.errors import Gpt2UsageError
+from indexed_tokens import IndexedTokensWriter
+
+SIZES, DOCUMENTS = np.array([5, 3, 7, 4], np.int32), np.array([2, 0, 3, 1], np.int32)
+
+
+def one_sequence_each(documents: int) -> np.ndarray:
+    return np.arange(documents + 1, dtype=np.int64)
+
+
+@pytest.mark.parametrize(
+    ("extra", "golden"),
+    [(1, [(0, 0), (0, 4), (1, 1), (2, 0), (3, 0)]), (0, [(0, 0), (0, 4), (1, 1), (1, 5), (2, 4)])],
+)
+def test_samples_lie_where_megatron_puts_them(extra: int, golden: list[tuple[int, int]]) -> None:
+    assert locate_samples(SIZES, DOCUMENTS, 4, extra).tolist() == [list(row) for row in golden]
+
+
+@pytest.mark.parametrize(("documents", "length", "samples"), [(40, 16, 30), (40, 16, 150), (40, 16, 85), (7, 64, 200)])
+def test_the_sample_index_is_that_of_megatron_core(documents: int, length: int, samples: int) -> None:
+    """One epoch; several; several with a last one that is shuffled on its own; samples longer than documents."""
+    gpt_dataset = pytest.importorskip("megatron.core.datasets.gpt_dataset")
+    from megatron.core.datasets import helpers
+
+    sizes = np.random.default_rng(documents).integers(3, 40, documents + 5).astype(np.int32)
+    chosen = np.arange(2, documents + 2, dtype=np.int32)
+    tokens = int(sizes[chosen].sum())
+    epochs = epochs_needed(tokens, samples, length)
+    separate = last_epoch_is_separate(epochs, tokens, samples, length)
+    random = np.random.RandomState(77)
+    order = gpt_dataset._build_document_index(chosen, epochs, random, separate)
+    located = helpers.build_sample_idx(sizes, order, length, epochs, tokens, True, 1)
+    first = ((epochs - 1) * tokens - 1) // length if separate else len(located) - 1
+    shuffle = gpt_dataset._build_shuffle_index(first, len(located) - 1, random)
+
+    mine = build_sample_index(sizes, chosen, sequence_length=length, samples=samples, seed=77)
+    assert np.array_equal(mine.documents, order)
+    assert np.array_equal(mine.samples, located)
+    assert np.array_equal(mine.shuffle, shuffle)
+
+
+def test_the_last_of_several_epochs_is_separate_below_four_fifths() -> None:
+    assert not last_epoch_is_separate(1, 1000, 10, 10)
+    assert last_epoch_is_separate(2, 1000, 99 + int(0.8 * 99) - 1, 10)
+    assert not last_epoch_is_separate(2, 1000, 99 + int(0.8 * 99), 10)
+
+
+@given(
+    st.lists(st.integers(0, 3), max_size=60),
+    st.lists(st.floats(0, 1000), min_size=3, max_size=3).filter(lambda weights: weights[0] > 0),
+)
+def test_no_document_is_in_two_splits_and_training_gets_one(sequences: list[int], weights: list[float]) -> None:
+    """Pitfall 17: with few documents the split gave validation and test the same ones, or crashed."""
+    index = np.concatenate([[0], np.cumsum(sequences)]).astype(np.int64)
+    ranges = split_ranges(index, weights)
+    assert len(ranges) == 3
+    assert ranges[0][0] == 0 and ranges[-1][1] == index[-1]
+    assert all(left[1] == right[0] for left, right in itertools.pairwise(ranges))
+    assert all(begin <= end and begin in index and end in index for begin, end in ranges)
+    assert ranges[0][1] > 0 or index[-1] == 0
+
+
+def test_splits_are_megatrons_ranges_where_documents_are_many() -> None:
+    assert split_ranges(one_sequence_each(1000), [949, 50, 1]) == [(0, 949), (949, 999), (999, 1000)]
+    assert split_ranges(one_sequence_each(37), [8, 1, 1]) == [(0, 30), (30, 33), (33, 37)]
+
+
+def test_a_split_without_documents_says_so_in_one_line(tmp_path: Path) -> None:
+    """Pitfall 17."""
+    with IndexedTokensWriter(tmp_path / "few") as writer:
+        for _ in range(3):
+            writer.add([1, 2, 3])
+    corpora = [Corpus(str(tmp_path / "few"), [949, 50, 1])]
+    said: list[str] = []
+    options = {"sequence_length": 2, "seed": 1, "cache": tmp_path, "say": said.append}
+    assert blend_split(corpora, None, "train", **options) is not None
+    assert blend_split(corpora, None, "valid", **options) is None
+    assert len(said) == 1 and "no documents for the valid split" in said[0]
+
+
+def make_stream(tmp_path: Path, *, documents: int = 30, length: int = 8, seed: int = 5, split: str = "train") -> Stream:
+    prefix = tmp_path / "numbered"
+    if not prefix.with_suffix(".idx").exists():
+        with IndexedTokensWriter(prefix, dtype=np.int32) as writer:
+            count = 0
+            for number in range(documents):
+                size = 3 + number * 7 % 11
+                writer.add(np.arange(count, count + size))
+                count += size
+    return Stream(Corpus(str(prefix), [1, 0, 0]), split, length, seed, tmp_path / "cache")
+
+
+def test_each_epoch_has_every_token_once_in_a_new_order(tmp_path: Path) -> None:
+    """Pitfall 18: epochs roll over by themselves, without end."""
+    stream = make_stream(tmp_path)
+    stream.prepare(0, 3 * stream.per_epoch - 1)
+    epochs = [
+        [stream[number][:-1] for number in range(epoch * stream.per_epoch, (epoch + 1) * stream.per_epoch)]
+        for epoch in range(3)
+    ]
+    for samples in epochs:
+        seen = np.concatenate(samples)
+        assert len(set(seen.tolist())) == len(seen) == stream.per_epoch * 8
+    orders = {tuple(np.concatenate(samples).tolist()) for samples in epochs}
+    assert len(orders) == 3
+
+
+def test_a_sample_follows_from_seed_and_number_alone(tmp_path: Path) -> None:
+    """Pitfall 26: no state is needed to go on at any place."""
+    whole, late = make_stream(tmp_path), make_stream(tmp_path)
+    whole.prepare(0, 5 * whole.per_epoch)
+    late.prepare(4 * late.per_epoch + 3, 4 * late.per_epoch + 3)
+    number = 4 * late.per_epoch + 3
+    assert np.array_equal(make_and_read(tmp_path, number), late[number])
+
+
+def make_and_read(tmp_path: Path, number: int) -> np.ndarray:
+    stream = make_stream(tmp_path)
+    for position in range(0, number + 1, stream.per_epoch):
+        stream.prepare(position, position)
+    stream.prepare(number, number)
+    return stream[number]
+
+
+def test_seed_and_split_decide_the_order(tmp_path: Path) -> None:
+    """Pitfall 19: --seed did not change sampling, and the splits drew the same random stream."""
+    seeds = {stream_seed(seed, split, epoch) for seed in (1, 2) for split in SPLITS for epoch in range(3)}
+    assert len(seeds) == 18
+    first, second = make_stream(tmp_path, seed=1), make_stream(tmp_path, seed=2)
+    first.prepare(0, 0)
+    second.prepare(0, 0)
+    assert [first[n].tolist() for n in range(10)] != [second[n].tolist() for n in range(10)]
+
+
+def test_a_changed_corpus_never_meets_an_old_index(tmp_path: Path) -> None:
+    """Pitfall 20: a stale cache was used after the data changed."""
+    old = make_stream(tmp_path)
+    old.prepare(0, 0)
+    with IndexedTokensWriter(tmp_path / "numbered", dtype=np.int32) as writer:
+        for number in range(30):
+            writer.add(np.full(3 + (number + 1) * 7 % 11, 7))
+    new = make_stream(tmp_path)
+    new.prepare(0, new.per_epoch - 1)
+    assert all(set(new[number].tolist()) == {7} for number in range(new.per_epoch))
+
+
+def test_an_index_is_built_once_and_read_again(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path)
+    stream.prepare(0, 0)
+    (folder,) = (tmp_path / "cache").iterdir()
+    stamp = (folder / "samples.npy").stat().st_mtime_ns
+    make_stream(tmp_path).prepare(0, 0)
+    assert (folder / "samples.npy").stat().st_mtime_ns == stamp
+    stream_of_other_length = make_stream(tmp_path, length=9)
+    stream_of_other_length.prepare(0, 0)
+    assert len(list((tmp_path / "cache").iterdir())) == 2
+
+
+def test_a_damaged_index_is_made_again(tmp_path: Path) -> None:
+    """Pitfall 20: half-written caches were read."""
+    stream = make_stream(tmp_path)
+    stream.prepare(0, 0)
+    expected = stream[0].tolist()
+    (folder,) = (tmp_path / "cache").iterdir()
+    os.truncate(folder / "shuffle.npy", 20)
+    again = make_stream(tmp_path)
+    again.prepare(0, 0)
+    assert again[0].tolist() == expected
+
+
+def test_a_corpus_shorter_than_a_sequence_is_repeated(tmp_path: Path) -> None:
+    with IndexedTokensWriter(tmp_path / "short") as writer:
+        writer.add([1, 2, 3])
+        writer.add([4, 5])
+    said: list[str] = []
+    blend = blend_split(
+        [Corpus(str(tmp_path / "short"), [1, 0, 0])],
+        None,
+        "train",
+        sequence_length=11,
+        seed=1,
+        cache=tmp_path / "cache",
+        say=said.append,
+    )
+    assert blend is not None and "fewer than one sequence" in said[0]
+    (sample,) = blend.read(blend.prepare(7, 1))
+    assert len(sample) == 12
+    assert set(sample.tolist()) == {1, 2, 3, 4, 5}
+
+
+def test_blending_picks_as_megatron_does() -> None:
+    assert "".join(map(str, blend_picks([0.7, 0.3], [0, 0], 10))) == "0100100100"
+
+
+@given(st.lists(st.floats(0.05, 1), min_size=1, max_size=4), st.integers(1, 200))
+def test_a_blend_stays_near_its_weights(weights: list[float], count: int) -> None:
+    shares = [weight / sum(weights) for weight in weights]
+    taken = [0] * len(shares)
+    picks = blend_picks(shares, taken, count)
+    assert [int((picks == number).sum()) for number in range(len(shares))] == taken
+    assert all(abs(taken[number] - share * count) <= len(shares) for number, share in enumerate(shares))
+
+
+def test_a_blend_goes_on_in_the_middle_of_a_later_block(tmp_path: Path) -> None:
+    stream = make_stream(tmp_path)
+    weights = [0.7, 0.3]
+    across = Blend([stream, stream], weights, tmp_path / "one").locate(BLEND_BLOCK - 3, 6)
+    picks = blend_picks(weights, [0, 0], BLEND_BLOCK + 3)
+    counts = [0, 0]
+    expected = []
+    for number, pick in enumerate(picks.tolist()):
+        if number >= BLEND_BLOCK - 3:
+            expected.append((pick, counts[pick]))
+        counts[pick] += 1
+    assert across == expected
+    # A second reader starts from what the first one kept on disk.
+    assert Blend([stream, stream], weights, tmp_path / "one").locate(BLEND_BLOCK, 3) == expected[3:]
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_the_global_batch_is_the_same_at_any_number_of_processes(tmp_path: Path, size: int) -> None:
+    """Pitfall 22: the data seen does not depend on the number of GPUs."""
+    stream = make_stream(tmp_path)
+    readers = [
+        BatchReader(Blend([stream], None, tmp_path), global_batch=4, rank=rank, size=size, vocabulary_size=1000)
+        for rank in range(size)
+    ]
+    batch = np.concatenate([reader.take(3)[0] for reader in readers])
+    for reader in readers:
+        reader.close()
+    assert np.array_equal(batch, np.stack([stream[number] for number in range(8, 12)]))
+
+
+def test_a_token_outside_the_vocabulary_is_a_clear_error() -> None:
+    with pytest.raises(Gpt2UsageError, match=r"token id 100, but the vocabulary has 100 ids: .* doesn't match"):
+        check_vocabulary(np.array([[3, 100]]), 100, "the data")
+
+
+def test_an_empty_corpus_is_a_clear_error(tmp_path: Path) -> None:
+    """Pitfall 16: empty data crashed training much later."""
+    with IndexedTokensWriter(tmp_path / "empty"):
+        pass
+    with pytest.raises(Gpt2UsageError, match="holds no tokens"):
+        Corpus(str(tmp_path / "empty"), [949, 50, 1])

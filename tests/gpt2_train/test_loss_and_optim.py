@@ -1,0 +1,168 @@
+"""Loss over a spread vocabulary, learning rates, gradient scaling."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import threading
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+import torch.nn.functional as F
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpt2_train import loss as loss_module
+from gpt2_train.config import ModelConfig, TrainSettings
+from gpt2_train.errors import Gpt2Error
+from gpt2_train.loss import token_losses
+from gpt2_train.model import GPT2
+from gpt2_train.optim import FIRST_LOSS_SCALE, LossScale, gradient_norm, learning_rate, make_optimizer, scale_gradients
+
+
+def test_losses_and_gradients_are_those_of_cross_entropy(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_module, "PIECE_ELEMENTS", {"cpu": 100})  # several pieces
+    logits = torch.randn(3, 7, 33, generator=torch.Generator().manual_seed(1)) * 5
+    targets = torch.randint(0, 33, (3, 7), generator=torch.Generator().manual_seed(2))
+    mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
+    weights = torch.rand(3, 7, generator=torch.Generator().manual_seed(3))
+    losses = token_losses(mine, targets)
+    expected = F.cross_entropy(theirs.flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
+    torch.testing.assert_close(losses, expected)
+    (losses * weights).sum().backward()
+    (expected * weights).sum().backward()
+    torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_half_precision_logits_lose_nothing_in_the_sum() -> None:
+    logits = (torch.randn(5, 1000, generator=torch.Generator().manual_seed(1)) * 3).bfloat16()
+    targets = torch.arange(5)
+    losses = token_losses(logits, targets)
+    assert losses.dtype == torch.float32
+    torch.testing.assert_close(losses, F.cross_entropy(logits.float(), targets, reduction="none"))
+
+
+class _Ranks:
+    """Stands in for a process group: threads that exchange what processes would."""
+
+    def __init__(self, size: int) -> None:
+        self.size, self.slots, self.local = size, [None] * size, threading.local()
+        self.barrier = threading.Barrier(size)
+
+    def all_gather(self, parts: list[torch.Tensor], mine: torch.Tensor, group: Any = None) -> None:
+        self.slots[self.local.rank] = mine  # type: ignore[call-overload]
+        self.barrier.wait()
+        for part, other in zip(parts, self.slots, strict=True):
+            part.copy_(other)  # type: ignore[arg-type]
+        self.barrier.wait()
+
+
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_spread_vocabulary_gives_the_plain_loss(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+    ranks = _Ranks(size)
+    monkeypatch.setattr(dist, "all_gather", ranks.all_gather)
+    monkeypatch.setattr(dist, "get_world_size", lambda group=None: size)
+    monkeypatch.setattr(dist, "get_rank", lambda group=None: ranks.local.rank)
+    logits = torch.randn(6, 32, generator=torch.Generator().manual_seed(1)) * 4
+    targets = torch.tensor([0, 31, 8, 15, 16, 20])
+    whole = logits.clone().requires_grad_()
+    plain = token_losses(whole, targets)
+    plain.sum().backward()
+    results: list[Any] = [None] * size
+
+    def work(rank: int) -> None:
+        ranks.local.rank = rank
+        share = logits.chunk(size, dim=1)[rank].clone().requires_grad_()
+        losses = token_losses(share, targets, group=ranks)  # type: ignore[arg-type]
+        losses.sum().backward()
+        results[rank] = (losses.detach(), share.grad)
+
+    threads = [threading.Thread(target=work, args=(rank,)) for rank in range(size)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    for losses, _ in results:
+        torch.testing.assert_close(losses, plain.detach())
+    torch.testing.assert_close(torch.cat([gradient for _, gradient in results], dim=1), whole.grad)
+
+
+@given(
+    st.sampled_from(["cosine", "linear", "constant", "wsd"]),
+    st.integers(1, 300),
+    st.one_of(st.just(0.0), st.floats(0.001, 0.9), st.integers(1, 400).map(float)),
+)
+def test_the_learning_rate_rises_once_and_never_again(schedule: Any, steps: int, warmup: float) -> None:
+    """Pitfall 23: it was 0 on the first step, and rose again after the end of the decay."""
+    settings = TrainSettings(lr=1e-3, min_lr=1e-4, schedule=schedule, warmup=warmup)
+    rates = [learning_rate(step, steps, settings) for step in range(1, steps + 50)]
+    top = rates.index(max(rates))
+    assert rates[0] > 0
+    assert all(left <= right for left, right in itertools.pairwise(rates[: top + 1]))
+    assert all(left >= right for left, right in itertools.pairwise(rates[top:]))
+    assert max(rates) <= 1e-3
+    assert len(set(rates[steps - 1 :])) == 1
+
+
+def test_the_cosine_runs_from_the_peak_to_the_minimum() -> None:
+    settings = TrainSettings(lr=1e-3, min_lr=1e-4, warmup=0.1)
+    assert learning_rate(1, 100, settings) == pytest.approx(1e-4)
+    assert learning_rate(10, 100, settings) == pytest.approx(1e-3)
+    assert learning_rate(55, 100, settings) == pytest.approx((1e-3 + 1e-4) / 2)
+    assert learning_rate(100, 100, settings) == pytest.approx(1e-4)
+
+
+def test_wsd_is_constant_until_its_cooldown() -> None:
+    settings = TrainSettings(lr=1e-3, min_lr=0.0, warmup=5, schedule="wsd", cooldown=0.2)
+    assert learning_rate(80, 100, settings) == 1e-3
+    assert learning_rate(90, 100, settings) == pytest.approx(5e-4)
+    assert learning_rate(100, 100, settings) == 0.0
+
+
+def test_weight_decay_touches_matrices_only() -> None:
+    model = GPT2(ModelConfig(2, 32, 4, 16, 100)).initialise()
+    optimizer = make_optimizer(model, TrainSettings(weight_decay=0.5), torch.device("cpu"))
+    decayed = {p for group in optimizer.param_groups if group["weight_decay"] for p in group["params"]}
+    for name, parameter in model.named_parameters():
+        assert (parameter in decayed) == (not name.endswith("bias") and "norm" not in name), name
+
+
+def test_the_fp16_scale_starts_at_65536_and_reacts_to_overflows() -> None:
+    """Pitfall 24: it began at 2^32 and wasted the first steps."""
+    scale = LossScale.for_precision("fp16")
+    assert scale.scale == FIRST_LOSS_SCALE == 2**16
+    scale.after_overflow()
+    assert (scale.scale, scale.skipped) == (2**15, 1)
+    for _ in range(2000):
+        scale.after_step()
+    assert scale.scale == 2**16
+    restored = LossScale.for_precision("fp16")
+    restored.restore(scale.state())
+    assert restored == scale
+
+
+def test_an_endless_overflow_ends_in_a_sentence() -> None:
+    scale = LossScale.for_precision("fp16")
+    with pytest.raises(Gpt2Error, match="diverged"):
+        for _ in range(40):
+            scale.after_overflow()
+
+
+def test_other_precisions_are_not_scaled() -> None:
+    scale = LossScale.for_precision("bf16")
+    for _ in range(5000):
+        scale.after_step()
+    assert scale.scale == 1.0
+
+
+def test_the_gradient_norm_is_over_all_parameters() -> None:
+    parameters = [torch.zeros(3, requires_grad=True), torch.zeros(2, 2, requires_grad=True)]
+    parameters[0].grad = torch.tensor([1.0, 2.0, 2.0])
+    parameters[1].grad = torch.full((2, 2), 2.0)
+    assert gradient_norm(parameters) == pytest.approx(5.0)
+    scale_gradients(parameters, 0.5)
+    assert gradient_norm(parameters) == pytest.approx(2.5)
+    parameters[1].grad[0, 0] = math.inf
+    assert not math.isfinite(gradient_norm(parameters))

@@ -1,0 +1,129 @@
+"""GPT-2 itself: sizes, causality, tying, the cache, initial weights."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+
+from gpt2_train.config import ModelConfig
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.model import GPT2, KeyValueCache
+
+SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
+
+
+@pytest.fixture
+def model() -> GPT2:
+    return GPT2(SMALL).initialise(torch.Generator().manual_seed(1)).eval()
+
+
+@pytest.fixture
+def tokens() -> torch.Tensor:
+    return torch.randint(0, 100, (3, 16), generator=torch.Generator().manual_seed(2))
+
+
+@pytest.mark.parametrize(("name", "parameters"), [("124M", 124_475_904), ("345M", 354_871_296), ("774M", 774_090_240)])
+def test_a_preset_has_the_published_number_of_parameters(name: str, parameters: int) -> None:
+    """Padding adds 47 rows of embedding to the sizes of the paper."""
+    with torch.device("meta"):
+        model = GPT2(ModelConfig.preset(name))
+    assert sum(parameter.numel() for parameter in model.parameters()) == parameters == model.config.parameters
+
+
+def test_flops_per_token_follow_the_published_formula() -> None:
+    assert ModelConfig.preset("345M").flops_per_token == pytest.approx(2.431e9, rel=1e-3)
+
+
+def test_the_vocabulary_is_padded_to_a_multiple_of_128_only() -> None:
+    """Pitfall 30: the padding is part of the model's shape, and the same at any tensor-parallel size."""
+    assert ModelConfig.preset("124M").padded_vocabulary == 50304
+    assert SMALL.padded_vocabulary == 128
+
+
+def test_a_token_changes_no_earlier_logits(model: GPT2, tokens: torch.Tensor) -> None:
+    changed = tokens.clone()
+    changed[:, 9] = (changed[:, 9] + 1) % 100
+    before, after = model(tokens), model(changed)
+    assert torch.equal(before[:, :9], after[:, :9])
+    assert (before[:, 9:] != after[:, 9:]).any(dim=-1).all()
+
+
+def test_the_output_matrix_is_the_embedding_also_after_materialising() -> None:
+    with torch.device("meta"):
+        model = GPT2(SMALL)
+    model.materialise("cpu").initialise(torch.Generator().manual_seed(1))
+    assert model.is_tied
+    assert "output.weight" not in dict(model.named_parameters())
+    model(torch.zeros(1, 4, dtype=torch.int64)).sum().backward()
+    assert model.output.weight.grad is model.token_embedding.weight.grad
+
+
+def test_the_cache_gives_the_logits_of_a_full_pass(model: GPT2, tokens: torch.Tensor) -> None:
+    """A prompt at once, more at once behind it, then one token at a time."""
+    cache = KeyValueCache(SMALL, batch=3)
+    parts = [model(tokens[:, :5], cache), model(tokens[:, 5:9], cache)]
+    parts += [model(tokens[:, at : at + 1], cache) for at in range(9, 16)]
+    torch.testing.assert_close(torch.cat(parts, dim=1), model(tokens), atol=1e-5, rtol=1e-5)
+    assert cache.length == 16
+
+
+def test_a_truncated_cache_forgets(model: GPT2, tokens: torch.Tensor) -> None:
+    cache = KeyValueCache(SMALL, batch=3)
+    model(tokens, cache)
+    cache.truncate(4)
+    again = model(tokens[:, 4:], cache)
+    torch.testing.assert_close(again, model(tokens)[:, 4:], atol=1e-5, rtol=1e-5)
+
+
+def test_more_positions_than_the_model_has_are_refused(model: GPT2) -> None:
+    """Pitfall 32: nothing is written past the sequence length."""
+    with pytest.raises(Gpt2UsageError, match="17 positions"):
+        model(torch.zeros(1, 17, dtype=torch.int64))
+    cache = KeyValueCache(SMALL, batch=1, length=8)
+    model(torch.zeros(1, 8, dtype=torch.int64), cache)
+    with pytest.raises(Gpt2UsageError, match="9 positions"):
+        model(torch.zeros(1, 1, dtype=torch.int64), cache)
+    with pytest.raises(Gpt2UsageError, match="20 positions"):
+        KeyValueCache(SMALL, batch=1, length=20)
+
+
+def test_initial_weights_have_the_published_spread_and_follow_the_seed(model: GPT2) -> None:
+    wide = GPT2(ModelConfig(layers=8, hidden=256, heads=4, sequence_length=8, vocabulary_size=100))
+    wide.initialise(torch.Generator().manual_seed(3))
+    assert float(wide.blocks[0].attention.qkv.weight.detach().std()) == pytest.approx(0.02, rel=0.02)
+    assert float(wide.blocks[0].feed_forward.down.weight.detach().std()) == pytest.approx(
+        0.02 / math.sqrt(16), rel=0.02
+    )
+    assert not wide.blocks[3].attention.qkv.bias.any()
+    again = GPT2(SMALL).initialise(torch.Generator().manual_seed(1))
+    other = GPT2(SMALL).initialise(torch.Generator().manual_seed(2))
+    assert torch.equal(again.token_embedding.weight, model.token_embedding.weight)
+    assert not torch.equal(other.token_embedding.weight, model.token_embedding.weight)
+
+
+def test_a_new_model_predicts_about_evenly(model: GPT2, tokens: torch.Tensor) -> None:
+    loss = torch.nn.functional.cross_entropy(model(tokens)[:, :-1].flatten(0, 1), tokens[:, 1:].flatten())
+    assert float(loss) == pytest.approx(math.log(128), abs=0.1)
+
+
+def test_the_fused_rows_are_whole_heads(model: GPT2, tokens: torch.Tensor) -> None:
+    """Half of the qkv rows and half of the out columns compute the first half of the heads, nothing else."""
+    attention = model.blocks[0].attention
+    x = torch.randn(2, 6, 32, generator=torch.Generator().manual_seed(4))
+    whole = attention(x)
+    parts = []
+    for half in (slice(0, 48), slice(48, 96)):
+        columns = slice(half.start // 3, half.stop // 3)
+        fused = (x @ attention.qkv.weight[half].T + attention.qkv.bias[half]).view(2, 6, 2, 3, 8)
+        query, key, value = (part.transpose(1, 2) for part in fused.unbind(3))
+        mixed = attention.core(query, key, value).transpose(1, 2).reshape(2, 6, 16)
+        parts.append(mixed @ attention.out.weight[:, columns].T)
+    torch.testing.assert_close(parts[0] + parts[1] + attention.out.bias, whole)
+
+
+@pytest.mark.parametrize("wrong", [{"heads": 5}, {"layers": 0}, {"dropout": 1.0}])
+def test_a_shape_that_cannot_be_built_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(Gpt2UsageError):
+        ModelConfig(**({"layers": 2, "hidden": 32, "heads": 4} | wrong))  # type: ignore[arg-type]

@@ -1,0 +1,341 @@
+"""`gpt2 train` in one process: what a run leaves, resuming, refusals."""
+
+from __future__ import annotations
+
+import json
+import math
+import signal
+import subprocess
+import sys
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.gpt2_train.conftest import command, losses, rows, start_until, write_corpus
+
+from gpt2_train import train as train_module
+from gpt2_train.checkpoint import load_model, read_info
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.train import lock_folder
+
+Run = Callable[..., int]
+
+
+def weights(output: Path) -> dict[str, torch.Tensor]:
+    model, _, _ = load_model(output)
+    return {name: parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def assert_same_bits(first: Path, second: Path) -> None:
+    """Weights, optimizer state and logged losses of two runs are equal to the last bit."""
+    left, right = weights(first), weights(second)
+    assert left.keys() == right.keys()
+    assert all(torch.equal(left[name], right[name]) for name in left)
+    files = [sorted(read_info(output).folder.glob("__*")) for output in (first, second)]
+    assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
+    assert losses(first) == losses(second)
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path:
+    """20 steps without an interruption, saved every 5."""
+    output = tmp_path_factory.mktemp("unbroken") / "run"
+    torch.set_num_threads(1)
+    from gpt2_train.cli import main
+
+    assert main(command(output, "--steps", 20, "--save-every", 5, data=corpus)[3:]) == 0
+    return output
+
+
+def test_a_run_learns_and_leaves_its_folder(unbroken: Path) -> None:
+    found = losses(unbroken)
+    assert list(found) == list(range(1, 21))
+    assert found[20] < found[1] - 0.5
+    last = rows(unbroken)[-1]
+    assert last["step"] == 20 and last["valid_loss"] < found[1]
+    first = rows(unbroken)[0]
+    expected = {"step", "tokens", "epoch", "loss", "lr", "grad_norm", "skipped", "tokens_per_second", "mfu"}
+    assert expected | {"peak_memory_bytes", "data_wait_share", "seconds_left"} <= first.keys()
+    assert first["tokens"] == 8 * 16 and first["lr"] > 0 and first["mfu"] is None
+    settings = tomllib.loads((unbroken / "config.toml").read_text())["train"]
+    assert (settings["layers"], settings["precision"], settings["micro_batch_size"]) == (2, "fp32", 2)
+    names = [path.name for path in sorted((unbroken / "checkpoints").glob("step-*"))]
+    assert names == ["step-0000010", "step-0000015", "step-0000020"]
+
+
+def test_the_same_settings_give_the_same_bits(tmp_path: Path, gpt2: Run, unbroken: Path) -> None:
+    assert gpt2(tmp_path / "again", "--steps", 20, "--save-every", 7, "--eval-every", 3) == 0
+    left, right = weights(unbroken), weights(tmp_path / "again")
+    assert all(torch.equal(left[name], right[name]) for name in left)
+
+
+def test_the_saved_config_runs_the_same_again(tmp_path: Path, unbroken: Path, corpus: str) -> None:
+    from gpt2_train.cli import main
+
+    output = tmp_path / "again"
+    assert main(["train", "--config", str(unbroken / "config.toml"), "--output", str(output)]) == 0
+    assert_same_bits(unbroken, output)
+
+
+def test_another_seed_gives_other_weights_and_another_order(tmp_path: Path, gpt2: Run, unbroken: Path) -> None:
+    """Pitfall 19: --seed did not change sampling."""
+    assert gpt2(tmp_path, "--steps", 1, "--seed", 5) == 0
+    assert losses(tmp_path)[1] != losses(unbroken)[1]
+
+
+def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, gpt2: Run) -> None:
+    """Pitfalls 22 and 26: the data goes on, at a constant rate the weights are those of one long run."""
+    flat = ("--schedule", "constant", "--warmup", 0)
+    assert gpt2(tmp_path / "parts", "--steps", 5, *flat) == 0
+    assert gpt2(tmp_path / "parts", "--steps", 12, *flat) == 0
+    assert gpt2(tmp_path / "whole", "--steps", 12, *flat) == 0
+    assert losses(tmp_path / "parts") == losses(tmp_path / "whole")
+    assert_same_bits(tmp_path / "parts", tmp_path / "whole")
+
+
+def test_a_run_shorter_than_the_save_interval_is_saved(tmp_path: Path, gpt2: Run) -> None:
+    """Pitfall 21: nothing was saved at the end."""
+    assert gpt2(tmp_path, "--steps", 2, "--save-every", 1000) == 0
+    assert read_info(tmp_path).step == 2
+
+
+def test_a_finished_run_says_so_and_changes_nothing(
+    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gpt2(tmp_path, "--steps", 2) == 0
+    before = (tmp_path / "metrics.jsonl").read_bytes()
+    capsys.readouterr()
+    assert gpt2(tmp_path, "--steps", 2, "--json") == 0
+    out, err = capsys.readouterr()
+    assert "already" in err and json.loads(out)["step"] == 2
+    assert (tmp_path / "metrics.jsonl").read_bytes() == before
+
+
+def test_epochs_roll_over_and_the_log_says_so(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pitfall 18: data ran out before the iterations did."""
+    data = write_corpus(tmp_path / "small", 12, longest=20)
+    assert gpt2(tmp_path / "run", "--epochs", 2.5, "--split", 1, data=data) == 0
+    err = capsys.readouterr().err
+    assert f"epoch 1 of {data} ended" in err and f"epoch 2 of {data} ended" in err
+    assert rows(tmp_path / "run")[-1]["epoch"] == pytest.approx(2.5, abs=1)
+
+
+def test_length_may_be_given_in_tokens(tmp_path: Path, gpt2: Run) -> None:
+    """Pitfall 22."""
+    assert gpt2(tmp_path, "--tokens", 1000) == 0
+    assert read_info(tmp_path).tokens == 1024
+
+
+def test_one_document_is_enough_to_train_on(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pitfall 17: with few documents there is nothing to validate on, which is said once."""
+    data = write_corpus(tmp_path / "one", 1)
+    assert gpt2(tmp_path / "run", "--steps", 2, "--eval-every", 1, data=data) == 0
+    assert capsys.readouterr().err.count("no documents for the valid split") == 1
+
+
+def test_several_corpora_are_blended_by_their_weights(tmp_path: Path, gpt2: Run, corpus: str) -> None:
+    other = write_corpus(tmp_path / "other", 30, seed=9)
+    from gpt2_train.cli import main
+
+    words = command(tmp_path / "run", "--steps", 3, "--data", f"0.7:{corpus}", f"0.3:{other}", data=corpus)[3:]
+    assert main(words) == 0
+    assert [entry["weight"] for entry in read_info(tmp_path / "run").data] == [0.7, 0.3]
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--lr", "2e-2"), "lr was 0.01, now 0.02"),
+        (("--seed", 7), "seed was 1234, now 7"),
+        (("--hidden", 64), "hidden was 32, now 64"),
+        (("--global-batch-size", 4), "global_batch_size was 8, now 4"),
+        (("--precision", "bf16"), "precision was fp32, now bf16"),
+    ],
+)
+def test_other_settings_on_a_run_are_refused_by_name(
+    unbroken: Path, gpt2: Run, capsys: pytest.CaptureFixture[str], flags: tuple[Any, ...], message: str
+) -> None:
+    """Pitfalls 23 and 25: nothing is silently replaced by the checkpoint's value, nothing is ignored."""
+    before = (unbroken / "metrics.jsonl").read_bytes()
+    assert gpt2(unbroken, "--steps", 30, *flags) == 2
+    assert message in capsys.readouterr().err
+    assert (unbroken / "metrics.jsonl").read_bytes() == before
+
+
+def test_changed_data_under_a_run_is_refused(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pitfall 20."""
+    data = write_corpus(tmp_path / "data", 30)
+    assert gpt2(tmp_path / "run", "--steps", 2, data=data) == 0
+    write_corpus(tmp_path / "data", 30, seed=1)
+    assert gpt2(tmp_path / "run", "--steps", 4, data=data) == 2
+    assert "has changed since the run" in capsys.readouterr().err
+    write_corpus(tmp_path / "data", 30)  # the same bytes, written later, are the same data
+    assert gpt2(tmp_path / "run", "--steps", 4, data=data) == 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--global-batch-size", 8, "--micro-batch-size", 3), "is no multiple of --micro-batch-size 3"),
+        (("--steps", 5, "--epochs", 1), "length is given twice"),
+        (("--model", "124M"), "--model already sets"),
+        (("--split", "0,1,1"), "--split"),
+        (("--warmup", -1), "--warmup"),
+        (("--vocabulary-size", 50), "doesn't match"),
+        (("--device", "cuda"), "no GPU"),
+        (("--min-lr", 1), "is above --lr"),
+    ],
+)
+def test_settings_that_do_not_fit_are_refused_in_a_sentence(
+    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str], flags: tuple[Any, ...], message: str
+) -> None:
+    if "cuda" in flags and torch.cuda.is_available():
+        flags, message = ("--device", "mps"), "no Apple GPU"
+    assert gpt2(tmp_path, *flags) == 2
+    err = capsys.readouterr().err
+    assert message in err and "Traceback" not in err
+
+
+def test_missing_data_is_one_sentence(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pitfall 4: paths come from flags, and a wrong one is named."""
+    assert gpt2(tmp_path / "run", data=str(tmp_path / "nothing")) == 2
+    assert "nothing.idx" in capsys.readouterr().err
+
+
+def test_dropout_recomputation_and_micro_batches_change_nothing_else(tmp_path: Path, gpt2: Run) -> None:
+    """Activation checkpointing recomputes the same dropout: full and selective give the losses of none."""
+    for mode in ("none", "full", "selective"):
+        assert gpt2(tmp_path / mode, "--steps", 4, "--activation-checkpointing", mode) == 0
+    assert losses(tmp_path / "none") == losses(tmp_path / "full") == losses(tmp_path / "selective")
+    for size in (1, 8):
+        assert gpt2(tmp_path / f"m{size}", "--steps", 4, "--micro-batch-size", size, "--dropout", 0) == 0
+    left, right = losses(tmp_path / "m1"), losses(tmp_path / "m8")
+    assert all(left[step] == pytest.approx(right[step], abs=1e-5) for step in left)
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+def test_lower_precision_follows_fp32(tmp_path: Path, gpt2: Run, unbroken: Path, precision: str) -> None:
+    assert gpt2(tmp_path, "--steps", 20, "--precision", precision) == 0
+    low, full = losses(tmp_path), losses(unbroken)
+    assert all(low[step] == pytest.approx(full[step], abs=0.05) for step in full)
+    row = next(row for row in rows(tmp_path) if row["step"] == 20)
+    assert row["skipped"] == 0
+    assert row.get("loss_scale") == (65536.0 if precision == "fp16" else None)
+
+
+def test_a_skipped_step_is_no_iteration(tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pitfall 24: overflows counted as iterations. The step is done again, with the same data, at half the scale."""
+    assert gpt2(tmp_path / "plain", "--steps", 6, "--precision", "fp16", "--save-every", 3) == 0
+    plain, calls = train_module.gradient_norm, []
+
+    def overflowing(parameters: Any) -> float:
+        calls.append(1)
+        return math.inf if len(calls) in (2, 3) else plain(parameters)
+
+    monkeypatch.setattr(train_module, "gradient_norm", overflowing)
+    assert gpt2(tmp_path / "skipping", "--steps", 6, "--precision", "fp16") == 0
+    assert len(calls) == 8
+    assert list(losses(tmp_path / "skipping")) == [1, 2, 3, 4, 5, 6]
+    last = next(row for row in rows(tmp_path / "skipping") if row["step"] == 6)
+    assert (last["skipped"], last["loss_scale"]) == (2, 2.0**14)
+    left, right = losses(tmp_path / "plain"), losses(tmp_path / "skipping")
+    assert all(left[step] == pytest.approx(right[step], abs=1e-2) for step in left)
+
+
+def test_a_diverged_run_ends_in_a_sentence_and_keeps_its_checkpoint(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gpt2(tmp_path, "--steps", 2) == 0
+    monkeypatch.setattr(train_module, "gradient_norm", lambda parameters: math.nan)
+    assert gpt2(tmp_path, "--steps", 4) == 1
+    assert "diverged" in capsys.readouterr().err
+    assert read_info(tmp_path).step == 2
+
+
+def test_validation_takes_nothing_from_training(tmp_path: Path, gpt2: Run, unbroken: Path) -> None:
+    """Pitfall 26: validation always reads the same samples, and training is the same with and without it."""
+    assert gpt2(tmp_path, "--steps", 20, "--eval-every", 1) == 0
+    assert losses(tmp_path) == losses(unbroken)
+    tokens = {row["valid_tokens"] for row in rows(tmp_path) if "valid_loss" in row}
+    assert len(tokens) == 1
+    assert rows(tmp_path)[-1]["valid_loss"] == rows(unbroken)[-1]["valid_loss"]
+
+
+def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
+    with (
+        lock_folder(tmp_path),
+        pytest.raises(Gpt2UsageError, match="another gpt2 train"),
+        lock_folder(tmp_path, patience=0),
+    ):
+        raise AssertionError("the second one got the lock")
+
+
+# --- killed runs -----------------------------------------------------------------------------------------------------
+
+
+def test_a_run_killed_at_any_step_resumes_to_the_same_bits(
+    tmp_path: Path, gpt2: Run, corpus: str, unbroken: Path
+) -> None:
+    """Pitfall 26: with kill -9, so that nothing can be tidied up."""
+    flags = ("--steps", 20, "--save-every", 5)
+    process, _ = start_until(command(tmp_path, *flags, data=corpus), "step 8/20")
+    process.kill()
+    process.communicate()
+    assert read_info(tmp_path).step in (5, 10)
+    assert gpt2(tmp_path, *flags) == 0
+    assert_same_bits(unbroken, tmp_path)
+
+
+KILLED_WHILE_SAVING = """
+import os, signal, sys
+from gpt2_train import checkpoint
+from gpt2_train.cli import main
+
+plain = checkpoint.{function}
+
+def deadly(path, *rest):
+    if "step-0000010" in str(path) + str(rest):
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(path, *rest)
+
+checkpoint.{function} = deadly
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("function", ["write_json", "write_text"])
+def test_a_run_killed_while_saving_resumes_to_the_same_bits(
+    tmp_path: Path, gpt2: Run, corpus: str, unbroken: Path, function: str
+) -> None:
+    """Pitfall 27: killed before the checkpoint gets its name, and between that and `latest`."""
+    flags = ("--steps", 20, "--save-every", 5)
+    script = KILLED_WHILE_SAVING.format(function=function)
+    words = [sys.executable, "-c", script, *command(tmp_path, *flags, data=corpus)[3:]]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == -signal.SIGKILL
+    assert read_info(tmp_path).step == 5
+    assert gpt2(tmp_path, *flags) == 0
+    assert_same_bits(unbroken, tmp_path)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+def test_a_signal_saves_and_the_same_command_goes_on(
+    tmp_path: Path, gpt2: Run, unbroken: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
+) -> None:
+    """The step is finished, saved, and the exit code is the signal's; raised in the middle of step 7."""
+    plain, calls = train_module.gradient_norm, []
+
+    def signalling(parameters: Any) -> float:
+        calls.append(1)
+        if len(calls) == 7:
+            signal.raise_signal(number)
+        return plain(parameters)
+
+    monkeypatch.setattr(train_module, "gradient_norm", signalling)
+    flags = ("--steps", 20, "--save-every", 5)
+    assert gpt2(tmp_path, *flags) == 128 + number
+    assert read_info(tmp_path).step == 7
+    assert gpt2(tmp_path, *flags) == 0
+    assert_same_bits(unbroken, tmp_path)
