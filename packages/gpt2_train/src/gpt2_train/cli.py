@@ -1,7 +1,8 @@
 """The command `gpt2`: its subcommands, in the order in which they are used.
 
 Only the module of the command that was asked for is imported, and torch not before that command runs: `gpt2 --help`
-answers at once. A command is a module with `add_arguments(parser)` and `run(arguments) -> int`.
+answers at once. A command is a module with `add_arguments(parser)`, `run(arguments) -> int`, and `SETTINGS`, the
+dataclass of its settings.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from command_kit import run_command
 COMMANDS = {
     "estimate": ("gpt2_train.estimate", "say parameters, FLOPs and memory of a run before it starts"),
     "train": ("gpt2_train.train_command", "train a model, or resume a run, from token files"),
-    "evaluate": ("gpt2_train.evaluate", "measure a checkpoint: held-out loss, perplexity, LAMBADA"),
+    "evaluate": ("gpt2_train.evaluate", "measure a checkpoint: held-out loss and perplexity"),
     "generate": ("gpt2_train.generate", "write text with a checkpoint"),
 }
 """Name of a command: its module, and what it does."""
@@ -26,6 +27,12 @@ example:
   gpt2 train --data corpus_text_document --output runs/first --model 124M --epochs 1
   gpt2 generate --checkpoint runs/first --prompt "In the beginning"
 """
+
+
+def settings_class(command: str) -> type:
+    """The dataclass whose fields are the flags and TOML keys of `command`. Raises KeyError for an unknown one."""
+    found: type = importlib.import_module(COMMANDS[command][0]).SETTINGS
+    return found
 
 
 def make_parser(command: str | None) -> argparse.ArgumentParser:

@@ -13,6 +13,8 @@ example:
   The same command again resumes the run; SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 save it and stop.
 """
 
+SETTINGS = TrainSettings
+
 ALTERNATIVES = (("steps", "epochs", "tokens"), ("model", "layers", "hidden", "heads"))
 """Settings that say the same thing in other words: a flag for one overrides the file's for all."""
 
