@@ -129,7 +129,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
             host, port = self.server.server_address[:2]
             page, kind = url_list(f"http://{host!s}:{port}"), "text/plain; charset=utf-8"
         elif folder == "data":
-            page, kind = "0 1 2 3", "application/octet-stream"
+            page, kind = "PK\x03\x04", "application/zip"
         elif folder == "module" and name.removesuffix(".html") in set(module_names()):
             page = module_page(name.removesuffix(".html"))
         elif folder == "topic":
