@@ -62,9 +62,10 @@ def gpt2(corpus: str) -> Callable[..., int]:
     return run
 
 
-def command(output: Path, *flags: object, data: str) -> list[str]:
+def command(output: Path, *flags: object, data: str | list[str]) -> list[str]:
     """The command line of `gpt2 train` for a process of its own."""
-    words = ["train", *COMMON, "--data", data, "--output", str(output), *map(str, flags)]
+    data = [data] if isinstance(data, str) else data
+    words = ["train", *COMMON, "--data", *data, "--output", str(output), *map(str, flags)]
     return [sys.executable, "-m", "gpt2_train", *words]
 
 

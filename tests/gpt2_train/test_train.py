@@ -140,7 +140,7 @@ def test_several_corpora_are_blended_by_their_weights(tmp_path: Path, gpt2: Run,
     other = write_corpus(tmp_path / "other", 30, seed=9)
     from gpt2_train.cli import main
 
-    words = command(tmp_path / "run", "--steps", 3, "--data", f"0.7:{corpus}", f"0.3:{other}", data=corpus)[3:]
+    words = command(tmp_path / "run", "--steps", 3, data=[f"0.7:{corpus}", f"0.3:{other}"])[3:]
     assert main(words) == 0
     assert [entry["weight"] for entry in read_info(tmp_path / "run").data] == [0.7, 0.3]
 
@@ -152,7 +152,7 @@ def test_several_corpora_are_blended_by_their_weights(tmp_path: Path, gpt2: Run,
         (("--seed", 7), "seed was 1234, now 7"),
         (("--hidden", 64), "hidden was 32, now 64"),
         (("--global-batch-size", 4), "global_batch_size was 8, now 4"),
-        (("--precision", "bf16"), "precision was fp32, now bf16"),
+        (("--precision", "bf16"), "precision was 'fp32', now 'bf16'"),
     ],
 )
 def test_other_settings_on_a_run_are_refused_by_name(

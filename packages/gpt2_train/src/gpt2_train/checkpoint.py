@@ -15,7 +15,6 @@ import dataclasses
 import errno
 import io
 import json
-import os
 import pickle
 import re
 import shutil
@@ -275,8 +274,8 @@ def load_tensors(path: str | Path, tensors: dict[str, Tensor]) -> CheckpointInfo
             dcp.load(dict(tensors), storage_reader=_SafeReader(folder), no_dist=rank_and_size()[1] == 1)
     except Gpt2Error:
         raise
-    except Exception as error:
-        raise _broken(folder, str(error)) from error
+    except (Exception, dcp.CheckpointException) as error:
+        raise _broken(folder, _cause(error)) from error
     return _parse_info(folder, table)
 
 
@@ -361,7 +360,7 @@ def save_checkpoint(
         for part in agreed(seal):
             files.update(part)
         agreed(publish)
-    except Exception as error:
+    except (Exception, dcp.CheckpointException) as error:
         if rank == 0:
             shutil.rmtree(unfinished, ignore_errors=True)
         raise Gpt2Error(
@@ -373,16 +372,14 @@ def save_checkpoint(
 
 def _cause(error: BaseException) -> str:
     """What went wrong, without the names of the layers that it passed through."""
-    inner = [error, *getattr(error, "failures", {}).values()]
-    texts = [str(part[0]) if isinstance(part, tuple) else str(part) for part in inner]
-    system = next((part[0] if isinstance(part, tuple) else part for part in inner), error)
-    if isinstance(system, OSError) and system.errno in (errno.ENOSPC, errno.EDQUOT):
+    inner = [error, *(failure for failure, _ in getattr(error, "failures", {}).values())]
+    if any(isinstance(part, OSError) and part.errno in (errno.ENOSPC, errno.EDQUOT) for part in inner):
         return "the disk is full"
     # Where torch's writer meets a full disk inside its own file format, only a text is left of the cause.
-    full = ("No space left", "unexpected pos", "file write failed", os.strerror(errno.EDQUOT))
-    if any(sign in text for text in texts for sign in full):
+    if any(sign in str(part) for part in inner for sign in ("No space left", "unexpected pos", "file write failed")):
         return "the disk is full"
-    return texts[-1].strip().splitlines()[-1] if texts[-1].strip() else type(error).__name__
+    text = str(inner[-1]).strip()
+    return text.splitlines()[-1] if text else type(inner[-1]).__name__
 
 
 def remove_old(checkpoints: Path, keep: int) -> None:

@@ -190,7 +190,7 @@ class _Parent:
         child = subprocess.Popen(
             [sys.executable, "-m", "gpt2_train.launch"],
             stdin=subprocess.PIPE,
-            stdout=sys.stderr.fileno(),
+            stdout=2,  # standard output is the summary's alone
             pass_fds=[writing],
             start_new_session=True,
             env=environment,
@@ -256,6 +256,8 @@ class _Parent:
 
     def _outcome(self, reports: list[dict[str, Any]], as_json: bool) -> int:
         failed = [report for report in reports if "error" in report]
+        if any(report.get("is_interrupt") for report in failed):
+            raise KeyboardInterrupt
         if failed:
             # The first to fail names the cause; what others say of lost connections is only its echo.
             first = min(failed, key=lambda report: (not report["is_expected"], report["time"]))
@@ -325,6 +327,7 @@ def _child() -> NoReturn:
                 "error": sentence_for(error),
                 "exit_code": error.exit_code if isinstance(error, CommandError) else 1,
                 "is_expected": isinstance(error, CommandError | OSError),
+                "is_interrupt": isinstance(error, KeyboardInterrupt),
                 "time": time.monotonic(),
                 "traceback": "".join(traceback.format_exception(error))[-20000:],
             }
