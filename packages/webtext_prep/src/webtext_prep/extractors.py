@@ -25,6 +25,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.\-]{2,40})", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"^\s*<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([A-Za-z0-9_:.\-]{2,40})", re.IGNORECASE)
+_REFERENCE = re.compile(r"&#(?:[xX]([0-9a-fA-F]{1,8})|([0-9]{1,10}));?")
 _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*>", re.IGNORECASE)
 _TITLE = re.compile(r"<title(?:\s[^>]{0,500})?>([^<]{1,2000})", re.IGNORECASE)
 _TAG = re.compile(r"<(/?)([a-zA-Z][a-zA-Z0-9:-]*)[^<>]*?(/?)>")
@@ -171,9 +172,24 @@ def nests_too_deep(html: bytes) -> bool:
     return False
 
 
+def _without_bad_reference(reference: re.Match[str]) -> str:
+    """The character reference itself, or nothing if its character is none that a text may hold.
+
+    80 to 9F are left: every parser reads them as the Windows characters that their writers meant.
+    """
+    code = int(reference[1], 16) if reference[1] else int(reference[2])
+    is_good = code in (9, 10, 13) or 32 <= code < 0xD800 or 0xE000 <= code < 0xFFFE or 0x10000 <= code < 0x110000
+    return reference[0] if is_good and code != 0x7F else ""
+
+
 def _readable(html: bytes, charset: str | None) -> str:
-    """The page as the libraries can read it: lxml refuses a str with an XML declaration and ends at a NUL."""
-    return _XML_DECLARATION.sub("", scrub(decode(html, charset)))
+    """The page as the libraries can read it.
+
+    lxml refuses a str with an XML declaration and ends at a NUL; trafilatura gives up on a page in which a character
+    reference names a control character.
+    """
+    page = _XML_DECLARATION.sub("", scrub(decode(html, charset)))
+    return _REFERENCE.sub(_without_bad_reference, page) if "&#" in page else page
 
 
 def trafilatura(html: bytes, url: str, charset: str | None = None) -> Extracted:

@@ -72,15 +72,20 @@ def _write_frame(file: BinaryIO, data: bytes) -> None:
     file.flush()
 
 
+def _peak_memory() -> int:
+    """The most address space that the process has had, in bytes; 0 where the system does not say."""
+    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as file:  # noqa: PTH123
+        for line in file:
+            if line.startswith(b"VmPeak:"):
+                return int(line.split()[1]) << 10
+    return 0
+
+
 def _limit_memory(mebibytes: int) -> None:
     """Let the process grow by so much and no further, where the system can see to it (Linux)."""
-    if resource is None:
-        return
-    try:
-        with open("/proc/self/statm") as file:  # noqa: PTH123
-            now = int(file.read().split()[0]) * resource.getpagesize()
-    except OSError:
-        return  # no Linux: limits on address space are not kept there, see _watch_memory
+    now = _peak_memory()
+    if resource is None or not now:
+        return  # elsewhere there are no limits on address space that are kept: see _watch_memory
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     limit = now + (mebibytes << 20)
     resource.setrlimit(resource.RLIMIT_AS, (limit if hard == resource.RLIM_INFINITY else min(limit, hard), hard))
@@ -100,15 +105,6 @@ def _watch_memory(mebibytes: int) -> None:
                 os._exit(1)
 
     threading.Thread(target=watch, daemon=True).start()
-
-
-def _peak_memory() -> int:
-    """The most address space that the process has had, in bytes; 0 where the system does not say."""
-    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as file:  # noqa: PTH123
-        for line in file:
-            if line.startswith(b"VmPeak:"):
-                return int(line.split()[1]) << 10
-    return 0
 
 
 def _set_timer(seconds: float) -> None:

@@ -1,0 +1,127 @@
+"""Extractors: the right characters, the main text, the same from page to page, and nothing that JSON cannot hold."""
+
+import pytest
+
+from webtext_prep import extractors
+from webtext_prep.extractors import EXTRACTORS, declared_charset, decode, nests_too_deep, scrub, title_of
+
+SENTENCE = "The café on the corner was where Zoë and Viktor met, and it is not known to us why they had left Malmö. "
+PAGE = (
+    "<html><head>{meta}<title>Caf&eacute; &amp; corner</title></head><body><nav><a href='/'>Start page</a></nav>"
+    "<article><h1>Café</h1><p>" + SENTENCE * 4 + "</p><p>" + SENTENCE * 3 + "</p></article>"
+    "<footer>Imprint and contact</footer></body></html>"
+)
+
+
+def page(meta: str = "") -> str:
+    return PAGE.format(meta=meta)
+
+
+@pytest.mark.parametrize("name", EXTRACTORS)
+def test_each_extractor_finds_the_text_and_the_title_and_leaves_the_menu(name):
+    found = EXTRACTORS[name](page("<meta charset=utf-8>").encode(), "http://example.com/", None)
+    assert found.text.count(SENTENCE.strip()) >= 7
+    assert "Start page" not in found.text
+    assert found.title == "Café & corner"
+
+
+@pytest.mark.parametrize("name", EXTRACTORS)
+def test_paragraphs_stay_apart(name):
+    lines = [line for line in EXTRACTORS[name](page().encode(), "http://example.com/", None).text.split("\n") if line]
+    assert len([line for line in lines if "Viktor" in line]) == 2
+
+
+@pytest.mark.parametrize("name", EXTRACTORS)
+@pytest.mark.parametrize(
+    ("meta", "encoding", "header"),
+    [
+        ("", "utf-8", None),
+        ("", "latin-1", "iso-8859-1"),
+        ('<meta charset="iso-8859-1">', "latin-1", None),
+        ("<meta http-equiv='Content-Type' content='text/html; charset=windows-1252'>", "cp1252", None),
+        ('<meta charset="utf-8">', "latin-1", "latin1"),  # the header comes before the page's own statement
+        ('<meta charset="iso-8859-1">', "utf-8", "iso-8859-1"),  # both wrong, and the bytes say so
+        ("", "utf-8-sig", "iso-8859-1"),
+        ("", "utf-16", None),  # with a byte order mark
+        ("", "latin-1", None),  # nothing said at all
+        ("", "latin-1", "no-such-charset"),
+    ],
+)
+def test_umlauts_survive_however_the_page_states_its_charset(name, meta, encoding, header):
+    found = EXTRACTORS[name](page(meta).encode(encoding), "http://example.com/", header)
+    assert SENTENCE.strip() in found.text
+
+
+@pytest.mark.parametrize("name", EXTRACTORS)
+def test_no_nul_control_character_or_surrogate_comes_out(name):
+    html = page().replace("Viktor", "Vik\x00tor\x01 &#0;&#1;&#xD800;&#x85;\x0b").encode()
+    text = EXTRACTORS[name](html, "http://example.com/", None).text
+    assert "on the corner" in text
+    assert scrub(text) == text
+    assert not set(text) & {chr(code) for code in [*range(9), 11, 12, *range(14, 32), 127, *range(0xD800, 0xE000)]}
+
+
+@pytest.mark.parametrize("name", EXTRACTORS)
+@pytest.mark.parametrize(
+    "html", [b"", b"\x00", b"<", b"<html>", b"<!-- ", b"<?xml version='1.0' encoding='x'?>", b"\xff"]
+)
+def test_a_page_of_nothing_gives_no_text_or_fails_openly(name, html):
+    try:
+        text = EXTRACTORS[name](html, "http://example.com/", None).text
+    except Exception as error:  # the worker turns it into an outcome
+        assert not isinstance(error, MemoryError)
+    else:
+        assert len(text) <= 1
+
+
+@pytest.mark.parametrize("name", EXTRACTORS)
+def test_the_same_page_gives_the_same_text_whatever_came_before(name):
+    html = page().encode()
+    first = EXTRACTORS[name](html, "http://example.com/", None)
+    EXTRACTORS[name](b"<html lang=ko><p>" + "안녕하세요 여러분. ".encode() * 30 + b"</p></html>", "http://a.kr/", None)
+    assert EXTRACTORS[name](html, "http://example.com/", None) == first
+
+
+def test_newspaper_gives_the_text_of_its_own_article():
+    extractors.warm_up("newspaper")
+    import newspaper
+
+    article = newspaper.Article("http://example.com/", fetch_images=False)
+    article.set_html(page())
+    article.release_resources = lambda: None
+    article.parse()
+    assert EXTRACTORS["newspaper"](page().encode(), "http://example.com/", None).text == article.text
+
+
+def test_newspaper_reads_a_language_without_stop_words():
+    html = page().replace("<html>", '<html lang="xx">').encode()
+    assert "Viktor" in EXTRACTORS["newspaper"](html, "http://example.com/", None).text
+
+
+def test_a_charset_label_that_is_no_charset_of_text_is_passed_over():
+    for label in ("base64", "rot13", "utf-7", "idna", "unicode_escape", "hex", "zip", "", "\u0000"):
+        assert decode("Grüße".encode(), label) == "Grüße"
+
+
+def test_a_few_damaged_bytes_do_not_change_the_charset():
+    text = decode(("ü" * 2000).encode() + b"\xff", "utf-8")
+    assert text == "ü" * 2000 + "\ufffd"
+
+
+def test_the_page_states_its_charset_in_the_ways_of_the_web():
+    assert declared_charset(b"<meta charset=koi8-r>") == "koi8-r"
+    assert declared_charset(b"<?xml version='1.0' encoding='Shift_JIS'?>") == "cp932"
+    assert declared_charset(b"<meta charset=utf-16>") == "utf-8"
+    assert declared_charset(b"<p>charset=latin1</p>") is None
+
+
+def test_depth_is_counted_as_the_parser_nests():
+    assert nests_too_deep(b"<div>" * 300)
+    assert not nests_too_deep(b"<div></div>" * 300)
+    assert not nests_too_deep(b"<p>one<p>two<br>" * 300)
+
+
+def test_a_title_is_one_line_of_text():
+    assert title_of("<head><TITLE>\n A &lt;b&gt;\n title </TITLE>") == "A <b> title"
+    assert title_of("<p>no title</p>") == ""
+    assert len(title_of("<title>" + "x" * 1000)) == extractors.TITLE_CHARACTERS

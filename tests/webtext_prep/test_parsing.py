@@ -1,0 +1,105 @@
+"""Extraction in workers: whatever the page, it ends in text or in an outcome, and the next page is served."""
+
+import asyncio
+import os
+import select
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from webtext_prep.extractors import EXTRACTORS
+from webtext_prep.parsing import ParsePool
+
+GOOD = (
+    b"<html><title>T</title><body><article><p>" + b"A plain sentence of words. " * 20 + b"</p></article></body></html>"
+)
+EMPTY_DIVS = b"<html><body>" + b"<div></div>" * (20_000_000 // 11)
+NESTED = b"<html><body>" + b"<div>" * 50_000 + b"<p>deep inside</p>" + b"</div>" * 50_000
+
+
+def outcomes(name, pages, tmp_path, *, seconds=1.0, memory=1024):
+    async def run():
+        async with ParsePool(name, workers=1, seconds=seconds, memory=memory, folder=str(tmp_path)) as pool:
+            return [await pool.extract(page, "http://example.com/", None) for page in pages]
+
+    return asyncio.run(run())
+
+
+@pytest.mark.parametrize("name", EXTRACTORS)
+def test_twenty_megabytes_of_empty_divs_and_deep_nesting_end_in_an_outcome_and_the_next_page_in_text(name, tmp_path):
+    """Pitfall 9: nothing bounded a page."""
+    divs, nested, good = outcomes(name, [EMPTY_DIVS, NESTED, GOOD], tmp_path)
+    assert divs.outcome in ("extract_timeout", "extract_memory", "empty")
+    assert nested.outcome in ("too_deep", "extract_timeout") or "deep inside" in nested.text
+    assert (good.outcome, good.title) == ("ok", "T")
+    assert "A plain sentence" in good.text
+
+
+@pytest.mark.parametrize("name", EXTRACTORS)
+def test_a_page_that_wants_too_much_memory_is_named_so(name, tmp_path):
+    page = b"<html><body>" + b"<p>some words here</p>" * 200_000
+    big, good = outcomes(name, [page, GOOD], tmp_path, seconds=20, memory=64)
+    assert big.outcome in ("extract_memory", "extract_crash")
+    assert good.outcome == "ok"
+
+
+def test_a_page_without_text_is_empty_and_plain_text_is_taken_whole(tmp_path):
+    async def run():
+        async with ParsePool("resiliparse", workers=1, seconds=5, memory=1024, folder=str(tmp_path)) as pool:
+            empty = await pool.extract(b"<html><body></body></html>", "http://example.com/", None)
+            plain = await pool.extract(b"a < b\r\n\x00c", "http://example.com/", None, is_html=False)
+            return empty, plain
+
+    empty, plain = asyncio.run(run())
+    assert (empty.outcome, empty.text) == ("empty", "")
+    assert (plain.outcome, plain.text) == ("ok", "a < b\nc")
+
+
+def test_a_worker_that_crashes_is_replaced(tmp_path):
+    async def run():
+        async with ParsePool("resiliparse", workers=1, seconds=60, memory=1024, folder=str(tmp_path)) as pool:
+            await pool.extract(GOOD, "http://example.com/", None)
+            process = pool._workers[0]._process
+            lost = asyncio.create_task(pool.extract(EMPTY_DIVS, "http://example.com/", None))
+            await asyncio.sleep(0)
+            os.kill(process.pid, signal.SIGSEGV)
+            return await lost, await pool.extract(GOOD, "http://example.com/", None)
+
+    lost, good = asyncio.run(run())
+    assert lost.outcome == "extract_crash"
+    assert good.outcome == "ok"
+
+
+def test_several_workers_give_each_page_its_own_text(tmp_path):
+    async def run():
+        async with ParsePool("resiliparse", workers=2, seconds=20, memory=1024, folder=str(tmp_path)) as pool:
+            pages = [b"<title>%d</title><p>Page number %d.</p>" % (n, n) for n in range(40)]
+            return await asyncio.gather(*(pool.extract(page, "http://example.com/", None) for page in pages))
+
+    assert [(p.title, p.text) for p in asyncio.run(run())] == [(str(n), f"Page number {n}.") for n in range(40)]
+
+
+PARENT = """
+import asyncio, sys
+from webtext_prep.parsing import ParsePool
+
+async def run():
+    async with ParsePool("resiliparse", workers=1, seconds=600, memory=4096, folder=sys.argv[1]) as pool:
+        await pool.extract(b"<p>warm</p>", "http://example.com/", None)
+        busy = asyncio.create_task(pool.extract(b"<div>" * 200_000, "http://example.com/", None))
+        await asyncio.sleep(0)
+        print(pool._workers[0]._process.pid, flush=True)
+        await busy
+
+asyncio.run(run())
+"""
+
+
+def test_a_worker_in_the_middle_of_a_page_ends_when_its_parent_is_killed(tmp_path):
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE) as parent:
+        worker = os.pidfd_open(int(parent.stdout.readline()))
+        parent.kill()
+        assert select.select([worker], [], [], 30)[0], "the worker outlived its parent"
+        os.close(worker)
