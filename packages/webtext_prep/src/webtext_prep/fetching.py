@@ -161,6 +161,19 @@ async def read_body(response: aiohttp.ClientResponse, limit: int) -> bytes:
     return b"".join(pieces)
 
 
+def _trusted() -> ssl.SSLContext:
+    """Certificates are always verified: against the system's authorities, and certifi's where that is installed.
+
+    A slim container has none of its own, and every https page would fail.
+    """
+    context = ssl.create_default_context()
+    with contextlib.suppress(ImportError, OSError):
+        import certifi
+
+        context.load_verify_locations(certifi.where())
+    return context
+
+
 class Client:
     """Sends single requests. Use as an async context manager.
 
@@ -182,7 +195,11 @@ class Client:
     async def __aenter__(self) -> Client:
         resolver: AbstractResolver = aiohttp.ThreadedResolver() if self.allow_private else CheckedResolver()
         connector = aiohttp.TCPConnector(
-            limit=self.connections, resolver=resolver, ttl_dns_cache=300, dns_cache_max_size=10_000
+            limit=self.connections,
+            resolver=resolver,
+            ttl_dns_cache=300,
+            dns_cache_max_size=10_000,
+            ssl=_trusted(),
         )
         self._session = aiohttp.ClientSession(
             connector=connector,

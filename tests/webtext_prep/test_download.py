@@ -1,0 +1,719 @@
+"""`webtext download` against real servers on loopback: every way in which a page can fail, and every way to go on."""
+
+import collections
+import contextlib
+import gzip
+import http.server
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from webtext_prep import addresses, cli, crawling
+from webtext_prep.documents import Document, read_documents, write_documents
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.inputs import find_inputs
+from webtext_prep.journal import Journal
+from webtext_prep.runner import Job
+from webtext_prep.stages import download as stage_module
+from webtext_prep.stages.download import OUTCOMES, Download
+
+SENTENCE = "This is a sentence of the page, long enough for anybody to see that it is text. "
+PATIENCE = 60
+"""Seconds after which a test that waits for something has failed."""
+
+
+def html(title, text=SENTENCE * 5):
+    return f"<html><head><title>{title}</title></head><body><article><p>{text}</p></article></body></html>".encode()
+
+
+class Site:
+    """A web server on loopback. `routes` maps a path to a function of the request; other paths are pages."""
+
+    def __init__(self):
+        self.routes = {}
+        self.asked = []  # (path, headers, time)
+        self.condition = threading.Condition()
+        site = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                with site.condition:
+                    site.asked.append((self.path, dict(self.headers), time.monotonic()))
+                    site.condition.notify_all()
+                with contextlib.suppress(ConnectionError):
+                    site.routes.get(self.path, site.page)(self)
+
+            def answer(self, status=200, body=b"", kind="text/html; charset=utf-8", **headers):
+                self.send_response(status)
+                if kind is not None:
+                    self.send_header("Content-Type", kind)
+                for name, value in {"Content_Length": len(body), **headers}.items():
+                    self.send_header(name.replace("_", "-"), str(value))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *arguments):
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 128
+
+            def handle_error(self, request, client_address):
+                pass  # clients hang up on us: that is what is tested
+
+        self.server = Server(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_port
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+        self.routes["/robots.txt"] = lambda request: request.answer(404)
+
+    def page(self, request):
+        request.answer(body=html(f"Page {request.path}"))
+
+    def url(self, path, host="127.0.0.1"):
+        return f"http://{host}:{self.port}{path}"
+
+    def urls(self, *paths):
+        return [self.url(path) for path in paths]
+
+    def counts(self):
+        return collections.Counter(path for path, _, _ in self.asked)
+
+    def times(self, path):
+        return [when for asked, _, when in self.asked if asked == path]
+
+    def wait_for(self, condition):
+        with self.condition:
+            assert self.condition.wait_for(lambda: condition(self.counts()), PATIENCE)
+
+
+@pytest.fixture
+def site():
+    site = Site()
+    yield site
+    site.server.shutdown()
+    site.server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def no_long_waits(monkeypatch):
+    monkeypatch.setattr(crawling, "BACKOFF_SECONDS", 0.01)
+
+
+def write_list(path, urls):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_documents(path) as writer:
+        for url in urls:
+            writer.write(url if isinstance(url, Document) else Document(url))
+    return path
+
+
+def download(inputs, output, *, restart=False, keep_dropped=False, **settings):
+    values = {"extractor": "resiliparse", "allow_private_addresses": True, "delay": 0.0, **settings}
+    inputs = [inputs] if isinstance(inputs, Path) else inputs
+    return Job(Download(**values), inputs, output, restart=restart, keep_dropped=keep_dropped).run()
+
+
+def outcome_rows(output):
+    return [
+        {"url": row.url, **row.metadata}
+        for shard in sorted((output / OUTCOMES).glob("part-*"))
+        for row in read_documents(shard)
+    ]
+
+
+def outcomes(output):
+    return [row["outcome"] for row in outcome_rows(output)]
+
+
+def documents(output):
+    return [document for shard in sorted(output.glob("part-*")) for document in read_documents(shard)]
+
+
+def fetch(tmp_path, urls, **settings):
+    """Download `urls` into `out` and give back their outcomes, in order."""
+    output = tmp_path / "out"
+    with contextlib.suppress(WebtextError):  # nothing kept: the outcomes are there nevertheless
+        download(write_list(tmp_path / "urls.jsonl.zst", urls), output, **settings)
+    return outcomes(output)
+
+
+# What can happen to a URL
+
+
+def endless(request):
+    request.send_response(200)
+    request.send_header("Content-Type", "text/html")
+    request.end_headers()
+    while True:
+        request.wfile.write(b"<p>and on it goes</p>" * 1000)
+
+
+def never_ends(request):
+    """Sends a little and then says nothing more until the client hangs up."""
+    request.send_response(200)
+    request.send_header("Content-Type", "text/html")
+    request.end_headers()
+    request.wfile.write(b"<p>one moment")
+    request.connection.recv(1)
+
+
+def hangs_up(request):
+    request.close_connection = True
+
+
+def cut_short(request):
+    request.answer(body=b"<p>half", Content_Length=1000)
+    request.close_connection = True
+
+
+def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_dropped(site, tmp_path):
+    """Pitfall 9: nothing bounded a download: endless streams, huge bodies, redirect loops, one slow host."""
+    bomb = gzip.compress(b"<p>x</p>" * 4_000_000)
+    assert len(bomb) < 200_000
+
+    def redirect(target, status=302):
+        return lambda request: request.answer(status, Location=target)
+
+    site.routes |= {
+        "/robots.txt": lambda r: r.answer(body=b"User-agent: *\nDisallow: /closed", kind="text/plain"),
+        "/gone": lambda r: r.answer(404, html("Not found")),
+        "/no-content": lambda r: r.answer(204, kind=None),
+        "/picture": lambda r: r.answer(body=b"\x89PNG\r\n", kind="image/png"),
+        "/huge": lambda r: r.answer(body=b"<p>", Content_Length=1 << 40),
+        "/endless": endless,
+        "/never-ends": never_ends,
+        "/bomb": lambda r: r.answer(body=bomb, Content_Encoding="gzip"),
+        "/gzip": lambda r: r.answer(body=gzip.compress(html("Packed")), Content_Encoding="gzip"),
+        "/not-gzip": lambda r: r.answer(body=b"<p>plain", Content_Encoding="gzip"),
+        "/brotli": lambda r: r.answer(body=b"\x0b\x02\x80x\x03", Content_Encoding="br"),
+        "/loop": redirect("/loop"),
+        "/mail": redirect("mailto:a@example.com"),
+        "/to-closed": redirect("/closed/page"),
+        "/hop6": redirect("/hop5", 301),
+        "/hop5": redirect("/hop4", 303),
+        "/hop4": redirect("/hop3", 307),
+        "/hop3": redirect("hop2?a=b", 308),
+        "/hop2?a=b": redirect(f"//127.0.0.1:{site.port}/hop1#part"),
+        "/hop1": redirect("/end"),
+        "/redirect-nowhere": lambda r: r.answer(302),
+        "/empty": lambda r: r.answer(body=b"<html><body></body></html>"),
+        "/no-bytes": lambda r: r.answer(body=b""),
+        "/deep": lambda r: r.answer(body=b"<div>" * 50_000 + b"<p>deep</p>"),
+        "/no-type": lambda r: r.answer(body=html("Untyped"), kind=None),
+        "/no-type-binary": lambda r: r.answer(body=bytes(range(256)) * 10, kind=None),
+        "/octets": lambda r: r.answer(body=b"\x7fELF\x02\x01\x01\0\0\0", kind="application/octet-stream"),
+        "/plain": lambda r: r.answer(body=b"Some <plain> text.", kind="text/plain"),
+        "/hangs-up": hangs_up,
+        "/cut-short": cut_short,
+        "/garbage": lambda r: r.wfile.write(b"\0\1\2 garbage\r\n\r\n") and hangs_up(r),
+        "/trouble": lambda r: r.answer(503),
+        "/forbidden": lambda r: r.answer(403),
+    }
+    expected = {
+        "/": "ok", "/gone": "http_404", "/no-content": "http_204", "/picture": "not_html", "/huge": "too_large",
+        "/endless": "too_large", "/never-ends": "timeout", "/bomb": "too_large", "/gzip": "ok",
+        "/not-gzip": "malformed_response", "/brotli": "malformed_response", "/loop": "too_many_redirects",
+        "/mail": "bad_redirect", "/to-closed": "robots", "/hop5": "ok", "/hop6": "too_many_redirects",
+        "/redirect-nowhere": "http_302", "/closed": "robots", "/empty": "empty", "/no-bytes": "empty",
+        "/deep": "too_deep", "/no-type": "ok", "/no-type-binary": "not_html", "/octets": "not_html", "/plain": "ok",
+        "/hangs-up": "connection", "/cut-short": "connection", "/garbage": "malformed_response",
+        "/trouble": "http_503", "/forbidden": "http_403",
+    }  # fmt: skip
+    elsewhere = {
+        "http://127.0.0.1:1/nobody-listens": "connection",
+        "http://no-such-host.invalid/": "dns",
+        f"https://127.0.0.1:{site.port}/no-tls": "tls",
+        "this is no address": "malformed_url",
+        "ftp://example.com/file": "malformed_url",
+        "http://[broken/": "malformed_url",
+        "http://999.999.999.999/": "malformed_url",
+        "http://127.0.0.1:99999/": "malformed_url",
+    }
+    wanted = {**{site.url(path): outcome for path, outcome in expected.items()}, **elsewhere}
+    summary = download(
+        write_list(tmp_path / "urls.jsonl.zst", wanted),
+        tmp_path / "out",
+        extractor="trafilatura", timeout=3.0, max_bytes=1_000_000, retries=1, per_host=8,
+    )  # fmt: skip
+    rows = outcome_rows(tmp_path / "out")
+    assert {row["url"]: row["outcome"] for row in rows} == wanted
+    assert [row["url"] for row in rows] == list(wanted)
+    assert summary.tally.read == len(wanted) == summary.tally.kept + summary.tally.dropped.total()
+    assert dict(summary.tally.dropped) == {
+        outcome: count for outcome, count in collections.Counter(wanted.values()).items() if outcome != "ok"
+    }
+    found = {document.url: document for document in documents(tmp_path / "out")}
+    assert found[site.url("/gzip")].text.startswith(SENTENCE.strip())
+    assert found[site.url("/plain")].text == "Some <plain> text."
+    assert found[site.url("/")].metadata == {"title": "Page /", "domain": "127.0.0.1"}
+    assert found[site.url("/hop5")].metadata["final_url"] == site.url("/end")
+    counts = site.counts()
+    assert counts["/trouble"] == 2 and counts["/gone"] == 1 and counts["/closed"] == counts["/closed/page"] == 0
+
+
+def test_a_charset_in_the_header_is_believed(site, tmp_path):
+    text = "Über den Bäumen, sagte der Müller, ist es schön. " * 5
+    body = html("Bäume", text).decode().encode("latin-1")
+    site.routes["/latin"] = lambda r: r.answer(body=body, kind="text/html; charset=ISO-8859-1")
+    assert fetch(tmp_path, site.urls("/latin")) == ["ok"]
+    (document,) = documents(tmp_path / "out")
+    assert document.metadata["title"] == "Bäume" and text.strip() in document.text
+
+
+@pytest.mark.parametrize("extractor", ["trafilatura", "newspaper", "resiliparse"])
+def test_the_text_is_kept_by_default_and_flags_can_be_switched_off(site, tmp_path, extractor):
+    """Pitfall 7: the downloader's flags could not be switched off, and by default it kept none of the text."""
+    site.routes["/robots.txt"] = lambda r: r.answer(body=b"User-agent: *\nDisallow: /", kind="text/plain")
+    source = tmp_path / "urls.txt"
+    source.write_text(f"# a comment\n\n{site.url('/a')}\n")
+    command = ["download", "--input", str(source), "--extractor", extractor, "--allow-private-addresses"]
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        assert cli.main([*command, "--output", str(tmp_path / "closed")]) == 1
+        assert cli.main([*command, "--output", str(tmp_path / "open"), "--no-robots"]) == 0
+        assert cli.main([*command, "--output", str(tmp_path / "private"), "--no-allow-private-addresses"]) == 1
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert outcomes(tmp_path / "closed") == ["robots"]
+    assert outcomes(tmp_path / "private") == ["blocked_address"]
+    (document,) = documents(tmp_path / "open")
+    assert SENTENCE.strip() in document.text
+    assert site.counts() == {"/robots.txt": 1, "/a": 1}
+
+
+# Addresses
+
+
+def test_addresses_that_are_not_public_are_refused_and_nothing_is_sent(site, tmp_path):
+    hosts = ["127.0.0.1", "localhost", "[::1]", "[::ffff:127.0.0.1]", "2130706433", "0x7f.1", "127.1", "１２７.0.0.1"]
+    urls = [site.url("/", host) for host in hosts] + ["http://169.254.169.254/latest/meta-data/"]
+    assert set(fetch(tmp_path, urls, allow_private_addresses=False)) == {"blocked_address"}
+    assert site.asked == []
+
+
+@pytest.fixture
+def loopback_is_public(monkeypatch):
+    """127.0.0.1 stands for the internet, every other address keeps its meaning."""
+    real = addresses.is_public
+    monkeypatch.setattr(addresses, "is_public", lambda address: address == "127.0.0.1" or real(address))
+
+
+@pytest.mark.parametrize("target", ["http://169.254.169.254/", "http://10.0.0.1/", "http://[::1]/", "http://127.2/"])
+def test_a_redirect_to_a_private_address_is_refused(site, tmp_path, loopback_is_public, target):
+    site.routes["/"] = lambda r: r.answer(302, Location=target)
+    assert fetch(tmp_path, site.urls("/"), allow_private_addresses=False) == ["blocked_address"]
+    assert site.counts()["/"] == 1
+
+
+def test_a_name_is_resolved_once_and_connected_to_where_it_was_checked(site, tmp_path, loopback_is_public, monkeypatch):
+    answers = []
+
+    async def resolve(self, host, port=0, family=0):
+        # The first answer is public, as at a rebinding attack; a second one would not be.
+        answers.append(host)
+        address = "127.0.0.1" if len(answers) == 1 else "10.0.0.1"
+        return [{"hostname": host, "host": address, "port": port, "family": 2, "proto": 0, "flags": 0}]
+
+    monkeypatch.setattr(addresses.ThreadedResolver, "resolve", resolve)
+    urls = [site.url(path, "rebinding.example") for path in ("/a", "/b", "/c")]
+    assert fetch(tmp_path, urls, allow_private_addresses=False) == ["ok"] * 3
+    assert answers == ["rebinding.example"]
+
+
+def test_a_name_with_private_addresses_only_is_refused(site, tmp_path, monkeypatch):
+    async def resolve(self, host, port=0, family=0):
+        return [{"hostname": host, "host": "127.0.0.1", "port": port, "family": 2, "proto": 0, "flags": 0}]
+
+    monkeypatch.setattr(addresses.ThreadedResolver, "resolve", resolve)
+    urls = [site.url("/", "inside.example")]
+    assert fetch(tmp_path, urls, allow_private_addresses=False) == ["blocked_address"]
+    assert site.asked == []
+
+
+# Politeness
+
+
+def test_robots_txt_is_asked_for_once_and_obeyed_for_our_name(site, tmp_path):
+    rules = b"User-agent: webtext\nDisallow: /private\nAllow: /private/open\n\nUser-agent: *\nDisallow: /"
+    site.routes["/robots.txt"] = lambda r: r.answer(body=rules, kind="text/plain")
+    paths = ["/a", "/private/x", "/private/open/y", "/b"]
+    assert fetch(tmp_path, site.urls(*paths)) == ["ok", "robots", "ok", "ok"]
+    assert site.counts() == {"/robots.txt": 1, "/a": 1, "/private/open/y": 1, "/b": 1}
+    assert all(headers["User-Agent"] == "webtext/0.1" for _, headers, _ in site.asked)
+
+
+def test_without_a_robots_txt_all_is_allowed_and_with_a_broken_server_nothing(site, tmp_path):
+    assert fetch(tmp_path / "a", site.urls("/x")) == ["ok"]
+    site.routes["/robots.txt"] = lambda r: r.answer(500)
+    assert fetch(tmp_path / "b", site.urls("/x", "/y")) == ["robots_unreachable"] * 2
+    assert site.counts()["/x"] == 1
+
+
+def test_a_crawl_delay_is_honoured(site, tmp_path):
+    site.routes["/robots.txt"] = lambda r: r.answer(body=b"User-agent: *\nCrawl-delay: 0.3", kind="text/plain")
+    assert fetch(tmp_path, site.urls("/a", "/b", "/c"), per_host=8) == ["ok"] * 3
+    times = sorted(when for path, _, when in site.asked if path != "/robots.txt")
+    assert min(later - earlier for earlier, later in itertools.pairwise(times)) > 0.2
+
+
+def test_a_delay_between_requests_to_one_host_is_kept(site, tmp_path):
+    assert fetch(tmp_path, site.urls("/a", "/b", "/c"), delay=0.3, robots=False, per_host=8) == ["ok"] * 3
+    times = sorted(when for _, _, when in site.asked)
+    assert min(later - earlier for earlier, later in itertools.pairwise(times)) > 0.2
+
+
+def test_no_more_requests_than_asked_for_are_at_one_host_at_once(site, tmp_path):
+    together = threading.Barrier(2)  # a page comes only when two are asked for
+    lock, running, most = threading.Lock(), 0, 0
+
+    def paired(request):
+        nonlocal running, most
+        with lock:
+            running += 1
+            most = max(most, running)
+        together.wait(PATIENCE)
+        with lock:
+            running -= 1
+        site.page(request)
+
+    site.routes |= {f"/{n}": paired for n in range(8)}
+    assert fetch(tmp_path, site.urls(*(f"/{n}" for n in range(8))), per_host=2, robots=False) == ["ok"] * 8
+    assert most == 2
+
+
+def test_a_slow_host_does_not_hold_up_the_others_and_the_order_stays(site, tmp_path):
+    """Pitfall 9: one slow host held up everything."""
+    fast = [f"/fast{n}" for n in range(12)]
+
+    def slow(request):  # answers only when all pages of the other host are out
+        site.wait_for(lambda counts: all(counts[path] for path in fast))
+        site.page(request)
+
+    site.routes |= {f"/slow{n}": slow for n in range(6)}
+    urls = [site.url(f"/slow{n}", "localhost") for n in range(6)] + site.urls(*fast)
+    assert fetch(tmp_path, urls, concurrency=3, per_host=2, robots=False) == ["ok"] * 18
+    assert [document.url for document in documents(tmp_path / "out")] == urls
+
+
+def test_retry_after_is_honoured_and_the_page_got(site, tmp_path):
+    answers = iter([429, 503])
+
+    def busy(request):
+        status = next(answers, None)
+        if status is None:
+            site.page(request)
+        else:
+            request.answer(status, Retry_After="1")
+
+    site.routes["/busy"] = busy
+    assert fetch(tmp_path, site.urls("/busy")) == ["ok"]
+    times = site.times("/busy")
+    assert len(times) == 3 and min(times[1] - times[0], times[2] - times[1]) > 0.9
+    assert outcome_rows(tmp_path / "out")[0]["attempts"] == 3
+
+
+def test_a_server_that_asks_for_an_hour_is_left_for_a_later_run(site, tmp_path):
+    site.routes["/busy"] = lambda r: r.answer(429, Retry_After="3600")
+    assert fetch(tmp_path, site.urls("/busy", "/page")) == ["http_429", "ok"]
+    assert site.counts()["/busy"] == 1
+
+
+def test_a_dead_host_costs_a_few_attempts_not_one_for_each_of_its_urls(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(crawling, "GIVE_UP_HOST_AFTER", 3)
+    site.routes |= {f"/{n}": hangs_up for n in range(20)}
+    found = fetch(tmp_path, site.urls(*(f"/{n}" for n in range(20))), robots=False, retries=0, per_host=1)
+    assert collections.Counter(found) == {"connection": 3, "host_down": 17}
+
+
+def test_cookies_are_not_kept(site, tmp_path):
+    site.routes["/a"] = lambda r: r.answer(body=html("a"), Set_Cookie="who=you; Path=/")
+    assert fetch(tmp_path, site.urls("/a", "/b", "/c"), per_host=1) == ["ok"] * 3
+    assert not any("Cookie" in headers for _, headers, _ in site.asked)
+
+
+# Going on
+
+
+def test_a_second_run_asks_only_for_what_may_pass_now(site, tmp_path):
+    """Pitfall 8: a timeout lost the URL for good while the checkpoint moved on."""
+    source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/good", "/trouble", "/gone", "/slow"))
+    site.routes |= {
+        "/trouble": lambda r: r.answer(503),
+        "/gone": lambda r: r.answer(404),
+        "/slow": never_ends,
+    }
+    settings = {"retries": 0, "timeout": 1.0}
+    first = download(source, tmp_path / "out", **settings)
+    assert outcomes(tmp_path / "out") == ["ok", "http_503", "http_404", "timeout"]
+    assert first.extra["may_pass_in_another_run"] == 2
+    shard = tmp_path / "out" / "part-00000.jsonl.zst"
+    untouched = shard.stat().st_mtime_ns
+    download(source, tmp_path / "out", **settings)
+    assert shard.stat().st_mtime_ns == untouched, "no page came, so that later stages need not run again"
+    del site.routes["/slow"], site.routes["/trouble"]
+    third = download(source, tmp_path / "out", **settings)
+    assert outcomes(tmp_path / "out") == ["ok", "ok", "http_404", "ok"]
+    assert [document.url for document in documents(tmp_path / "out")] == site.urls("/good", "/trouble", "/slow")
+    assert third.extra["may_pass_in_another_run"] == 0
+    assert download(source, tmp_path / "out", **settings).resumed
+    assert site.counts() == {"/robots.txt": 3, "/good": 1, "/trouble": 3, "/gone": 1, "/slow": 3}
+
+
+def test_trying_again_comes_to_an_end_and_can_be_prolonged(site, tmp_path):
+    site.routes["/trouble"] = lambda r: r.answer(503)
+    source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/good", "/trouble"))
+    resumed = [download(source, tmp_path / "out", rounds=2, retries=1).resumed for _ in range(4)]
+    assert resumed == [False, False, True, True]
+    assert site.counts()["/trouble"] == 4
+    row = outcome_rows(tmp_path / "out")[1]
+    assert (row["attempts"], row["rounds"]) == (4, 2)
+
+
+def test_a_list_that_was_reordered_and_has_grown_fetches_only_what_is_new(site, tmp_path):
+    """Pitfall 8: resume counted line numbers, so that reordering or growing the list corrupted it."""
+    old = site.urls("/a", "/b", "/c", "/gone")
+    site.routes["/gone"] = lambda r: r.answer(404)
+    source = write_list(tmp_path / "urls.jsonl.zst", old)
+    download(source, tmp_path / "out")
+    before = {document.url: document.text for document in documents(tmp_path / "out")}
+    new = [site.url("/d"), *reversed(old), site.url("/e")]
+    write_list(source, [Document(url, metadata={"score": 7}) for url in new])
+    download(source, tmp_path / "out")
+    assert outcomes(tmp_path / "out") == ["ok", "http_404", "ok", "ok", "ok", "ok"]
+    found = documents(tmp_path / "out")
+    assert [document.url for document in found] == [url for url in new if not url.endswith("gone")]
+    assert before.items() <= {document.url: document.text for document in found}.items()
+    assert all(document.metadata["score"] == 7 for document in found)
+    assert all(count == 1 for path, count in site.counts().items() if path != "/robots.txt")
+    fresh = tmp_path / "fresh"
+    download(source, fresh)
+    shard = "part-00000.jsonl.zst"
+    assert (fresh / shard).read_bytes() == (tmp_path / "out" / shard).read_bytes()
+
+
+@pytest.mark.parametrize(("before", "after", "look_everywhere"), [(1, 3, 16), (3, 1, 16), (2, 4, 1), (4, 2, 1)])
+def test_another_number_of_shards_fetches_nothing_again(site, tmp_path, monkeypatch, before, after, look_everywhere):
+    """Pitfall 8: changing the chunk size broke it."""
+    monkeypatch.setattr(stage_module, "LOOK_EVERYWHERE", look_everywhere)
+    paths = [f"/{n}" for n in range(40)]
+    site.routes["/3"] = lambda r: r.answer(404)
+
+    def lists(count):
+        # As `webtext blacklist` does it: with twice the shards, a URL stays or moves by the old number of shards.
+        return [
+            write_list(tmp_path / f"lists{count}" / f"part-{n:05}.jsonl.zst", site.urls(*paths[n::count]))
+            for n in range(count)
+        ]
+
+    download(lists(before), tmp_path / "out", per_host=8)
+    texts = {document.url: document.text for document in documents(tmp_path / "out")}
+    site.asked.clear()
+    summary = download(lists(after), tmp_path / "out", per_host=8)
+    assert site.asked == []
+    assert (summary.tally.read, summary.tally.kept) == (40, 39)
+    assert {document.url: document.text for document in documents(tmp_path / "out")} == texts
+    assert len(list((tmp_path / "out" / OUTCOMES).glob("part-*"))) == after
+
+
+def run_and_kill(site, command, path_count):
+    """Start the real command and kill it, workers and all, when so many pages were asked for."""
+    with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
+        site.wait_for(lambda counts: sum(counts.values()) >= path_count)
+        process.kill()
+        process.wait()
+
+
+def command_for(source, output, *more):
+    return [
+        sys.executable, "-m", "webtext_prep", "download", "--input", str(source), "--output", str(output),
+        "--allow-private-addresses", "--extractor", "resiliparse", "--delay", "0", "--no-robots", *more,
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(site, tmp_path, shards):
+    """Pitfall 8: resume lost or repeated URLs."""
+    paths = [f"/{n}" for n in range(60)]
+    for n in range(shards):
+        write_list(tmp_path / "lists" / f"part-{n:05}.jsonl.zst", site.urls(*paths[n::shards]))
+    command = command_for(tmp_path / "lists", tmp_path / "out", "--workers", str(shards), "--per-host", "1")
+    run_and_kill(site, command, 25)
+    finished = set()
+    for path in (tmp_path / "out" / ".state" / "scratch" / "journals").iterdir():
+        with Journal(path) as journal:
+            finished |= set(journal.urls())
+    assert 5 <= len(finished) < 60
+    assert not list((tmp_path / "out").glob("part-*"))
+    with pytest.raises(InputError, match="not finished"):  # half a download is nobody's input
+        find_inputs([str(tmp_path / "out")], accepts=Download.accepts, kinds="document shards")
+    subprocess.run(command, check=True, capture_output=True)
+    counts = site.counts()
+    assert {url for url in finished if counts[url.removeprefix(site.url(""))] > 1} == set()
+    assert set(counts) == set(paths)
+    reference = tmp_path / "reference"
+    subprocess.run(command_for(tmp_path / "lists", reference), check=True, capture_output=True)
+    for shard in sorted(reference.glob("part-*")):
+        assert shard.read_bytes() == (tmp_path / "out" / shard.name).read_bytes()
+    assert [row["url"] for row in outcome_rows(tmp_path / "out")] == [row["url"] for row in outcome_rows(reference)]
+
+
+def test_what_a_killed_run_had_fetched_is_used_though_the_list_has_changed_since(site, tmp_path):
+    """Pitfall 8: growing the list after an interruption corrupted it."""
+    paths = [f"/{n}" for n in range(60)]
+    source = tmp_path / "lists"
+    write_list(source / "part-00000.jsonl.zst", site.urls(*paths[:50]))
+    command = command_for(source, tmp_path / "out", "--per-host", "1")
+    run_and_kill(site, command, 25)
+    with Journal(tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.journal") as journal:
+        finished = set(journal.urls())
+    assert finished
+    for n in range(2):
+        write_list(source / f"part-{n:05}.jsonl.zst", site.urls(*paths[n::2]))
+    subprocess.run(command, check=True, capture_output=True)
+    counts = site.counts()
+    assert {url for url in finished if counts[url.removeprefix(site.url(""))] > 1} == set()
+    assert outcomes(tmp_path / "out") == ["ok"] * 60
+
+
+def test_a_second_round_that_is_killed_keeps_what_it_got(site, tmp_path):
+    paths = [f"/{n}" for n in range(40)]
+    site.routes |= {path: lambda r: r.answer(503) for path in paths}
+    source = write_list(tmp_path / "lists" / "part-00000.jsonl.zst", site.urls("/good", *paths))
+    command = command_for(source, tmp_path / "out", "--per-host", "1", "--retries", "0")
+    subprocess.run(command, check=True, capture_output=True)
+    for path in paths:
+        del site.routes[path]
+    site.asked.clear()
+    run_and_kill(site, command, 15)
+    with Journal(tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.journal") as journal:
+        assert len(journal.fetched) >= 3
+        fetched = [url for url in journal.urls() if (journal.row(url) or {}).get("outcome") == "ok"]
+    subprocess.run(command, check=True, capture_output=True)
+    counts = site.counts()
+    assert counts["/good"] == 0
+    assert {url for url in fetched if counts[url.removeprefix(site.url(""))] > 1} == set()
+    assert outcomes(tmp_path / "out") == ["ok"] * 41
+
+
+def test_a_journal_with_a_torn_end_loses_only_that_end(tmp_path):
+    path = tmp_path / "a.journal"
+    with Journal(path) as journal:
+        for n in range(5):
+            journal.add({"url": f"http://a/{n}", "outcome": "ok"}, Document(f"http://a/{n}", "text " * n))
+    whole = path.read_bytes()
+    for length in (len(whole) - 1, len(whole) - 40):
+        path.write_bytes(whole[:length])
+        with Journal(path) as journal:
+            assert len(journal) == 4 and "http://a/4" not in journal
+            assert journal.get("http://a/3")[1].text == "text " * 3
+            journal.add({"url": "http://a/4", "outcome": "ok"}, Document("http://a/4", "again"))
+        with Journal(path) as journal:
+            assert journal.get("http://a/4")[1].text == "again" and len(journal) == 5
+    damaged = bytearray(whole)
+    damaged[-5] ^= 1
+    path.write_bytes(damaged)
+    with Journal(path) as journal:
+        assert len(journal) == 4
+
+
+def test_a_damaged_output_is_fetched_again_not_believed(site, tmp_path):
+    source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a", "/b"))
+    download(source, tmp_path / "out")
+    shard = tmp_path / "out" / "part-00000.jsonl.zst"
+    good = shard.read_bytes()
+    shard.write_bytes(good[: len(good) // 2])
+    download(source, tmp_path / "out")
+    assert shard.read_bytes() == good
+
+
+# Lists and settings
+
+
+def test_only_the_first_urls_of_all_lists_are_fetched_with_max_urls(site, tmp_path):
+    lists = []
+    for name in "abc":
+        lists.append(tmp_path / f"{name}.txt")
+        lists[-1].write_text("".join(site.url(f"/{name}{n}") + "\n" for n in range(3)))
+    summary = download(lists, tmp_path / "out", max_urls=4)
+    assert summary.tally.read == summary.tally.kept == 4
+    assert sorted(path for path in site.counts() if path != "/robots.txt") == ["/a0", "/a1", "/a2", "/b0"]
+
+
+def test_a_url_that_is_listed_twice_is_fetched_once_and_counted_twice(site, tmp_path):
+    assert fetch(tmp_path, site.urls("/a", "/b", "/a")) == ["ok", "ok", "duplicate"]
+    assert site.counts()["/a"] == 1
+
+
+def test_dropped_urls_are_kept_with_their_reasons_where_asked_for(site, tmp_path):
+    site.routes["/gone"] = lambda r: r.answer(404)
+    source = write_list(tmp_path / "urls.jsonl.zst", [Document(url) for url in site.urls("/a", "/gone")])
+    download(source, tmp_path / "out", keep_dropped=True)
+    (dropped,) = read_documents(tmp_path / "out" / "dropped" / "part-00000.jsonl.zst")
+    assert (dropped.url, dropped.metadata["reason"]) == (site.url("/gone"), "http_404")
+
+
+def test_metadata_of_the_list_stays_with_its_page_and_the_page_names_its_own_title(site, tmp_path):
+    rows = [Document(site.url("/a"), metadata={"title": "As somebody called it", "score": 12})]
+    fetch(tmp_path, rows)
+    (document,) = documents(tmp_path / "out")
+    assert document.metadata == {"title": "Page /a", "score": 12, "domain": "127.0.0.1"}
+
+
+def test_a_list_longer_than_the_window_is_fetched_whole(site, tmp_path, monkeypatch):
+    monkeypatch.setattr(crawling, "WINDOW", 3)
+    paths = [f"/{n}" for n in range(20)]
+    urls = [site.url(path, host) for path in paths for host in ("127.0.0.1", "localhost")]
+    assert fetch(tmp_path, urls) == ["ok"] * 40
+    assert [document.url for document in documents(tmp_path / "out")] == urls
+
+
+@pytest.mark.parametrize(
+    ("settings", "flag"),
+    [
+        ({"concurrency": 0}, "--concurrency"),
+        ({"per_host": 0}, "--per-host"),
+        ({"delay": -1.0}, "--delay"),
+        ({"timeout": 0.0}, "--timeout"),
+        ({"timeout": float("nan")}, "--timeout"),
+        ({"max_bytes": 0}, "--max-bytes"),
+        ({"extract_memory": 1}, "--extract-memory"),
+        ({"extract_timeout": 0.0}, "--extract-timeout"),
+        ({"max_urls": -1}, "--max-urls"),
+        ({"retries": -1}, "--retries"),
+        ({"rounds": 0}, "--rounds"),
+        ({"user_agent": "a\r\nCookie: b"}, "--user-agent"),
+        ({"user_agent": " "}, "--user-agent"),
+    ],
+)
+def test_a_setting_out_of_range_is_named(settings, flag):
+    with pytest.raises(InputError, match=flag):
+        Download(**settings)
+
+
+def test_the_pace_may_change_between_runs_and_what_decides_the_result_may_not(site, tmp_path):
+    source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a"))
+    download(source, tmp_path / "out")
+    assert download(source, tmp_path / "out", concurrency=3, per_host=1, delay=1.0, timeout=9.0).resumed
+    with pytest.raises(InputError, match="extractor"):
+        download(source, tmp_path / "out", extractor="newspaper")
+    download(source, tmp_path / "out", extractor="newspaper", restart=True)
+    assert json.loads((tmp_path / "out" / "stage.json").read_text())["settings"]["extractor"] == "newspaper"
+    assert site.counts()["/a"] == 2
+
+
+def test_help_comes_without_the_libraries_that_take_long():
+    heavy = ["aiohttp", "trafilatura", "newspaper", "resiliparse", "lxml"]
+    code = f"import sys, webtext_prep.cli as c; c.find_stages(); print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
+    assert done.stdout.strip() == "[]"
