@@ -296,7 +296,7 @@ def prompts_of_lines(data: bytes, where: str, *, as_json: bool = False) -> list[
 
 
 def read_prompts(settings: GenerateSettings, stdin: TextIO) -> list[str]:
-    """All prompts that the settings name; of standard input if they name none. Raises Gpt2UsageError for none at all."""
+    """All prompts that the settings name; of standard input if they name none. Raises Gpt2UsageError for none."""
     prompts = [valid_text(prompt) for prompt in settings.prompt]
     if settings.prompts is not None:
         path = Path(settings.prompts)
