@@ -1,0 +1,28 @@
+"""What went wrong for people before is written down, and each line of it has a test."""
+
+import ast
+import re
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+TO_COME = {33: "LAMBADA by whole last words and wikitext with its detokenizer"}
+
+
+def numbers_named_by_tests() -> set[int]:
+    """The numbers after `Pitfall` or `Pitfalls` in the docstrings of test functions."""
+    found: set[int] = set()
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef) and node.name.startswith("test_"):
+                for numbers in re.findall(r"Pitfalls? ((?:\d+(?:, | and )?)+)", ast.get_docstring(node) or ""):
+                    found |= {int(number) for number in re.findall(r"\d+", numbers)}
+    return found
+
+
+def test_every_line_has_a_test_that_names_it_or_is_said_to_come():
+    lines = (ROOT / "docs" / "pitfalls.md").read_text(encoding="utf-8").splitlines()
+    listed = [int(match.group(1)) for line in lines if (match := re.match(r"\| (\d+) \|", line))]
+    assert listed == list(range(1, 35))
+    decisions = (ROOT / "docs" / "decisions.md").read_text(encoding="utf-8").replace("\n", " ")
+    assert all(" ".join(words.split()) in " ".join(decisions.split()) for words in TO_COME.values())
+    assert set(listed) - numbers_named_by_tests() - set(TO_COME) == set()
