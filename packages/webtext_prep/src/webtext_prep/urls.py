@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import functools
 import re
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit, urlunsplit
 
-import tldextract
 import xxhash
 
-_extract = tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
+if TYPE_CHECKING:
+    import tldextract
+
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f<>\"\\^`{|}\s]")
 _HOST = re.compile(r"[^\s/?#@:%\[\]]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
@@ -38,6 +40,14 @@ def host_of(url: str) -> str:
     return host.rstrip(".")
 
 
+@functools.lru_cache(maxsize=1)
+def _suffixes() -> tldextract.TLDExtract:
+    # Imported here, since it brings an HTTP client that is never used and doubles the time in which a command starts.
+    import tldextract
+
+    return tldextract.TLDExtract(suffix_list_urls=(), cache_dir=None)
+
+
 @functools.lru_cache(maxsize=1 << 16)
 def registered_name(host: str) -> tuple[str, str]:
     """The name that somebody registered, without and with its public suffix.
@@ -45,7 +55,7 @@ def registered_name(host: str) -> tuple[str, str]:
     >>> registered_name("news.bbc.co.uk")
     ('bbc', 'bbc.co.uk')
     """
-    parts = _extract(host)
+    parts = _suffixes()(host)
     return parts.domain, f"{parts.domain}.{parts.suffix}" if parts.suffix else parts.domain
 
 

@@ -1,0 +1,206 @@
+"""Helpers for shards and commands. `support/` holds the stages of the tests, where worker processes can import them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import pytest
+
+from webtext_prep.documents import Document, read_documents, write_documents
+
+SUPPORT = Path(__file__).parent / "support"
+sys.path.insert(0, str(SUPPORT))
+
+PATIENCE = 60
+"""Seconds after which a test no longer believes that something will happen."""
+
+
+@pytest.fixture
+def write_shards(tmp_path) -> Callable[..., Path]:
+    """`write_shards([[document, ...], ...], name="input")` writes a folder of shards and returns it.
+
+    A document is a `Document`, or a text, which gets a URL of its own.
+    """
+
+    def write(shards: Iterable[Iterable[Document | str]], name: str = "input") -> Path:
+        folder = tmp_path / name
+        folder.mkdir(parents=True, exist_ok=True)
+        for number, shard in enumerate(shards):
+            with write_documents(folder / f"part-{number:05}.jsonl.zst") as writer:
+                for row, document in enumerate(shard):
+                    if isinstance(document, str):
+                        document = Document(f"http://{number}.org/{row}", document)
+                    writer.write(document)
+        return folder
+
+    return write
+
+
+@pytest.fixture
+def read_shards() -> Callable[[Path], list[Document]]:
+    """All documents of a folder of shards, in order."""
+    return lambda folder: [d for shard in sorted(folder.glob("part-*")) for d in read_documents(shard)]
+
+
+@pytest.fixture
+def contents() -> Callable[[Path], dict[str, bytes]]:
+    """Name to bytes of every file below a folder, but those in which a stage keeps its state."""
+
+    def read(folder: Path) -> dict[str, bytes]:
+        files = (path for path in folder.rglob("*") if path.is_file())
+        names = {str(path.relative_to(folder)): path for path in files}
+        return {name: path.read_bytes() for name, path in names.items() if not name.startswith(".state")}
+
+    return read
+
+
+class Result:
+    """What a command left on its two streams, and its exit code."""
+
+    def __init__(self, code: int, out: str, err: str) -> None:
+        self.code, self.out, self.err = code, out, err
+
+    @property
+    def json(self) -> dict:
+        assert self.code == 0, self.err
+        return json.loads(self.out)
+
+    @property
+    def sentence(self) -> str:
+        """The one line on standard error, of a command that failed without a traceback."""
+        assert self.code != 0
+        assert self.out == ""
+        assert self.err.startswith("webtext: error: ")
+        assert self.err.count("\n") == 1, self.err
+        return self.err.strip()
+
+
+@pytest.fixture
+def webtext(capsys, monkeypatch) -> Iterator[Callable[..., Result]]:
+    """`webtext("clean", "--input", folder, ...)` runs a command in this process, practice stages included."""
+    import practice_webtext
+
+    from webtext_prep import cli
+
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(cli, "find_stages", practice_webtext.with_practice_stages)
+
+    def run(*arguments: object) -> Result:
+        capsys.readouterr()
+        try:
+            code = cli.main([str(argument) for argument in arguments])
+        except SystemExit as end:
+            code = int(end.code or 0)
+        return Result(code, *capsys.readouterr())
+
+    yield run
+    signal.signal(signal.SIGTERM, before)
+
+
+def until(happened: Callable[[], object], what: str) -> None:
+    """Return as soon as `happened()`; fail if that takes too long."""
+    deadline = time.monotonic() + PATIENCE
+    while not happened():
+        assert time.monotonic() < deadline, f"still waiting for {what}"
+        time.sleep(0.01)
+
+
+def is_alive(pid: int) -> bool:
+    """Whether a process runs (one that has ended and was not waited for does not)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def descendants(pid: int) -> set[int]:
+    """The processes that `pid` started, and those that they started."""
+    children: dict[int, list[int]] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+            children.setdefault(parent, []).append(int(entry.name))
+    found, todo = set(), [pid]
+    while todo:
+        todo += (new := children.get(todo.pop(), []))
+        found |= set(new)
+    return found
+
+
+class Running:
+    """A `webtext` command in a process group of its own."""
+
+    def __init__(self, arguments: Iterable[object], gate: Path) -> None:
+        self.gate = gate
+        self.process = subprocess.Popen(
+            [sys.executable, SUPPORT / "practice_webtext.py", *map(str, arguments)],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+        self.family: set[int] = set()
+
+    def at_the_gate(self) -> list[int]:
+        """The processes that wait at the gate."""
+        return [int(path.name.split("-")[1]) for path in self.gate.glob("reached-*")]
+
+    def wait_until(self, happened: Callable[[], object], what: str, *, may_end: bool = False) -> None:
+        """Wait for something while the command runs, and remember which processes it has started."""
+        until(lambda: happened() or self.process.poll() is not None, what)
+        assert may_end or self.process.poll() is None, self.process.communicate()
+        self.family |= descendants(self.process.pid)
+
+    def end(self) -> Result:
+        """Wait for the end of the command and of all the processes that it started."""
+        out, err = self.process.communicate(timeout=PATIENCE)
+        until(lambda: not any(map(is_alive, self.family)), "the end of the workers")
+        return Result(self.process.returncode, out, err)
+
+
+class Gate:
+    """A pipe at which stages wait: `close` makes it, `open` lets everyone pass."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        folder.mkdir()
+
+    def close(self) -> None:
+        os.mkfifo(self.folder / "gate")
+
+    def open(self) -> None:
+        other_end = os.open(self.folder / "gate", os.O_RDWR)
+        (self.folder / "gate").unlink()
+        os.close(other_end)
+        for mark in self.folder.glob("reached-*"):
+            mark.unlink()
+
+
+@pytest.fixture
+def gate(tmp_path) -> Gate:
+    return Gate(tmp_path / "gate")
+
+
+@pytest.fixture
+def start(gate) -> Iterator[Callable[..., Running]]:
+    """`start("shout", ...)` runs a command in the background; it is killed with the test if it is still there."""
+    started: list[Running] = []
+
+    def run(*arguments: object) -> Running:
+        started.append(Running(arguments, gate.folder))
+        return started[-1]
+
+    yield run
+    for running in started:
+        if running.process.poll() is None:
+            os.killpg(running.process.pid, signal.SIGKILL)
+        running.process.communicate()
