@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import torch.distributed as dist
 
+from command_kit import CommandError
 from gpt2_train.errors import Gpt2Error
 
 Result = TypeVar("Result")
@@ -51,4 +52,4 @@ def _sendable(error: Exception) -> Exception:
     """An error that survives the journey to other processes."""
     if isinstance(error, OSError):
         return OSError(error.errno, error.strerror, error.filename)
-    return type(error)(str(error)) if isinstance(error, Gpt2Error) else Gpt2Error(f"{type(error).__name__}: {error}")
+    return type(error)(str(error)) if isinstance(error, CommandError) else Gpt2Error(f"{type(error).__name__}: {error}")
