@@ -213,6 +213,7 @@ def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_droppe
         "/no-type": lambda r: r.answer(body=html("Untyped"), kind=None),
         "/no-type-binary": lambda r: r.answer(body=bytes(range(256)) * 10, kind=None),
         "/octets": lambda r: r.answer(body=b"\x7fELF\x02\x01\x01\0\0\0", kind="application/octet-stream"),
+        "/pdf-as-html": lambda r: r.answer(body=b"%PDF-1.4 and so on"),
         "/plain": lambda r: r.answer(body=b"Some <plain> text.", kind="text/plain"),
         "/hangs-up": hangs_up,
         "/cut-short": cut_short,
@@ -227,6 +228,7 @@ def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_droppe
         "/mail": "bad_redirect", "/to-closed": "robots", "/hop5": "ok", "/hop6": "too_many_redirects",
         "/redirect-nowhere": "http_302", "/closed": "robots", "/empty": "empty", "/no-bytes": "empty",
         "/deep": "too_deep", "/no-type": "ok", "/no-type-binary": "not_html", "/octets": "not_html", "/plain": "ok",
+        "/pdf-as-html": "not_html",
         "/hangs-up": "connection", "/cut-short": "connection", "/garbage": "malformed_response",
         "/trouble": "http_503", "/forbidden": "http_403",
     }  # fmt: skip
@@ -566,6 +568,24 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(site, tm
     for shard in sorted(reference.glob("part-*")):
         assert shard.read_bytes() == (tmp_path / "out" / shard.name).read_bytes()
     assert [row["url"] for row in outcome_rows(tmp_path / "out")] == [row["url"] for row in outcome_rows(reference)]
+
+
+def test_an_interrupt_ends_at_once_and_keeps_what_was_fetched(site, tmp_path):
+    def stuck(request):
+        request.connection.recv(1)
+
+    site.routes["/stuck"] = stuck
+    source = write_list(tmp_path / "lists" / "part-00000.jsonl.zst", site.urls("/a", "/stuck"))
+    command = command_for(source, tmp_path / "out", "--timeout", "600")
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
+        site.wait_for(lambda counts: counts["/stuck"])
+        process.send_signal(signal.SIGTERM)
+        message = process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 130
+    assert "interrupted" in message and "Traceback" not in message
+    del site.routes["/stuck"]
+    subprocess.run(command, check=True, capture_output=True)
+    assert outcomes(tmp_path / "out") == ["ok", "ok"]
 
 
 def test_what_a_killed_run_had_fetched_is_used_though_the_list_has_changed_since(site, tmp_path):

@@ -196,6 +196,9 @@ class Crawler:
 
     def _start(self, host: _Host) -> None:
         host.is_offered = False
+        if host.not_before > time.monotonic():  # it has asked for a pause since it stood in line
+            self._offer(host)
+            return
         visit = host.queue.popleft()
         self._queued -= 1
         host.running += 1

@@ -32,6 +32,8 @@ UNSAID_TYPES = frozenset({"", "application/octet-stream", "binary/octet-stream",
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _HTML_BEGINNINGS = (b"<!doctype html", b"<html", b"<head", b"<body", b"<!--", b"<title", b"<?xml", b"<script", b"<meta")
 _BINARY = frozenset(bytes([*range(9), 0x0B, *range(0x0E, 0x1B), *range(0x1C, 0x20)]))
+_OTHER_FORMATS = (b"%PDF-", b"PK\x03\x04", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"\x1f\x8b", b"ID3", b"OggS", b"Rar!")
+"""Beginnings of what some servers send as text/html all the same."""
 _STEP = 1 << 16
 
 
@@ -129,7 +131,9 @@ def retry_after(value: str | None) -> float | None:
 
 
 def looks_like(body: bytes) -> str:
-    """What a body is by its beginning: `html`, `text` or `binary`."""
+    """What a body is by its beginning: `html`, `text`, `binary` or, where that is certain, `other`."""
+    if body.startswith(_OTHER_FORMATS):
+        return "other"
     if body.startswith((b"\xff\xfe", b"\xfe\xff")):
         return "html" if b"<\0" in body[:64] or b"\0<" in body[:64] else "text"
     beginning = body.removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n\f")[:512].lower()
@@ -280,7 +284,7 @@ class Client:
         if status in REDIRECTS and "Location" in response.headers:
             location = response.headers["Location"].encode("utf-8", "surrogateescape").decode("utf-8", "replace")
             return Reply("redirect", url, status, location=location)
-        if status != 200:
+        if status not in (200, 203):  # 203: a page, changed by a proxy on the way
             outcome = f"http_{status}"
             wait = retry_after(response.headers.get("Retry-After"))
             return Reply(outcome, url, status, retry_after=wait, passes_soon=may_pass(outcome))
@@ -293,7 +297,7 @@ class Client:
             return Reply("not_html", url, status)
         body = await read_body(response, limit)
         looks = looks_like(body)
-        if looks == "binary" and kind not in HTML_TYPES:
+        if looks == "other" or (looks == "binary" and kind not in HTML_TYPES):
             return Reply("not_html", url, status)
         is_html = kind in HTML_TYPES or (kind in UNSAID_TYPES and looks == "html")
         return Reply("ok", url, status, body=body, charset=charset, is_html=is_html)
