@@ -90,7 +90,7 @@ class LocalEngine:
         self, function: Call, arguments: Sequence[Any], on_progress: Callable[[int], None]
     ) -> Iterator[tuple[int, Any]]:
         """See `Engine.run`. Raises WebtextError if a worker process dies."""
-        if self.workers == 1 or len(arguments) == 1:
+        if self.workers == 1 or len(arguments) <= 1:
             yield from self._run_here(function, arguments, on_progress)
         else:
             yield from self._run_in_processes(function, arguments, on_progress)

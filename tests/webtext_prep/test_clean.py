@@ -1,0 +1,233 @@
+"""`webtext clean`: exactly what ftfy, langdetect and the tokenizer say, though they are asked as seldom as possible."""
+
+import json
+import random
+import subprocess
+import sys
+
+import ftfy
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from indexed_tokens import Tokenizer
+from webtext_prep.documents import Document
+from webtext_prep.errors import InputError
+from webtext_prep.stages.clean import Clean, detect_language, has_tokens, repair
+from webtext_prep.tally import Tally
+
+ENGLISH = "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced. "
+GERMAN = "Der Ausschuss traf sich am Donnerstag, um zu besprechen, ob die alte Brücke repariert werden soll. "
+
+# What ftfy changes, and what looks like it: mojibake, entities, control characters, line ends, terminal colours.
+ODD = [
+    "Ã©",
+    "â€™",
+    "Ã¢â‚¬Å“",
+    "ðŸ˜Š",
+    "&amp;",
+    "&lt;b&gt;",
+    "&eacute;",
+    "&#39;",
+    "&",
+    "&;",
+    "<b>",
+    "\r\n",
+    "\r",
+    "\u2028",
+]
+ODD += [
+    "\x00",
+    "\x07",
+    "\x1b[31m",
+    "\x7f",
+    "\x85",
+    "\ufeff",
+    "ﬁ",
+    "ｆｕｌｌ",
+    "“quoted”",
+    "e\u0301",
+    "\xa0",
+    "\t",
+    "\n",
+    "\x0c",
+]
+ODD += [
+    "plain words",
+    " ",
+    "l’été",
+    "漢字",
+    "\U0001f600",
+    "\ufffd",
+    "\u200b",
+    "&nbsp;",
+    "&AMP;",
+    "&notanentity;",
+    "ï»¿",
+]
+odd_text = st.lists(st.sampled_from(ODD) | st.text(max_size=4), max_size=12).map("".join)
+ascii_text = st.text(st.characters(max_codepoint=127), max_size=60)
+
+
+def clean(*texts: str, **settings: object) -> tuple[list[Document], Tally]:
+    tally = Tally()
+    documents = [Document(f"http://{number}", text) for number, text in enumerate(texts)]
+    kept = list(Clean(**settings).process(tally.counted(documents), tally))
+    tally.kept = len(kept)
+    assert tally.is_balanced
+    return kept, tally
+
+
+# Repair
+
+
+@given(odd_text)
+def test_any_text_is_repaired_as_ftfy_does(text):
+    assert repair(text) == ftfy.fix_text(text)
+
+
+@given(ascii_text)
+@example("plain")
+@example("a & b")
+@example("\x7f")
+@example("a\rb")
+def test_ascii_text_that_ftfy_is_not_asked_about_is_one_that_it_leaves(text):
+    assert repair(text) == ftfy.fix_text(text)
+
+
+def test_repaired_documents_are_counted_and_written_repaired():
+    kept, tally = clean("cafÃ© &amp; more", "as it is", language="any", min_tokens=0)
+    assert [document.text for document in kept] == ["café & more", "as it is"]
+    assert tally.notes == {"repaired": 1}
+
+
+def test_repair_can_be_switched_off():
+    kept, tally = clean("cafÃ© &amp; more", language="any", min_tokens=0, fix_text=False)
+    assert kept[0].text == "cafÃ© &amp; more"
+    assert not tally.notes
+
+
+# Tokens
+
+
+@given(text=odd_text | ascii_text | st.text(), least=st.integers(0, 60))
+def test_long_enough_means_so_many_tokens(text, least):
+    tokenizer = Tokenizer.gpt2()
+    assert has_tokens(text, least, tokenizer) == (len(tokenizer.encode(text)) >= least)
+
+
+@pytest.mark.parametrize("piece", ["word ", "a", " ", "\n", "漢", "\x1c", "\x1cx", "!", "antidisestablishmentarianism"])
+@pytest.mark.parametrize("difference", [-1, 0, 1])
+def test_the_limit_is_exact(piece, difference):
+    tokenizer = Tokenizer.gpt2()
+    text = piece * 40
+    tokens = len(tokenizer.encode(text))
+    assert has_tokens(text, tokens + difference, tokenizer) == (difference <= 0)
+
+
+def test_a_document_of_exactly_the_wanted_tokens_is_kept():
+    tokens = len(Tokenizer.gpt2().encode(ENGLISH))
+    assert clean(ENGLISH, min_tokens=tokens)[1].kept == 1
+    assert clean(ENGLISH, min_tokens=tokens + 1)[1].dropped == {"too_short": 1}
+
+
+# Language
+
+
+def test_the_wanted_language_is_kept_and_named_and_others_are_counted_by_name():
+    kept, tally = clean(ENGLISH, GERMAN, "12345 67890 ... !!!", min_tokens=1)
+    assert [document.metadata for document in kept] == [{"language": "en"}]
+    assert tally.dropped == {"language_de": 1, "language_unknown": 1}
+    assert clean(ENGLISH, GERMAN, language="de", min_tokens=1)[0][0].text == GERMAN
+
+
+def test_any_language_asks_no_detector():
+    kept, _ = clean(GERMAN, "12345", language="any", min_tokens=0)
+    assert [document.metadata for document in kept] == [{}, {}]
+
+
+ASK = "import json, sys; from webtext_prep.stages.clean import detect_language as d; "
+ASK += "print(json.dumps([d(text) for text in json.load(sys.stdin)]))"
+
+
+def test_the_language_is_the_same_in_every_process_and_in_any_order():
+    """Pitfall 12: language detection differed from run to run."""
+    source = random.Random(0)
+    words = (ENGLISH + GERMAN + "la plage et le soleil il mare una casa el perro de dag och natt").split()
+    texts = [" ".join(source.sample(words, 3)) for _ in range(60)]
+    here = [detect_language(text) for text in texts]
+    assert [detect_language(text) for text in reversed(texts)] == here[::-1]
+    there = subprocess.run([sys.executable, "-c", ASK], input=json.dumps(texts), capture_output=True, text=True)
+    assert json.loads(there.stdout) == here
+    assert len(set(here)) > 3
+
+
+@pytest.mark.parametrize("text", ["", " ", "12345", "\x00", "!?"])
+def test_a_text_without_letters_has_no_language(text):
+    assert detect_language(text) is None
+
+
+# Documents that are hardly any
+
+
+@given(st.lists(odd_text | st.text(max_size=30), max_size=6))
+def test_every_document_is_kept_or_counted(texts):
+    """Pitfall 12: documents that it failed on were not counted."""
+    kept, tally = clean(*texts, min_tokens=3)
+    assert tally.read == len(texts)
+    assert set(tally.dropped) <= {"empty", "too_short", "language_unknown"} | {
+        reason for reason in tally.dropped if reason.startswith("language_")
+    }
+    assert all(document.text.strip() for document in kept)
+
+
+def test_empty_and_short_documents_are_counted_apart():
+    assert clean("", "  \n", "\x00", "short")[1].dropped == {"empty": 3, "too_short": 1}
+
+
+def test_an_empty_document_is_dropped_even_without_a_limit():
+    assert clean("", " ", "x", language="any", min_tokens=0)[1].dropped == {"empty": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "sentence"),
+    [
+        ({"min_tokens": -1}, "--min-tokens must not be negative, but is -1"),
+        ({"language": "english"}, "--language english is not known: choose any or one of af, ar,"),
+        ({"language": ""}, "is not known"),
+    ],
+)
+def test_a_setting_that_makes_no_sense_is_refused(settings, sentence):
+    with pytest.raises(InputError, match=sentence):
+        Clean(**settings)
+
+
+# The command
+
+
+@pytest.fixture
+def pages(write_shards):
+    return write_shards([[ENGLISH * 9, GERMAN * 9, "short"], ["", "Itâ€™s " + ENGLISH * 9], ["12 " * 200, ENGLISH * 8]])
+
+
+def test_the_command_writes_the_same_bytes_with_any_number_of_workers(pages, webtext, contents, tmp_path):
+    found = []
+    for workers in (1, 3):
+        output = tmp_path / f"clean{workers}"
+        result = webtext(
+            "clean", "--input", pages, "--output", output, "--workers", workers, "--keep-dropped", "--json"
+        )
+        assert (result.json["in"], result.json["out"]) == (7, 3)
+        assert result.json["dropped"] == {"empty": 1, "language_de": 1, "language_unknown": 1, "too_short": 1}
+        assert result.json["notes"] == {"repaired": 1}
+        found.append(contents(output))
+    assert found[0] == found[1]
+
+
+def test_nothing_is_printed_for_a_single_document(pages, webtext, tmp_path):
+    """Pitfall 12: every dropped document was printed whole."""
+    result = webtext("clean", "--input", pages, "--output", tmp_path / "clean", "--workers", 1)
+    assert result.out == ""
+    assert "committee" not in result.err
+    assert "Ausschuss" not in result.err
+    assert len(result.err.splitlines()) <= 9

@@ -1,0 +1,212 @@
+"""The command line: what is printed where, settings from flags and files, and what is said of wrong ones."""
+
+import dataclasses
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from webtext_prep.cli import find_stages
+
+WEBTEXT = Path(sys.executable).with_name("webtext")
+
+
+@pytest.fixture
+def pages(write_shards):
+    return write_shards([["one", "two"], ["three"]])
+
+
+@pytest.fixture
+def run(webtext, pages, tmp_path):
+    """`run(...)` is `webtext shout` over three documents with those further arguments."""
+    return lambda *arguments: webtext(
+        "shout", "--input", pages, "--output", tmp_path / "out", "--workers", 1, *arguments
+    )
+
+
+# What is printed
+
+
+def test_json_is_one_object_and_the_only_thing_on_standard_output(pages, tmp_path):
+    arguments = ["clean", "--input", pages, "--output", tmp_path / "out", "--min-tokens", "1", "--language", "any"]
+    done = subprocess.run([WEBTEXT, *arguments, "--json"], capture_output=True, text=True)
+    assert done.returncode == 0
+    summary = json.loads(done.stdout)
+    assert done.stdout.count("\n") == 1
+    expected = {"stage": "clean", "in": 3, "out": 3, "dropped": {}, "resumed": False, "output": str(tmp_path / "out")}
+    assert expected.items() <= summary.items()
+    assert summary["seconds"] >= 0
+    assert "documents in" in done.stderr
+
+
+def test_without_json_standard_output_stays_empty_and_the_table_is_shown(run):
+    result = run()
+    assert (result.code, result.out) == (0, "")
+    assert "documents in" in result.err
+
+
+def test_a_second_run_says_that_all_is_done_already(run):
+    assert run("--json").json["resumed"] is False
+    assert run("--json").json["resumed"] is True
+    assert "already done" in run().err
+
+
+def test_an_error_leaves_standard_output_empty_even_with_json(webtext, tmp_path):
+    result = webtext("shout", "--input", tmp_path / "absent", "--output", tmp_path / "out", "--json")
+    assert result.code == 2
+    assert "no file or folder" in result.sentence
+
+
+def test_a_reader_that_goes_away_makes_no_traceback(pages, tmp_path):
+    arguments = [WEBTEXT, "inspect", pages]
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()
+    with process:
+        assert process.stderr.read() == b""
+        assert process.wait() == 141
+
+
+def test_help_lists_the_stages_in_the_order_in_which_a_document_passes_them(webtext):
+    shown = webtext("--help").out
+    names = list(find_stages())
+    assert names.index("blacklist") < names.index("merge") < names.index("clean") < names.index("tokenize")
+    places = [shown.index(f"\n    {name}") for name in names]
+    assert places == sorted(places)
+
+
+@pytest.mark.parametrize("stage", find_stages())
+def test_every_setting_of_every_stage_is_explained(webtext, stage):
+    shown = webtext(stage, "--help")
+    assert shown.code == 0
+    fields = [field.name for field in dataclasses.fields(find_stages()[stage])]
+    for name in ("input", "output", "workers", "config", "json", "restart", *fields):
+        assert f"--{name.replace('_', '-')}" in shown.out
+
+
+# Flags and files
+
+
+def test_settings_come_from_flags_over_the_file_over_the_defaults(run, read_shards, tmp_path):
+    config = tmp_path / "pipeline.toml"
+    config.write_text('[clean]\nlanguage = "de"\n[shout]\nmark = "?"\n')
+    run("--config", config)
+    assert [document.text for document in read_shards(tmp_path / "out")] == ["ONE?", "TWO?", "THREE?"]
+    run("--config", config, "--mark", ".", "--restart")
+    assert [document.text for document in read_shards(tmp_path / "out")] == ["ONE.", "TWO.", "THREE."]
+
+
+def test_paths_may_come_from_the_file(webtext, pages, tmp_path):
+    """Pitfall 4: corpus paths were edited into source files."""
+    config = tmp_path / "shout.toml"
+    config.write_text(f'input = ["{pages}"]\noutput = "{tmp_path / "out"}"\nworkers = 1\n')
+    assert webtext("shout", "--config", config, "--json").json["in"] == 3
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ('makr = "?"', "unknown setting makr (did you mean mark?)"),
+        ('outptu = "x"', "unknown setting outptu (did you mean output?)"),
+        ("zzz = 1", "unknown setting zzz; known are input, output, workers, keep_dropped, gate, mark"),
+        ("mark = 1", "mark should be a text, not 1"),
+        ('keep_dropped = "yes"', "keep_dropped should be true or false, not 'yes'"),
+        ("[shuot]\nmark = 1", "no table [shout] among the settings: did you mean [shout] by [shuot]?"),
+        ("mark = ", "is not valid TOML"),
+    ],
+)
+def test_a_wrong_settings_file_is_named_with_what_to_write(run, tmp_path, text, sentence):
+    config = tmp_path / "settings.toml"
+    config.write_text(text)
+    result = run("--config", config)
+    assert result.code == 2
+    assert sentence in result.sentence
+    assert str(config) in result.sentence
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("arguments", [["--unknown"], ["--workers", "two"], ["--resume", "--restart"]])
+def test_a_wrong_flag_is_bad_usage(run, arguments):
+    result = run(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert arguments[0] in result.err
+
+
+def test_a_command_that_does_not_exist_is_bad_usage(webtext):
+    assert webtext("claen").code == 2
+    assert webtext().code == 2
+
+
+def test_several_inputs_are_all_read_however_they_are_given(webtext, write_shards, tmp_path):
+    """Pitfall 25: flags that were accepted and ignored."""
+    folders = [write_shards([["x"]], name=name) for name in ("a", "b", "c")]
+    together = webtext("shout", "--input", *folders, "--output", tmp_path / "1", "--json").json
+    one_by_one = ["--input", folders[0], "--input", folders[1], "--input", folders[2]]
+    assert webtext("shout", *one_by_one, "--output", tmp_path / "2", "--json").json["in"] == together["in"] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--output", "out"], "webtext shout needs --input PATH: say what to read (document shards"),
+        (["--input", "input"], "webtext shout needs --output DIR: say where to write"),
+        (["--input", "", "--output", "out"], "an empty path was given as input"),
+        (["--input", "-", "--output", "out"], "webtext shout does not read standard input"),
+        (["--input", "input", "--output", "input"], "input and output are the same folder"),
+        (["--input", "input", "--output", "file"], "file is a file: give a folder"),
+        (["--input", "input", "--output", "file/below"], "Not a directory"),
+        (["--input", "input", "--output", "out", "--workers", "-1"], "--workers must be at least 1, not -1"),
+        (["--input", "file", "--output", "out"], "file is not one of the document shards"),
+    ],
+)
+def test_wrong_paths_are_one_sentence(webtext, pages, tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
+    Path("file").write_text("mine")
+    assert sentence in webtext("shout", *arguments).sentence
+    assert Path("file").read_text() == "mine"
+    assert not Path("out").exists()
+
+
+def test_an_unfinished_stage_is_no_input(webtext, pages, tmp_path):
+    (tmp_path / "half" / ".state").mkdir(parents=True)
+    result = webtext("shout", "--input", tmp_path / "half", "--output", tmp_path / "out")
+    assert "half is not finished: run the stage that makes it once more" in result.sentence
+
+
+# Standard input
+
+
+def piped(content: bytes, *arguments: object) -> subprocess.CompletedProcess:
+    return subprocess.run([WEBTEXT, *map(str, arguments), "--json"], input=content, capture_output=True)
+
+
+def test_standard_input_is_read_when_nothing_else_is_given_and_the_same_again_is_done_already(tmp_path):
+    for given in ([], ["--input", "-"]):
+        done = piped(b"http://a.org/1\nhttp://b.org/2\n", "blacklist", *given, "--output", tmp_path / "out")
+        assert json.loads(done.stdout)["in"] == 2
+    assert json.loads(done.stdout)["resumed"] is True
+
+
+def test_an_empty_standard_input_is_an_error(tmp_path):
+    """Pitfall 5: no input is an error."""
+    done = piped(b"", "blacklist", "--output", tmp_path / "out")
+    assert done.returncode == 2
+    assert b"no URLs in the input" in done.stderr
+
+
+def test_standard_input_into_a_folder_with_other_files_leaves_no_trace(tmp_path):
+    (tmp_path / "precious").write_text("mine")
+    for _ in range(2):
+        done = piped(b"http://a.org/1\n", "blacklist", "--output", tmp_path)
+        assert done.returncode == 2
+        assert b"holds other files (precious): give an empty or new folder" in done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+
+
+def test_token_files_of_somebody_else_are_not_written_over(webtext, pages, tmp_path):
+    (tmp_path / "corpus_text_document.bin").write_bytes(b"mine")
+    result = webtext("tokenize", "--input", pages, "--output", tmp_path / "corpus")
+    assert "corpus_text_document.bin in" in result.sentence
+    assert "were not made by this command" in result.sentence
+    assert (tmp_path / "corpus_text_document.bin").read_bytes() == b"mine"

@@ -1,0 +1,143 @@
+"""Compressed files: what is whole is read; what is cut off or damaged is named, and is no shorter corpus."""
+
+import bz2
+import gzip
+import io
+import lzma
+import random
+
+import pytest
+import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webtext_prep import compression
+from webtext_prep.compression import bare_name, read_chunks, read_lines, write_zstd
+from webtext_prep.errors import InputError
+
+COMPRESS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}
+LINES = [b"line %d of the file" % number for number in range(3000)]
+DATA = b"\n".join(LINES) + b"\n"
+
+every_format = pytest.mark.parametrize("suffix", COMPRESS)
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(suffix: str, content: bytes):
+        path = tmp_path / f"file.txt{suffix}"
+        path.write_bytes(content)
+        return path
+
+    return write
+
+
+@pytest.mark.parametrize("suffix", ["", *COMPRESS])
+def test_lines_come_back_whatever_the_compression(file, suffix):
+    assert list(read_lines(file(suffix, COMPRESS.get(suffix, bytes)(DATA)))) == LINES
+
+
+@every_format
+def test_a_file_of_several_pieces_is_read_to_its_end(file, suffix):
+    """`cat a.gz b.gz > c.gz`, and what compressors of many threads write."""
+    whole = COMPRESS[suffix](DATA) + COMPRESS[suffix](b"") + COMPRESS[suffix](b"more\n")
+    assert list(read_lines(file(suffix, whole))) == [*LINES, b"more"]
+
+
+def test_skippable_frames_and_large_windows_of_zstandard_are_read(file):
+    skippable = b"\x50\x2a\x4d\x18\x04\x00\x00\x00abcd"
+    parameters = zstandard.ZstdCompressionParameters(window_log=27, enable_ldm=True)
+    body = zstandard.ZstdCompressor(compression_params=parameters).compressobj()
+    whole = skippable + body.compress(DATA) + body.flush() + skippable
+    assert list(read_lines(file(".zst", whole))) == LINES
+
+
+@every_format
+@pytest.mark.parametrize("kept", [0, 3, 7, 0.5, -9, -1])
+def test_a_file_that_is_cut_off_is_named(file, suffix, kept):
+    whole = COMPRESS[suffix](DATA)
+    path = file(suffix, whole[: int(len(whole) * kept) if isinstance(kept, float) else kept])
+    with pytest.raises(InputError, match="cut off in the middle of its compressed data: fetch or write it again") as e:
+        list(read_lines(path))
+    assert str(path) in str(e.value)
+
+
+@every_format
+def test_a_file_that_is_something_else_is_named(file, suffix):
+    path = file(suffix, b"<html>404 not found</html>" * 9)
+    with pytest.raises(InputError, match=f"is not a valid {suffix} file") as caught:
+        list(read_lines(path))
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".xz", ".bz2"])
+def test_a_damaged_file_is_named(file, suffix):
+    whole = bytearray(COMPRESS[suffix](DATA))
+    for at in range(len(whole) // 2, len(whole) // 2 + 8):
+        whole[at] ^= 0xFF
+    with pytest.raises(InputError, match=r"valid|cut off"):
+        list(read_lines(file(suffix, bytes(whole))))
+
+
+def test_a_changed_byte_in_a_shard_is_noticed(tmp_path):
+    """zstandard checks nothing unless the file carries a checksum: ours do."""
+    path = tmp_path / "part.zst"
+    noise = random.Random(0).randbytes(1000)
+    with write_zstd(path) as stream:
+        stream.write(noise)
+    assert b"".join(read_chunks(path)) == noise
+    changed = bytearray(path.read_bytes())
+    changed[500] ^= 1
+    path.write_bytes(changed)
+    with pytest.raises(InputError, match=r"is not a valid \.zst file"):
+        list(read_chunks(path))
+
+
+def test_a_missing_file_or_a_folder_is_named(tmp_path):
+    for path in (tmp_path / "absent.gz", tmp_path):
+        with pytest.raises(InputError, match="can't read"):
+            list(read_chunks(path))
+
+
+@given(data=st.binary(max_size=200), chunk=st.integers(1, 7))
+def test_lines_do_not_depend_on_where_the_pieces_end(tmp_path_factory, data, chunk):
+    path = tmp_path_factory.mktemp("lines") / "file"
+    path.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compression, "_CHUNK", chunk)
+        found = list(read_lines(path))
+    expected = data.split(b"\n")
+    assert found == (expected[:-1] if expected[-1] == b"" else expected)
+
+
+def test_a_last_line_without_a_newline_is_a_line(file):
+    """Pitfall 11: two records were joined where a newline was missing."""
+    assert list(read_lines(file(".gz", gzip.compress(b"a\nb")))) == [b"a", b"b"]
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(file, monkeypatch):
+    monkeypatch.setattr(compression, "MAX_LINE_BYTES", 3 << 20)
+    with pytest.raises(InputError, match="a line of more than 3 MiB: it is no text file"):
+        list(read_lines(file(".gz", gzip.compress(bytes(5 << 20)))))
+
+
+def test_what_is_written_appears_when_it_is_complete_and_any_zstandard_reads_it(tmp_path):
+    path = tmp_path / "part.zst"
+    with write_zstd(path) as stream:
+        stream.write(DATA)
+        assert not path.exists()
+    assert zstandard.ZstdDecompressor().stream_reader(io.BytesIO(path.read_bytes())).read() == DATA
+
+
+def test_an_error_while_writing_leaves_nothing(tmp_path):
+    with pytest.raises(ValueError, match="stop"), write_zstd(tmp_path / "part.zst") as stream:
+        stream.write(DATA)
+        raise ValueError("stop")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("name", "bare"), [("a.jsonl.zst", "a.jsonl"), ("a.txt", "a.txt"), ("a.tar.gz", "a.tar"), ("a", "a")]
+)
+def test_a_name_without_its_compression(tmp_path, name, bare):
+    assert bare_name(tmp_path / name) == bare
