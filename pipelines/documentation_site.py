@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import functools
 import html
 import http.server
 import importlib
@@ -21,8 +22,10 @@ import io
 import os
 import pkgutil
 import pydoc
+import re
 import sys
 import threading
+import types
 import warnings
 from pydoc_data.topics import topics
 from urllib.parse import quote, unquote
@@ -40,6 +43,8 @@ _PACKAGES = (
     "importlib", "json", "logging", "multiprocessing", "os", "sqlite3", "unittest", "urllib", "wsgiref", "xml",
     "xml.dom", "xml.etree", "xml.sax", "xmlrpc", "zoneinfo",
 )  # fmt: skip
+
+_MEMORY_ADDRESS = re.compile(r"(?: |&nbsp;)(?:at|handle)(?: |&nbsp;)(?:0x)?[0-9a-fA-F]{6,}")
 
 ROBOTS = "User-agent: *\nDisallow: /drafts/\n"
 
@@ -70,22 +75,32 @@ def module_names() -> list[str]:
     return sorted(name for name in names if not name.startswith("encodings.cp"))
 
 
-def module_page(name: str) -> str | None:
-    """The pydoc page of one module, or None if it can't be imported here."""
-    with (
-        warnings.catch_warnings(),
-        contextlib.redirect_stdout(io.StringIO()),
-        contextlib.redirect_stderr(io.StringIO()),
-    ):
+@functools.cache
+def modules() -> dict[str, types.ModuleType]:
+    """Every module that has a page and can be imported on this system, by name.
+
+    All are imported before the first page is made: what a page shows of a package depends on what is loaded.
+    """
+    found = {}
+    with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
-        try:
-            module = importlib.import_module(name)
-            writer = pydoc.HTMLDoc()
-            page = writer.page(pydoc.describe(module), writer.document(module, name))
-        except (Exception, SystemExit):
-            return None
-    # Where the interpreter lies on this machine is nothing to learn from.
-    return page.replace(sys.base_prefix, "/usr")
+        for name in module_names():
+            with contextlib.suppress(Exception, SystemExit):
+                found[name] = importlib.import_module(name)
+    for module in found.values():
+        vars(module).pop("__warningregistry__", None)
+    return found
+
+
+def module_page(name: str) -> str | None:
+    """The pydoc page of one module, or None if it has none."""
+    module = modules().get(name)
+    if module is None:
+        return None
+    writer = pydoc.HTMLDoc()
+    page: str = writer.page(pydoc.describe(module), writer.document(module, name))
+    # Where the interpreter lies on this machine, and its objects in memory, is nothing to learn from.
+    return _MEMORY_ADDRESS.sub("", page).replace(sys.base_prefix, "/usr")
 
 
 def topic_page(name: str) -> str | None:
@@ -103,8 +118,8 @@ def topic_page(name: str) -> str | None:
 
 def url_list(base: str) -> str:
     """One URL a line: every page, and what a real list has besides."""
-    modules = [f"{base}/module/{quote(name)}.html" for name in module_names()]
-    pages = [*modules, *(f"{base}/topic/{quote(name)}.html" for name in sorted(topics))]
+    known = [f"{base}/module/{quote(name)}.html" for name in modules()]
+    pages = [*known, *(f"{base}/topic/{quote(name)}.html" for name in sorted(topics))]
     repeated = [f"{page}#top" for page in pages[:5]]
     lost = [f"{base}/gone/{number}.html" for number in range(3)]
     closed = [f"{base}/drafts/{number}.html" for number in range(2)]
@@ -126,11 +141,10 @@ class Handler(http.server.BaseHTTPRequestHandler):
         if folder == "robots.txt":
             page, kind = ROBOTS, "text/plain; charset=utf-8"
         elif folder == "urls.txt":
-            host, port = self.server.server_address[:2]
-            page, kind = url_list(f"http://{host!s}:{port}"), "text/plain; charset=utf-8"
+            page, kind = url_list(f"http://{self.headers['Host']}"), "text/plain; charset=utf-8"
         elif folder == "data":
             page, kind = "PK\x03\x04", "application/zip"
-        elif folder == "module" and name.removesuffix(".html") in set(module_names()):
+        elif folder == "module":
             page = module_page(name.removesuffix(".html"))
         elif folder == "topic":
             page = topic_page(name.removesuffix(".html"))
@@ -149,10 +163,11 @@ def main() -> None:
     """Serve until standard input ends; the first line printed is the site's address."""
     parser = argparse.ArgumentParser(description="Serve the interpreter's documentation on loopback.")
     parser.add_argument("--port", type=int, default=0, help="0 for any free one (default)")
+    modules()
     server = http.server.ThreadingHTTPServer((HOST, parser.parse_args().port), Handler)
     server.daemon_threads = True
     threading.Thread(target=server.serve_forever, daemon=True).start()
-    print(f"http://{HOST}:{server.server_address[1]}", flush=True)
+    print(f"http://{HOST}:{server.server_port}", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         sys.stdin.read()
     os._exit(0)
