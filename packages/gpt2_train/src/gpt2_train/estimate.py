@@ -204,7 +204,7 @@ def block_activations(
         dropped = 2 * h * (size if on_cpu else 1)  # A mask is a factor on CPU, a byte elsewhere.
         if on_cpu:
             attention += (12 * length - 4) * config.heads // t + (3 * size * h // t if size == 2 else 0)
-    products = size * (2 * h + 8 * h // t) + size * h // t + 4 * config.heads // t
+    products = size * (2 * h + 8 * h // t) + 4 * config.heads // t  # qkv, attention, out, up, down.
     return BlockActivations(
         none=tokens * (norms + attention + feed_forward + dropped),
         selective=tokens * (residual + products),

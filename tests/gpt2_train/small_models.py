@@ -1,0 +1,64 @@
+"""Tiny models with a known behaviour, saved as checkpoints, and a tokenizer of single bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+import torch
+
+from gpt2_train.checkpoint import model_tensors, save_checkpoint
+from gpt2_train.config import ModelConfig
+from gpt2_train.model import GPT2
+from indexed_tokens import END_OF_TEXT, Tokenizer
+
+END = 256
+"""The id of <|endoftext|>; every id below it is the byte of that value."""
+
+BYTES = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=257)
+"""Its embedding is padded to 384 rows."""
+
+
+def byte_tokenizer() -> Tokenizer:
+    """A vocabulary of the 256 bytes and <|endoftext|>, without merges."""
+    printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [byte for byte in range(256) if byte not in printable]
+    vocabulary = {chr(byte): byte for byte in printable}
+    vocabulary |= {chr(256 + count): byte for count, byte in enumerate(others)}
+    return Tokenizer(vocabulary | {END_OF_TEXT: END}, [])
+
+
+def random_model(config: ModelConfig = BYTES, seed: int = 1) -> GPT2:
+    """New weights, larger than usual, so that the likeliest token depends on what came before."""
+    model = GPT2(config).initialise(torch.Generator().manual_seed(seed)).eval()
+    with torch.no_grad():
+        for parameter in model.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(8)
+    return model
+
+
+def constant_model(logits: Mapping[int, float], config: ModelConfig = BYTES, others: float = -30.0) -> GPT2:
+    """A model whose logits are the given ones (`others` for ids not named) whatever came before."""
+    model = GPT2(config).initialise(torch.Generator().manual_seed(1)).eval()
+    with torch.no_grad():
+        model.final_norm.weight.zero_()
+        model.final_norm.bias.zero_()
+        model.final_norm.bias[0] = 1.0
+        model.token_embedding.weight[:, 0] = others
+        for token, logit in logits.items():
+            model.token_embedding.weight[token, 0] = logit
+    return model
+
+
+def save(folder: Path, model: GPT2, tokenizer: Tokenizer | None = None, step: int = 7) -> Path:
+    """Save `model` as a run's checkpoint with `tokenizer` (that of bytes by default); returns the run's folder."""
+    save_checkpoint(
+        folder / "checkpoints",
+        model_tensors(model),
+        step=step,
+        samples=0,
+        config=model.config,
+        tokenizer=tokenizer or byte_tokenizer(),
+    )
+    return folder

@@ -1,0 +1,223 @@
+"""`gpt2 estimate`: published figures, and figures counted on a real model."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from gpt2_train.cli import main
+from gpt2_train.config import ModelConfig, TrainSettings
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.estimate import (
+    GIB,
+    EstimateSettings,
+    block_activations,
+    largest_micro_batch,
+    memory_per_rank,
+    parameters_per_rank,
+    size_line,
+)
+from gpt2_train.loss import token_losses
+from gpt2_train.model import GPT2
+from gpt2_train.optim import make_optimizer
+from gpt2_train.parallel import World, parallelize
+
+SMALL = ModelConfig(layers=3, hidden=64, heads=4, sequence_length=32, vocabulary_size=300, dropout=0.0)
+PRESET = ModelConfig.preset("345M")
+
+
+@pytest.mark.parametrize(
+    ("tensor_parallel", "vocabulary", "parameters"),
+    [(1, 50304, 354_871_296), (2, 50432, 178_100_224), (1, 50257, 354_823_168), (1, None, 354_871_296)],
+)
+def test_the_parameters_of_345m_are_the_published_ones(
+    tensor_parallel: int, vocabulary: int | None, parameters: int
+) -> None:
+    assert parameters_per_rank(PRESET, tensor_parallel, vocabulary) == parameters
+
+
+def test_parameters_are_those_of_the_model() -> None:
+    with torch.device("meta"):
+        model = GPT2(SMALL)
+    assert parameters_per_rank(SMALL) == SMALL.parameters == sum(p.numel() for p in model.parameters())
+
+
+def test_state_is_what_a_training_process_holds() -> None:
+    """Pitfall 34: parameters, gradients and Adam's moments, byte by byte."""
+    model = GPT2(SMALL).initialise()
+    optimizer = make_optimizer(model, TrainSettings(), torch.device("cpu"))
+    model(torch.zeros(1, 8, dtype=torch.int64)).sum().backward()
+
+    def size(tensors: list[Any]) -> int:
+        return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
+
+    parameters = list(model.parameters())
+    moments = [optimizer.state[p][name] for p in parameters for name in ("exp_avg", "exp_avg_sq")]
+    memory = memory_per_rank(SMALL, micro_batch=1, on_cpu=True)
+    assert memory.parameters == size(parameters)
+    assert memory.gradients == size([p.grad for p in parameters])
+    assert memory.optimizer == size(moments)
+
+
+def saved_bytes(config: ModelConfig, batch: int, precision: str, mode: Any) -> int:
+    """Bytes of all tensors, parameters aside, that autograd holds before the backward pass of one micro-batch."""
+    model = GPT2(config).initialise().train()
+    parallelize(model, World(torch.device("cpu")), activation_checkpointing=mode)
+    parameters = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    found: dict[int, Tensor] = {}
+
+    def keep(tensor: Tensor) -> Tensor:
+        place = tensor.untyped_storage().data_ptr()
+        if place not in parameters:
+            found[place] = tensor
+        return tensor
+
+    rows = torch.zeros(batch, config.sequence_length + 1, dtype=torch.int64)
+    half = torch.autocast("cpu", torch.bfloat16) if precision == "bf16" else contextlib.nullcontext()
+    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+        with half:
+            logits = model(rows[:, :-1])
+        token_losses(logits, rows[:, 1:]).sum()
+    return sum(tensor.untyped_storage().nbytes() for tensor in found.values())
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("mode", ["none", "full"])
+@pytest.mark.parametrize("dropout", [0.0, 0.1])
+def test_activations_are_what_autograd_saves(precision: str, mode: str, dropout: float) -> None:
+    """Pitfall 34: activations and logits within half a percent of what a real forward pass keeps."""
+    config = ModelConfig(**{**SMALL.as_table(), "dropout": dropout})
+    memory = memory_per_rank(config, micro_batch=4, precision=precision, activation_checkpointing=mode, on_cpu=True)
+    expected = memory.activations + memory.logits // 2
+    assert expected == pytest.approx(saved_bytes(config, 4, precision, mode), rel=5e-3)
+
+
+def test_selective_checkpointing_lies_between_none_and_full() -> None:
+    block = block_activations(PRESET, 8, precision="bf16")
+    assert block.full < block.selective < block.none
+    # The input in float32 and ten numbers of the hidden size in half precision: the products, and attention.
+    assert block.selective / (8 * 1024 * 1024) == pytest.approx(4 + 2 * 10, rel=0.01)
+
+
+def test_activations_follow_the_published_formula() -> None:
+    """34·b·s·h bytes a block (Korthikanti et al. 2022), 4 more for a residual stream in float32, and no s² term."""
+    tokens = 8 * 1024
+    block = block_activations(PRESET, 8, precision="fp16")
+    assert block.none / (tokens * 1024) == pytest.approx(38, rel=0.01)
+    halved = block_activations(PRESET, 8, precision="fp16", tensor_parallel=2)
+    assert halved.none / (tokens * 1024) == pytest.approx(14 + 24 / 2, rel=0.01)
+
+
+def test_each_kind_of_parallelism_shares_what_it_shares() -> None:
+    one = memory_per_rank(PRESET, micro_batch=8, precision="bf16")
+    tensor = memory_per_rank(PRESET, micro_batch=8, precision="bf16", tensor_parallel=2)
+    data = memory_per_rank(PRESET, micro_batch=8, precision="bf16", data_parallel=4)
+    assert tensor.parameters == 4 * parameters_per_rank(PRESET, 2)
+    assert tensor.logits == one.logits // 2
+    assert (data.parameters, data.optimizer) == (one.parameters // 4, one.optimizer // 4)
+    assert (data.gathered, data.activations) == (one.parameters, one.activations)
+    assert tensor.peak < data.peak < one.peak
+    twice = memory_per_rank(PRESET, micro_batch=8, precision="bf16", accumulation=2)
+    assert one.peak < twice.peak <= one.peak + one.gradients
+
+
+def test_a_small_batch_peaks_at_the_end_of_the_backward_pass() -> None:
+    """All four float32 numbers of each parameter are there then: 16 bytes each, and little else."""
+    memory = memory_per_rank(ModelConfig.preset("1.5B"), micro_batch=1, activation_checkpointing="full")
+    state = memory.parameters + memory.gradients + memory.optimizer
+    assert state < memory.peak < 1.1 * state
+
+
+def test_the_largest_micro_batch_is_the_last_that_fits() -> None:
+    limit = 23 * GIB
+    largest = largest_micro_batch(PRESET, limit, precision="bf16")
+    peaks = [memory_per_rank(PRESET, micro_batch=size, precision="bf16").peak for size in (largest, largest + 1)]
+    assert peaks[0] <= limit < peaks[1]
+    assert largest_micro_batch(PRESET, GIB) == 0
+
+
+def test_a_line_says_it_before_a_run() -> None:
+    """Pitfall 34: what the run will need, in one line that training can print first."""
+    line = size_line(PRESET, memory_per_rank(PRESET, micro_batch=8, precision="bf16"))
+    assert "354,871,296 parameters" in line
+    assert "5.29 GiB of it for parameters, gradients and optimizer" in line
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def report(capsys: pytest.CaptureFixture[str], words: str) -> dict[str, Any]:
+    assert main(["estimate", *words.split(), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_the_command_needs_no_torch() -> None:
+    script = (
+        "import sys; from gpt2_train.cli import main; code = main(['estimate', '--model', '345M']); "
+        "assert 'torch' not in sys.modules; sys.exit(code)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "354,871,296 parameters" in done.stdout
+    assert "2.431 GFLOP a token" in done.stdout
+
+
+def test_the_time_of_a_run_follows_from_its_tokens(capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(capsys, "--model 345M --data-parallel 2 --micro-batch-size 4 --tokens 8_192_000 --tflops 50")
+    assert (found["tokens_per_step"], found["steps"]) == (8192, 1000)
+    assert found["seconds"] == pytest.approx(8_192_000 * 2.431e9 / 100e12, rel=1e-3)
+
+
+def test_whether_it_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert report(capsys, "--model 345M --memory 24")["fits"] is True
+    found = report(capsys, "--model 1.5B --memory 24")
+    assert (found["fits"], found["largest_micro_batch_size"]) == (False, 0)
+    assert main(["estimate", "--model", "1.5B", "--memory", "24"]) == 0
+    assert "it does not fit" in capsys.readouterr().out
+
+
+def test_it_reads_the_file_of_a_training_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = tmp_path / "run.toml"
+    config.write_text(
+        '[train]\nmodel = "345M"\ndata = ["x"]\nlr = 1e-4\nglobal_batch_size = 24\ntokens = 1000000\n'
+        'precision = "fp16"\nactivation_checkpointing = "full"\n[evaluate]\npart = "valid"\n'
+    )
+    found = report(capsys, f"--config {config} --data-parallel 2")
+    assert (found["parameters"], found["precision"]) == (354_871_296, "fp16")
+    assert (found["micro_batch_size"], found["accumulation"], found["tokens_per_step"]) == (6, 2, 24 * 1024)
+    assert found["activation_checkpointing"] == "full"
+    other = report(capsys, f"--config {config} --layers 2 --hidden 64 --heads 4")
+    assert other["model"]["layers"] == 2
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        ("--tensor-parallel 3", "--tensor-parallel 3 does not divide the model's heads (16)"),
+        ("--tensor-parallel 0", "--tensor-parallel is 0: it should be at least 1"),
+        ("--memory -1", "--memory is -1.0: it should be above 0"),
+        ("--tflops nan", "--tflops is nan"),
+        ("--global-batch-size 7 --data-parallel 2", "--global-batch-size 7 is no multiple of"),
+        ("--global-batch-size 8 --micro-batch-size 3", "--global-batch-size 8 is no multiple of"),
+        ("--sequence-length 0", "sequence_length is 0"),
+        ("--layers 3", "--model already sets"),
+    ],
+)
+def test_what_cannot_be_is_said_in_a_sentence(words: str, sentence: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["estimate", "--model", "345M", *words.split()]) == 2
+    err = capsys.readouterr().err
+    assert sentence in err
+    assert err.count("\n") == 1
+
+
+def test_settings_are_checked_where_they_are_made() -> None:
+    with pytest.raises(Gpt2UsageError, match="--hidden and --heads missing"):
+        EstimateSettings(layers=2)

@@ -1,0 +1,556 @@
+"""`gpt2 generate`: the choice of tokens, the cache, batches, and the command as a user meets it."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import pty
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
+
+from gpt2_train import generate
+from gpt2_train.cli import main
+from gpt2_train.errors import Gpt2Error
+from gpt2_train.generate import Author, GenerateSettings, Row, TextStream, batches, prompts_of_lines
+from gpt2_train.model import GPT2
+from gpt2_train.sampling import POSITIONS_AT_ONCE, Sampling, Window, choose_tokens, continue_tokens
+
+GREEDY = Sampling(temperature=0)
+
+
+@pytest.fixture(scope="module")
+def model() -> GPT2:
+    return random_model()
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("run"), random_model())
+
+
+@pytest.fixture(scope="module")
+def run_of_letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Writes a, b and c at random, and nothing else."""
+    return save(tmp_path_factory.mktemp("letters"), constant_model({97: 0.0, 98: 0.0, 99: 0.0}, others=-60.0))
+
+
+def write_ids(model: GPT2, prompts: list[list[int]], tokens: int, sampling: Sampling = GREEDY, **more: Any) -> list:
+    """The ids that follow each prompt, with the random numbers of seed 5 for each."""
+    randoms = [np.random.default_rng([5, *prompt]) for prompt in prompts]
+    options = {"vocabulary_size": 257, "end": None} | more
+    steps = continue_tokens(model, prompts, randoms, tokens=tokens, sampling=sampling, **options)
+    found: list[list[int]] = [[] for _ in prompts]
+    for step in steps:
+        for row, token in enumerate(step):
+            if token is not None:
+                found[row].append(token)
+    return found
+
+
+@torch.no_grad()
+def naive_greedy(model: GPT2, prompt: list[int], tokens: int) -> list[int]:
+    """The likeliest token, by a full pass over the window for each."""
+    limit = model.config.sequence_length
+    ids, begin = list(prompt[-limit:]), 0
+    for _ in range(tokens):
+        if len(ids) - begin > limit:
+            begin = len(ids) - max(1, limit // 2)
+        ids.append(int(model(torch.tensor([ids[begin:]]))[0, -1, :257].argmax()))
+    return ids[len(prompt[-limit:]) :]
+
+
+# --- the choice of a token -------------------------------------------------------------------------------------------
+
+LOGITS = torch.tensor([1.0, 3.0, -torch.inf, 2.0, 0.0])
+SHARES = torch.tensor([1.0, 3.0, -torch.inf, 2.0, 0.0]).double().softmax(0).numpy()
+
+
+def shares_of(sampling: Sampling, rows: int = 20_000) -> np.ndarray:
+    """The share of each token among choices at evenly spaced numbers: exact to one in `rows`."""
+    uniform = (torch.arange(rows, dtype=torch.float64) + 0.5) / rows
+    chosen = choose_tokens(LOGITS.expand(rows, -1), uniform, sampling)
+    return np.bincount(chosen.numpy(), minlength=5) / rows
+
+
+def test_plain_sampling_follows_the_softmax() -> None:
+    np.testing.assert_allclose(shares_of(Sampling()), SHARES, atol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 2.0])
+def test_temperature_divides_the_logits(temperature: float) -> None:
+    expected = (LOGITS.double() / temperature).softmax(0).numpy()
+    np.testing.assert_allclose(shares_of(Sampling(temperature)), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1e-30])
+def test_no_temperature_takes_the_likeliest(temperature: float) -> None:
+    assert shares_of(Sampling(temperature), 100).tolist() == [0, 1, 0, 0, 0]
+
+
+def test_top_k_keeps_the_likeliest_in_their_proportion() -> None:
+    expected = np.where([False, True, False, True, False], SHARES, 0)
+    np.testing.assert_allclose(shares_of(Sampling(top_k=2)), expected / expected.sum(), atol=1e-4)
+    np.testing.assert_allclose(shares_of(Sampling(top_k=99)), SHARES, atol=1e-4)
+
+
+def test_top_p_keeps_the_fewest_that_reach_it() -> None:
+    """Shares are .644, .237, .087, .032: up to .644 one is enough, for .65 it takes two."""
+    kept = {0.3: 1, 0.64: 1, 0.65: 2, 0.88: 2, 0.9: 3, 0.97: 4}
+    for top_p, number in kept.items():
+        expected = np.where(np.sort(SHARES)[-number] <= SHARES, SHARES, 0)
+        np.testing.assert_allclose(shares_of(Sampling(top_p=top_p)), expected / expected.sum(), atol=1e-4)
+
+
+def test_top_p_counts_what_top_k_left() -> None:
+    """Of the two likeliest the first has .73: .7 is reached by it alone, though it has .644 of all."""
+    assert shares_of(Sampling(top_k=2, top_p=0.7), 1000).tolist() == [0, 1, 0, 0, 0]
+
+
+@pytest.mark.parametrize("sampling", [Sampling(), Sampling(top_k=3), Sampling(top_p=0.99), Sampling(1e-3)])
+def test_the_extreme_random_numbers_choose_possible_tokens(sampling: Sampling) -> None:
+    uniform = torch.tensor([0.0, 1 - 2.0**-53], dtype=torch.float64)
+    logits = torch.tensor([[-torch.inf, 1.0, 0.5, -torch.inf]]).expand(2, -1)
+    assert set(choose_tokens(logits, uniform, sampling).tolist()) <= {1, 2}
+
+
+# --- continuing sequences --------------------------------------------------------------------------------------------
+
+
+def test_greedy_with_the_cache_is_the_likeliest_token_of_full_passes(model: GPT2) -> None:
+    """Pitfall 32: there is a greedy mode."""
+    for prompt in ([1], [5, 6, 7], list(range(40, 50))):
+        found = write_ids(model, [prompt], 6)[0]
+        assert found == naive_greedy(model, prompt, 6)
+    assert len(set(found)) > 1
+
+
+def test_writing_goes_on_past_the_sequence_length(model: GPT2) -> None:
+    """Pitfall 32: positions never run past the model's; the last half of them becomes the past."""
+    for prompt in ([1], list(range(16)), list(range(100))):
+        assert write_ids(model, [prompt], 45)[0] == naive_greedy(model, prompt, 45)
+
+
+def test_a_model_of_one_position_writes_too() -> None:
+    model = random_model(BYTES.__class__(**{**BYTES.as_table(), "sequence_length": 1}))
+    assert write_ids(model, [[3, 4]], 5)[0] == naive_greedy(model, [3, 4], 5)
+
+
+def test_a_long_prompt_is_fed_in_pieces_with_the_same_result() -> None:
+    config = BYTES.__class__(**{**BYTES.as_table(), "sequence_length": POSITIONS_AT_ONCE})
+    model = random_model(config)
+    tokens = torch.randint(0, 257, (3, 900), generator=torch.Generator().manual_seed(2))
+    with torch.no_grad():
+        whole = model(tokens)[:, -1]
+    torch.testing.assert_close(Window(model, 3, 900).feed(tokens.tolist()), whole, atol=1e-4, rtol=1e-4)
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.9, top_k=20), Sampling(top_p=0.9)])
+def test_a_sequence_does_not_depend_on_its_neighbours(model: GPT2, sampling: Sampling) -> None:
+    """Pitfall 32: prompts of different length share a batch, none is padded, and a long one keeps nobody waiting."""
+    prompts = [[1, 2, 3], [9] * 14, [7], [4, 4, 4, 4, 4], list(range(30))]
+    together = write_ids(model, prompts, 20, sampling)
+    alone = [write_ids(model, [prompt], 20, sampling)[0] for prompt in prompts]
+    assert together == alone
+    assert all(len(found) == 20 for found in together)
+
+
+def test_padding_is_never_written() -> None:
+    """Pitfall 32: ids behind the vocabulary have no text; here they have nearly all of the probability."""
+    model = constant_model(dict.fromkeys(range(257, 384), 20.0), others=0.0)
+    for sampling in (GREEDY, Sampling(), Sampling(top_k=5), Sampling(top_p=0.5)):
+        assert max(write_ids(model, [[1], [2, 3]], 40, sampling)[1]) < 257
+
+
+def test_only_a_chosen_end_of_text_ends_a_sequence() -> None:
+    """Pitfall 32: end-of-text in the prompt is not taken for padding, nor for the end."""
+    letters = constant_model({97: 30.0})
+    assert write_ids(letters, [[END], [END, END, 5]], 9, end=END) == [[97] * 9] * 2
+    ending = constant_model({END: 30.0, 97: 20.0})
+    assert write_ids(ending, [[1], [2]], 9, end=END) == [[END]] * 2
+    assert write_ids(ending, [[1]], 4, end=END, ignore_end=True) == [[97] * 4]
+
+
+def test_one_sequence_goes_on_when_another_ends() -> None:
+    model = constant_model({END: 0.0, 97: 1.0}, others=-60.0)
+    found = write_ids(model, [[number] for number in range(20)], 6, Sampling(), end=END)
+    assert {len(ids) for ids in found} == {1, 2, 3, 4, 5, 6}
+    for ids in found:
+        assert END not in ids[:-1]
+        assert ids[-1] == END or len(ids) == 6
+
+
+def test_output_that_is_not_finite_is_an_error(model: GPT2) -> None:
+    broken = random_model()
+    with torch.no_grad():
+        broken.final_norm.bias[3] = torch.nan
+    with pytest.raises(Gpt2Error, match="not finite"):
+        write_ids(broken, [[1]], 3)
+
+
+def test_only_prompts_of_about_a_length_share_a_batch() -> None:
+    rows = [Row("", 0, [0] * length) for length in (1, 5, 33, 34, 35, 90, 91)]
+    found = [[len(row.ids) for row in batch] for batch in batches(rows, 2)]
+    assert found == [[1, 5], [33, 34], [35], [90, 91]]
+
+
+# --- text ------------------------------------------------------------------------------------------------------------
+
+
+def test_a_character_is_shown_once_it_is_whole() -> None:
+    """Each token is one byte here; what is shown is valid text at every moment, and in the end all of it."""
+    text = "é€😀 a"
+    stream = TextStream(byte_tokenizer())
+    pieces = [stream.add(byte) for byte in text.encode()]
+    assert pieces == ["", "é", "", "", "€", "", "", "", "😀", " ", "a"]
+    assert stream.close() == ""
+
+
+def test_half_a_character_at_the_end_is_marked() -> None:
+    stream, tokenizer = TextStream(byte_tokenizer()), byte_tokenizer()
+    ids = [97, 0xE2, 0x82]
+    assert "".join(map(stream.add, ids)) + stream.close() == tokenizer.decode(ids) == "a\ufffd"
+
+
+def test_prompts_come_one_a_line() -> None:
+    data = "\ufeffOne \r\n\n  two\n\nstop\n<|endoftext|>".encode()
+    assert prompts_of_lines(data, "x") == ["One ", "  two", "stop", "<|endoftext|>"]
+    data = b'"a\\nb"\n{"prompt": "c", "id": 3}\n"\\ud83d"\n'
+    assert prompts_of_lines(data, "x", as_json=True)[:2] == ["a\nb", "c"]
+    assert "\ufffd" in prompts_of_lines(data, "x", as_json=True)[2]
+
+
+@pytest.mark.parametrize(
+    ("data", "as_json", "sentence"),
+    [
+        (b"good\nb\xffd", False, "x, line 2, is not valid UTF-8"),
+        (b'"good"\n{"prompt": ', True, "x, line 2, is not valid JSON"),
+        (b'{"text": "a"}', True, "x, line 1, should be a JSON text"),
+    ],
+)
+def test_a_line_that_is_no_prompt_is_named(data: bytes, as_json: bool, sentence: str) -> None:
+    with pytest.raises(Gpt2Error, match=sentence):
+        prompts_of_lines(data, "x", as_json=as_json)
+
+
+# --- the command -----------------------------------------------------------------------------------------------------
+
+
+def report(capsys: pytest.CaptureFixture[str], *flags: object) -> dict[str, Any]:
+    assert main(["generate", *map(str, flags), "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_json_holds_every_sample(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    found = report(
+        capsys, "--checkpoint", run_folder, "--prompt", "ab", "a much longer prompt", "--samples", 2, "--tokens", 9
+    )
+    assert [(sample["prompt"], sample["sample"]) for sample in found["samples"]] == [
+        ("ab", 0), ("ab", 1), ("a much longer prompt", 0), ("a much longer prompt", 1),
+    ]  # fmt: skip
+    for sample in found["samples"]:
+        assert sample["finished"] == "length" or sample["tokens"] <= 9
+    assert found["tokens"] == sum(sample["tokens"] for sample in found["samples"])
+    assert (found["step"], Path(found["checkpoint"])) == (7, run_folder / "checkpoints" / "step-0000007")
+    assert found["tokens_per_second"] > 0
+
+
+def test_the_same_seed_gives_the_same_text_alone_or_among_others(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    base = ["--checkpoint", run_folder, "--tokens", 30, "--ignore-end"]
+
+    def texts(*flags: object) -> dict[tuple[str, int], str]:
+        found = report(capsys, *base, *flags)["samples"]
+        return {(sample["prompt"], sample["sample"]): sample["text"] for sample in found}
+
+    many = texts("--prompt", "ab", "xyz", "--samples", 3)
+    assert len(set(many.values())) == 6
+    assert texts("--prompt", "xyz", "--samples", 3, "--batch-size", 1).items() <= many.items()
+    assert texts("--prompt", "xyz", "xyz", "xyz", "ab").items() <= many.items()
+    other = texts("--prompt", "ab", "xyz", "--samples", 3, "--seed", 5)
+    assert not set(other.values()) & set(many.values())
+
+
+def test_text_output_is_prompt_and_continuation(run_of_letters: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["generate", "--checkpoint", str(run_of_letters), "--tokens", "4"]
+    assert main([*base, "--prompt", "Q: "]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("Q: ")
+    assert len(out) == len("Q: abca\n")
+    assert set(out[3:-1]) <= set("abc")
+    assert main([*base, "--prompt", "x", "y"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0], lines[2]) == ("--- 1 of 2 ---", "--- 2 of 2 ---")
+    assert (lines[1][0], lines[3][0]) == ("x", "y")
+
+
+def test_an_empty_prompt_begins_a_document(run_of_letters: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Pitfall 32: the <|endoftext|> that it begins with ends nothing."""
+    found = report(capsys, "--checkpoint", run_of_letters, "--prompt", "", "--tokens", 12)["samples"][0]
+    assert (found["prompt"], found["tokens"], found["finished"]) == ("", 12, "length")
+    assert set(found["text"]) <= set("abc")
+
+
+def test_the_end_of_a_text_is_not_part_of_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    save(tmp_path, constant_model({END: 0.0, 97: 2.0}, others=-60.0))
+    found = report(capsys, "--checkpoint", tmp_path, "--prompt", "x", "--samples", 30, "--tokens", 9)["samples"]
+    assert Counter(sample["finished"] for sample in found).keys() == {"end_of_text", "length"}
+    for sample in found:
+        expected = sample["tokens"] - (sample["finished"] == "end_of_text")
+        assert sample["text"] == "a" * expected
+
+
+def test_prompts_come_from_a_file_and_from_a_pipe(
+    run_of_letters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = ["--checkpoint", run_of_letters, "--tokens", 1]
+    (tmp_path / "prompts.txt").write_text("one\ntwo\n")
+    (tmp_path / "prompts.jsonl").write_text('{"prompt": "three\\nlines\\n"}\n"four"\n')
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"five\nstop\nsix")))
+    given = [
+        ["--prompt", "zero", "--prompts", tmp_path / "prompts.txt"],
+        ["--prompts", tmp_path / "prompts.jsonl"],
+        [],
+    ]
+    found = [[sample["prompt"] for sample in report(capsys, *base, *flags)["samples"]] for flags in given]
+    assert found == [["zero", "one", "two"], ["three\nlines\n", "four"], ["five", "stop", "six"]]
+
+
+def test_settings_come_from_a_file_and_flags_win(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    config = tmp_path / "x.toml"
+    config.write_text('[generate]\nprompt = ["ab"]\ntokens = 5\ntemperature = 0.5\ntop_k = 3\nignore_end = true\n')
+    base = ["--checkpoint", run_folder, "--config", config]
+    assert report(capsys, *base)["tokens"] == 5
+    assert report(capsys, *base, "--tokens", 6)["tokens"] == 6
+    likeliest = report(capsys, *base, "--greedy")["samples"][0]["text"]
+    ids = write_ids(random_model(), [list(b"ab")], 5, end=END, ignore_end=True)[0]
+    assert likeliest == byte_tokenizer().decode(ids)
+    assert report(capsys, *base, "--temperature", 0)["samples"][0]["text"] == likeliest
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--tokens", "0"], "--tokens is 0: it should be at least 1"),
+        (["--samples", "0"], "--samples is 0"),
+        (["--top-k", "-1"], "--top-k is -1"),
+        (["--top-p", "0"], "--top-p is 0.0: it should be above 0 and at most 1"),
+        (["--top-p", "1.5"], "--top-p is 1.5"),
+        (["--temperature", "-1"], "--temperature is -1.0"),
+        (["--temperature", "nan"], "--temperature is nan"),
+        (["--batch-size", "0"], "--batch-size is 0"),
+        (["--seed", "-1"], "--seed is -1"),
+        (["--greedy", "--top-k", "5"], "leave out --temperature, --top-k and --top-p"),
+        (["--greedy", "--samples", "2"], "would all be the same"),
+        (["--prompts", "/nonexistent/x"], "can't read the prompts /nonexistent/x"),
+        (["--device", "cuda"], "--device cuda"),
+    ],
+)
+def test_what_cannot_be_done_is_said_in_a_sentence(
+    flags: list[str], sentence: str, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    if "cuda" in flags and torch.cuda.is_available():
+        flags, sentence = ["--device", "mps"], "--device mps"
+    prompt = [] if "--prompts" in flags else ["--prompt", "x"]
+    assert main(["generate", "--checkpoint", str(run_folder), *prompt, *flags]) == 2
+    out, err = capsys.readouterr()
+    assert sentence in err
+    assert (out, err.count("\n")) == ("", 1)
+
+
+def test_no_prompt_at_all_is_said(
+    run_folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"\n \n")))
+    assert main(["generate", "--checkpoint", str(run_folder)]) == 2
+    assert "no prompts" in capsys.readouterr().err
+
+
+def test_a_prompt_that_the_vocabulary_lacks_is_said(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    config = BYTES.__class__(**{**BYTES.as_table(), "vocabulary_size": 128})
+    save(tmp_path, random_model(config))
+    assert main(["generate", "--checkpoint", str(tmp_path), "--prompt", "ab é"]) == 2
+    assert "the token id 195, but the model's vocabulary has 128 ids" in capsys.readouterr().err
+    assert main(["generate", "--checkpoint", str(tmp_path), "--prompt", ""]) == 2
+    assert "an empty prompt begins with <|endoftext|>" in capsys.readouterr().err
+
+
+def broken_checkpoints(good: Path, folder: Path) -> Iterator[tuple[Path, str]]:
+    """A checkpoint that is missing, none at all, cut off, changed, half gone, or without its tokenizer."""
+    yield folder / "missing", "no checkpoint"
+    (folder / "empty").mkdir()
+    yield folder / "empty", "holds no checkpoint"
+    tensors = next((good / "checkpoints" / "step-0000007").glob("__*")).name
+    for name in ("truncated", "changed", "partial", "foreign", "textless"):
+        step = shutil.copytree(good, folder / name) / "checkpoints" / "step-0000007"
+        data = bytearray((step / tensors).read_bytes())
+        if name == "truncated":
+            (step / tensors).write_bytes(data[:-100])
+        elif name == "changed":
+            data[len(data) // 2] ^= 1
+            (step / tensors).write_bytes(data)
+        elif name == "partial":
+            (step / tensors).unlink()
+        elif name == "foreign":
+            (step / "checkpoint.json").write_text('{"architecture": "llama"}')
+        else:
+            shutil.rmtree(step / "tokenizer")
+        yield folder / name, "tokenizer" if name == "textless" else "is damaged"
+
+
+def test_without_its_weights_nothing_is_written(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pitfall 29: a missing or broken checkpoint is an error, never a warning before text from random weights."""
+    for folder, sentence in broken_checkpoints(run_folder, tmp_path):
+        assert main(["generate", "--checkpoint", str(folder), "--prompt", "x"]) == 2, folder
+        out, err = capsys.readouterr()
+        assert sentence in err, folder
+        assert (out, err.count("\n")) == ("", 1), folder
+    assert main(["generate", "--prompt", "x"]) == 2
+    assert "no --checkpoint" in capsys.readouterr().err
+
+
+def test_the_padded_vocabulary_of_training_loads(run_folder: Path) -> None:
+    """Pitfall 30: the embedding has 384 rows for 257 ids, in the checkpoint as in the model that writes."""
+    author = Author(GenerateSettings(checkpoint=str(run_folder), device="cpu"))
+    assert author.model.token_embedding.weight.shape == (384, 32)
+    assert author.vocabulary_size == 257
+
+
+# --- the prompt loop -------------------------------------------------------------------------------------------------
+
+
+class Terminal:
+    """A command on a terminal of its own."""
+
+    def __init__(self, *words: str) -> None:
+        self._screen, inside = pty.openpty()
+        environment = {**os.environ, "TERM": "dumb", "OMP_NUM_THREADS": "1"}
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gpt2_train", "generate", *words],
+            stdin=inside, stdout=inside, stderr=inside, start_new_session=True, env=environment,
+            preexec_fn=self._take_terminal,
+        )  # fmt: skip
+        os.close(inside)
+        self.shown = ""
+
+    @staticmethod
+    def _take_terminal() -> None:
+        """Make the terminal the process's own, so that the Ctrl-C typed into it arrives as a signal."""
+        import fcntl
+        import termios
+
+        fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+
+    def until(self, sign: str, patience: float = 120.0) -> str:
+        """Read the screen until `sign` comes; returns what was new."""
+        deadline, before = time.monotonic() + patience, len(self.shown)
+        while sign not in self.shown[before:]:
+            ready, _, _ = select.select([self._screen], [], [], max(0.0, deadline - time.monotonic()))
+            assert ready, f"{sign!r} never came: {self.shown}"
+            try:
+                self.shown += os.read(self._screen, 4096).decode()
+            except OSError:
+                raise AssertionError(f"the program ended before {sign!r}: {self.shown}") from None
+        return self.shown[before:]
+
+    def type(self, text: str) -> None:
+        os.write(self._screen, text.encode())
+
+    def ends(self) -> int:
+        """The exit code, once the program has ended."""
+        try:
+            while os.read(self._screen, 4096):
+                pass
+        except OSError:
+            pass  # So Linux tells the end of a terminal.
+        os.close(self._screen)
+        return self.process.wait(timeout=60)
+
+
+@pytest.fixture
+def terminal(run_of_letters: Path) -> Iterator[Any]:
+    opened: list[Terminal] = []
+
+    def start(*flags: str) -> Terminal:
+        opened.append(Terminal("--checkpoint", str(run_of_letters), "--device", "cpu", *flags))
+        return opened[-1]
+
+    yield start
+    for one in opened:
+        if one.process.poll() is None:
+            one.process.send_signal(signal.SIGKILL)
+            one.process.wait()
+
+
+def test_the_loop_streams_and_stop_on_a_line_of_its_own_ends_it(terminal: Any) -> None:
+    """Pitfall 32: "stop" inside a prompt is text; Ctrl-C ends the text that is being written, not the program."""
+    loop = terminal("--tokens", "100000000")
+    loop.until("> ")
+    loop.type("please stop here\n")
+    loop.until("please stop here\r\nplease stop here")
+    loop.until("a")
+    loop.type("\x03")
+    loop.until("(ended here")
+    loop.until("> ")
+    loop.type(" stop \n")
+    assert loop.ends() == 0
+
+
+def test_the_end_of_input_ends_the_loop(terminal: Any) -> None:
+    loop = terminal("--tokens", "6")
+    loop.until("> ")
+    loop.type("unstoppable\n")
+    shown = loop.until("\r\n\r\n> ")
+    assert len(shown.split("unstoppable")[-1].split("\r\n")[0]) == 6
+    loop.type("\x04")
+    assert loop.ends() == 0
+
+
+def test_the_loop_survives_what_it_cannot_write(
+    run_of_letters: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An interrupted text, an empty prompt, the same prompt twice; then Ctrl-C at the prompt leaves."""
+    answers: list[Any] = ["one", "", "two", "two", KeyboardInterrupt()]
+
+    def answer(_: str) -> str:
+        following = answers.pop(0)
+        if isinstance(following, BaseException):
+            raise following
+        return str(following)
+
+    monkeypatch.setattr("builtins.input", answer)
+    author = Author(GenerateSettings(checkpoint=str(run_of_letters), tokens=30, device="cpu"))
+    write, calls = author.write, []
+
+    def interrupted_once(*arguments: Any, **options: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        return write(*arguments, **options)
+
+    monkeypatch.setattr(author, "write", interrupted_once)
+    generate.prompt_loop(author)
+    lines = capsys.readouterr().out.splitlines()
+    assert (lines[0], lines[1]) == ("one", "(ended here; Ctrl-C at the prompt leaves)")
+    texts = [line for line in lines[2:] if line]
+    assert [len(text) for text in texts] == [30, 33, 33]
+    assert texts[1][:3] == texts[2][:3] == "two"
+    assert texts[1] != texts[2]
