@@ -60,7 +60,7 @@ def naive_loss(tokens: list[int], config: ModelConfig = BYTES) -> float:
 
 
 def report(capsys: pytest.CaptureFixture[str], *flags: object) -> dict[str, Any]:
-    assert main(["evaluate", *map(str, flags), "--device", "cpu", "--json"]) == 0
+    assert main(["evaluate", *map(str, flags), "--device", "cpu", "--threads", "1", "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
@@ -225,6 +225,7 @@ def test_a_copy_of_the_data_is_the_same_data(tmp_path: Path, data: str, capsys: 
         (["--part", "test", "--split", "90,10"], "the test part of {data} holds 0 tokens (20 documents, split 90,10)"),
         (["--split", "a,b"], "--split 'a,b' should be"),
         (["--batch-size", "0"], "--batch-size is 0"),
+        (["--threads", "0"], "--threads is 0"),
         (["--max-tokens", "0"], "--max-tokens is 0"),
         (["--data", "/nonexistent/x"], "no token file /nonexistent/x"),
         (["--data", ""], "no --data"),

@@ -355,6 +355,7 @@ def test_settings_come_from_a_file_and_flags_win(
         (["--temperature", "-1"], "--temperature is -1.0"),
         (["--temperature", "nan"], "--temperature is nan"),
         (["--batch-size", "0"], "--batch-size is 0"),
+        (["--threads", "0"], "--threads is 0"),
         (["--seed", "-1"], "--seed is -1"),
         (["--greedy", "--top-k", "5"], "leave out --temperature, --top-k and --top-p"),
         (["--greedy", "--samples", "2"], "would all be the same"),

@@ -36,6 +36,9 @@ example:
 
 HELD_OUT = ("valid", "test")
 
+TOKENS_AT_ONCE = {"cpu": 1024}
+"""Tokens scored at once, 8,192 on other devices: the logits of 1,024 take 200 MB for GPT-2's vocabulary."""
+
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateSettings:
@@ -54,14 +57,17 @@ class EvaluateSettings:
         metavar="A,B,C",
     )
     max_tokens: int | None = setting(None, "score only this many tokens, from the beginning of the part")
-    batch_size: int | None = setting(None, "windows scored at once; 8, or 2 on CPU, without it")
+    batch_size: int | None = setting(
+        None, "windows scored at once; as many as make 8,192 tokens, or 1,024 on CPU, without it"
+    )
     precision: Literal["fp32", "bf16", "fp16"] | None = setting(
         None, "arithmetic of matrix products: bf16 on GPUs that have it, else fp32"
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
+    threads: int | None = setting(None, "CPU threads; as many as cores without it")
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "batch_size"):
+        for name in ("max_tokens", "batch_size", "threads"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least 1.")
@@ -131,6 +137,8 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
 
     Raises Gpt2UsageError if checkpoint or data are missing, damaged or don't belong together, or the part is empty.
     """
+    import torch
+
     from gpt2_train.checkpoint import load_model, load_tokenizer, read_info
     from gpt2_train.data import Corpus
     from gpt2_train.scoring import count_documents, count_tokens, part_pieces, part_range, text_bytes, unigram_loss
@@ -166,7 +174,9 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
     tokenizer: Tokenizer | None = load_tokenizer(info.folder) if info.tokenizer else None
     model, _, info = load_model(info.folder, device)
     precision = settings.precision or default_precision(device)
-    batch = settings.batch_size or (2 if device.type == "cpu" else 8)
+    batch = settings.batch_size or max(1, TOKENS_AT_ONCE.get(device.type, 8192) // info.config.sequence_length)
+    if settings.threads is not None:
+        torch.set_num_threads(settings.threads)
     started = time.monotonic()
     loss = mean_loss(model, corpus, part, tokens=tokens, batch=batch, precision=precision)
     seconds = time.monotonic() - started
