@@ -1,6 +1,7 @@
 """What a user meets when a command fails: one sentence on standard error, the right exit code, no traceback."""
 
 import errno
+import os
 import subprocess
 import sys
 
@@ -55,7 +56,11 @@ def test_success_is_silent_and_zero(capsys):
 def test_a_reader_that_goes_away_makes_no_noise():
     """`webtext inspect ... | head -1`."""
     script = "import sys, command_kit; sys.exit(command_kit.run_command('bake', lambda: print('x' * 9)))"
-    process = subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    # What is printed has to wait in a buffer, as it does for users.
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(
+        [sys.executable, "-c", script], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment
+    )
     process.stdout.close()
     with process:
         assert process.stderr.read() == b""

@@ -1,5 +1,6 @@
 """Helpers for shards and commands. `support/` holds the stages of the tests, where worker processes can import them."""
 
+import contextlib
 import json
 import os
 import signal
@@ -201,6 +202,6 @@ def start(gate) -> Iterator[Callable[..., Running]]:
 
     yield run
     for running in started:
-        if running.process.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
             os.killpg(running.process.pid, signal.SIGKILL)
         running.process.communicate()

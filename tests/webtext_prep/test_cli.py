@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -61,7 +62,8 @@ def test_an_error_leaves_standard_output_empty_even_with_json(webtext, tmp_path)
 
 def test_a_reader_that_goes_away_makes_no_traceback(pages, tmp_path):
     arguments = [WEBTEXT, "inspect", pages]
-    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    process = subprocess.Popen(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=environment)
     process.stdout.close()
     with process:
         assert process.stderr.read() == b""

@@ -410,14 +410,12 @@ def test_a_worker_killed_for_want_of_memory_is_one_sentence(
     assert contents(tmp_path / "output") == uninterrupted[1]
 
 
-def test_a_second_command_on_the_same_folder_waits_its_turn(
-    uninterrupted, command, start, webtext, gate, contents, tmp_path
-):
+def test_a_second_command_on_the_same_folder_waits_its_turn(uninterrupted, command, start, gate, contents, tmp_path):
     gate.close()
     running = start(*command(2), "--json")
     running.wait_until(lambda: len(running.at_the_gate()) == 2, "the gate")
     for options in ([], ["--restart"]):
-        second = webtext(*command(1), *options)
+        second = start(*command(1), *options).end()
         assert second.code == 2
         assert f"another webtext command is at work on {tmp_path / 'output'}: wait for it" in second.sentence
     gate.open()
