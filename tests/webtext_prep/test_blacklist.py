@@ -92,6 +92,15 @@ def test_own_lists_replace_the_shipped_ones(tmp_path, capsys):
     assert kept(tmp_path / "out") == ["http://youtube.com/1", "http://b.org/x.pdf"]
 
 
+def test_a_changed_list_of_rules_is_applied_anew(tmp_path, capsys):
+    urls = write(tmp_path / "urls.txt", "http://a.org/1", "http://b.org/1")
+    arguments = ("--input", urls, "--output", tmp_path / "out", "--blocked-domains", tmp_path / "domains.txt")
+    write(tmp_path / "domains.txt", "c.org")
+    assert run(capsys, *arguments)["out"] == 2
+    write(tmp_path / "domains.txt", "c.org", "a.org")
+    assert run(capsys, *arguments)["dropped"] == {"blocked_domain": 1}
+
+
 def test_a_missing_list_is_named(tmp_path, capsys):
     urls = write(tmp_path / "urls.txt", "http://a.org/")
     code = main(["blacklist", "--input", str(urls), "--output", str(tmp_path / "o"), "--blocked-domains", "absent.txt"])

@@ -140,10 +140,10 @@ def find_inputs(
             raise InputError(f"no file or folder {given}: check the path.")
     if not found:
         raise InputError(f"no input: give {kinds} with --input.")
-    folders = {folder: folder.resolve() for folder in {path.parent for path in found}}
+    resolved = {parent: parent.resolve() for parent in {path.parent for path in found}}
     places: dict[tuple[Path, str], Path] = {}
     for path in found:
-        places.setdefault((folders[path.parent], path.name), path)
+        places.setdefault((resolved[path.parent], path.name), path)
     return list(places.values())
 
 

@@ -294,6 +294,7 @@ class Job:
                 self.stage.name,
                 self.stage.version,
                 self._settings(),
+                [fingerprint(path) for path in self.stage.setting_files()],
                 phase,
                 [fingerprint(path) for path in task.inputs],
                 [output.name for output in task.outputs],
@@ -302,9 +303,8 @@ class Job:
         )
 
     def _whole_key(self) -> str:
-        return _digest(
-            [self.stage.name, self.stage.version, self._settings(), [fingerprint(path) for path in self.inputs]]
-        )
+        files = [*self.stage.setting_files(), *self.inputs]
+        return _digest([self.stage.name, self.stage.version, self._settings(), [fingerprint(path) for path in files]])
 
     @staticmethod
     def _marked_result(marks: Path, task: Task, key: str) -> Any:

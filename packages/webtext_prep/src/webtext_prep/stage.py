@@ -88,6 +88,10 @@ class Stage(abc.ABC):
     def run(self, job: Job) -> Outcome:
         """Do the work with `job.map`, and account for every document."""
 
+    def setting_files(self) -> list[Path]:
+        """Files that settings name (lists of rules, a vocabulary): when one changes, the work is done anew."""
+        return []
+
     def wants_another_run(self, job: Job) -> bool:
         """Whether a finished output should be gone over again (a download that may pass now)."""
         return False

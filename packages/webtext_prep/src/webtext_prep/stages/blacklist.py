@@ -52,12 +52,6 @@ def read_rules(path: str, shipped: str) -> frozenset[str]:
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
-@functools.lru_cache(maxsize=8)
-def _rules(domains: str, extensions: str) -> tuple[frozenset[str], frozenset[str]]:
-    blocked = read_rules(extensions, "blocked_extensions.txt")
-    return read_rules(domains, "blocked_domains.txt"), frozenset(rule.lstrip(".") for rule in blocked)
-
-
 def is_blocked_site(host: str, rules: frozenset[str]) -> bool:
     """Whether the registered name of `host` is in `rules`, alone (under any suffix) or with its suffix."""
     name, domain = registered_name(host)
@@ -117,16 +111,27 @@ class Blacklist(Stage):
             raise InputError(f"--shards must be between 0 and 4096, but is {self.shards}.")
         if self.max_length < 1:
             raise InputError(f"--max-length must be at least 1, but is {self.max_length}.")
-        _rules(self.blocked_domains, self.blocked_extensions)
+        _ = self.rules  # a list that can't be read is said before anything is done
 
     @staticmethod
     def accepts(path: Path) -> bool:
         """Text files of URLs."""
         return is_url_list(path)
 
+    @functools.cached_property
+    def rules(self) -> tuple[frozenset[str], frozenset[str]]:
+        """Blocked sites and endings. Raises InputError for a list that can't be read."""
+        extensions = read_rules(self.blocked_extensions, "blocked_extensions.txt")
+        sites = read_rules(self.blocked_domains, "blocked_domains.txt")
+        return sites, frozenset(rule.lstrip(".") for rule in extensions)
+
+    def setting_files(self) -> list[Path]:
+        """The lists given instead of the shipped ones."""
+        return [Path(name) for name in (self.blocked_domains, self.blocked_extensions) if name]
+
     def judge(self, url: str) -> str | None:
         """The reason to drop `url`, or None to keep it, whatever was seen before."""
-        domains, extensions = _rules(self.blocked_domains, self.blocked_extensions)
+        domains, extensions = self.rules
         if len(url) > self.max_length:
             return "too_long"
         try:

@@ -56,6 +56,10 @@ class Tokenize(Stage):
         """GPT-2's tokenizer, or the one that the settings name."""
         return Tokenizer.from_files(self.vocabulary, self.merges) if self.vocabulary else Tokenizer.gpt2()
 
+    def setting_files(self) -> list[Path]:
+        """The vocabulary, where it is not GPT-2's own."""
+        return [Path(name) for name in (self.vocabulary, self.merges) if name]
+
     def state_folder(self, output: Path) -> Path:
         """A hidden folder beside the files."""
         return output.with_name(f".{output.name}{SUFFIX}.state")
@@ -105,7 +109,7 @@ class Tokenize(Stage):
         tasks = [
             Task(
                 f"part-{number:05}",
-                (path, *(Path(name) for name in (self.vocabulary, self.merges) if name)),
+                (path,),
                 (bin_path(job.scratch / f"part-{number:05}"), idx_path(job.scratch / f"part-{number:05}")),
             )
             for number, path in enumerate(job.inputs)
