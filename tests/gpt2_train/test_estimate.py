@@ -194,6 +194,9 @@ def test_it_reads_the_file_of_a_training_run(tmp_path: Path, capsys: pytest.Capt
     assert (found["parameters"], found["precision"]) == (354_871_296, "fp16")
     assert (found["micro_batch_size"], found["accumulation"], found["tokens_per_step"]) == (6, 2, 24 * 1024)
     assert found["activation_checkpointing"] == "full"
+    config.write_text('[train]\nmodel = "345M"\n')
+    found = report(capsys, f"--config {config} --data-parallel 2")
+    assert found["tokens_per_step"] == TrainSettings().global_batch_size * 1024
     other = report(capsys, f"--config {config} --layers 2 --hidden 64 --heads 4")
     assert other["model"]["layers"] == 2
 

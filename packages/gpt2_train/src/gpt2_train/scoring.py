@@ -3,8 +3,9 @@
 The documents of a part are laid end to end and read in windows of the model's sequence length. Windows follow each
 other without gap and share one token, the last target of one being the first input of the next: every token of the
 part but the very first, which has nothing before it, is scored exactly once, with up to a whole window as its past
-(on average half of one). Sums are in float64, so that the number of tokens does not matter to their accuracy. Costs
-one forward pass over the part, and one pass over its tokens beforehand that counts them.
+(on average half of one). Sums are in float64, so that the number of tokens does not matter to their accuracy. The
+rows that pad the embedding are part of the softmax, as in training. Costs one forward pass over
+the part, and one pass over its tokens beforehand that counts them.
 """
 
 from __future__ import annotations
