@@ -375,14 +375,15 @@ def test_killed_again_and_again_it_still_ends_with_the_same_bytes(
     assert contents(tmp_path / "output") == uninterrupted[1]
 
 
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(("workers", "waiting", "done"), [(1, 1, 0), (4, 3, 3)])
 @pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
 def test_an_interrupt_stops_the_workers_and_the_same_command_goes_on(
-    uninterrupted, command, start, webtext, gate, contents, tmp_path, workers, how
+    uninterrupted, command, start, webtext, gate, contents, tmp_path, workers, waiting, done, how
 ):
+    """With four workers, three are at work and one has nothing left to do."""
     gate.close()
     running = start(*command(workers))
-    running.wait_until(lambda: len(running.at_the_gate()) == workers, "the gate")
+    running.wait_until(lambda: len(running.at_the_gate()) == waiting and marks(tmp_path) == done, "the gate")
     if how == "Ctrl-C":
         os.killpg(running.process.pid, signal.SIGINT)  # a terminal sends it to the workers, too
     else:
@@ -391,7 +392,7 @@ def test_an_interrupt_stops_the_workers_and_the_same_command_goes_on(
     assert (result.code, result.out) == (130, "")
     assert result.err == "webtext: interrupted; the same command goes on from here.\n"
     gate.open()
-    assert webtext(*command(3 - workers), "--json").json["in"] == 54
+    assert webtext(*command(2), "--json").json["in"] == 54
     assert contents(tmp_path / "output") == uninterrupted[1]
 
 
@@ -452,13 +453,14 @@ def test_a_full_disk_while_a_mark_is_written_costs_only_that_shard(uninterrupted
 
 def test_what_a_killed_run_left_half_written_is_cleared_away(uninterrupted, command, start, webtext, gate, tmp_path):
     gate.close()
-    running = start(*command(1))
-    running.wait_until(running.at_the_gate, "the gate")
+    running = start(*command(3))
+    running.wait_until(lambda: len(running.at_the_gate()) == 3, "the gate")
     os.kill(running.process.pid, signal.SIGKILL)
     running.end()
-    assert list((tmp_path / "output").rglob("*.unfinished"))
+    assert list((tmp_path / "output").rglob(".part-00005*.unfinished"))
     gate.open()
-    assert webtext(*command(1), "--json").json["in"] == 54
+    (uninterrupted[0] / shard_name(5)).unlink()
+    assert webtext(*command(1), "--json").json["in"] == 45
     assert not list((tmp_path / "output").rglob("*.unfinished"))
     assert not (tmp_path / "output" / ".state" / "scratch").exists()
 
