@@ -65,3 +65,11 @@ def test_a_reader_that_goes_away_makes_no_noise():
     with process:
         assert process.stderr.read() == b""
         assert process.wait() == 141
+
+
+def test_what_starts_over_does_not_promise_to_go_on(capsys):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    assert run_command("bake", interrupted, resumes=False) == 130
+    assert capsys.readouterr().err == "bake: interrupted.\n"

@@ -8,9 +8,9 @@ import sys
 import pytest
 
 from gpt2_train.cli import COMMANDS, main
-from gpt2_train.config import PRESETS, TrainSettings
+from gpt2_train.config import PRESETS, TrainSettings, plan_batches
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.train import plan_batches, plan_steps
+from gpt2_train.train import plan_steps
 
 
 def test_help_does_not_import_torch() -> None:
@@ -73,11 +73,11 @@ def test_data_may_carry_weights() -> None:
 
 
 def test_batches_are_divided_among_processes() -> None:
-    assert plan_batches(TrainSettings(global_batch_size=512), 4, "cuda") == (8, 16)
-    assert plan_batches(TrainSettings(global_batch_size=12), 2, "cpu") == (2, 3)
-    assert plan_batches(TrainSettings(global_batch_size=7), 1, "cuda") == (7, 1)
+    assert plan_batches(512, None, 4, on_cpu=False) == (8, 16)
+    assert plan_batches(12, None, 2, on_cpu=True) == (2, 3)
+    assert plan_batches(7, None, 1, on_cpu=False) == (7, 1)
     with pytest.raises(Gpt2UsageError, match="choose a multiple of 3"):
-        plan_batches(TrainSettings(global_batch_size=8), 3, "cpu")
+        plan_batches(8, None, 3, on_cpu=True)
 
 
 def test_length_comes_out_in_steps() -> None:

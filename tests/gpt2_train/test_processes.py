@@ -16,10 +16,10 @@ from tests.gpt2_train.conftest import command, losses, rows, run_command_line, s
 
 from gpt2_train.checkpoint import load_model, read_info
 from gpt2_train.cli import main
-from gpt2_train.config import ModelConfig
+from gpt2_train.config import ModelConfig, check_tensor_parallel
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.model import AttentionCore
-from gpt2_train.parallel import check_tensor_parallel, give_own_dropout, seed_micro_step
+from gpt2_train.parallel import give_own_dropout, seed_micro_step
 
 EXACT = ("--steps", 20, "--dropout", 0, "--save-every", 10)
 

@@ -34,10 +34,11 @@ def sentence_for(error: BaseException) -> str:
     return f"internal error: {type(error).__name__}: {error} (run again with --debug for the traceback)."
 
 
-def run_command(program: str, body: Callable[[], int | None], *, debug: bool = False) -> int:
+def run_command(program: str, body: Callable[[], int | None], *, debug: bool = False, resumes: bool = True) -> int:
     """Call `body` and return the exit code of the process.
 
     An exception becomes one sentence on standard error, `program: error: ...`; with `debug` its traceback comes first.
+    `resumes` says whether the same command goes on where an interrupt stopped it.
     """
     try:
         code = body() or 0
@@ -45,7 +46,8 @@ def run_command(program: str, body: Callable[[], int | None], *, debug: bool = F
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        print(f"{program}: interrupted; the same command goes on from here.", file=sys.stderr)
+        how = "; the same command goes on from here" if resumes else ""
+        print(f"{program}: interrupted{how}.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output (head, a pager) went away: not an error, but nothing more can be printed.

@@ -63,7 +63,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = next((word for word in words if word in COMMANDS), None)
     parsed = make_parser(command).parse_args(words)
     module = importlib.import_module(COMMANDS[parsed.command][0])
-    return run_command("gpt2", lambda: module.run(parsed), debug=parsed.debug)
+    return run_command("gpt2", lambda: module.run(parsed), debug=parsed.debug, resumes=parsed.command == "train")
 
 
 if __name__ == "__main__":

@@ -300,3 +300,39 @@ class TrainSettings:
         for name in ("model", "layers", "hidden", "heads", "vocabulary_size"):
             table.pop(name, None)
         return table
+
+
+def check_tensor_parallel(config: ModelConfig, size: int) -> None:
+    """Raise Gpt2UsageError if heads, width or vocabulary can't be shared among `size` processes."""
+    for what, value in (("heads", config.heads), ("padded vocabulary", config.padded_vocabulary)):
+        if value % size:
+            raise Gpt2UsageError(
+                f"--tensor-parallel {size} does not divide the model's {what} ({value:,}): choose a divisor of "
+                f"{config.heads} heads and {config.padded_vocabulary:,} ids."
+            )
+
+
+def plan_batches(
+    global_batch_size: int, micro_batch_size: int | None, data_parallel: int, *, on_cpu: bool
+) -> tuple[int, int]:
+    """(micro-batch, accumulation) of a process: sequences that it takes at once, and how often in one step.
+
+    Without a micro-batch, the largest that divides the process's share, up to 8 (2 on CPU).
+    Raises Gpt2UsageError where the global batch can't be divided so.
+    """
+    if global_batch_size % data_parallel:
+        raise Gpt2UsageError(
+            f"--global-batch-size {global_batch_size} can't be shared among {data_parallel} data-parallel processes: "
+            f"choose a multiple of {data_parallel}."
+        )
+    share = global_batch_size // data_parallel
+    if micro_batch_size is None:
+        micro = max(size for size in range(1, min(share, 2 if on_cpu else 8) + 1) if share % size == 0)
+        return micro, share // micro
+    if share % micro_batch_size:
+        raise Gpt2UsageError(
+            f"--global-batch-size {global_batch_size} is no multiple of --micro-batch-size {micro_batch_size} times "
+            f"{data_parallel} data-parallel process{'es' if data_parallel > 1 else ''}: "
+            f"choose a micro-batch that divides {share}."
+        )
+    return micro_batch_size, share // micro_batch_size

@@ -18,7 +18,13 @@ import math
 from typing import Any, Literal
 
 from command_kit import add_flags, duration, setting, settings_from
-from gpt2_train.config import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
+from gpt2_train.config import (
+    GPT2_SEQUENCE_LENGTH,
+    ModelConfig,
+    TrainSettings,
+    check_tensor_parallel,
+    plan_batches,
+)
 from gpt2_train.errors import Gpt2UsageError
 
 EXAMPLE = """\
@@ -105,19 +111,10 @@ class EstimateSettings:
 
         Raises Gpt2UsageError where the global batch can't be divided so.
         """
-        largest = 2 if self.device == "cpu" else 8
+        on_cpu = self.device == "cpu"
         if self.global_batch_size is None:
-            return self.micro_batch_size or largest, 1
-        share, rest = divmod(self.global_batch_size, self.data_parallel)
-        micro = self.micro_batch_size or max(
-            (size for size in range(1, min(share, largest) + 1) if share % size == 0), default=1
-        )
-        if rest or share % micro:
-            raise Gpt2UsageError(
-                f"--global-batch-size {self.global_batch_size} is no multiple of --micro-batch-size {micro} times "
-                f"--data-parallel {self.data_parallel}: choose one that is."
-            )
-        return micro, share // micro
+            return self.micro_batch_size or (2 if on_cpu else 8), 1
+        return plan_batches(self.global_batch_size, self.micro_batch_size, self.data_parallel, on_cpu=on_cpu)
 
 
 SETTINGS = EstimateSettings
@@ -143,16 +140,6 @@ class Memory:
     activations: int
     logits: int
     peak: int
-
-
-def check_layout(config: ModelConfig, tensor_parallel: int) -> None:
-    """Raise Gpt2UsageError if heads or vocabulary can't be shared among `tensor_parallel` processes."""
-    for what, value in (("heads", config.heads), ("padded vocabulary", config.padded_vocabulary)):
-        if value % tensor_parallel:
-            raise Gpt2UsageError(
-                f"--tensor-parallel {tensor_parallel} does not divide the model's {what} ({value:,}): choose a "
-                f"divisor of {config.heads} heads and {config.padded_vocabulary:,} ids."
-            )
 
 
 def parameters_per_rank(config: ModelConfig, tensor_parallel: int = 1, vocabulary: int | None = None) -> int:
@@ -241,7 +228,7 @@ def memory_per_rank(
 
     Raises Gpt2UsageError if the model can't be shared among `tensor_parallel` processes.
     """
-    check_layout(config, tensor_parallel)
+    check_tensor_parallel(config, tensor_parallel)
     h, t = config.hidden, tensor_parallel
     half = 0 if precision == "fp32" else 2  # Bytes of the copy that autocast makes of a weight, or of its gradient.
     size = half or 4

@@ -30,7 +30,7 @@ from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_modul
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
-from gpt2_train.config import ModelConfig
+from gpt2_train.config import check_tensor_parallel
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.model import GPT2, AttentionCore
 
@@ -88,16 +88,6 @@ def make_world(device: torch.device, tensor_parallel: int) -> World:
     mesh = init_device_mesh(device.type, (data_parallel, tensor_parallel), mesh_dim_names=("dp", "tp"))
     dp_rank, tp_rank = divmod(rank, tensor_parallel)
     return World(device, rank, size, dp_rank, data_parallel, tp_rank, tensor_parallel, mesh)
-
-
-def check_tensor_parallel(config: ModelConfig, size: int) -> None:
-    """Raise Gpt2UsageError if heads, width or vocabulary can't be shared among `size` processes."""
-    for what, value in (("heads", config.heads), ("padded vocabulary", config.padded_vocabulary)):
-        if value % size:
-            raise Gpt2UsageError(
-                f"--tensor-parallel {size} does not divide the model's {what} ({value:,}): choose a divisor of "
-                f"{config.heads} heads and {config.padded_vocabulary:,} ids."
-            )
 
 
 # --- tensor parallelism ----------------------------------------------------------------------------------------------

@@ -38,9 +38,10 @@ from gpt2_train.checkpoint import (
     save_checkpoint,
 )
 from gpt2_train.collectives import agreed, barrier
-from gpt2_train.config import ModelConfig, TrainSettings
+from gpt2_train.config import ModelConfig, TrainSettings, check_tensor_parallel, plan_batches
 from gpt2_train.data import BatchReader, Blend, Corpus, blend_split, check_vocabulary, open_corpora
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.estimate import memory_per_rank, size_line
 from gpt2_train.loss import token_losses
 from gpt2_train.metrics import MetricsLog, StepClock, line_of, peak_flops, peak_memory
 from gpt2_train.model import GPT2
@@ -56,7 +57,6 @@ from gpt2_train.optim import (
 )
 from gpt2_train.parallel import (
     World,
-    check_tensor_parallel,
     free_gathered_parameters,
     mixed_seed,
     parallelize,
@@ -104,28 +104,6 @@ class Plan:
     accumulation: int
     tokens_per_step: int
     precision: str
-
-
-def plan_batches(settings: TrainSettings, data_parallel: int, device_type: str) -> tuple[int, int]:
-    """(micro-batch, accumulation) of a process. Raises Gpt2UsageError where the global batch can't be divided so."""
-    batch = settings.global_batch_size
-    if batch % data_parallel:
-        raise Gpt2UsageError(
-            f"--global-batch-size {batch} can't be shared among {data_parallel} data-parallel processes: "
-            f"choose a multiple of {data_parallel}."
-        )
-    share = batch // data_parallel
-    if settings.micro_batch_size is None:
-        largest = 8 if device_type == "cuda" else 2
-        micro = max(size for size in range(1, min(share, largest) + 1) if share % size == 0)
-        return micro, share // micro
-    if share % settings.micro_batch_size:
-        raise Gpt2UsageError(
-            f"--global-batch-size {batch} is no multiple of --micro-batch-size {settings.micro_batch_size} times "
-            f"{data_parallel} data-parallel process{'es' if data_parallel > 1 else ''}: "
-            f"choose a micro-batch that divides {share}."
-        )
-    return settings.micro_batch_size, share // settings.micro_batch_size
 
 
 def plan_steps(settings: TrainSettings, epoch_samples: int) -> int:
@@ -226,21 +204,6 @@ def check_same_run(
             )
 
 
-def describe_size(config: ModelConfig, world: World) -> str:
-    """Parameters, and what they and the optimizer hold in each process, before any activation.
-
-    float32 parameters, gradients and two moments: 16 bytes a parameter, shared over all processes; gathered for data
-    parallelism, parameters and gradients are held once more.
-    """
-    count = config.parameters / world.tp_size
-    held = 16 * count / world.dp_size + (8 * count if world.dp_size > 1 else 0)
-    return (
-        f"model: {config.layers} layers, hidden {config.hidden}, {config.heads} heads, sequences of "
-        f"{config.sequence_length:,}: {config.parameters:,} parameters; {held / 2**30:.2f} GiB in each process for "
-        "parameters, gradients and optimizer, activations not counted"
-    )
-
-
 @torch.no_grad()
 def validation_loss(
     model: GPT2, world: World, blend: Blend, settings: TrainSettings, plan: Plan, vocabulary_size: int
@@ -317,7 +280,9 @@ def _train(settings: TrainSettings, world: World, stop: StopRequest, folder: Pat
     tokenizer = open_tokenizer(settings)
     config = settings.model_config(tokenizer.vocabulary_size)
     check_tensor_parallel(config, world.tp_size)
-    micro_batch, accumulation = plan_batches(settings, world.dp_size, world.device.type)
+    micro_batch, accumulation = plan_batches(
+        settings.global_batch_size, settings.micro_batch_size, world.dp_size, on_cpu=world.device.type == "cpu"
+    )
 
     corpora, weights = open_corpora(settings.corpora(), settings.split_weights())
     streams = {
@@ -369,7 +334,17 @@ def _train(settings: TrainSettings, world: World, stop: StopRequest, folder: Pat
         say(f"{folder} is at step {step:,} of {plan.steps:,} already: nothing to do; ask for more --steps to go on.")
         return summary | {"seconds": time.monotonic() - started}
 
-    say(describe_size(config, world))
+    memory = memory_per_rank(
+        config,
+        micro_batch=plan.micro_batch,
+        tensor_parallel=world.tp_size,
+        data_parallel=world.dp_size,
+        accumulation=plan.accumulation,
+        precision=plan.precision,
+        activation_checkpointing=settings.activation_checkpointing,
+        on_cpu=world.device.type == "cpu",
+    )
+    say(size_line(config, memory))
     say(
         f"data: {training.epoch_tokens:,} tokens to train on ({training.epoch_samples:,} sequences an epoch), "
         f"{validation.epoch_tokens if validation else 0:,} to validate"
