@@ -27,6 +27,7 @@ import sys
 import threading
 import types
 import warnings
+from pathlib import Path
 from pydoc_data.topics import topics
 from urllib.parse import quote, unquote
 
@@ -100,7 +101,10 @@ def module_page(name: str) -> str | None:
     writer = pydoc.HTMLDoc()
     page: str = writer.page(pydoc.describe(module), writer.document(module, name))
     # Where the interpreter lies on this machine, and its objects in memory, is nothing to learn from.
-    return _MEMORY_ADDRESS.sub("", page).replace(sys.base_prefix, "/usr")
+    page = _MEMORY_ADDRESS.sub("", page)
+    for path in (sys.prefix, sys.base_prefix, str(Path(__file__).parent)):
+        page = page.replace(path, "/usr")
+    return page
 
 
 def topic_page(name: str) -> str | None:

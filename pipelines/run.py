@@ -248,14 +248,13 @@ def play(arguments: argparse.Namespace) -> int:
     folder = Path(arguments.folder or whole.folder or Path("runs") / path.stem)
     with contextlib.ExitStack() as stack:
         urls = list(arguments.urls)
-        plan(path, tables, folder, urls or ["urls.txt"] if whole.site else urls)
+        names = [step.name for step in plan(path, tables, folder, urls or ["urls.txt"] if whole.site else urls)]
+        if arguments.until is not None and arguments.until not in names:
+            raise UsageError(f"--until {arguments.until} is no step of {path.name}: choose one of {', '.join(names)}.")
         folder.mkdir(parents=True, exist_ok=True)
         if whole.site:
             urls = [str(stack.enter_context(documentation_site(folder))), *urls]
         steps = plan(path, tables, folder, urls)
-        names = [step.name for step in steps]
-        if arguments.until is not None and arguments.until not in names:
-            raise UsageError(f"--until {arguments.until} is no step of {path.name}: choose one of {', '.join(names)}.")
         last = names.index(arguments.until) + 1 if arguments.until else len(steps)
         print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr)
         for step in steps[:last]:
