@@ -93,6 +93,41 @@ def test_a_text_that_is_no_utf8_is_counted_and_named(tmp_path, capsys):
     assert "no valid UTF-8" in summary["problems"][0]
 
 
+def test_documents_without_a_url_are_kept_whatever_their_files_are_called(tmp_path, capsys):
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "0001.txt").write_text(f"text of {folder}")
+        (tmp_path / folder / "rows.jsonl").write_text(f'{{"text": "{folder}1"}}{{"text": "{folder}2"}}\n')
+        (tmp_path / folder / "list.json").write_text(f'[{{"text": "{folder}3"}}, {{"text": "{folder}4"}}]')
+        (tmp_path / folder / "a #1.txt").write_text(f"first of {folder}")
+        (tmp_path / folder / "a #2.txt").write_text(f"second of {folder}")
+    summary = run(capsys, "--input", tmp_path / "a", tmp_path / "b", "--output", tmp_path / "out")
+    assert (summary["in"], summary["dropped"]) == (14, {})
+    urls = {document.url for document in documents(tmp_path / "out")}
+    assert {"file:a/0001.txt", "file:b/0001.txt", "file:b/rows.jsonl:1", "file:b/rows.jsonl:1:2"} < urls
+
+
+@pytest.mark.parametrize("bad", ['{"url": "http://b.org/", "text": "t", "n": ' + "1" * 5000 + "}", "[" * 100_000])
+def test_a_line_that_no_parser_takes_is_one_unreadable_line(tmp_path, capsys, bad):
+    (tmp_path / "a.jsonl").write_text("\n".join([line("http://a.org/", "a"), bad, line("http://c.org/", "c")]))
+    summary = run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
+    assert (summary["out"], summary["dropped"]) == (2, {"unreadable": 1})
+
+
+def test_metadata_nested_too_deep_makes_its_text_unreadable(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "a.json").write_text("[" * 100_000)
+    (tmp_path / "b.txt").write_text("b")
+    assert run(capsys, "--input", tmp_path, "--output", tmp_path / "out")["dropped"] == {"unreadable": 1}
+
+
+def test_the_key_that_names_the_url_of_a_text_wins_over_a_key_url(tmp_path, capsys):
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "a.json").write_text(json.dumps({"link": "http://a.org/", "url": "http://other.org/"}))
+    run(capsys, "--input", tmp_path, "--output", tmp_path / "out", "--url-key", "link")
+    assert [document.url for document in documents(tmp_path / "out")] == ["http://a.org/"]
+
+
 def test_each_url_is_kept_once_the_first_time(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text("\n".join([line("http://a.org/", "first"), line("http://a.org/#x", "second")]))
     (tmp_path / "b.jsonl").write_text("\n".join([line("http://A.org:80", "third"), line("http://a.org/b", "other")]))

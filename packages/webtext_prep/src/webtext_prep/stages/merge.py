@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import unquote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -51,6 +52,8 @@ def _objects(text: str) -> Iterator[Any]:
             raise Unreadable(f"no valid JSON, {error.msg} at character {error.pos}") from error
         except RecursionError as error:
             raise Unreadable("JSON nested too deep to read") from error
+        except ValueError as error:
+            raise Unreadable(f"no JSON that can be read, {error}") from error
         yield value
         while at < len(text) and text[at].isspace():
             at += 1
@@ -68,7 +71,8 @@ class Merge(Stage):
     """Collect documents from .txt, .json and .jsonl files, compressed or not, and drop repeated URLs.
 
     A .txt file is one document; its URL (and metadata) is in a .json file of the same name beside it, or is the file's
-    name, decoded. A .json file holds an object or a list of them; a .jsonl file one a line.
+    name, decoded. A .json file holds an object or a list of them; a .jsonl file one a line. What has no URL is called
+    by its file, such as file:folder/name.jsonl:3, as seen from the folder that all the files lie in.
     Drops: unreadable (with file and line), empty, duplicate_url."""
 
     name: ClassVar[str] = "merge"
@@ -105,26 +109,29 @@ class Merge(Stage):
         metadata.pop("url", None)
         return Document(url or fallback_url, text, metadata)
 
-    def read(self, path: Path, tally: Tally) -> Iterator[Document]:
-        """The documents of one file; what can't be read is counted and named."""
+    def read(self, path: Path, name: str, tally: Tally) -> Iterator[Document]:
+        """The documents of one file; what can't be read is counted and named.
+
+        `name` stands for the file in the URL of a document that has none.
+        """
         kind = bare_name(path).rsplit(".", 1)[-1]
         records = {"txt": self._read_text, "json": self._read_json, "jsonl": self._read_lines}[kind]
-        for place, document in records(path):
+        for place, document in records(path, name):
             tally.read += 1
             if isinstance(document, Unreadable):
-                tally.drop(Document(f"file:{path}#{place}"), "unreadable", problem=str(document))
+                tally.drop(Document(_file_url(name, place)), "unreadable", problem=str(document))
                 tally.problem(f"{path}, line {place}: {document}.")
             elif not document.text.strip():
                 tally.drop(document, "empty")
             else:
                 yield document
 
-    def _read_lines(self, path: Path) -> Iterator[tuple[int, Document | Unreadable]]:
+    def _read_lines(self, path: Path, name: str) -> Iterator[tuple[int, Document | Unreadable]]:
         decode = msgspec.json.Decoder().decode
         for number, line in enumerate(read_lines(path), 1):
             if not line.strip():
                 continue
-            fallback = f"file:{path.name}#{number}"
+            fallback = _file_url(name, number)
             try:
                 yield number, self.document_in(decode(line), fallback)
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
@@ -133,14 +140,14 @@ class Merge(Stage):
             except Unreadable as error:
                 yield number, error
 
-    def _read_json(self, path: Path) -> Iterator[tuple[int, Document | Unreadable]]:
+    def _read_json(self, path: Path, name: str) -> Iterator[tuple[int, Document | Unreadable]]:
         data = b"".join(read_chunks(path))
         try:
             values = list(_objects(_decoded(data).strip()))
         except Unreadable as error:
             if b"\n" in data.strip():
                 # Many a .json file in the wild is JSON lines.
-                yield from self._read_lines(path)
+                yield from self._read_lines(path, name)
             else:
                 yield 1, error
             return
@@ -148,26 +155,27 @@ class Merge(Stage):
             values = values[0]
         for number, value in enumerate(values, 1):
             try:
-                yield number, self.document_in(value, f"file:{path.name}#{number}")
+                yield number, self.document_in(value, _file_url(name, number))
             except Unreadable as error:
                 yield number, error
 
     def _documents_in(self, line: bytes, fallback: str) -> Iterator[Document | Unreadable]:
         try:
-            for value in _objects(_decoded(line).strip()):
-                yield self.document_in(value, fallback)
+            for number, value in enumerate(_objects(_decoded(line).strip()), 1):
+                yield self.document_in(value, fallback if number == 1 else f"{fallback}:{number}")
         except Unreadable as error:
             yield error
 
-    def _read_text(self, path: Path) -> Iterator[tuple[int, Document | Unreadable]]:
+    def _read_text(self, path: Path, name: str) -> Iterator[tuple[int, Document | Unreadable]]:
         try:
             text = _decoded(b"".join(read_chunks(path)))
             metadata = self._sidecar(path)
         except Unreadable as error:
             yield 1, error
             return
-        url = metadata.pop(self.url_key, None) or _url_from_name(path)
+        url = metadata.pop(self.url_key, None) or _url_from_name(name)
         metadata.pop("text", None)
+        metadata.pop("url", None)
         yield 1, Document(str(url), text, metadata)
 
     @staticmethod
@@ -176,7 +184,7 @@ class Merge(Stage):
             if sidecar.is_file():
                 try:
                     value = json.loads(sidecar.read_bytes())
-                except (OSError, ValueError) as error:
+                except (OSError, ValueError, RecursionError) as error:
                     raise Unreadable(f"its metadata {sidecar.name} can't be read: {error}") from error
                 if not isinstance(value, dict):
                     raise Unreadable(f"its metadata {sidecar.name} is no JSON object")
@@ -193,8 +201,8 @@ class Merge(Stage):
             ]
             if len(task.outputs) > shards:
                 tally.sink = stack.enter_context(write_documents(task.outputs[shards]))
-            for name in task.options["files"]:
-                for document in self.read(Path(name), tally):
+            for path, name in task.options["files"].items():
+                for document in self.read(Path(path), name, tally):
                     pieces[bucket_of(url_key(document.url), shards)].write(document)
                     count += 1
                     if count % REPORT_EVERY == 0:
@@ -225,6 +233,7 @@ class Merge(Stage):
         metadata = {sidecar for path in texts for sidecar in sidecars(path)}
         files = [path for path in job.inputs if path not in metadata]
         shards = self.shards or shards_for(sum(path.stat().st_size for path in files), BYTES_PER_SHARD)
+        names = _names(files)
         tasks = []
         for number, group in enumerate(_groups(files)):
             folder = job.scratch / f"files-{number:05}"
@@ -232,7 +241,7 @@ class Merge(Stage):
             if job.keep_dropped:
                 outputs.append(job.output / "dropped" / f"part-{shards + number:05}.jsonl.zst")
             beside = [sidecar for path in group if path in texts for sidecar in sidecars(path) if sidecar.is_file()]
-            options = {"files": [str(path) for path in group], "shards": shards}
+            options = {"files": {str(path): names[path] for path in group}, "shards": shards}
             tasks.append(Task(f"files-{number:05}", (*group, *beside), tuple(outputs), options))
         read = [Tally.from_dict(result) for result in job.map("read", "split", tasks, total=job.expected_documents())]
         merging = [
@@ -257,13 +266,27 @@ def sidecars(path: Path) -> tuple[Path, Path]:
     return bare.with_suffix(".json"), bare.with_name(f"{bare.name}.json")
 
 
-def _url_from_name(path: Path) -> str:
+def _names(files: list[Path]) -> dict[Path, str]:
+    """Each file as seen from the folder that all of them lie in: two of one name in two folders are two."""
+    if not files:
+        return {}
+    folders = {parent: parent.resolve() for parent in {path.parent for path in files}}
+    root = os.path.commonpath(folders.values())
+    return {path: (folders[path.parent] / path.name).relative_to(root).as_posix() for path in files}
+
+
+def _file_url(name: str, place: int | None = None) -> str:
+    """The URL of what has none: the file's name, and which record of it. No fragment: those do not tell pages apart."""
+    return f"file:{quote(os.fsencode(name))}" + (f":{place}" if place is not None else "")
+
+
+def _url_from_name(name: str) -> str:
     """`https%3A%2F%2Fexample.com%2Fa.txt` -> `https://example.com/a`; any other name becomes `file:name`."""
-    name = path.name
+    bare = name.rsplit("/", 1)[-1]
     for suffix in COMPRESSED_SUFFIXES:
-        name = name.removesuffix(suffix)
-    decoded = unquote(name.removesuffix(".txt"))
-    return decoded if decoded.startswith(("http://", "https://")) else f"file:{path.name}"
+        bare = bare.removesuffix(suffix)
+    decoded = unquote(bare.removesuffix(".txt"))
+    return decoded if decoded.startswith(("http://", "https://")) else _file_url(name)
 
 
 def _groups(files: list[Path]) -> list[list[Path]]:
