@@ -7,6 +7,8 @@ import json
 import os
 import random
 import signal
+import subprocess
+import sys
 
 import practice_stages
 import pytest
@@ -481,3 +483,18 @@ def test_an_internal_error_is_one_sentence_and_a_traceback_only_for_debug(write_
         assert "internal error: KeyError: 'a bug' (run again with --debug" in webtext(*arguments).sentence
         debugged = webtext(*arguments, "--debug")
         assert (debugged.code, "practice_stages.py" in debugged.err) == (1, True)
+
+
+# The limits of a system
+
+
+@pytest.mark.parametrize(
+    ("stage", "shards", "settings"),
+    [("blacklist", 1, ["--shards", "120"]), ("merge", 1, ["--shards", "120"]), ("dedup", 60, []), ("tokenize", 60, [])],
+)
+def test_more_shards_than_a_shell_allows_open_files_are_no_trouble(write_shards, tmp_path, stage, shards, settings):
+    folder = write_shards([[f"text {number}"] for number in range(shards)])
+    command = [sys.executable, "-m", "webtext_prep", stage, "--input", folder, "--output", tmp_path / "out", *settings]
+    limited = ["sh", "-c", 'ulimit -Sn 100; exec "$@"', "sh", *map(str, command), "--workers", "1"]
+    done = subprocess.run(limited, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -7,6 +7,7 @@ that an engine for a cluster only has to send calls elsewhere.
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import multiprocessing
 import os
@@ -21,6 +22,9 @@ from typing import Any, Protocol
 
 from webtext_prep.errors import WebtextError
 
+OPEN_FILES = (20_000, 10_240)
+"""How many files a process may want to have open; macOS refuses more than the second on some machines."""
+
 Report = Callable[[int], None]
 """Tells the engine that so many more units of work are done."""
 Call = Callable[[Any, Report], Any]
@@ -32,6 +36,25 @@ def available_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
+
+
+def allow_open_files() -> None:
+    """Raise the limit on open files of this process, and of those that it starts, as far as the system lets it.
+
+    A stage has a few open for each of up to 4,096 shards, a download one for each of up to 10,000 connections; many
+    systems allow 1,024, or 256, unless asked.
+    """
+    with contextlib.suppress(ImportError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for wanted in OPEN_FILES:
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            if soft == resource.RLIM_INFINITY or soft >= most:
+                return
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+                return
 
 
 class Engine(Protocol):

@@ -26,7 +26,7 @@ from command_kit import Progress, duration, write_json
 from command_kit.atomic import remove_leftovers
 from command_kit.settings import differences, identity
 from webtext_prep.documents import shard_name
-from webtext_prep.engines import Engine, LocalEngine, Report
+from webtext_prep.engines import Engine, LocalEngine, Report, allow_open_files
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.inputs import read_record
 from webtext_prep.stage import Stage, Task
@@ -258,6 +258,7 @@ class Job:
         if nothing comes out.
         """
         start = time.monotonic()
+        allow_open_files()
         with self._locked():
             self._claim_output()
             whole = self._whole_key()

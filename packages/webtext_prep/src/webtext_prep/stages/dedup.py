@@ -49,8 +49,9 @@ class _Shard:
 
     def __init__(self, paths: dict[str, Path]) -> None:
         self.signatures = _load(paths["signatures"])
-        self.ends = np.asarray(_load(paths["ends"]))
-        self.lengths = np.asarray(_load(paths["lengths"]))
+        # Small, and read as a whole: a mapping would hold a file open for each of thousands of shards.
+        self.ends = np.load(paths["ends"], allow_pickle=False)
+        self.lengths = np.load(paths["lengths"], allow_pickle=False)
         self._hashes = _load(paths["hashes"])
 
     def __len__(self) -> int:

@@ -110,18 +110,6 @@ def _finished_rows(documents: Path, outcomes: Path) -> Iterator[tuple[dict[str, 
             yield values, document
 
 
-def _allow_open_files(number: int) -> None:
-    """Raise this process's limit on open files towards what the connections need, as far as the system lets it."""
-    with contextlib.suppress(ImportError, OSError, ValueError):
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        wanted = number + 256
-        if soft != resource.RLIM_INFINITY and soft < wanted:
-            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-            resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-
-
 @dataclass(frozen=True)
 class Download(Stage):
     """Fetch the pages of a list of URLs and keep their text.
@@ -376,7 +364,6 @@ class Download(Stage):
         # What this process may take of what all of them share.
         concurrency = max(1, self.concurrency // at_once)
         parsers = max(1, available_cores() // at_once)
-        _allow_open_files(concurrency)
         asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(DNS_THREADS))
         client = Client(
             connections=concurrency,
