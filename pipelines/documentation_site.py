@@ -29,6 +29,7 @@ import types
 import warnings
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 from urllib.parse import quote, unquote
 
 HOST = "127.0.0.1"
@@ -163,13 +164,23 @@ class Handler(http.server.BaseHTTPRequestHandler):
         """Keep quiet."""
 
 
+class Server(http.server.ThreadingHTTPServer):
+    """A thread for each connection; a reader that went away is no news."""
+
+    daemon_threads = True
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Keep quiet of connections that the other side closed."""
+        if not isinstance(sys.exc_info()[1], ConnectionError):
+            super().handle_error(request, client_address)
+
+
 def main() -> None:
     """Serve until standard input ends; the first line printed is the site's address."""
     parser = argparse.ArgumentParser(description="Serve the interpreter's documentation on loopback.")
     parser.add_argument("--port", type=int, default=0, help="0 for any free one (default)")
     modules()
-    server = http.server.ThreadingHTTPServer((HOST, parser.parse_args().port), Handler)
-    server.daemon_threads = True
+    server = Server((HOST, parser.parse_args().port), Handler)
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"http://{HOST}:{server.server_port}", flush=True)
     with contextlib.suppress(KeyboardInterrupt):

@@ -159,12 +159,22 @@ def documentation_site(folder: Path) -> Iterator[Path]:
 
 
 def run_step(step: Step, path: Path, folder: Path) -> None:
-    """Run one command; its JSON summary is kept in `step.summary`. Raises CommandError if it fails."""
+    """Run one command; its JSON summary is kept in `step.summary`.
+
+    Raises CommandError if it fails, KeyboardInterrupt where Ctrl-C or SIGTERM stops it.
+    """
     command = [sys.executable, "-m", step.program, step.name, *step.arguments, "--config", str(path)]
     shown = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}[step.program]
     print(f"\n$ {shlex.join([shown, *command[3:]])}", file=sys.stderr, flush=True)
     process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE)
-    previous = signal.signal(signal.SIGTERM, lambda *_: process.terminate())
+    is_stopped = False
+
+    def stop(*_: Any) -> None:
+        nonlocal is_stopped
+        is_stopped = True
+        process.terminate()
+
+    previous = signal.signal(signal.SIGTERM, stop)
     try:
         output, _ = process.communicate()
     except KeyboardInterrupt:
@@ -173,6 +183,8 @@ def run_step(step: Step, path: Path, folder: Path) -> None:
         raise
     finally:
         signal.signal(signal.SIGTERM, previous)
+    if is_stopped:
+        raise KeyboardInterrupt
     if process.returncode:
         failure = CommandError(
             f"`{shown} {step.name}` ended with exit code {process.returncode}: mend what it says above, then run the "

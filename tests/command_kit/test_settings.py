@@ -123,7 +123,7 @@ def test_keys_that_another_reader_of_the_file_knows_are_passed_over_and_suggeste
         ("heat = [1]", r"heat should be a number, not \[1\]"),
         ("fan = 1", "fan should be true or false, not 1"),
         ('kind = "pie"', "kind should be one of bread, cake, not 'pie'"),
-        ('toppings = "a"', "toppings should be a list of a text, not 'a'"),
+        ('toppings = "a"', "toppings should be a list of texts, not 'a'"),
         ("limit = false", "limit should be a whole number, not False"),
     ],
 )

@@ -183,6 +183,29 @@ def test_a_failing_step_is_named_and_stops_the_rest(tmp_path):
     assert not (tmp_path / "out" / "download").exists()
 
 
+def test_a_pipeline_that_is_asked_to_end_ends_its_command_and_says_that_it_goes_on(tmp_path):
+    (tmp_path / "p.toml").write_text('[blacklist]\ninput = ["-"]\n')
+    process = subprocess.Popen(
+        [sys.executable, str(RUN), "p.toml", "--folder", "out"],
+        stdin=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        cwd=tmp_path,
+    )
+    reading = tmp_path / "out" / "blacklist" / ".state" / ".stdin.unfinished"
+    deadline = time.monotonic() + 60
+    while not reading.exists():  # the command waits for its standard input
+        assert process.poll() is None
+        assert time.monotonic() < deadline
+        time.sleep(0.005)
+    process.send_signal(signal.SIGTERM)
+    assert process.stderr is not None
+    said = process.stderr.read()  # it ends when the last process that could write to it has ended
+    assert process.wait() == 130
+    assert said.count("webtext: interrupted; the same command goes on from here.") == 1
+    assert said.endswith("run.py: interrupted; the same command goes on from here.\n")
+
+
 def test_every_shipped_pipeline_is_valid(tmp_path):
     for path in sorted(RUN.parent.glob("*.toml")):
         done = subprocess.run(

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from gpt2_train.cli import COMMANDS, main
 from gpt2_train.config import PRESETS, TrainSettings, plan_batches
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.train import plan_steps
+from gpt2_train.train import lock_folder, plan_steps
 
 
 def test_help_does_not_import_torch() -> None:
@@ -62,6 +63,31 @@ def test_every_preset_builds(name: str) -> None:
 def test_numbers_of_a_model_come_together() -> None:
     with pytest.raises(Gpt2UsageError, match="--hidden and --heads missing"):
         TrainSettings(layers=3).model_config()
+
+
+def test_a_zero_is_a_number_and_not_the_default() -> None:
+    with pytest.raises(Gpt2UsageError, match="vocabulary_size is 0"):
+        TrainSettings(vocabulary_size=0).model_config()
+    with pytest.raises(Gpt2UsageError, match="--model already sets"):
+        TrainSettings(model="124M", layers=0)
+
+
+def test_a_limit_says_that_it_asks_for_a_finite_number() -> None:
+    with pytest.raises(Gpt2UsageError, match="--clip is inf: it should be at least 0 and finite"):
+        TrainSettings(clip=float("inf"))
+
+
+def test_an_empty_prefix_is_refused() -> None:
+    with pytest.raises(Gpt2UsageError, match="--data holds an empty prefix"):
+        TrainSettings(data=("",)).corpora()
+
+
+def test_the_folder_of_a_run_is_no_file(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("mine")
+    for folder in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(Gpt2UsageError, match="is a file, or lies below one: give a folder"), lock_folder(folder):
+            pass
+    assert (tmp_path / "file").read_text() == "mine"
 
 
 def test_data_may_carry_weights() -> None:

@@ -208,6 +208,7 @@ def test_it_reads_the_file_of_a_training_run(tmp_path: Path, capsys: pytest.Capt
         ("--tensor-parallel 0", "--tensor-parallel is 0: it should be at least 1"),
         ("--memory -1", "--memory is -1.0: it should be above 0"),
         ("--tflops nan", "--tflops is nan"),
+        ("--tflops 50", "--tflops says how long a number of tokens takes: give --tokens, too"),
         ("--global-batch-size 7 --data-parallel 2", "--global-batch-size 7 can't be shared among 2"),
         ("--global-batch-size 8 --micro-batch-size 3", "--global-batch-size 8 is no multiple of"),
         ("--sequence-length 0", "sequence_length is 0"),

@@ -158,7 +158,7 @@ def test_several_inputs_are_all_read_however_they_are_given(webtext, write_shard
         (["--input", "input", "--output", "input"], "input and output are the same folder"),
         (["--input", "input", "--output", "file"], "file is a file: give a folder"),
         (["--input", "input", "--output", "file/below"], "Not a directory"),
-        (["--input", "input", "--output", "out", "--workers", "-1"], "--workers must be at least 1, not -1"),
+        (["--input", "input", "--output", "out", "--workers", "-1"], "--workers must not be negative"),
         (["--input", "file", "--output", "out"], "file is not one of the document shards"),
     ],
 )

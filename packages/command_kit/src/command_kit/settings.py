@@ -86,7 +86,8 @@ def _described(annotation: Any) -> str:
     if typing.get_origin(annotation) is typing.Literal:
         return "one of " + ", ".join(str(choice) for choice in typing.get_args(annotation))
     if typing.get_origin(annotation) is tuple:
-        return f"a list of {_described(typing.get_args(annotation)[0])}"
+        inner = typing.get_args(annotation)[0]
+        return "a list of texts" if inner is str else f"a list, each of them {_described(inner)}"
     return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(
         annotation, str(annotation)
     )

@@ -210,7 +210,7 @@ class TrainSettings:
         self._check_ranges()
         if sum(value is not None for value in (self.steps, self.epochs, self.tokens)) > 1:
             raise Gpt2UsageError("the run's length is given twice: give one of --steps, --epochs and --tokens.")
-        if self.model is not None and (self.layers or self.hidden or self.heads):
+        if self.model is not None and any(number is not None for number in (self.layers, self.hidden, self.heads)):
             raise Gpt2UsageError("--model already sets layers, hidden and heads: give the preset or the numbers.")
         if self.min_lr > self.lr:
             raise Gpt2UsageError(f"--min-lr {self.min_lr} is above --lr {self.lr}: the rate would rise; lower it.")
@@ -225,7 +225,8 @@ class TrainSettings:
         for name, least in at_least.items():
             value = getattr(self, name)
             if value is not None and not (value >= least and math.isfinite(value)):
-                raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least {least}.")
+                finite = " and finite" if value == math.inf else ""
+                raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least {least}{finite}.")
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise Gpt2UsageError(f"--{name} is {getattr(self, name)}: it should be at least 0 and less than 1.")
@@ -262,6 +263,8 @@ class TrainSettings:
             raise Gpt2UsageError("no --data: give the prefix of .bin/.idx files, as `webtext tokenize` writes them.")
         found: list[tuple[float | None, str]] = []
         for entry in self.data:
+            if not entry:
+                raise Gpt2UsageError("--data holds an empty prefix: give that of .bin/.idx files.")
             head, colon, rest = entry.partition(":")
             try:
                 weight = float(head) if colon and rest else None
@@ -281,7 +284,7 @@ class TrainSettings:
         """
         rest: dict[str, Any] = {
             "sequence_length": self.sequence_length,
-            "vocabulary_size": self.vocabulary_size or vocabulary_size,
+            "vocabulary_size": vocabulary_size if self.vocabulary_size is None else self.vocabulary_size,
             "dropout": self.dropout,
         }
         numbers = {"layers": self.layers, "hidden": self.hidden, "heads": self.heads}

@@ -98,6 +98,8 @@ class EstimateSettings:
             value = getattr(self, name)
             if value is not None and not (value > 0 and math.isfinite(value)):
                 raise Gpt2UsageError(f"--{name} is {value}: it should be above 0.")
+        if self.tflops is not None and self.tokens is None:
+            raise Gpt2UsageError("--tflops says how long a number of tokens takes: give --tokens, too.")
         self.model_config()
         self.batches()
 

@@ -137,11 +137,14 @@ def open_tokenizer(settings: TrainSettings) -> Tokenizer:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, patience: float = 10.0) -> Iterator[None]:
-    """Hold a run's folder for this process. Raises Gpt2UsageError if another run holds it.
+    """Hold a run's folder for this process. Raises Gpt2UsageError if another run holds it, or it is no folder.
 
     The kernel lets go of the lock when its holder dies; `patience` seconds are for one that is just about to.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except (FileExistsError, NotADirectoryError):
+        raise Gpt2UsageError(f"--output {folder} is a file, or lies below one: give a folder.") from None
     with (folder / ".lock").open("wb") as file:
         deadline = time.monotonic() + patience
         while True:

@@ -88,7 +88,9 @@ def build_parser(known: dict[str, type[Stage]]) -> argparse.ArgumentParser:
 
 def add_common_flags(command: argparse.ArgumentParser) -> None:
     """`--config`, `--json`, `--debug`."""
-    command.add_argument("--config", metavar="FILE.toml", help="read settings from its table of the stage's name")
+    command.add_argument(
+        "--config", metavar="FILE.toml", help="a TOML file with settings in its table [STAGE]; flags win"
+    )
     command.add_argument("--json", action="store_true", help="print the closing summary as one JSON object on stdout")
     command.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
@@ -109,6 +111,8 @@ def run_stage(stage_class: type[Stage], arguments: argparse.Namespace) -> Summar
     if not settings.output:
         kind = "PREFIX" if stage.output_is_prefix else "DIR"
         raise InputError(f"webtext {stage.name} needs --output {kind}: say where to write.")
+    if settings.workers < 0:
+        raise InputError(f"--workers must not be negative (0 stands for all cores), but is {settings.workers}.")
     output = Path(settings.output)
     paths = list(settings.input)
     if not paths and stage.reads_standard_input and not sys.stdin.isatty():
