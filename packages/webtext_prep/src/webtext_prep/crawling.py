@@ -192,6 +192,8 @@ class Crawler:
 
     def _schedule(self, when: float, host: _Host, visit: Visit | None) -> None:
         host.waiting += 1
+        # It may have been forgotten a moment ago, when nothing seemed to wait for it.
+        self._hosts[host.name] = host
         heapq.heappush(self._timers, (when, next(self._count), host, visit))
 
     def _start(self, host: _Host) -> None:
