@@ -10,6 +10,7 @@ from webtext_prep.compression import read_lines
 from webtext_prep.documents import (
     Document,
     decode_document,
+    decode_url_row,
     encode_document,
     read_documents,
     shard_name,
@@ -101,3 +102,8 @@ def test_one_document_is_one_line(tmp_path):
     with write_documents(path) as writer:
         writer.write(Document("http://a", "one\ntwo\r\n\u2028three"))
     assert len(list(read_lines(path))) == 1
+
+
+def test_a_line_of_a_url_list_nested_too_deep_is_one_bad_url():
+    line = b'{"url": ' + b"[" * 100_000
+    assert decode_url_row(line) == Document(line.decode())

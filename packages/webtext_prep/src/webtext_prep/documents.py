@@ -70,6 +70,22 @@ def decode_document(line: bytes) -> Document:
     return Document(url, text, row)
 
 
+def decode_url_row(line: bytes) -> Document | None:
+    """The URL in one line of a list, bare or as a JSON object with `url` and metadata; None for an empty line or `#`.
+
+    What looks like JSON but holds no URL is given back as it is, for the caller to find that it is none.
+    """
+    line = line.strip()
+    if not line or line.startswith(b"#"):
+        return None
+    if line.startswith(b"{"):
+        with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
+            document = decode_document(line)
+            document.text = ""
+            return document
+    return Document(line.decode("utf-8", "replace"))
+
+
 def read_documents(path: Path) -> Iterator[Document]:
     """The documents of one shard, in order. Raises InputError naming file and line for a line that holds none."""
     for number, line in enumerate(read_lines(path), 1):

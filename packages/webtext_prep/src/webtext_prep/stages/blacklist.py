@@ -16,11 +16,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
-import msgspec
-
 from command_kit import setting
 from webtext_prep.compression import read_lines, write_zstd
-from webtext_prep.documents import Document, decode_document
+from webtext_prep.documents import Document, decode_url_row
 from webtext_prep.engines import Report
 from webtext_prep.errors import InputError
 from webtext_prep.inputs import is_url_list
@@ -63,19 +61,6 @@ def blocked_extension(url: str, rules: frozenset[str]) -> str | None:
     name = unquote(urlsplit(url).path).rsplit("/", 1)[-1].lower()
     _, *parts = name.split(".")
     return next((rule for start in range(len(parts)) if (rule := ".".join(parts[start:])) in rules), None)
-
-
-def _row(line: bytes) -> Document | None:
-    """The URL in one line: bare, or as a JSON object with `url`. None for an empty line or a comment."""
-    line = line.strip()
-    if not line or line.startswith(b"#"):
-        return None
-    if line.startswith(b"{"):
-        with contextlib.suppress(msgspec.DecodeError, ValueError):
-            document = decode_document(line)
-            document.text = ""
-            return document
-    return Document(line.decode("utf-8", "replace"))
 
 
 def _host_key(url: str) -> str:
@@ -148,7 +133,7 @@ class Blacklist(Stage):
         with contextlib.ExitStack() as stack:
             pieces = [stack.enter_context(write_zstd(path)) for path in task.outputs]
             for line in read_lines(task.inputs[0]):
-                document = _row(line)
+                document = decode_url_row(line)
                 if document is None:
                     continue
                 pieces[bucket_of(_host_key(document.url), len(pieces))].write(line.strip() + b"\n")
@@ -160,7 +145,7 @@ class Blacklist(Stage):
 
     def judge_shard(self, task: Task, report: Report) -> dict[str, Any]:
         """Task: the pieces of one shard, in order of the lists, to the shard."""
-        rows = (row for path in task.inputs for line in read_lines(path) if (row := _row(line)) is not None)
+        rows = (row for path in task.inputs for line in read_lines(path) if (row := decode_url_row(line)) is not None)
         return write_shard(task, report, rows, self.process)
 
     def process(self, rows: Iterable[Document], tally: Tally) -> Iterator[Document]:

@@ -22,11 +22,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-import msgspec
-
 from command_kit import setting, write_json
 from webtext_prep.compression import read_lines
-from webtext_prep.documents import SHARD_SUFFIX, Document, decode_document, read_documents, shard_name, write_documents
+from webtext_prep.documents import SHARD_SUFFIX, Document, decode_url_row, read_documents, shard_name, write_documents
 from webtext_prep.engines import Report, available_cores
 from webtext_prep.errors import InputError
 from webtext_prep.inputs import STATE, is_url_list
@@ -53,17 +51,7 @@ DNS_THREADS = 32
 
 def read_urls(path: Path) -> Iterator[Document]:
     """The rows of a URL list: a bare URL, or a JSON object with `url` and metadata, a line; `#` begins a comment."""
-    for line in read_lines(path):
-        line = line.strip()
-        if not line or line.startswith(b"#"):
-            continue
-        if line.startswith(b"{"):
-            with contextlib.suppress(msgspec.DecodeError, ValueError):
-                document = decode_document(line)
-                document.text = ""
-                yield document
-                continue
-        yield Document(line.decode("utf-8", "replace"))
+    return (row for line in read_lines(path) if (row := decode_url_row(line)) is not None)
 
 
 def _read_json(path: Path) -> Any:
