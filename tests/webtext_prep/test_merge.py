@@ -9,6 +9,7 @@ import zstandard
 
 from webtext_prep.cli import main
 from webtext_prep.documents import Document, read_documents
+from webtext_prep.stages.merge import MOST_TASKS, _groups
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -126,6 +127,16 @@ def test_the_key_that_names_the_url_of_a_text_wins_over_a_key_url(tmp_path, caps
     (tmp_path / "a.json").write_text(json.dumps({"link": "http://a.org/", "url": "http://other.org/"}))
     run(capsys, "--input", tmp_path, "--output", tmp_path / "out", "--url-key", "link")
     assert [document.url for document in documents(tmp_path / "out")] == ["http://a.org/"]
+
+
+def test_a_large_corpus_is_read_in_a_bounded_number_of_tasks(tmp_path):
+    files = [tmp_path / f"{number}.jsonl" for number in range(1000)]
+    for path in files:
+        with path.open("wb") as file:
+            file.truncate(15 << 20)  # takes no room on the disk
+    groups = _groups(files)
+    assert len(groups) <= 2 * MOST_TASKS
+    assert [path for group in groups for path in group] == files
 
 
 def test_each_url_is_kept_once_the_first_time(tmp_path, capsys):

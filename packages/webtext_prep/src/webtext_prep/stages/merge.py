@@ -33,6 +33,10 @@ if TYPE_CHECKING:
 
 BYTES_PER_SHARD = 64 << 20
 """With `--shards 0`: so many bytes of input files make one shard."""
+BYTES_PER_TASK = 16 << 20
+"""Files are read together, as one task, until they have so many bytes,"""
+MOST_TASKS = 256
+"""or so large a share of all: each task writes a file for each shard, and there may be thousands of those."""
 
 
 class Unreadable(ValueError):
@@ -291,13 +295,14 @@ def _url_from_name(name: str) -> str:
 
 def _groups(files: list[Path]) -> list[list[Path]]:
     """Files in order, small ones together: each group is one task, so that a million small files are not a million."""
+    sizes = [path.stat().st_size for path in files]
+    whole = max(BYTES_PER_TASK, sum(sizes) // MOST_TASKS)
     groups: list[list[Path]] = []
     room = 0
-    for path in files:
-        size = path.stat().st_size
+    for path, size in zip(files, sizes, strict=True):
         if not groups or room < size:
             groups.append([])
-            room = BYTES_PER_SHARD // 4
+            room = whole
         groups[-1].append(path)
         room -= size
     return groups
