@@ -248,12 +248,13 @@ def _within(pairs: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64], shard: 
 
 
 def _urls(wanted: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64], shards: Sequence[Path]) -> dict[int, str]:
-    """The URLs of the documents `wanted` of the whole corpus."""
-    chosen, found = set(wanted.tolist()), {}
+    """The URLs of the documents `wanted`, in rising order, of the whole corpus."""
+    found = {}
+    bounds = np.searchsorted(wanted, firsts)
     for shard, path in enumerate(shards):
-        first, end = int(firsts[shard]), int(firsts[shard + 1])
-        if any(first <= number < end for number in chosen):
-            for number, document in enumerate(read_documents(path), first):
+        chosen = set(wanted[bounds[shard] : bounds[shard + 1]].tolist())
+        if chosen:
+            for number, document in enumerate(read_documents(path), int(firsts[shard])):
                 if number in chosen:
                     found[number] = document.url
     return found
