@@ -92,6 +92,13 @@ def test_nothing_in_is_an_error(write_shards, shout, tmp_path):
     assert not (tmp_path / "output" / "stage.json").exists()
 
 
+def test_a_document_that_was_dropped_before_gets_the_new_reason(write_shards, read_shards, shout, tmp_path):
+    folder = write_shards([["a", marked("http://b", drop="odd", reason="too_short")]])
+    shout(folder, keep_dropped=True)
+    (dropped,) = read_shards(tmp_path / "output" / "dropped")
+    assert dropped.metadata["reason"] == "odd"
+
+
 def test_nothing_out_is_an_error_with_its_reasons(write_shards, shout, tmp_path):
     folder = write_shards([[marked("http://a", drop="odd")], [marked("http://b", drop="odd")]])
     with pytest.raises(WebtextError, match=r"none of the 2 documents was kept \(odd 2\): check the input"):
@@ -268,6 +275,21 @@ def test_restart_makes_the_folder_anew(write_shards, read_shards, shout, content
     assert all(after != before[name] for name, after in times(tmp_path / "output").items())
     shout(folder, stage=anew, output=tmp_path / "fresh")
     assert contents(tmp_path / "output") == contents(tmp_path / "fresh")
+
+
+def test_a_restart_that_was_cut_short_goes_on(write_shards, shout, tmp_path, monkeypatch):
+    folder = write_shards([["a", marked("http://b", drop="odd")]])
+    shout(folder, keep_dropped=True)
+
+    def cut_short(self, plain=Job._remove_all):
+        plain(self)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Job, "_remove_all", cut_short)
+        with pytest.raises(KeyboardInterrupt):
+            shout(folder, keep_dropped=True, restart=True)
+    assert shout(folder, keep_dropped=True, restart=True).tally.kept == 1
 
 
 def test_the_folder_of_another_stage_is_refused_even_for_a_restart(write_shards, shout, contents, tmp_path):

@@ -381,7 +381,7 @@ class Job:
         for entry in self.state.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
-            elif entry.name != "lock" and not entry.name.startswith("stdin-"):
+            elif entry.name not in ("lock", CLAIM) and not entry.name.startswith("stdin-"):
                 entry.unlink()
 
     def _check(self, tally: Tally) -> None:

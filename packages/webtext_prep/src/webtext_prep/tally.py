@@ -36,8 +36,9 @@ class Tally:
         """Count `document` as dropped for `reason`; with `--keep-dropped` it is written with reason and details."""
         self.dropped[reason] += 1
         if self.sink is not None:
-            metadata = {"reason": reason, **details, **document.metadata}
-            self.sink.write(Document(document.url, document.text, metadata))
+            ours = {"reason": reason, **details}
+            # Once more at the end: a document that was dropped before brings the reason of that time with it.
+            self.sink.write(Document(document.url, document.text, {**ours, **document.metadata, **ours}))
 
     def problem(self, sentence: str) -> None:
         """Remember a sentence about input that could not be used, unless there are enough already."""
