@@ -7,10 +7,13 @@ import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from gpt2_train.cli import COMMANDS, main
 from gpt2_train.config import PRESETS, TrainSettings, plan_batches
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_shortage
+from gpt2_train.evaluate import EvaluateSettings
+from gpt2_train.generate import GenerateSettings
 from gpt2_train.train import lock_folder, plan_steps
 
 
@@ -75,6 +78,26 @@ def test_a_zero_is_a_number_and_not_the_default() -> None:
 def test_a_limit_says_that_it_asks_for_a_finite_number() -> None:
     with pytest.raises(Gpt2UsageError, match="--clip is inf: it should be at least 0 and finite"):
         TrainSettings(clip=float("inf"))
+
+
+@pytest.mark.parametrize("settings_class", [TrainSettings, EvaluateSettings, GenerateSettings])
+def test_threads_that_no_machine_has_are_refused(settings_class: type) -> None:
+    for threads, sentence in ((0, "--threads is 0: it should be at least 1"), (99_999_999, "should be at most 1024")):
+        with pytest.raises(Gpt2UsageError, match=sentence):
+            settings_class(threads=threads)
+
+
+def test_want_of_memory_is_explained() -> None:
+    with (
+        pytest.raises(Gpt2Error, match=r"^out of memory: lower --batch-size\.$"),
+        explained_shortage("lower --batch-size"),
+    ):
+        torch.empty(1 << 60, dtype=torch.uint8)
+    for error in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory.")):
+        with pytest.raises(Gpt2Error, match=r"^out of memory"), explained_shortage("lower it"):
+            raise error
+    with pytest.raises(RuntimeError, match="shapes"), explained_shortage("lower it"):
+        raise RuntimeError("shapes differ")
 
 
 def test_an_empty_prefix_is_refused() -> None:

@@ -99,6 +99,12 @@ def test_links_to_files_and_folders_are_read_and_circles_are_not_followed(tree):
 RECORD = '{"stage": "clean", "shards": {"part-00000.jsonl.zst": 3}}'
 
 
+def test_a_link_that_leads_nowhere_is_named(tmp_path):
+    (tmp_path / "lost.jsonl").symlink_to(tmp_path / "gone")
+    with pytest.raises(InputError, match=r"lost\.jsonl is a link that leads nowhere"):
+        find_inputs([str(tmp_path)], accepts=is_document_shard, kinds="document shards")
+
+
 def test_of_a_finished_stage_only_the_shards_are_read(tree):
     tree("out/part-00000.jsonl.zst", "out/dropped/part-00000.jsonl.zst", "out/duplicates.jsonl.zst")
     tree("out/stage.json", content=RECORD)

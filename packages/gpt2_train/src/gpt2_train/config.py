@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 from command_kit import setting
 from command_kit.settings import identity
-from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.errors import Gpt2UsageError, check_threads
 
 VOCABULARY_MULTIPLE = 128
 """The vocabulary is padded to a multiple of this, whatever the tensor-parallel size: 50257 becomes 50304."""
@@ -219,7 +219,7 @@ class TrainSettings:
     def _check_ranges(self) -> None:
         at_least = {
             "steps": 1, "tokens": 1, "global_batch_size": 1, "micro_batch_size": 1, "tensor_parallel": 1,
-            "data_parallel": 1, "threads": 1, "log_every": 1, "eval_every": 0, "eval_batches": 1, "save_every": 0,
+            "data_parallel": 1, "log_every": 1, "eval_every": 0, "eval_batches": 1, "save_every": 0,
             "keep_checkpoints": 0, "seed": 0, "lr": 0, "min_lr": 0, "warmup": 0, "weight_decay": 0, "clip": 0,
         }  # fmt: skip
         for name, least in at_least.items():
@@ -236,6 +236,7 @@ class TrainSettings:
             raise Gpt2UsageError(f"--epochs is {self.epochs}: it should be above 0.")
         if self.lr == 0:
             raise Gpt2UsageError("--lr is 0: nothing would be learned; give a rate above 0.")
+        check_threads(self.threads)
         if self.seed >= 2**31:
             raise Gpt2UsageError(f"--seed is {self.seed}: it should be below 2147483648.")
 

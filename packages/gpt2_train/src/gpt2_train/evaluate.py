@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from command_kit import Progress, add_flags, setting, settings_from
 from gpt2_train.config import TrainSettings
-from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.errors import Gpt2UsageError, check_threads, explained_shortage
 from indexed_tokens import IndexedTokensError, Tokenizer, prefix_of
 
 if TYPE_CHECKING:
@@ -67,7 +67,8 @@ class EvaluateSettings:
     threads: int | None = setting(None, "CPU threads; as many as cores without it")
 
     def __post_init__(self) -> None:
-        for name in ("max_tokens", "batch_size", "threads"):
+        check_threads(self.threads)
+        for name in ("max_tokens", "batch_size"):
             value = getattr(self, name)
             if value is not None and value < 1:
                 raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least 1.")
@@ -89,7 +90,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure as the flags ask, print the result, return the exit code. Raises Gpt2Error."""
     settings = settings_from(EvaluateSettings, arguments, command="evaluate", config=arguments.config)
-    result = evaluate(settings)
+    with explained_shortage("lower --batch-size"):
+        result = evaluate(settings)
     print(json.dumps(result) if arguments.json else described(result))
     return 0
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 import numpy as np
 
 from command_kit import Progress, add_flags, setting, settings_from
-from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.errors import Gpt2UsageError, check_threads, explained_shortage
 from indexed_tokens import IndexedTokensError, Tokenizer
 
 if TYPE_CHECKING:
@@ -77,12 +77,13 @@ class GenerateSettings:
 
     def __post_init__(self) -> None:
         at_least = {
-            "tokens": 1, "samples": 1, "batch_size": 1, "threads": 1, "top_k": 0, "seed": 0, "temperature": 0,
+            "tokens": 1, "samples": 1, "batch_size": 1, "top_k": 0, "seed": 0, "temperature": 0,
         }  # fmt: skip
         for name, least in at_least.items():
             value = getattr(self, name)
             if value is not None and not (value >= least and math.isfinite(value)):
                 raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least {least}.")
+        check_threads(self.threads)
         if not 0 < self.top_p <= 1:
             raise Gpt2UsageError(f"--top-p is {self.top_p}: it should be above 0 and at most 1.")
         if self.greedy and (self.temperature, self.top_k, self.top_p) != (1.0, 0, 1.0):
@@ -343,11 +344,12 @@ def run(arguments: argparse.Namespace) -> int:
     if is_loop and arguments.json:
         raise Gpt2UsageError("--json needs its prompts beforehand: give --prompt or --prompts, or pipe them in.")
     prompts = [] if is_loop else read_prompts(settings, sys.stdin)
-    author = Author(settings)
-    if is_loop:
-        prompt_loop(author)
-    else:
-        write_all(author, author.rows(prompts), as_json=arguments.json)
+    with explained_shortage("lower --batch-size"):
+        author = Author(settings)
+        if is_loop:
+            prompt_loop(author)
+        else:
+            write_all(author, author.rows(prompts), as_json=arguments.json)
     return 0
 
 

@@ -40,7 +40,7 @@ from gpt2_train.checkpoint import (
 from gpt2_train.collectives import agreed, barrier
 from gpt2_train.config import ModelConfig, TrainSettings, check_tensor_parallel, plan_batches
 from gpt2_train.data import BatchReader, Blend, Corpus, blend_split, check_vocabulary, open_corpora
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_shortage
 from gpt2_train.estimate import memory_per_rank, size_line
 from gpt2_train.loss import token_losses
 from gpt2_train.metrics import MetricsLog, StepClock, line_of, peak_flops, peak_memory
@@ -267,7 +267,11 @@ def train(settings: TrainSettings, world: World, stop: StopRequest) -> dict[str,
 
         agreed(lock)
         try:
-            return _train(settings, world, stop, folder)
+            with explained_shortage(
+                "lower --micro-batch-size, or give --activation-checkpointing full or more --tensor-parallel; "
+                "`gpt2 estimate` says what fits"
+            ):
+                return _train(settings, world, stop, folder)
         finally:
             # The last references to the model go before the process group does.
             gc.collect()

@@ -81,6 +81,8 @@ def _files_below(folder: Path, accepts: Callable[[Path], bool], passed: set[Path
         if entry.is_dir():
             folders.append(entry)
         elif accepts(entry):
+            if not entry.exists():
+                raise InputError(f"{entry} is a link that leads nowhere: mend or remove it.")
             yield entry
     for entry in folders:
         if entry.resolve() not in passed:
