@@ -134,6 +134,16 @@ def test_a_killed_parent_takes_its_children_along_and_the_run_resumes_to_the_sam
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 
+def test_a_process_that_was_killed_is_named_with_the_likely_cause(tmp_path: Path, corpus: str) -> None:
+    words = command(tmp_path, "--steps", 100_000, "--data-parallel", 2, data=corpus)
+    process, _ = start_until(words, "step 10/")
+    os.kill(children_of(process.pid)[1], signal.SIGKILL)
+    _, rest = process.communicate()
+    assert process.returncode == 1
+    assert "process 1 of 2 was killed by SIGKILL (was there too little memory?)" in rest
+    assert rest.count("error:") == 1
+
+
 def test_a_failure_of_the_processes_is_one_sentence(tmp_path: Path, corpus: str) -> None:
     flags = ("--steps", 3, "--data-parallel", 2, "--vocabulary-size", 50)
     done = run_command_line(tmp_path, *flags, data=corpus)

@@ -165,6 +165,8 @@ class _Parent:
         self.children: list[subprocess.Popen[bytes]] = []
         self.reports: list[int] = []
         self.signal = 0
+        self.killed: dict[int, int] = {}
+        """The signal that ended a child, by rank, of those that ended before the parent ended the rest."""
 
     def run(self, as_json: bool) -> int:
         """Start the children, wait for them, return the exit code. Raises Gpt2Error if one of them failed."""
@@ -174,6 +176,8 @@ class _Parent:
             for rank in range(self.size):
                 self._start(rank, store.port)
             self._wait()
+            codes = {rank: child.poll() for rank, child in enumerate(self.children)}
+            self.killed = {rank: -code for rank, code in codes.items() if code is not None and code < 0}
         finally:
             self._end_all()
             for number, handler in before.items():
@@ -263,6 +267,8 @@ class _Parent:
             first = min(failed, key=lambda report: (not report["is_expected"], report["time"]))
             if self.debug:
                 sys.stderr.write(first["traceback"])
+            if self.killed and not first["is_expected"] and not self.signal:
+                raise self._death(*next(iter(self.killed.items())))
             raise (Gpt2UsageError if first["exit_code"] == 2 else Gpt2Error)(first["error"])
         if all("summary" in report for report in reports):
             return _finish(reports[0]["summary"], as_json)
@@ -270,10 +276,13 @@ class _Parent:
             print("gpt2: stopped before the first step, nothing was changed.", file=sys.stderr)
             return 128 + self.signal
         rank = next(rank for rank, report in enumerate(reports) if "summary" not in report)
-        code = self.children[rank].returncode
-        how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with status {code}"
-        hint = " (was there too little memory?)" if code == -signal.SIGKILL else ""
-        raise Gpt2Error(
+        raise self._death(rank, -self.children[rank].returncode)
+
+    def _death(self, rank: int, number: int) -> Gpt2Error:
+        """The error of a child that ended without a report, by the signal `number`, or with the status `-number`."""
+        how = f"was killed by {signal.Signals(number).name}" if number > 0 else f"ended with status {-number}"
+        hint = " (was there too little memory?)" if number == signal.SIGKILL else ""
+        return Gpt2Error(
             f"process {rank} of {self.size} {how}{hint}: the same command goes on from the last checkpoint."
         )
 
