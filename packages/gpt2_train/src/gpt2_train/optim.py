@@ -62,16 +62,19 @@ def make_optimizer(model: nn.Module, settings: TrainSettings, device: torch.devi
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
+    is_fused = device.type in ("cuda", "cpu")
     optimizer = torch.optim.AdamW(
         groups,
         lr=settings.lr,
         betas=(settings.beta1, settings.beta2),
         eps=ADAM_EPSILON,
-        fused=device.type in ("cuda", "cpu"),
+        fused=is_fused,
     )
+    # Only a fused kernel reads it on the device; others would fetch it from there for each parameter.
+    step_device = device if is_fused else torch.device("cpu")
     for parameter in parameters:
         optimizer.state[parameter] = {
-            "step": torch.zeros((), dtype=torch.float32, device=device),
+            "step": torch.zeros((), dtype=torch.float32, device=step_device),
             "exp_avg": torch.zeros_like(parameter, requires_grad=False),
             "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
         }
