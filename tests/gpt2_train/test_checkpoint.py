@@ -150,6 +150,13 @@ def test_the_newest_are_kept_and_latest_names_the_last(tmp_path: Path, save: Cal
     assert (tmp_path / "checkpoints" / "latest").read_text() == "step-0000004\n"
 
 
+def test_a_checkpoint_that_a_run_removed_meanwhile_is_explained(tmp_path: Path, save: Callable[..., Path]) -> None:
+    old = save(1, keep=1)
+    save(2, keep=1)
+    with pytest.raises(Gpt2UsageError, match=r"step-0000002 is there: a run at work removes old ones"):
+        find_checkpoint(old)
+
+
 def test_a_deleted_latest_falls_back_to_the_one_before(tmp_path: Path, save: Callable[..., Path]) -> None:
     save(1)
     newest = save(2)

@@ -164,6 +164,12 @@ def find_checkpoint(path: str | Path) -> Path:
     """
     path = Path(path)
     if not path.exists():
+        newer = latest_checkpoint(path.parent) if _STEP_FOLDER.fullmatch(path.name) else None
+        if newer is not None:
+            raise Gpt2UsageError(
+                f"no checkpoint {path}, but {newer.name} is there: a run at work removes old ones "
+                "(--keep-checkpoints); run the same command again, or give that one."
+            )
         raise Gpt2UsageError(f"no checkpoint {path}: give the --output folder of a `gpt2 train`, or a step in it.")
     if (path / INFO_FILE).is_file():
         return path
