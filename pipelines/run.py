@@ -78,7 +78,7 @@ def plan(path: Path, tables: dict[str, Any], folder: Path, urls: list[str]) -> l
     stages = find_stages()
     steps: list[Step] = []
     previous: list[str] = list(urls)
-    corpus = folder / "corpus"
+    corpus, model = folder / "corpus", str(folder / "model")
     for name, table in tables.items():
         if name == "pipeline":
             continue
@@ -98,9 +98,11 @@ def plan(path: Path, tables: dict[str, Any], folder: Path, urls: list[str]) -> l
             if stages[name].output_is_prefix:
                 corpus = Path(step.output)
         elif name in MODEL_COMMANDS:
-            step = Step(name, "gpt2_train", table, output=str(folder / "model"))
-            step.arguments = model_arguments(name, table, step.output, str(corpus) + TEXT_SUFFIX)
             check_model_table(path, name, table)
+            if name == "train":
+                model = table.get("output", model)
+            step = Step(name, "gpt2_train", table, output=model)
+            step.arguments = model_arguments(name, table, model, str(corpus) + TEXT_SUFFIX)
         else:
             known = ", ".join([*stages, *MODEL_COMMANDS])
             raise UsageError(f"{path}: no command [{name}]; known are {known}.")

@@ -2,6 +2,7 @@
 
 import json
 import os
+import runpy
 import signal
 import subprocess
 import sys
@@ -204,6 +205,14 @@ def test_a_pipeline_that_is_asked_to_end_ends_its_command_and_says_that_it_goes_
     assert process.wait() == 130
     assert said.count("webtext: interrupted; the same command goes on from here.") == 1
     assert said.endswith("run.py: interrupted; the same command goes on from here.\n")
+
+
+def test_a_model_written_elsewhere_is_the_one_that_is_measured_and_that_writes(tmp_path):
+    tables = {"train": {"output": "elsewhere"}, "evaluate": {}, "generate": {"checkpoint": "another"}}
+    train, evaluate, generate = runpy.run_path(str(RUN))["plan"](tmp_path / "x.toml", tables, tmp_path, [])
+    assert train.output == "elsewhere"
+    assert evaluate.arguments[:2] == ["--checkpoint", "elsewhere"]
+    assert "--checkpoint" not in generate.arguments
 
 
 def test_every_shipped_pipeline_is_valid(tmp_path):
