@@ -421,7 +421,7 @@ def _train(settings: TrainSettings, world: World, stop: StopRequest, folder: Pat
             begin = time.monotonic()
             samples, epochs_ended = reader.take(step + 1)
             waited = time.monotonic() - begin
-            batch = torch.from_numpy(samples).to(world.device, non_blocking=True)  # (rows, sequence_length + 1)
+            batch = torch.from_numpy(samples).to(world.device)  # (rows, sequence_length + 1)
             if step + 1 < plan.steps:
                 # Asked for again, and read again, only if an overflow repeats this step.
                 reader.request(step + 2)
