@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import CommandError, UsageError, duration, run_command, setting, write_json, write_text
+from command_kit.command import PARENT
 from command_kit.settings import check_value, make_settings
 from webtext_prep.cli import RunSettings, find_stages
 
@@ -168,7 +169,8 @@ def run_step(step: Step, path: Path, folder: Path) -> None:
     command = [sys.executable, "-m", step.program, step.name, *step.arguments, "--config", str(path)]
     shown = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}[step.program]
     print(f"\n$ {shlex.join([shown, *command[3:]])}", file=sys.stderr, flush=True)
-    process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE)
+    environment = os.environ | {PARENT: str(os.getpid())}
+    process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, env=environment)
     is_stopped = False
 
     def stop(*_: Any) -> None:

@@ -75,3 +75,8 @@ def test_tokens_of_another_vocabulary_are_named(tmp_path, capsys):
         writer.add([60000])
     assert main(["inspect", str(tmp_path / "c.idx")]) == 2
     assert "token 60000" in capsys.readouterr().err
+
+
+def test_a_list_of_urls_can_be_looked_at(tmp_path, capsys):
+    (tmp_path / "urls.txt").write_text("http://a.org/1\nhttp://a.org/2\n")
+    assert inspect(capsys, tmp_path / "urls.txt", "--samples", 1)["samples"] == [{"url": "http://a.org/1", "text": ""}]

@@ -118,3 +118,9 @@ def test_other_settings_on_the_same_prefix_are_named(source, tmp_path, capsys):
     assert main(["tokenize", "--input", str(source), "--output", str(tmp_path / "c"), "--seed", "5"]) == 2
     assert "seed was 1234, now 5" in capsys.readouterr().err
     assert main(["tokenize", "--input", str(source), "--output", str(tmp_path / "c"), "--seed", "5", "--restart"]) == 0
+
+
+def test_a_run_that_failed_at_once_leaves_its_settings_to_be_corrected(source, tmp_path, capsys):
+    arguments = ["--input", str(source), "--output", str(tmp_path / "c")]
+    assert main(["tokenize", *arguments, "--vocabulary", "absent.json", "--merges", "absent.txt"]) != 0
+    assert main(["tokenize", *arguments]) == 0

@@ -9,10 +9,16 @@ import errno
 import os
 import signal
 import sys
+import threading
+import time
 import traceback
 from collections.abc import Callable
 
 from command_kit.errors import CommandError
+
+PARENT = "COMMAND_ENDS_WITH"
+"""Environment variable with the number of the process that started a command and wants it to end with itself."""
+CHECK_SECONDS = 0.5
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it."""
@@ -34,12 +40,25 @@ def sentence_for(error: BaseException) -> str:
     return f"internal error: {type(error).__name__}: {error} (run again with --debug for the traceback)."
 
 
+def _end_with(parent: int) -> None:
+    """Have this process told to stop, as by SIGTERM, once `parent` is no longer the process that started it."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(CHECK_SECONDS)
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
 def run_command(program: str, body: Callable[[], int | None], *, debug: bool = False, resumes: bool = True) -> int:
     """Call `body` and return the exit code of the process.
 
     An exception becomes one sentence on standard error, `program: error: ...`; with `debug` its traceback comes first.
     `resumes` says whether the same command goes on where an interrupt stopped it.
     """
+    if parent := os.environ.pop(PARENT, ""):
+        _end_with(int(parent))
     try:
         code = body() or 0
         # Here, and not at exit, where a reader that went away would make a traceback.

@@ -13,7 +13,8 @@ import numpy as np
 from indexed_tokens import IndexedTokens, IndexedTokensError, Tokenizer, bin_path, idx_path, prefix_of
 from webtext_prep.documents import Document, read_documents
 from webtext_prep.errors import InputError
-from webtext_prep.inputs import find_inputs, is_document_shard, read_record
+from webtext_prep.inputs import find_inputs, is_document_shard, is_url_list, read_record
+from webtext_prep.stages.download import read_urls
 from webtext_prep.stages.tokenize import SUFFIX
 
 COMMAND = "inspect"
@@ -56,11 +57,15 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
     if samples < 0:
         raise InputError(f"--samples must not be negative, but is {samples}.")
     folder = Path(path)
-    shards = find_inputs([path], accepts=is_document_shard, kinds="document shards")
+    shards = find_inputs(
+        [path], accepts=lambda file: is_document_shard(file) or is_url_list(file), kinds="document shards or URL lists"
+    )
     record = read_record(folder) if folder.is_dir() else None
     documents = characters = 0
     shown: list[Document] = []
-    for document in itertools.chain.from_iterable(read_documents(shard) for shard in shards):
+    for document in itertools.chain.from_iterable(
+        read_documents(shard) if is_document_shard(shard) else read_urls(shard) for shard in shards
+    ):
         documents += 1
         characters += len(document.text)
         if len(shown) < samples:

@@ -137,9 +137,9 @@ class Summary:
         for name, count in [*rows, *((f"  dropped: {reason}", count) for reason, count in dropped)]:
             share = f"{count / total:7.1%}" if total else ""
             lines.append(f"  {name:<{width}}  {count:>12,}  {share}")
-        lines += [f"  {name}: {count:,}" for name, count in sorted(self.tally.notes.items())]
+        lines += [f"  {name.replace('_', ' ')}: {count:,}" for name, count in sorted(self.tally.notes.items())]
         lines += [
-            f"  {name}: {value:,}" if isinstance(value, int) else f"  {name}: {value}"
+            f"  {name.replace('_', ' ')}: {value:,}" if isinstance(value, int) else f"  {name}: {value}"
             for name, value in self.extra.items()
             if isinstance(value, int | str)
         ]
@@ -363,7 +363,7 @@ class Job:
             )
         if self.restart:
             self._remove_all()
-        elif theirs is not None and theirs["settings"] != ours["settings"]:
+        elif theirs is not None and theirs["settings"] != ours["settings"] and self._has_begun():
             changed = "; ".join(differences(theirs["settings"], self._settings()))
             raise InputError(
                 f"{self.output} was made with other settings ({changed}): give another --output, or --restart to "
@@ -373,6 +373,15 @@ class Job:
         if self.output.is_dir():
             remove_leftovers(self.output)
             remove_leftovers(self.output / "dropped")
+
+    def _has_begun(self) -> bool:
+        """Whether an earlier run made anything; one that failed before leaves its settings to be corrected."""
+        return (
+            self.record_path.exists()
+            or any(self.scratch.rglob("*"))
+            or any((self.state / "marks").rglob("*.json"))
+            or bool(self.stage.outputs_in(self.output))
+        )
 
     def _remove_all(self) -> None:
         for path in self.stage.outputs_in(self.output):
@@ -397,8 +406,8 @@ class Job:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in tally.dropped.most_common())
             problems = " " + " ".join(tally.problems[:1]) if tally.problems else ""
             raise WebtextError(
-                f"{self.stage.name}: none of the {tally.read:,} {unit} was kept ({reasons}): check the input and the "
-                f"settings.{problems}"
+                f"{self.stage.name}: none of the {tally.read:,} {unit} was kept ({reasons}): "
+                f"{self.stage.advice(tally)}.{problems}"
             )
 
     def _remove_strangers(self, outputs: Sequence[Path]) -> None:

@@ -88,6 +88,10 @@ class Stage(abc.ABC):
     def run(self, job: Job) -> Outcome:
         """Do the work with `job.map`, and account for every document."""
 
+    def advice(self, tally: Tally) -> str:
+        """What to do when nothing was kept, as the end of a sentence."""
+        return "check the input and the settings"
+
     def setting_files(self) -> list[Path]:
         """Files that settings name (lists of rules, a vocabulary): when one changes, the work is done anew."""
         return []

@@ -159,6 +159,12 @@ class Download(Stage):
         """URL shards and plain lists."""
         return is_url_list(path)
 
+    def advice(self, tally: Tally) -> str:
+        """What to do when no page was kept."""
+        if tally.dropped["blocked_address"] == tally.read:
+            return "these addresses are private; give --allow-private-addresses with --restart if they are meant"
+        return "check the list, and the network of this machine"
+
     def outputs_in(self, output: Path) -> list[Path]:
         """Shards of documents, of outcomes, and of what was dropped."""
         return [*super().outputs_in(output), *(output / OUTCOMES).glob(f"part-*{SHARD_SUFFIX}")]
