@@ -6,7 +6,8 @@ import os
 import practice_calls
 import pytest
 
-from webtext_prep.engines import LocalEngine, available_cores
+from command_kit import available_cores
+from webtext_prep.engines import LocalEngine
 from webtext_prep.errors import InputError, WebtextError
 
 

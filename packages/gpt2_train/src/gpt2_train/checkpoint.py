@@ -351,7 +351,7 @@ def save_checkpoint(
         write_json(unfinished / INFO_FILE, table)
         sync_folder(unfinished)
         if folder.exists():
-            shutil.rmtree(folder)
+            set_aside_and_remove(folder)
         unfinished.replace(folder)
         sync_folder(checkpoints)
         write_text(checkpoints / LATEST_FILE, folder.name + "\n")
@@ -388,16 +388,20 @@ def _cause(error: BaseException) -> str:
     return text.splitlines()[-1] if text else type(inner[-1]).__name__
 
 
+def set_aside_and_remove(folder: Path) -> None:
+    """Remove a checkpoint; renamed first, so that a crash on the way leaves no half of one under its name."""
+    doomed = temporary_name(folder.with_name(f"{folder.name}.removed"))
+    folder.replace(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
 def remove_old(checkpoints: Path, keep: int) -> None:
     """Remove all but the `keep` newest checkpoints (none if it is 0); the latest one always stays."""
     known = list_checkpoints(checkpoints)
     latest = latest_checkpoint(checkpoints)
     for path in known[: -keep if keep else 0]:
         if path != latest:
-            # Renamed first, so that a crash on the way does not leave half a checkpoint under its name.
-            doomed = temporary_name(path)
-            path.replace(doomed)
-            shutil.rmtree(doomed, ignore_errors=True)
+            set_aside_and_remove(path)
 
 
 def describe_tokenizer(tokenizer: Tokenizer | None) -> dict[str, Any]:

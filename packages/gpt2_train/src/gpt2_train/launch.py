@@ -27,12 +27,13 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
+from command_kit import available_cores
 from command_kit.command import sentence_for
 from command_kit.errors import CommandError
 from command_kit.settings import as_table, make_settings
 from gpt2_train.config import TrainSettings
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.parallel import make_world, usable_cores
+from gpt2_train.parallel import make_world
 from gpt2_train.train import STOP_SIGNALS, StopRequest, choose_device, train, use_compile_cache, use_threads
 
 _M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
@@ -77,7 +78,7 @@ def launch(settings: TrainSettings, *, as_json: bool = False, debug: bool = Fals
     if wanted == 1:
         stop = StopRequest()
         stop.install()
-        use_threads(settings, 1, usable_cores())
+        use_threads(settings, 1, available_cores())
         device = choose_device(settings, 0, 1)
         _keep_freed_memory(device)
         world = make_world(device, settings.tensor_parallel)
@@ -139,7 +140,7 @@ def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool)
                 f"torchrun started {size} processes, --tensor-parallel {settings.tensor_parallel} times "
                 f"--data-parallel {wanted} asks for {wanted * settings.tensor_parallel}: make them equal."
             )
-        use_threads(settings, local_size, usable_cores())
+        use_threads(settings, local_size, available_cores())
         device = choose_device(settings, local_rank, local_size)
         _keep_freed_memory(device)
         dist.init_process_group(_backend(device))
@@ -215,7 +216,7 @@ class _Parent:
             child.stdin.flush()
 
     def _threads(self) -> int:
-        return self.settings.threads or max(1, usable_cores() // self.size)
+        return self.settings.threads or max(1, available_cores() // self.size)
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self.signal = self.signal or number
@@ -322,7 +323,7 @@ def _child() -> NoReturn:
         values = {name: tuple(v) if isinstance(v, list) else v for name, v in orders["settings"].items()}
         settings = make_settings(TrainSettings, values, "the parent process")
         rank, size = orders["rank"], orders["size"]
-        use_threads(settings, size, usable_cores())
+        use_threads(settings, size, available_cores())
         device = choose_device(settings, rank, size)
         _keep_freed_memory(device)
         store = dist.TCPStore("127.0.0.1", orders["port"], is_master=False)

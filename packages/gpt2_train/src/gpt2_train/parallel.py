@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import os
 import warnings
 from typing import Any, Literal
 
@@ -265,8 +264,3 @@ def gather_vocabulary(logits: Tensor, world: World) -> Tensor:
     parts = [torch.empty_like(logits) for _ in range(world.tp_size)]
     dist.all_gather(parts, logits.contiguous(), group=world.tp_group)
     return torch.cat(parts, dim=-1)
-
-
-def usable_cores() -> int:
-    """CPU cores that this process may run on."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

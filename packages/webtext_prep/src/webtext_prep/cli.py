@@ -15,9 +15,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from command_kit import add_flags, run_command, setting, settings_from
+from command_kit import add_flags, available_cores, run_command, setting, settings_from
 from webtext_prep import inspection, stages
-from webtext_prep.engines import available_cores
 from webtext_prep.errors import InputError
 from webtext_prep.inputs import find_inputs, spool_standard_input
 from webtext_prep.runner import Job, Summary, refuse_foreign_output, show

@@ -31,13 +31,6 @@ Call = Callable[[Any, Report], Any]
 """A task's function: its argument and the report to its result; a module's top-level function, picklable."""
 
 
-def available_cores() -> int:
-    """The cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def allow_open_files() -> None:
     """Raise the limit on open files of this process, and of those that it starts, as far as the system lets it.
 

@@ -264,6 +264,7 @@ class Job:
             whole = self._whole_key()
             done = self._complete(whole)
             if done is not None:
+                shutil.rmtree(self.scratch, ignore_errors=True)  # a kill may have come just before this
                 return done
             self.record_path.unlink(missing_ok=True)
             (self.state / "complete.json").unlink(missing_ok=True)

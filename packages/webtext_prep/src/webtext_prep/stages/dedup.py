@@ -5,6 +5,7 @@ Jaccard similarity decides (one process, the shingle hashes memory-mapped); each
 cores). Documents are gone through from the longest to the shortest, equal lengths by URL: a document is dropped if
 one that is already kept is at least `--similarity` similar to it. So each group keeps its longest document, and a
 chain of similar documents cannot swallow strangers. The order of the input has no say.
+Deciding takes 8 bytes a band and document (some 200 MB a million documents) in the one process that does it.
 """
 
 from __future__ import annotations

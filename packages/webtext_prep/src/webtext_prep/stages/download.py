@@ -22,10 +22,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
-from command_kit import setting, write_json
+from command_kit import available_cores, setting, write_json
 from webtext_prep.compression import read_lines
 from webtext_prep.documents import SHARD_SUFFIX, Document, decode_url_row, read_documents, shard_name, write_documents
-from webtext_prep.engines import Report, available_cores
+from webtext_prep.engines import Report
 from webtext_prep.errors import InputError
 from webtext_prep.inputs import STATE, is_url_list
 from webtext_prep.stage import Outcome, Stage, Task, shard_outputs, shards_outcome

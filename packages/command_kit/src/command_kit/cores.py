@@ -1,0 +1,10 @@
+"""How many processor cores there are to use."""
+
+from __future__ import annotations
+
+import os
+
+
+def available_cores() -> int:
+    """The cores that this process may use: those it is bound to, where the system says so, else all."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
