@@ -5,6 +5,7 @@ import importlib.metadata
 import re
 import subprocess
 import sys
+import sysconfig
 import tomllib
 from pathlib import Path
 
@@ -33,7 +34,7 @@ def test_every_installed_package_is_pinned_and_in_that_version():
     pinned = pins()
     installed = {
         distribution.name.lower().replace("_", "-").replace(".", "-"): distribution.version
-        for distribution in importlib.metadata.distributions()
+        for distribution in importlib.metadata.distributions(path=[sysconfig.get_paths()["purelib"]])
     }
     installed = {name: version for name, version in installed.items() if name not in WORKSPACE | {"pip"}}
     assert "tensorflow" not in installed
