@@ -264,6 +264,13 @@ def test_validation_takes_nothing_from_training(tmp_path: Path, gpt2: Run, unbro
     assert rows(tmp_path)[-1]["valid_loss"] == rows(unbroken)[-1]["valid_loss"]
 
 
+def test_a_folder_that_holds_something_else_is_left_alone(tmp_path: Path) -> None:
+    (tmp_path / "stage.json").write_text("{}")
+    with pytest.raises(Gpt2UsageError, match=r"holds other files \(stage.json\)"), lock_folder(tmp_path):
+        pass
+    assert [entry.name for entry in tmp_path.iterdir()] == ["stage.json"]
+
+
 def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
     with (
         lock_folder(tmp_path),

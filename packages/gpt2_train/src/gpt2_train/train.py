@@ -66,6 +66,7 @@ from gpt2_train.parallel import (
 from indexed_tokens import Tokenizer
 
 CONFIG_FILE = "config.toml"
+LOCK_FILE = ".lock"
 STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
 CLIP_EPSILON = 1e-6
 
@@ -137,7 +138,9 @@ def open_tokenizer(settings: TrainSettings) -> Tokenizer:
 
 @contextlib.contextmanager
 def lock_folder(folder: Path, patience: float = 10.0) -> Iterator[None]:
-    """Hold a run's folder for this process. Raises Gpt2UsageError if another run holds it, or it is no folder.
+    """Hold a run's folder for this process.
+
+    Raises Gpt2UsageError if another run holds it, if it is no folder, or if it holds something else than a run.
 
     The kernel lets go of the lock when its holder dies; `patience` seconds are for one that is just about to.
     """
@@ -145,7 +148,11 @@ def lock_folder(folder: Path, patience: float = 10.0) -> Iterator[None]:
         folder.mkdir(parents=True, exist_ok=True)
     except (FileExistsError, NotADirectoryError):
         raise Gpt2UsageError(f"--output {folder} is a file, or lies below one: give a folder.") from None
-    with (folder / ".lock").open("wb") as file:
+    strangers = sorted(entry.name for entry in folder.iterdir() if entry.name != "cache")
+    if strangers and not any((folder / name).exists() for name in (LOCK_FILE, CONFIG_FILE, FOLDER)):
+        shown = ", ".join(strangers[:3]) + (", ..." if len(strangers) > 3 else "")
+        raise Gpt2UsageError(f"--output {folder} holds other files ({shown}): give an empty or new folder.")
+    with (folder / LOCK_FILE).open("wb") as file:
         deadline = time.monotonic() + patience
         while True:
             try:
