@@ -451,6 +451,7 @@ class Terminal:
         )  # fmt: skip
         os.close(inside)
         self.shown = ""
+        self._seen = 0
 
     @staticmethod
     def _take_terminal() -> None:
@@ -461,16 +462,17 @@ class Terminal:
         fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
     def until(self, sign: str, patience: float = 120.0) -> str:
-        """Read the screen until `sign` comes; returns what was new."""
-        deadline, before = time.monotonic() + patience, len(self.shown)
-        while sign not in self.shown[before:]:
+        """Read the screen until `sign` comes behind the last one; returns what is between, `sign` included."""
+        deadline, before = time.monotonic() + patience, self._seen
+        while (found := self.shown.find(sign, before)) < 0:
             ready, _, _ = select.select([self._screen], [], [], max(0.0, deadline - time.monotonic()))
             assert ready, f"{sign!r} never came: {self.shown}"
             try:
                 self.shown += os.read(self._screen, 4096).decode()
             except OSError:
                 raise AssertionError(f"the program ended before {sign!r}: {self.shown}") from None
-        return self.shown[before:]
+        self._seen = found + len(sign)
+        return self.shown[before : self._seen]
 
     def type(self, text: str) -> None:
         os.write(self._screen, text.encode())
