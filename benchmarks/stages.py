@@ -18,10 +18,10 @@ from datasketch import MinHash
 
 from indexed_tokens import Tokenizer
 from machine import describe, save
-from webtext_prep import minhash
-from webtext_prep.documents import Document
+from webtext_prep.documents.document import Document
+from webtext_prep.near_duplicates import fingerprints
+from webtext_prep.running.tally import Tally
 from webtext_prep.stages.clean import Clean, has_tokens, repair
-from webtext_prep.tally import Tally
 
 COPIES = 20
 
@@ -53,8 +53,8 @@ def measure(name: str, work: Callable[[str], Any], texts: list[str]) -> dict[str
 
 def plain_signature(text: str) -> Any:
     """datasketch as its documentation shows it: one update a shingle."""
-    sketch = MinHash(num_perm=minhash.PERMUTATIONS, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
-    for shingle in minhash.shingles(text, "word", 5):
+    sketch = MinHash(num_perm=fingerprints.PERMUTATIONS, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
+    for shingle in fingerprints.shingles(text, "word", 5):
         sketch.update(shingle)
     return sketch
 
@@ -74,7 +74,7 @@ def main() -> None:
         measure("language: langdetect on the whole text", langdetect.detect, few),
         measure("clean: the whole stage", lambda t: list(clean.process([Document("u", t)], Tally())), few),
         measure("signature: datasketch, one update a shingle", plain_signature, few),
-        measure("signature: ours", lambda t: minhash.signature(minhash.shingles(t, "word", 5)), texts[::5]),
+        measure("signature: ours", lambda t: fingerprints.signature(fingerprints.shingles(t, "word", 5)), texts[::5]),
         measure("tokenize", tokenizer.encode, texts),
     ]
     versions = ("ftfy", "langdetect", "datasketch", "xxhash", "tiktoken")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.addresses import BlockedAddressError, OddAddressError, check_host, is_public, literal_address
+from webtext_prep.web.addresses import BlockedAddressError, OddAddressError, check_host, is_public, literal_address
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "93.184.215.14", "2606:2800:21f:cb07::1", "::ffff:8.8.8.8"])

@@ -11,9 +11,9 @@ import pytest
 import zstandard
 
 from webtext_prep.cli import main
-from webtext_prep.documents import read_documents
+from webtext_prep.documents.document import read_documents
+from webtext_prep.documents.urls import host_of
 from webtext_prep.stages.blacklist import Blacklist, blocked_extension, read_rules
-from webtext_prep.urls import host_of
 
 
 def run(capsys, *arguments: object) -> dict:

@@ -11,10 +11,10 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from indexed_tokens import Tokenizer
-from webtext_prep.documents import Document
+from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
+from webtext_prep.running.tally import Tally
 from webtext_prep.stages.clean import Clean, detect_language, has_tokens, repair
-from webtext_prep.tally import Tally
 
 ENGLISH = "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced. "
 GERMAN = "Der Ausschuss traf sich am Donnerstag, um zu besprechen, ob die alte Brücke repariert werden soll. "

@@ -11,8 +11,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep import compression
-from webtext_prep.compression import bare_name, read_chunks, read_lines, write_zstd
+from webtext_prep.documents import compression
+from webtext_prep.documents.compression import bare_name, read_chunks, read_lines, write_zstd
 from webtext_prep.errors import InputError
 
 COMPRESS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}

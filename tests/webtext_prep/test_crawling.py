@@ -4,8 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
-from webtext_prep.crawling import Crawler, Visit
-from webtext_prep.fetching import Reply
+from webtext_prep.web.crawling import Crawler, Visit
+from webtext_prep.web.requests import Reply
 
 
 class ScriptedClient:

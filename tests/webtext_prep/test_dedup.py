@@ -12,9 +12,9 @@ from datasketch import MinHash
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep import minhash
 from webtext_prep.cli import main
-from webtext_prep.documents import Document, read_documents, write_documents
+from webtext_prep.documents.document import Document, read_documents, write_documents
+from webtext_prep.near_duplicates import fingerprints
 from webtext_prep.stages.dedup import TABLE, read_table
 
 WORDS = [f"word{number}" for number in range(2000)]
@@ -50,37 +50,37 @@ def urls(folder: Path) -> set[str]:
 
 
 def exact_similarity(left: str, right: str, shingle: str = "word:5") -> float:
-    a, b = (minhash.shingles(text, *minhash.parse_shingle(shingle)) for text in (left, right))
+    a, b = (fingerprints.shingles(text, *fingerprints.parse_shingle(shingle)) for text in (left, right))
     return len(a & b) / len(a | b) if a | b else 1.0
 
 
 def test_signatures_are_those_of_datasketch():
-    shingles = minhash.shingles(text_of(1), "word", 5)
+    shingles = fingerprints.shingles(text_of(1), "word", 5)
     sketch = MinHash(num_perm=128, seed=1, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
     for shingle in shingles:
         sketch.update(shingle)
-    assert (minhash.signature(shingles) == sketch.hashvalues).all()
+    assert (fingerprints.signature(shingles) == sketch.hashvalues).all()
 
 
 @given(st.sets(st.integers(0, 60)), st.sets(st.integers(0, 60)))
 def test_similarity_is_the_exact_jaccard_similarity(left, right):
     arrays = [np.array(sorted(values), dtype=np.uint64) for values in (left, right)]
     expected = len(left & right) / len(left | right) if left | right else 1.0
-    assert minhash.jaccard(*arrays) == expected
+    assert fingerprints.jaccard(*arrays) == expected
 
 
 @pytest.mark.parametrize("threshold", [0.5, 0.7, 0.8, 0.9, 1.0])
 def test_bands_find_nearly_all_pairs_at_the_threshold(threshold):
     """Pitfall 13: pairs were missed."""
-    bands, rows = minhash.bands_for(threshold)
+    bands, rows = fingerprints.bands_for(threshold)
     assert bands * rows <= 128
     assert 1 - (1 - threshold**rows) ** bands >= 0.99
 
 
 def test_the_last_shingle_counts():
     """Pitfall 13: the last shingle of each document was dropped."""
-    assert minhash.shingles("a b c d e f", "word", 5) == {b"a b c d e", b"b c d e f"}
-    assert minhash.shingles("abcdef", "char", 5) == {b"abcde", b"bcdef"}
+    assert fingerprints.shingles("a b c d e f", "word", 5) == {b"a b c d e", b"b c d e f"}
+    assert fingerprints.shingles("abcdef", "char", 5) == {b"abcde", b"bcdef"}
 
 
 @pytest.mark.parametrize("shingle", ["word", "line:5", "word:0", "word:x", "char:-1"])

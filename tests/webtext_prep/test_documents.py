@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.compression import read_lines
-from webtext_prep.documents import (
+from webtext_prep.documents.compression import read_lines
+from webtext_prep.documents.document import (
     Document,
     decode_document,
     decode_url_row,

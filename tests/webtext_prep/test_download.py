@@ -16,14 +16,15 @@ from pathlib import Path
 
 import pytest
 
-from webtext_prep import addresses, cli, crawling
-from webtext_prep.documents import Document, read_documents, write_documents
+from webtext_prep import cli
+from webtext_prep.documents.document import Document, read_documents, write_documents
+from webtext_prep.documents.inputs import find_inputs
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.inputs import find_inputs
-from webtext_prep.journal import Journal
-from webtext_prep.runner import Job
+from webtext_prep.running.job import Job
 from webtext_prep.stages import download as stage_module
 from webtext_prep.stages.download import OUTCOMES, Download
+from webtext_prep.web import addresses, crawling
+from webtext_prep.web.journal import Journal
 
 SENTENCE = "This is a sentence of the page, long enough for anybody to see that it is text. "
 PATIENCE = 60

@@ -7,8 +7,8 @@ import practice_calls
 import pytest
 
 from command_kit import available_cores
-from webtext_prep.engines import LocalEngine
 from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running.engines import LocalEngine
 
 
 def run(workers: int, function, arguments) -> list:

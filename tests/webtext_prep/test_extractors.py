@@ -2,8 +2,8 @@
 
 import pytest
 
-from webtext_prep import extractors
-from webtext_prep.extractors import EXTRACTORS, declared_charset, decode, nests_too_deep, scrub, title_of
+from webtext_prep.extraction import extractors
+from webtext_prep.extraction.extractors import EXTRACTORS, declared_charset, decode, nests_too_deep, scrub, title_of
 
 SENTENCE = "The café on the corner was where Zoë and Viktor met, and it is not known to us why they had left Malmö. "
 PAGE = (

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from webtext_prep.errors import InputError
-from webtext_prep.inputs import (
+from webtext_prep.documents.inputs import (
     find_inputs,
     is_document_shard,
     is_mergeable,
@@ -15,6 +14,7 @@ from webtext_prep.inputs import (
     read_record,
     spool_standard_input,
 )
+from webtext_prep.errors import InputError
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ import pytest
 
 from indexed_tokens import IndexedTokensWriter, Tokenizer
 from webtext_prep.cli import main
-from webtext_prep.documents import Document, write_documents
+from webtext_prep.documents.document import Document, write_documents
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ import sys
 
 import pytest
 
-from webtext_prep.extractors import EXTRACTORS
-from webtext_prep.parsing import ParsePool
+from webtext_prep.extraction.extractors import EXTRACTORS
+from webtext_prep.extraction.workers import ParsePool
 
 GOOD = (
     b"<html><title>T</title><body><article><p>" + b"A plain sentence of words. " * 20 + b"</p></article></body></html>"
@@ -83,7 +83,7 @@ def test_several_workers_give_each_page_its_own_text(tmp_path):
 
 PARENT = """
 import asyncio, sys
-from webtext_prep.parsing import ParsePool
+from webtext_prep.extraction.workers import ParsePool
 
 async def run():
     async with ParsePool("resiliparse", workers=1, seconds=600, memory=4096, folder=sys.argv[1]) as pool:

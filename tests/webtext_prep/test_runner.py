@@ -13,10 +13,10 @@ import sys
 import practice_stages
 import pytest
 
-from webtext_prep.documents import Document, shard_name
+from webtext_prep.documents.document import Document, shard_name
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.runner import Job, Summary
-from webtext_prep.tally import Tally
+from webtext_prep.running.job import Job, Summary
+from webtext_prep.running.tally import Tally
 
 
 @pytest.fixture

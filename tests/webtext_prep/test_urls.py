@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.urls import bucket_of, host_of, registered_name, shards_for, url_key
+from webtext_prep.documents.urls import bucket_of, host_of, registered_name, shards_for, url_key
 
 PIECES = ["http://", "https://", "HTTP://", "ftp://", "//", "/", "a.org", "EXAMPLE.com", "bücher.de", "..", ".", ":80"]
 PIECES += [

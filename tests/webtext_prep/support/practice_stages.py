@@ -9,9 +9,9 @@ from typing import ClassVar
 
 from command_kit import setting
 from command_kit.atomic import temporary_name
-from webtext_prep.documents import Document
-from webtext_prep.stage import DocumentStage
-from webtext_prep.tally import Tally
+from webtext_prep.documents.document import Document
+from webtext_prep.running.stage import DocumentStage
+from webtext_prep.running.tally import Tally
 
 
 @dataclass(frozen=True)

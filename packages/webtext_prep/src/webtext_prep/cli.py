@@ -17,10 +17,10 @@ from pathlib import Path
 
 from command_kit import add_flags, available_cores, run_command, setting, settings_from
 from webtext_prep import inspection, stages
+from webtext_prep.documents.inputs import find_inputs, spool_standard_input
 from webtext_prep.errors import InputError
-from webtext_prep.inputs import find_inputs, spool_standard_input
-from webtext_prep.runner import Job, Summary, refuse_foreign_output, show
-from webtext_prep.stage import Stage
+from webtext_prep.running.job import Job, Summary, refuse_foreign_output, show
+from webtext_prep.running.stage import Stage
 
 DESCRIPTION = """\
 From a list of URLs to clean, deduplicated documents and GPT-2 token binaries, stage by stage.

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from indexed_tokens import IndexedTokens, IndexedTokensError, Tokenizer, bin_path, idx_path, prefix_of
-from webtext_prep.documents import Document, read_documents
+from webtext_prep.documents.document import Document, read_documents
+from webtext_prep.documents.inputs import find_inputs, is_document_shard, is_url_list, read_record
 from webtext_prep.errors import InputError
-from webtext_prep.inputs import find_inputs, is_document_shard, is_url_list, read_record
 from webtext_prep.stages.download import read_urls
 from webtext_prep.stages.tokenize import SUFFIX
 

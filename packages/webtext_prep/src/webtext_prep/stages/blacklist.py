@@ -17,17 +17,17 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from command_kit import setting
-from webtext_prep.compression import read_lines, write_zstd
-from webtext_prep.documents import Document, decode_url_row
-from webtext_prep.engines import Report
+from webtext_prep.documents.compression import read_lines, write_zstd
+from webtext_prep.documents.document import Document, decode_url_row
+from webtext_prep.documents.inputs import is_url_list
+from webtext_prep.documents.urls import bucket_of, host_of, registered_name, shards_for, url_key
 from webtext_prep.errors import InputError
-from webtext_prep.inputs import is_url_list
-from webtext_prep.stage import REPORT_EVERY, Outcome, Stage, Task, shard_outputs, shards_outcome, write_shard
-from webtext_prep.tally import Tally
-from webtext_prep.urls import bucket_of, host_of, registered_name, shards_for, url_key
+from webtext_prep.running.engines import Report
+from webtext_prep.running.stage import REPORT_EVERY, Outcome, Stage, Task, shard_outputs, shards_outcome, write_shard
+from webtext_prep.running.tally import Tally
 
 if TYPE_CHECKING:
-    from webtext_prep.runner import Job
+    from webtext_prep.running.job import Job
 
 BYTES_PER_SHARD = 8 << 20
 """With `--shards 0`: so much input makes one shard, some 100,000 URLs."""

@@ -14,10 +14,10 @@ from typing import ClassVar
 
 from command_kit import setting
 from indexed_tokens import Tokenizer
-from webtext_prep.documents import Document
+from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.stage import DocumentStage
-from webtext_prep.tally import Tally
+from webtext_prep.running.stage import DocumentStage
+from webtext_prep.running.tally import Tally
 
 LANGUAGE_CHARACTERS = 1000
 """langdetect reads this many characters: .992 accurate on web pages, and ten times faster than on whole ones."""

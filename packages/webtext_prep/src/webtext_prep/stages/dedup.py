@@ -19,16 +19,16 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import atomic_file, setting
-from webtext_prep import minhash
-from webtext_prep.compression import read_lines, write_zstd
-from webtext_prep.documents import Document, encode_document, read_documents
-from webtext_prep.engines import Report
+from webtext_prep.documents.compression import read_lines, write_zstd
+from webtext_prep.documents.document import Document, encode_document, read_documents
 from webtext_prep.errors import InputError
-from webtext_prep.stage import REPORT_EVERY, Outcome, Stage, Task, shard_outputs, shards_outcome, write_shard
-from webtext_prep.tally import Tally
+from webtext_prep.near_duplicates import fingerprints
+from webtext_prep.running.engines import Report
+from webtext_prep.running.stage import REPORT_EVERY, Outcome, Stage, Task, shard_outputs, shards_outcome, write_shard
+from webtext_prep.running.tally import Tally
 
 if TYPE_CHECKING:
-    from webtext_prep.runner import Job
+    from webtext_prep.running.job import Job
 
 TABLE = "duplicates.jsonl.zst"
 """The table of what each dropped document duplicates, in the output folder."""
@@ -107,7 +107,7 @@ class Dedup(Stage):
     def __post_init__(self) -> None:
         if not 0 < self.similarity <= 1:
             raise InputError(f"--similarity must be above 0 and at most 1, but is {self.similarity}.")
-        minhash.parse_shingle(self.shingle)
+        fingerprints.parse_shingle(self.shingle)
 
     def outputs_in(self, output: Path) -> list[Path]:
         """Shards, and the table of duplicates."""
@@ -116,18 +116,18 @@ class Dedup(Stage):
 
     def fingerprint_shard(self, task: Task, report: Report) -> int:
         """Task: the shingle hashes and signatures of one shard. Returns the number of documents."""
-        kind, size = minhash.parse_shingle(self.shingle)
+        kind, size = fingerprints.parse_shingle(self.shingle)
         signatures, sets, lengths = [], [], []
         for count, document in enumerate(read_documents(task.inputs[0]), 1):
-            found = minhash.shingles(document.text, kind, size)
-            signatures.append(minhash.signature(found))
-            sets.append(minhash.shingle_hashes(found))
+            found = fingerprints.shingles(document.text, kind, size)
+            signatures.append(fingerprints.signature(found))
+            sets.append(fingerprints.shingle_hashes(found))
             lengths.append(len(document.text))
             if count % REPORT_EVERY == 0:
                 report(REPORT_EVERY)
         report(len(lengths) % REPORT_EVERY)
         paths = dict(zip(_Shard.PARTS, task.outputs, strict=True))
-        empty = np.zeros((0, minhash.PERMUTATIONS), np.uint32)
+        empty = np.zeros((0, fingerprints.PERMUTATIONS), np.uint32)
         _save(paths["signatures"], np.stack(signatures) if signatures else empty)
         _save(paths["hashes"], np.concatenate(sets) if sets else np.zeros(0, np.uint64))
         _save(paths["ends"], np.cumsum([len(entry) for entry in sets], dtype=np.int64))
@@ -154,7 +154,7 @@ class Dedup(Stage):
         self, corpus: _Corpus, inputs: Sequence[Path], report: Report
     ) -> tuple[list[tuple[int, int]], list[float]]:
         """Pairs of a document to drop and the one that stands for it, with their similarities."""
-        buckets = shared_bands(corpus, *minhash.bands_for(self.similarity))
+        buckets = shared_bands(corpus, *fingerprints.bands_for(self.similarity))
         suspects = np.flatnonzero(np.any([column >= 0 for column in buckets], axis=0))
         lengths = np.concatenate([shard.lengths for shard in corpus.shards])
         urls = _urls(suspects, corpus.firsts, inputs)
@@ -187,7 +187,7 @@ class Dedup(Stage):
             smaller, larger = sorted((len(own), len(theirs)))
             if smaller < max(self.similarity, most) * larger:
                 continue  # the smaller set over the larger bounds the similarity from above
-            similarity = minhash.jaccard(own, theirs)
+            similarity = fingerprints.jaccard(own, theirs)
             if similarity >= self.similarity and similarity > most:
                 best, most = other, similarity
         return best, most

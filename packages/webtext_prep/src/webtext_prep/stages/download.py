@@ -23,21 +23,28 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from command_kit import available_cores, setting, write_json
-from webtext_prep.compression import read_lines
-from webtext_prep.documents import SHARD_SUFFIX, Document, decode_url_row, read_documents, shard_name, write_documents
-from webtext_prep.engines import Report
+from webtext_prep.documents.compression import read_lines
+from webtext_prep.documents.document import (
+    SHARD_SUFFIX,
+    Document,
+    decode_url_row,
+    read_documents,
+    shard_name,
+    write_documents,
+)
+from webtext_prep.documents.inputs import STATE, is_url_list
+from webtext_prep.documents.urls import registered_name
 from webtext_prep.errors import InputError
-from webtext_prep.inputs import STATE, is_url_list
-from webtext_prep.stage import Outcome, Stage, Task, shard_outputs, shards_outcome
-from webtext_prep.tally import Tally
-from webtext_prep.urls import registered_name
+from webtext_prep.running.engines import Report
+from webtext_prep.running.stage import Outcome, Stage, Task, shard_outputs, shards_outcome
+from webtext_prep.running.tally import Tally
 
 if TYPE_CHECKING:
-    from webtext_prep.crawling import Visit
-    from webtext_prep.fetching import Reply
-    from webtext_prep.journal import Journal
-    from webtext_prep.parsing import ParsePool
-    from webtext_prep.runner import Job
+    from webtext_prep.extraction.workers import ParsePool
+    from webtext_prep.running.job import Job
+    from webtext_prep.web.crawling import Visit
+    from webtext_prep.web.journal import Journal
+    from webtext_prep.web.requests import Reply
 
 OUTCOMES = "outcomes"
 """The folder with one row for each URL, a shard for each shard of documents."""
@@ -220,7 +227,7 @@ class Download(Stage):
 
         Files are linked, not copied: shards are only ever replaced as a whole.
         """
-        from webtext_prep.runner import fingerprint
+        from webtext_prep.running.job import fingerprint
 
         path = job.state / "layout.json"
         layout = {
@@ -276,7 +283,7 @@ class Download(Stage):
         """Task: one list of URLs to documents and outcomes."""
         import asyncio
 
-        from webtext_prep.journal import Journal
+        from webtext_prep.web.journal import Journal
 
         scratch = task.outputs[0].parent / STATE / "scratch"
         plan = _read_json(scratch / "plan.json")
@@ -296,7 +303,7 @@ class Download(Stage):
 
     def _seed(self, task: Task, shards: int, journal: Journal) -> None:
         """Bring into the journal what earlier runs have fetched of this shard's URLs, whatever shard it was in."""
-        from webtext_prep.journal import Journal, url_digest
+        from webtext_prep.web.journal import Journal, url_digest
 
         output = task.outputs[0].parent
         number = int(task.name.removeprefix("part-"))
@@ -326,8 +333,8 @@ class Download(Stage):
 
     def _unfinished(self, task: Task, journal: Journal, report: Report) -> Iterator[str]:
         """The URLs that are left to fetch, each once; the others are reported as done."""
-        from webtext_prep.fetching import may_pass
-        from webtext_prep.journal import url_digest
+        from webtext_prep.web.journal import url_digest
+        from webtext_prep.web.requests import may_pass
 
         begun: set[bytes] = set()
         for row in self._rows(task):
@@ -351,9 +358,9 @@ class Download(Stage):
         import asyncio
         from concurrent.futures import ThreadPoolExecutor
 
-        from webtext_prep.crawling import Crawler
-        from webtext_prep.fetching import Client
-        from webtext_prep.parsing import ParsePool
+        from webtext_prep.extraction.workers import ParsePool
+        from webtext_prep.web.crawling import Crawler
+        from webtext_prep.web.requests import Client
 
         # What this process may take of what all of them share.
         concurrency = max(1, self.concurrency // at_once)
@@ -423,8 +430,8 @@ class Download(Stage):
 
     def _write(self, task: Task, journal: Journal, folder: Path) -> dict[str, Any]:
         """Write documents and outcomes in the order of the list; metadata of the list stays with its URL."""
-        from webtext_prep.fetching import may_pass
-        from webtext_prep.journal import url_digest
+        from webtext_prep.web.journal import url_digest
+        from webtext_prep.web.requests import may_pass
 
         tally = Tally()
         may_pass_later = page_bytes = 0

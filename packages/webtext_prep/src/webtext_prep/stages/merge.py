@@ -19,17 +19,17 @@ from urllib.parse import quote, unquote
 import msgspec
 
 from command_kit import setting
-from webtext_prep.compression import COMPRESSED_SUFFIXES, bare_name, read_chunks, read_lines
-from webtext_prep.documents import Document, DocumentWriter, read_documents, write_documents
-from webtext_prep.engines import Report
+from webtext_prep.documents.compression import COMPRESSED_SUFFIXES, bare_name, read_chunks, read_lines
+from webtext_prep.documents.document import Document, DocumentWriter, read_documents, write_documents
+from webtext_prep.documents.inputs import is_mergeable
+from webtext_prep.documents.urls import bucket_of, shards_for, url_key
 from webtext_prep.errors import InputError
-from webtext_prep.inputs import is_mergeable
-from webtext_prep.stage import REPORT_EVERY, Outcome, Stage, Task, shard_outputs, shards_outcome, write_shard
-from webtext_prep.tally import Tally
-from webtext_prep.urls import bucket_of, shards_for, url_key
+from webtext_prep.running.engines import Report
+from webtext_prep.running.stage import REPORT_EVERY, Outcome, Stage, Task, shard_outputs, shards_outcome, write_shard
+from webtext_prep.running.tally import Tally
 
 if TYPE_CHECKING:
-    from webtext_prep.runner import Job
+    from webtext_prep.running.job import Job
 
 BYTES_PER_SHARD = 64 << 20
 """With `--shards 0`: so many bytes of input files make one shard."""

@@ -15,14 +15,14 @@ import numpy as np
 
 from command_kit import setting
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, bin_path, idx_path, smallest_dtype
-from webtext_prep.documents import read_documents
-from webtext_prep.engines import Report
+from webtext_prep.documents.document import read_documents
 from webtext_prep.errors import InputError
-from webtext_prep.stage import REPORT_EVERY, Outcome, Stage, Task
-from webtext_prep.tally import Tally
+from webtext_prep.running.engines import Report
+from webtext_prep.running.stage import REPORT_EVERY, Outcome, Stage, Task
+from webtext_prep.running.tally import Tally
 
 if TYPE_CHECKING:
-    from webtext_prep.runner import Job
+    from webtext_prep.running.job import Job
 
 SUFFIX = "_text_document"
 """What Megatron-LM's users expect between a prefix and `.bin`."""

@@ -22,7 +22,7 @@ import aiohttp
 from aiohttp.abc import AbstractResolver
 from yarl import URL
 
-from webtext_prep.addresses import BlockedAddressError, CheckedResolver, OddAddressError, check_host
+from webtext_prep.web.addresses import BlockedAddressError, CheckedResolver, OddAddressError, check_host
 
 HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
 TEXT_TYPES = frozenset({"text/plain", "text/markdown", "text/x-markdown"})

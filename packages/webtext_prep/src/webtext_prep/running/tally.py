@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from webtext_prep.documents import Document, DocumentWriter
+from webtext_prep.documents.document import Document, DocumentWriter
 
 MAX_PROBLEMS = 10
 """How many problems with their places are shown at the end of a stage; all of them are counted."""

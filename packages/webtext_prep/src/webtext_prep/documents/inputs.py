@@ -14,8 +14,8 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from webtext_prep.compression import COMPRESSED_SUFFIXES, bare_name
-from webtext_prep.documents import SHARD_SUFFIX
+from webtext_prep.documents.compression import COMPRESSED_SUFFIXES, bare_name
+from webtext_prep.documents.document import SHARD_SUFFIX
 from webtext_prep.errors import InputError
 
 RECORD = "stage.json"

@@ -25,12 +25,12 @@ from typing import IO, Any
 from command_kit import Progress, duration, write_json
 from command_kit.atomic import remove_leftovers
 from command_kit.settings import differences, identity
-from webtext_prep.documents import shard_name
-from webtext_prep.engines import Engine, LocalEngine, Report, allow_open_files
+from webtext_prep.documents.document import shard_name
+from webtext_prep.documents.inputs import read_record
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.inputs import read_record
-from webtext_prep.stage import Stage, Task
-from webtext_prep.tally import Tally
+from webtext_prep.running.engines import Engine, LocalEngine, Report, allow_open_files
+from webtext_prep.running.stage import Stage, Task
+from webtext_prep.running.tally import Tally
 
 try:
     import fcntl

@@ -23,7 +23,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from webtext_prep.extractors import EXTRACTORS, Extracted, nests_too_deep, plain_text, warm_up
+from webtext_prep.extraction.extractors import EXTRACTORS, Extracted, nests_too_deep, plain_text, warm_up
 
 try:
     import resource
@@ -42,7 +42,7 @@ MAX_TEXT_FACTOR = 4
 
 _LENGTH = struct.Struct("<I")
 _encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
-_MAIN = "from webtext_prep.parsing import work; work()"
+_MAIN = "from webtext_prep.extraction.workers import work; work()"
 
 
 class Parsed(msgspec.Struct):

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from webtext_prep.documents import SHARD_SUFFIX, Document, read_documents, write_documents
-from webtext_prep.engines import Report
-from webtext_prep.inputs import RECORD, STATE, is_document_shard
-from webtext_prep.tally import Tally
+from webtext_prep.documents.document import SHARD_SUFFIX, Document, read_documents, write_documents
+from webtext_prep.documents.inputs import RECORD, STATE, is_document_shard
+from webtext_prep.running.engines import Report
+from webtext_prep.running.tally import Tally
 
 if TYPE_CHECKING:
-    from webtext_prep.runner import Job
+    from webtext_prep.running.job import Job
 
 REPORT_EVERY = 64
 """Documents between two reports of progress."""

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from protego import Protego
 from yarl import URL
 
-from webtext_prep.fetching import Client, Reply, next_url
+from webtext_prep.web.requests import Client, Reply, next_url
 
 MAX_BYTES = 500 << 10
 """RFC 9309, section 2.5: at least 500 kibibytes are read; the rest is left."""

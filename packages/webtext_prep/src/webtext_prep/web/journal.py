@@ -17,7 +17,7 @@ import msgspec
 import xxhash
 import zstandard
 
-from webtext_prep.documents import Document, decode_document, encode_document
+from webtext_prep.documents.document import Document, decode_document, encode_document
 
 _HEADER = struct.Struct("<IIQ")  # bytes of the row, bytes of the document, checksum of both
 _MAGIC = b"webtext journal 1\n"

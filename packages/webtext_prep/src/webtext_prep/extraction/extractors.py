@@ -5,7 +5,7 @@ bytes are decoded here, the same way for all three, since each library guesses d
 out holds no NUL, control character or lone surrogate. On 120 real pages with gold snippets, one core: trafilatura
 F1 .912 at 71 pages a second, resiliparse .856 at 383, newspaper .843 at 29 (its own `parse()`, same text: 21).
 
-None of them bounds its own time or memory: call them through `webtext_prep.parsing`.
+None of them bounds its own time or memory: call them through `webtext_prep.extraction.workers`.
 """
 
 from __future__ import annotations

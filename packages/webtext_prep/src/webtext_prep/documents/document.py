@@ -14,7 +14,7 @@ from typing import Any, BinaryIO
 
 import msgspec
 
-from webtext_prep.compression import read_lines, write_zstd
+from webtext_prep.documents.compression import read_lines, write_zstd
 from webtext_prep.errors import InputError
 
 SHARD_SUFFIX = ".jsonl.zst"

@@ -19,8 +19,8 @@ from dataclasses import dataclass, field
 
 from yarl import URL
 
-from webtext_prep.fetching import Client, Reply, next_url
-from webtext_prep.robots import Robots
+from webtext_prep.web.requests import Client, Reply, next_url
+from webtext_prep.web.robots import Robots
 
 MAX_REDIRECTS = 5
 WINDOW = 100_000

@@ -1,0 +1,1 @@
+"""How a stage runs: tasks, engines, completion markers, tallies. Knows documents, and no stage by name."""
