@@ -2,6 +2,7 @@
 
 import hashlib
 import itertools
+import os
 import signal
 import struct
 import subprocess
@@ -120,8 +121,51 @@ def test_a_slice_is_a_view_that_cannot_be_written_to(write_tokens):
 def test_tokens_outside_a_sequence_are_an_index_error(write_tokens, where):
     """Reading past the end must not give the next document's tokens."""
     tokens = IndexedTokens(write_tokens([[10, 11, 12, 13], [20]]))
-    with pytest.raises(IndexError):
-        tokens.slice(*where)
+    for reading in (tokens.slice, tokens.read):
+        with pytest.raises(IndexError):
+            reading(*where)
+
+
+@given(
+    documents=st.lists(st.lists(st.integers(0, 65535), min_size=1, max_size=20), min_size=1, max_size=5), at=st.data()
+)
+def test_read_gives_the_tokens_of_slice(tmp_path_factory, documents, at):
+    prefix = tmp_path_factory.mktemp("tokens") / "corpus"
+    with IndexedTokensWriter(prefix) as writer:
+        for document in documents:
+            writer.add(document)
+    tokens = IndexedTokens(prefix)
+    index = at.draw(st.integers(0, len(documents) - 1))
+    offset = at.draw(st.integers(0, len(documents[index])))
+    assert tokens.read(index, offset).tolist() == tokens.slice(index, offset).tolist() == documents[index][offset:]
+    assert tokens.read(index, offset).dtype == tokens.dtype
+
+
+def test_read_asks_the_kernel_for_just_its_bytes(write_tokens, monkeypatch):
+    """A few tokens anywhere in a cold file took 2.2 ms through the mapping, which reads far around each page fault."""
+    tokens = IndexedTokens(write_tokens([[10, 11, 12, 13], [20]]))
+    monkeypatch.setattr(tokens, "_tokens", None)
+    asked = []
+    plain = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, start: asked.append((size, start)) or plain(file, size, start))
+    assert tokens.read(0, 1, 2).tolist() == [11, 12]
+    assert asked == [(4, 2)]
+
+
+def test_read_puts_together_what_the_kernel_returns_in_parts(write_tokens, monkeypatch):
+    """One call returns at most 2 GB."""
+    tokens = IndexedTokens(write_tokens([[10, 11, 12, 13], [20]]))
+    plain = os.pread
+    monkeypatch.setattr(os, "pread", lambda file, size, start: plain(file, min(size, 3), start))
+    assert tokens.read(0).tolist() == [10, 11, 12, 13]
+
+
+def test_a_file_cut_off_while_in_use_is_an_error(write_tokens):
+    """Tokens behind the end of a mapped file kill the process with SIGBUS."""
+    tokens = IndexedTokens(write_tokens([[10, 11, 12, 13], [20]]))
+    os.truncate(bin_path(tokens.prefix), 4)
+    with pytest.raises(IndexedTokensError, match="cut off while in use"):
+        tokens.read(0)
 
 
 def test_the_fingerprint_changes_with_the_corpus(write_tokens):
@@ -164,7 +208,7 @@ def test_a_missing_file_says_which_and_what_to_do(write_tokens, tmp_path):
 
 @pytest.mark.parametrize("content", [b"", b"MMIDIDX", b"TNTIDX\x00\x00" + bytes(40), b"\x80\x04\x95 a pickle" * 9])
 def test_a_foreign_index_is_named(write_tokens, content):
-    assert "is no token index" in broken(write_tokens(GOLDEN), idx=content)
+    assert "is not a token index" in broken(write_tokens(GOLDEN), idx=content)
 
 
 @given(cut=st.integers(0, 81))
@@ -174,7 +218,7 @@ def test_an_index_cut_off_anywhere_is_noticed(tmp_path_factory, cut):
         for document in GOLDEN:
             writer.add(document)
     sentence = broken(prefix, idx=idx_path(prefix).read_bytes()[:cut])
-    assert ("cut off" if cut >= 34 else "is no token index") in sentence
+    assert ("cut off" if cut >= 34 else "is not a token index") in sentence
 
 
 @given(cut=st.integers(0, len(GOLDEN_BIN) - 1))

@@ -1,12 +1,17 @@
 """Reading `<prefix>.bin` and `<prefix>.idx`: token sequences, memory-mapped, byte-compatible with Megatron-LM.
 
-Opening costs the check of the index (a few numpy passes over it) and no reading of tokens; a slice is a view into the
-mapped file, without a copy. What is wrong with a file is said when it is opened, not in the middle of a training run.
+Opening costs the check of the index (a few numpy passes over it) and no reading of tokens. A slice is a view into the
+mapped file, without a copy: right for whole documents in the order of the file. `read` is for a few tokens anywhere:
+a page fault in a mapped file reads far more than was asked for (2 KB from a cold 1 GB file: 2.2 ms mapped, 0.11 ms
+mapped with MADV_RANDOM, which makes reading in order 20 times slower, 0.06 ms by `pread`). What is wrong with a file
+is said when it is opened, not in the middle of a training run.
 """
 
 from __future__ import annotations
 
+import os
 import struct
+import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -56,7 +61,7 @@ class IndexedTokens:
         path: the prefix, or the path of either file.
 
     Attributes:
-        prefix: the path without its ending.
+        prefix: the path without its suffix.
         dtype: the type of a token in the file.
         lengths: tokens in each sequence, int32 of shape (sequences,).
         offsets: byte at which each sequence begins in the `.bin`, int64 of shape (sequences,).
@@ -83,7 +88,7 @@ class IndexedTokens:
         self._index = np.memmap(idx, dtype=np.uint8, mode="r") if idx.stat().st_size else np.zeros(0, np.uint8)
         if self._index.size < HEADER.size or self._index[: len(MAGIC)].tobytes() != MAGIC:
             raise IndexedTokensError(
-                f"{idx} is no token index (it does not begin with MMIDIDX): "
+                f"{idx} is not a token index (it does not begin with MMIDIDX): "
                 "give the prefix of files that `webtext tokenize` or Megatron-LM's preprocessing wrote."
             )
         _, version, code, sequences, documents = HEADER.unpack(self._index[: HEADER.size].tobytes())
@@ -109,6 +114,8 @@ class IndexedTokens:
         self._check(idx, binary)
         size = binary.stat().st_size
         self._tokens = np.memmap(binary, dtype=np.uint8, mode="r") if size else np.zeros(0, np.uint8)
+        self._descriptor = os.open(binary, os.O_RDONLY | os.O_CLOEXEC)
+        weakref.finalize(self, os.close, self._descriptor)
 
     def _check(self, idx: Path, binary: Path) -> None:
         index, size = self.document_index, binary.stat().st_size
@@ -156,6 +163,27 @@ class IndexedTokens:
 
         Raises IndexError where that is outside the sequence.
         """
+        start, length = self._range(index, offset, length)
+        return np.frombuffer(self._tokens, self.dtype, length, start) if length else np.zeros(0, self.dtype)
+
+    def read(self, index: int, offset: int = 0, length: int | None = None) -> npt.NDArray[Any]:
+        """The same tokens as `slice`, as a read-only copy that costs one read of just these bytes, from any thread.
+
+        Raises IndexError where that is outside the sequence, IndexedTokensError if the file has been cut off since
+        it was opened, OSError if it can't be read.
+        """
+        start, length = self._range(index, offset, length)
+        wanted = length * self.dtype.itemsize
+        content = os.pread(self._descriptor, wanted, start)
+        while len(content) < wanted:  # The kernel returns at most 2 GB at a time.
+            more = os.pread(self._descriptor, wanted - len(content), start + len(content))
+            if not more:
+                raise IndexedTokensError(f"{bin_path(self.prefix)} was cut off while in use: write it again.")
+            content += more
+        return np.frombuffer(content, self.dtype)
+
+    def _range(self, index: int, offset: int, length: int | None) -> tuple[int, int]:
+        """(first byte in the `.bin`, number of tokens) of a part of a sequence, checked."""
         if index < 0:
             index += len(self)
         if not 0 <= index < len(self):
@@ -164,8 +192,7 @@ class IndexedTokens:
         length = available if length is None else length
         if offset < 0 or not 0 <= length <= available:
             raise IndexError(f"tokens {offset} to {offset + length} of sequence {index} in {self.prefix}")
-        start = int(self.offsets[index]) + offset * self.dtype.itemsize
-        return np.frombuffer(self._tokens, self.dtype, length, start) if length else np.zeros(0, self.dtype)
+        return int(self.offsets[index]) + offset * self.dtype.itemsize, length
 
     def fingerprint(self) -> dict[str, int]:
         """Sizes and modification times (nanoseconds) of both files: changes whenever the corpus does."""
