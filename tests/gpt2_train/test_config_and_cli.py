@@ -121,6 +121,26 @@ def test_data_may_carry_weights() -> None:
         TrainSettings(data=("0.7:a", "b")).corpora()
 
 
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("--layers", "6"), (None, 6, 128, 4, 7, None)),
+        (("--model", "345M"), ("345M", None, None, None, 7, None)),
+        (("--epochs", "2"), (None, 3, 128, 4, None, 2.0)),
+    ],
+)
+def test_a_flag_replaces_what_the_file_says_in_other_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], expected: tuple[object, ...]
+) -> None:
+    """--layers beside a file with layers, hidden and heads dropped all three of them, and then asked for the others."""
+    (tmp_path / "run.toml").write_text("[train]\nlayers = 3\nhidden = 128\nheads = 4\nsteps = 7\n")
+    got: list[TrainSettings] = []
+    monkeypatch.setattr("gpt2_train.launch.launch", lambda settings, **_: got.append(settings))
+    assert main(["train", "--config", str(tmp_path / "run.toml"), *flags]) == 0
+    (found,) = got
+    assert (found.model, found.layers, found.hidden, found.heads, found.steps, found.epochs) == expected
+
+
 def test_batches_are_divided_among_processes() -> None:
     assert plan_batches(512, None, 4, on_cpu=False) == (8, 16)
     assert plan_batches(12, None, 2, on_cpu=True) == (2, 3)

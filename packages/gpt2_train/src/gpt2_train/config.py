@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from typing import Any, Literal
 
 from command_kit import setting
@@ -110,9 +111,28 @@ _DATA, _MODEL, _LENGTH, _OPTIMIZER = "data", "model", "length of the run", "opti
 _SPEED, _RUN = "speed, memory and layout (may change when a run resumes)", "run"
 
 
+def parse_split(split: str) -> tuple[float, float, float]:
+    """The shares of training, validation and test in a text such as `949,50,1`.
+
+    Raises Gpt2UsageError where it is malformed.
+    """
+    try:
+        weights = [float(part) for part in split.split(",")]
+    except ValueError:
+        weights = []
+    good = 1 <= len(weights) <= 3 and all(math.isfinite(w) and w >= 0 for w in weights)
+    if not good or weights[0] <= 0:
+        raise Gpt2UsageError(
+            f"--split {split!r} should be up to three shares, for training, validation and test, "
+            "such as 949,50,1, the first of them above 0."
+        )
+    padded = [*weights, 0.0, 0.0]
+    return padded[0], padded[1], padded[2]
+
+
 @dataclasses.dataclass(frozen=True)
-class TrainSettings:
-    """The settings of `gpt2 train`. Raises Gpt2UsageError where one is out of range or two don't fit together."""
+class DataSettings:
+    """What a run learns from, and in which order."""
 
     data: tuple[str, ...] = setting(
         (),
@@ -134,6 +154,38 @@ class TrainSettings:
     )
     seed: int = setting(1234, "seed of initial weights, order of the data and dropout", group=_DATA)
 
+    def split_weights(self) -> tuple[float, float, float]:
+        """The shares of training, validation and test in `split`. Raises Gpt2UsageError where it is malformed."""
+        return parse_split(self.split)
+
+    def corpora(self) -> list[tuple[float | None, str]]:
+        """(weight or None, prefix) of each entry of `data`.
+
+        Raises Gpt2UsageError if there is none, or if some have weights and others not.
+        """
+        if not self.data:
+            raise Gpt2UsageError("no --data: give the prefix of .bin/.idx files, as `webtext tokenize` writes them.")
+        found: list[tuple[float | None, str]] = []
+        for entry in self.data:
+            if not entry:
+                raise Gpt2UsageError("--data holds an empty prefix: give that of .bin/.idx files.")
+            head, colon, rest = entry.partition(":")
+            try:
+                weight = float(head) if colon and rest else None
+            except ValueError:
+                weight = None
+            if weight is not None and not (weight > 0 and math.isfinite(weight)):
+                raise Gpt2UsageError(f"--data {entry}: the weight should be above 0.")
+            found.append((weight, rest if weight is not None else entry))
+        if len({weight is None for weight, _ in found}) > 1:
+            raise Gpt2UsageError("--data gives weights to some files and not to others: give all of them one, or none.")
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+    """The model's shape as flags and TOML keys: one of GPT-2's sizes, or its numbers."""
+
     model: Literal["124M", "345M", "774M", "1.5B"] | None = setting(
         None, "one of GPT-2's sizes; 124M unless --layers, --hidden and --heads are given", group=_MODEL
     )
@@ -142,9 +194,39 @@ class TrainSettings:
     heads: int | None = setting(None, "attention heads, instead of the preset's", group=_MODEL)
     sequence_length: int = setting(GPT2_SEQUENCE_LENGTH, "tokens in a training sequence", group=_MODEL)
     vocabulary_size: int | None = setting(
-        None, "token ids that the data may hold; the tokenizer's number without it (50257 for GPT-2)", group=_MODEL
+        None, "token ids that the model knows; the tokenizer's number without it (50257 for GPT-2)", group=_MODEL
     )
     dropout: float = setting(0.1, "dropout probability", group=_MODEL)
+
+    def check_model(self) -> None:
+        """Raise Gpt2UsageError if the shape is given twice, as a preset and in numbers."""
+        if self.model is not None and any(number is not None for number in (self.layers, self.hidden, self.heads)):
+            raise Gpt2UsageError("--model already sets layers, hidden and heads: give the preset or the numbers.")
+
+    def model_config(self, vocabulary_size: int = 50257) -> ModelConfig:
+        """The model that the settings ask for; `vocabulary_size` is the tokenizer's, which the flag overrides.
+
+        Raises Gpt2UsageError if only some of layers, hidden and heads are given, or they don't fit together.
+        """
+        rest: dict[str, Any] = {
+            "sequence_length": self.sequence_length,
+            "vocabulary_size": vocabulary_size if self.vocabulary_size is None else self.vocabulary_size,
+            "dropout": self.dropout,
+        }
+        numbers = {"layers": self.layers, "hidden": self.hidden, "heads": self.heads}
+        if all(value is None for value in numbers.values()):
+            return ModelConfig.preset(self.model or "124M", **rest)
+        missing = [f"--{name}" for name, value in numbers.items() if value is None]
+        if missing:
+            raise Gpt2UsageError(
+                f"{' and '.join(missing)} missing: give --layers, --hidden and --heads together, or --model."
+            )
+        return ModelConfig(**{name: int(value) for name, value in numbers.items() if value is not None}, **rest)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings(ModelSettings, DataSettings):
+    """The settings of `gpt2 train`. Raises Gpt2UsageError where one is out of range or two don't fit together."""
 
     steps: int | None = setting(None, "train for this many optimizer steps", group=_LENGTH, identity=False)
     epochs: float | None = setting(
@@ -208,13 +290,12 @@ class TrainSettings:
 
     def __post_init__(self) -> None:
         self._check_ranges()
+        self.check_model()
+        self.split_weights()
         if sum(value is not None for value in (self.steps, self.epochs, self.tokens)) > 1:
             raise Gpt2UsageError("the run's length is given twice: give one of --steps, --epochs and --tokens.")
-        if self.model is not None and any(number is not None for number in (self.layers, self.hidden, self.heads)):
-            raise Gpt2UsageError("--model already sets layers, hidden and heads: give the preset or the numbers.")
         if self.min_lr > self.lr:
             raise Gpt2UsageError(f"--min-lr {self.min_lr} is above --lr {self.lr}: the rate would rise; lower it.")
-        self.split_weights()
 
     def _check_ranges(self) -> None:
         at_least = {
@@ -240,70 +321,29 @@ class TrainSettings:
         if self.seed >= 2**31:
             raise Gpt2UsageError(f"--seed is {self.seed}: it should be below 2147483648.")
 
-    def split_weights(self) -> tuple[float, float, float]:
-        """The shares of training, validation and test in `split`. Raises Gpt2UsageError where it is malformed."""
-        try:
-            weights = [float(part) for part in self.split.split(",")]
-        except ValueError:
-            weights = []
-        good = 1 <= len(weights) <= 3 and all(math.isfinite(w) and w >= 0 for w in weights)
-        if not good or weights[0] <= 0:
-            raise Gpt2UsageError(
-                f"--split {self.split!r} should be up to three shares, for training, validation and test, "
-                "such as 949,50,1, the first of them above 0."
-            )
-        padded = [*weights, 0.0, 0.0]
-        return padded[0], padded[1], padded[2]
-
-    def corpora(self) -> list[tuple[float | None, str]]:
-        """(weight or None, prefix) of each entry of `data`.
-
-        Raises Gpt2UsageError if there is none, or if some have weights and others not.
-        """
-        if not self.data:
-            raise Gpt2UsageError("no --data: give the prefix of .bin/.idx files, as `webtext tokenize` writes them.")
-        found: list[tuple[float | None, str]] = []
-        for entry in self.data:
-            if not entry:
-                raise Gpt2UsageError("--data holds an empty prefix: give that of .bin/.idx files.")
-            head, colon, rest = entry.partition(":")
-            try:
-                weight = float(head) if colon and rest else None
-            except ValueError:
-                weight = None
-            if weight is not None and not (weight > 0 and math.isfinite(weight)):
-                raise Gpt2UsageError(f"--data {entry}: the weight should be above 0.")
-            found.append((weight, rest if weight is not None else entry))
-        if len({weight is None for weight, _ in found}) > 1:
-            raise Gpt2UsageError("--data gives weights to some files and not to others: give all of them one, or none.")
-        return found
-
-    def model_config(self, vocabulary_size: int = 50257) -> ModelConfig:
-        """The model that the settings ask for; `vocabulary_size` is the tokenizer's, which the flag overrides.
-
-        Raises Gpt2UsageError if only some of layers, hidden and heads are given, or they don't fit together.
-        """
-        rest: dict[str, Any] = {
-            "sequence_length": self.sequence_length,
-            "vocabulary_size": vocabulary_size if self.vocabulary_size is None else self.vocabulary_size,
-            "dropout": self.dropout,
-        }
-        numbers = {"layers": self.layers, "hidden": self.hidden, "heads": self.heads}
-        if all(value is None for value in numbers.values()):
-            return ModelConfig.preset(self.model or "124M", **rest)
-        missing = [f"--{name}" for name, value in numbers.items() if value is None]
-        if missing:
-            raise Gpt2UsageError(
-                f"{' and '.join(missing)} missing: give --layers, --hidden and --heads together, or --model."
-            )
-        return ModelConfig(**{name: int(value) for name, value in numbers.items() if value is not None}, **rest)
-
     def identity(self) -> dict[str, Any]:
         """The settings that decide what is learned, as plain values: a run resumes only while they are the same."""
         table = identity(self)
         for name in ("model", "layers", "hidden", "heads", "vocabulary_size"):
             table.pop(name, None)
         return table
+
+
+LENGTH_KEYS = frozenset({"steps", "epochs", "tokens"})
+SHAPE_KEYS = frozenset({"layers", "hidden", "heads"})
+
+
+def overridden_keys(given: Iterable[str]) -> frozenset[str]:
+    """The keys of a settings file that the flags `given` replace, beyond those of the same names.
+
+    One length of the run stands for the others, `model` for the numbers of the shape, and any of these for `model`; a
+    number alone leaves the file's other two as they are.
+    """
+    flags = frozenset(given)
+    keys: frozenset[str] = LENGTH_KEYS if flags & LENGTH_KEYS else frozenset()
+    if "model" in flags:
+        return keys | SHAPE_KEYS
+    return keys | {"model"} if flags & SHAPE_KEYS else keys
 
 
 def check_tensor_parallel(config: ModelConfig, size: int) -> None:

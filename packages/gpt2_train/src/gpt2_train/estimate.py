@@ -19,10 +19,11 @@ from typing import Any, Literal
 
 from command_kit import add_flags, duration, setting, settings_from
 from gpt2_train.config import (
-    GPT2_SEQUENCE_LENGTH,
     ModelConfig,
+    ModelSettings,
     TrainSettings,
     check_tensor_parallel,
+    overridden_keys,
     plan_batches,
 )
 from gpt2_train.errors import Gpt2UsageError
@@ -40,25 +41,15 @@ RESERVE = GIB
 LOSS_PIECE = {"cuda": 1 << 26, "cpu": 1 << 21}
 """Logits that the loss turns into float32 at a time (see `loss.py`)."""
 
-_MODEL, _LAYOUT, _MACHINE = "model", "layout and batch", "machine and length"
+_LAYOUT, _MACHINE = "layout and batch", "machine and length"
 
 
 @dataclasses.dataclass(frozen=True)
-class EstimateSettings:
+class EstimateSettings(ModelSettings):
     """The settings of `gpt2 estimate`: those of `gpt2 train` that decide memory and time, and the machine's.
 
     Raises Gpt2UsageError where one is out of range or two don't fit together.
     """
-
-    model: Literal["124M", "345M", "774M", "1.5B"] | None = setting(
-        None, "one of GPT-2's sizes; 124M unless --layers, --hidden and --heads are given", group=_MODEL
-    )
-    layers: int | None = setting(None, "transformer blocks, instead of the preset's", group=_MODEL)
-    hidden: int | None = setting(None, "width of the model, instead of the preset's", group=_MODEL)
-    heads: int | None = setting(None, "attention heads, instead of the preset's", group=_MODEL)
-    sequence_length: int = setting(GPT2_SEQUENCE_LENGTH, "tokens in a training sequence", group=_MODEL)
-    vocabulary_size: int | None = setting(None, "token ids; 50257 without it", group=_MODEL)
-    dropout: float = setting(0.1, "dropout probability", group=_MODEL)
 
     tensor_parallel: int = setting(1, "processes that share each matrix", group=_LAYOUT)
     data_parallel: int = setting(1, "processes that share each batch", group=_LAYOUT)
@@ -100,13 +91,9 @@ class EstimateSettings:
                 raise Gpt2UsageError(f"--{name} is {value}: it should be above 0.")
         if self.tflops is not None and self.tokens is None:
             raise Gpt2UsageError("--tflops says how long a number of tokens takes: give --tokens, too.")
+        self.check_model()
         self.model_config()
         self.batches()
-
-    def model_config(self) -> ModelConfig:
-        """The model asked for. Raises Gpt2UsageError as `TrainSettings.model_config` does."""
-        names = ("model", "layers", "hidden", "heads", "sequence_length", "vocabulary_size", "dropout")
-        return TrainSettings(**{name: getattr(self, name) for name in names}).model_config()
 
     def batches(self) -> tuple[int, int]:
         """(micro-batch, accumulation): sequences that a process takes at once, and how often in one step.
@@ -308,10 +295,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Print the estimate that the flags ask for; return the exit code. Raises Gpt2UsageError."""
     own = {field.name for field in dataclasses.fields(EstimateSettings)}
     others = {field.name for field in dataclasses.fields(TrainSettings)} - own
-    shape = {"model", "layers", "hidden", "heads"}
-    # A model given by flags stands instead of the file's, in whichever words that has it.
-    given = any(isinstance(getattr(arguments, name), int | str) for name in shape)
-    ignored = others | (shape if given else set())
+    given = {name for name, value in vars(arguments).items() if isinstance(value, int | float | str)}
+    ignored = others | overridden_keys(given)
     settings = settings_from(EstimateSettings, arguments, command="train", config=arguments.config, ignore=ignored)
     if arguments.config is not None and settings.global_batch_size is None:
         # A run whose file does not say takes this.

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from command_kit import Progress, add_flags, setting, settings_from
-from gpt2_train.config import TrainSettings
+from gpt2_train.config import TrainSettings, parse_split
 from gpt2_train.errors import Gpt2UsageError, check_threads, explained_shortage
 from indexed_tokens import IndexedTokensError, Tokenizer, prefix_of
 
@@ -73,7 +73,7 @@ class EvaluateSettings:
             if value is not None and value < 1:
                 raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least 1.")
         if self.split is not None:
-            TrainSettings(split=self.split)
+            parse_split(self.split)
 
 
 SETTINGS = EvaluateSettings
@@ -143,8 +143,8 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
 
     from gpt2_train.checkpoint import load_model, load_tokenizer, read_info
     from gpt2_train.data import Corpus
+    from gpt2_train.device import choose_device, default_precision
     from gpt2_train.scoring import count_documents, count_tokens, part_pieces, part_range, text_bytes, unigram_loss
-    from gpt2_train.train import choose_device, default_precision
 
     if not settings.checkpoint:
         raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`.")
@@ -152,7 +152,7 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
         raise Gpt2UsageError("no --data: give the prefix of .bin/.idx files, as `webtext tokenize` writes them.")
     info = read_info(settings.checkpoint)
     split = settings.split or str(info.settings.get("split", TrainSettings().split))
-    corpus = Corpus(settings.data, TrainSettings(split=split).split_weights())
+    corpus = Corpus(settings.data, parse_split(split))
     check_tokenizer(info, settings.data)
     part = choose_part(settings, info, corpus)
     begin, end = part_range(corpus, part)
@@ -172,7 +172,7 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
     fitted = count_tokens(part_pieces(corpus, "train"), vocabulary_size, settings.data)[0] if is_fitted else None
     unigram = unigram_loss(targets, fitted)
 
-    device = choose_device(TrainSettings(device=settings.device), 0, 1)
+    device = choose_device(settings.device)
     tokenizer: Tokenizer | None = load_tokenizer(info.folder) if info.tokenizer else None
     model, _, info = load_model(info.folder, device)
     precision = settings.precision or default_precision(device)

@@ -156,13 +156,12 @@ class Author:
         import torch
 
         from gpt2_train.checkpoint import load_model, load_tokenizer
-        from gpt2_train.config import TrainSettings
+        from gpt2_train.device import choose_device
         from gpt2_train.sampling import Sampling
-        from gpt2_train.train import choose_device
 
         if not settings.checkpoint:
             raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`.")
-        device = choose_device(TrainSettings(device=settings.device), 0, 1)
+        device = choose_device(settings.device)
         self.settings = settings
         self.model: GPT2
         self.model, _, self.info = load_model(settings.checkpoint, device)

@@ -11,7 +11,6 @@ what the user reads.
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import gc
 import json
 import os
@@ -32,12 +31,10 @@ from command_kit.command import sentence_for
 from command_kit.errors import CommandError
 from command_kit.settings import as_table, make_settings
 from gpt2_train.config import TrainSettings
+from gpt2_train.device import choose_device, keep_freed_memory, use_threads
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.parallel import make_world
-from gpt2_train.train import STOP_SIGNALS, StopRequest, choose_device, train, use_compile_cache, use_threads
-
-_M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
-"""Names of two settings of the C library's allocator, from its malloc.h."""
+from gpt2_train.train import STOP_SIGNALS, StopRequest, train, use_compile_cache
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 2.0
@@ -78,24 +75,12 @@ def launch(settings: TrainSettings, *, as_json: bool = False, debug: bool = Fals
     if wanted == 1:
         stop = StopRequest()
         stop.install()
-        use_threads(settings, 1, available_cores())
-        device = choose_device(settings, 0, 1)
-        _keep_freed_memory(device)
+        use_threads(settings.threads)
+        device = choose_device(settings.device)
+        keep_freed_memory(device)
         world = make_world(device, settings.tensor_parallel)
         return _finish(train(settings, world, stop), as_json)
     return _Parent(settings, wanted, debug).run(as_json)
-
-
-def _keep_freed_memory(device: torch.device) -> None:
-    """On a CPU under glibc, reuse large blocks instead of giving them back to the system after each step.
-
-    Logits are hundreds of megabytes; having their pages zeroed anew each time was a quarter of a step.
-    """
-    if device.type == "cpu" and sys.platform == "linux":
-        with contextlib.suppress(OSError, AttributeError):
-            library = ctypes.CDLL(None)
-            library.mallopt(_M_MMAP_MAX, 0)
-            library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
 
 
 def _finish(summary: dict[str, Any], as_json: bool) -> int:
@@ -140,9 +125,9 @@ def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool)
                 f"torchrun started {size} processes, --tensor-parallel {settings.tensor_parallel} times "
                 f"--data-parallel {wanted} asks for {wanted * settings.tensor_parallel}: make them equal."
             )
-        use_threads(settings, local_size, available_cores())
-        device = choose_device(settings, local_rank, local_size)
-        _keep_freed_memory(device)
+        use_threads(settings.threads, local_size)
+        device = choose_device(settings.device, local_rank=local_rank, local_size=local_size)
+        keep_freed_memory(device)
         dist.init_process_group(_backend(device))
         summary = train(settings, make_world(device, settings.tensor_parallel), stop)
         status = _finish(summary, as_json and rank == 0)
@@ -323,9 +308,9 @@ def _child() -> NoReturn:
         values = {name: tuple(v) if isinstance(v, list) else v for name, v in orders["settings"].items()}
         settings = make_settings(TrainSettings, values, "the parent process")
         rank, size = orders["rank"], orders["size"]
-        use_threads(settings, size, available_cores())
-        device = choose_device(settings, rank, size)
-        _keep_freed_memory(device)
+        use_threads(settings.threads, size)
+        device = choose_device(settings.device, local_rank=rank, local_size=size)
+        keep_freed_memory(device)
         store = dist.TCPStore("127.0.0.1", orders["port"], is_master=False)
         dist.init_process_group(_backend(device), store=store, rank=rank, world_size=size)
         summary = train(settings, make_world(device, settings.tensor_parallel), stop)

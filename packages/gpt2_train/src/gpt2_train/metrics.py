@@ -8,8 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import resource
-import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -44,14 +42,6 @@ def peak_flops(device: torch.device, precision: str) -> float | None:
         return None
     name = torch.cuda.get_device_name(device)
     return next((value for part, value in PEAK_FLOPS.items() if part in name), None)
-
-
-def peak_memory(device: torch.device) -> int:
-    """The most bytes that this process held: allocated on the GPU, or resident on CPU."""
-    if device.type == "cuda":
-        return torch.cuda.max_memory_allocated(device)
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def cut_rows_after(path: Path, step: int) -> None:

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from gpt2_train.config import TrainSettings
+from gpt2_train.device import has_fused_adamw
 from gpt2_train.errors import Gpt2Error
 
 ADAM_EPSILON = 1e-8
@@ -62,7 +63,7 @@ def make_optimizer(model: nn.Module, settings: TrainSettings, device: torch.devi
         {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
         {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
     ]
-    is_fused = device.type in ("cuda", "cpu")
+    is_fused = has_fused_adamw(device)
     optimizer = torch.optim.AdamW(
         groups,
         lr=settings.lr,

@@ -30,6 +30,7 @@ from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, 
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from gpt2_train.config import check_tensor_parallel
+from gpt2_train.device import widest_float
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.model import GPT2, AttentionCore
 
@@ -64,7 +65,7 @@ class World:
         """The sums of `values` over all processes, in float64 (float32 on MPS)."""
         if self.size == 1:
             return values
-        total = torch.tensor(values, dtype=torch.float64, device=self.device)
+        total = torch.tensor(values, dtype=widest_float(self.device), device=self.device)
         dist.all_reduce(total)
         return [float(value) for value in total.tolist()]
 

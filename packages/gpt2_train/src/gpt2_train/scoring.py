@@ -18,10 +18,10 @@ import numpy.typing as npt
 import torch
 
 from gpt2_train.data import Corpus
+from gpt2_train.device import autocast
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.loss import token_losses
 from gpt2_train.model import GPT2
-from gpt2_train.train import autocast
 from indexed_tokens import Tokenizer
 
 PIECE_TOKENS = 1 << 20

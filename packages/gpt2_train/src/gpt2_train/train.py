@@ -40,10 +40,11 @@ from gpt2_train.checkpoint import (
 from gpt2_train.collectives import agreed, barrier
 from gpt2_train.config import ModelConfig, TrainSettings, check_tensor_parallel, plan_batches
 from gpt2_train.data import BatchReader, Blend, Corpus, blend_split, check_vocabulary, open_corpora
+from gpt2_train.device import autocast, default_precision, peak_memory
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_shortage
 from gpt2_train.estimate import memory_per_rank, size_line
 from gpt2_train.loss import token_losses
-from gpt2_train.metrics import MetricsLog, StepClock, line_of, peak_flops, peak_memory
+from gpt2_train.metrics import MetricsLog, StepClock, line_of, peak_flops
 from gpt2_train.model import GPT2
 from gpt2_train.optim import (
     LossScale,
@@ -114,18 +115,6 @@ def plan_steps(settings: TrainSettings, epoch_samples: int) -> int:
     if settings.tokens is not None:
         return max(1, math.ceil(settings.tokens / (settings.global_batch_size * settings.sequence_length)))
     return max(1, math.ceil((settings.epochs or 1.0) * epoch_samples / settings.global_batch_size))
-
-
-def default_precision(device: torch.device) -> str:
-    """bf16 on GPUs that have it, fp32 elsewhere."""
-    return "bf16" if device.type == "cuda" and torch.cuda.is_bf16_supported() else "fp32"
-
-
-def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:
-    """Matrix products in `precision`, with norms, softmax and the residual stream in float32."""
-    if precision == "fp32":
-        return contextlib.nullcontext()
-    return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
 
 
 def open_tokenizer(settings: TrainSettings) -> Tokenizer:
@@ -550,39 +539,6 @@ def resolved_settings(
         **length,
     }
     return dataclasses.replace(settings, **changes)
-
-
-def choose_device(settings: TrainSettings, local_rank: int, local_size: int) -> torch.device:
-    """The device of a process: its own GPU, or the CPU; MPS for a process that is alone.
-
-    Raises Gpt2UsageError if the device asked for is not there, or has no room for so many processes.
-    """
-    kind = settings.device
-    if kind == "auto":
-        alone = local_size == 1 and settings.tensor_parallel == 1
-        mps = torch.backends.mps.is_available() and alone
-        kind = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
-    if kind == "cuda":
-        if not torch.cuda.is_available():
-            raise Gpt2UsageError("--device cuda: torch sees no GPU here; give --device cpu, or install a CUDA build.")
-        if local_size > torch.cuda.device_count():
-            raise Gpt2UsageError(
-                f"{local_size} processes asked of {torch.cuda.device_count()} GPUs: lower --tensor-parallel or "
-                "--data-parallel."
-            )
-        torch.cuda.set_device(local_rank)
-        return torch.device("cuda", local_rank)
-    if kind == "mps":
-        if not torch.backends.mps.is_available():
-            raise Gpt2UsageError("--device mps: torch sees no Apple GPU here; give --device cpu.")
-        if local_size > 1:
-            raise Gpt2UsageError("--device mps runs one process: leave out --tensor-parallel and --data-parallel.")
-    return torch.device(kind)
-
-
-def use_threads(settings: TrainSettings, local_size: int, cores: int) -> None:
-    """Limit CPU threads: as asked, or the machine's cores shared among its processes."""
-    torch.set_num_threads(settings.threads or max(1, cores // local_size))
 
 
 def use_compile_cache(settings: TrainSettings, environment: Callable[[str, str], Any] = os.environ.setdefault) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from command_kit import add_flags, settings_from
-from gpt2_train.config import TrainSettings
+from gpt2_train.config import TrainSettings, overridden_keys
 
 EXAMPLE = """\
 example:
@@ -14,9 +14,6 @@ example:
 """
 
 SETTINGS = TrainSettings
-
-ALTERNATIVES = (("steps", "epochs", "tokens"), ("model", "layers", "hidden", "heads"))
-"""Settings that say the same thing in other words: a flag for one overrides the file's for all."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -29,10 +26,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Train as the flags ask; return the exit code. Raises Gpt2Error."""
-    known = {name for names in ALTERNATIVES for name in names}
-    given = {name for name in known if isinstance(getattr(arguments, name), int | float | str)}
-    overridden = {name for names in ALTERNATIVES if given.intersection(names) for name in names}
-    settings = settings_from(TrainSettings, arguments, command="train", config=arguments.config, ignore=overridden)
+    given = {name for name, value in vars(arguments).items() if isinstance(value, int | float | str)}
+    replaced = overridden_keys(given)
+    settings = settings_from(TrainSettings, arguments, command="train", config=arguments.config, ignore=replaced)
     from gpt2_train.launch import launch
 
     return launch(settings, as_json=arguments.json, debug=arguments.debug)

@@ -1,0 +1,122 @@
+"""Where a process computes, and in which precision: shared by training, evaluation and generation.
+
+Nothing here knows of runs or settings; every function takes plain values. What a device can and cannot do (fused
+kernels, half precision, 64-bit floats) is asked here and nowhere else, so that a new kind of device means one file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import resource
+import sys
+from typing import Any, Literal
+
+import torch
+
+from command_kit import available_cores
+from gpt2_train.errors import Gpt2UsageError
+
+DeviceKind = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["fp32", "bf16", "fp16"]
+
+_M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
+"""Names of two settings of glibc's allocator, from its malloc.h."""
+
+_HALF_PRECISION_INSTRUCTIONS = {
+    "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
+    "fp16": ("avx512_fp16", "amx_fp16", "fp16_arith"),
+}
+"""CPU capabilities that multiply matrices in half precision, as `torch.cpu.get_capabilities` names them."""
+
+
+def choose_device(kind: DeviceKind = "auto", *, local_rank: int = 0, local_size: int = 1) -> torch.device:
+    """The device of a process: its own GPU, or the CPU; MPS for a process that is alone.
+
+    Args:
+        kind: what was asked for; `auto` takes a GPU if there is one.
+        local_rank, local_size: this process's number among those of its machine.
+
+    Raises Gpt2UsageError if the device asked for is not there, or has no room for so many processes.
+    """
+    if kind == "auto":
+        mps = torch.backends.mps.is_available() and local_size == 1
+        kind = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            raise Gpt2UsageError("--device cuda: torch sees no GPU here; give --device cpu, or install a CUDA build.")
+        if local_size > torch.cuda.device_count():
+            raise Gpt2UsageError(
+                f"{local_size} processes asked of {torch.cuda.device_count()} GPUs: lower --tensor-parallel or "
+                "--data-parallel."
+            )
+        torch.cuda.set_device(local_rank)
+        return torch.device("cuda", local_rank)
+    if kind == "mps":
+        if not torch.backends.mps.is_available():
+            raise Gpt2UsageError("--device mps: torch sees no Apple GPU here; give --device cpu.")
+        if local_size > 1:
+            raise Gpt2UsageError("--device mps runs one process: leave out --tensor-parallel and --data-parallel.")
+    return torch.device(kind)
+
+
+def use_threads(threads: int | None = None, local_size: int = 1) -> None:
+    """Limit this process's CPU threads: as asked, or the machine's cores shared among its `local_size` processes."""
+    torch.set_num_threads(threads or max(1, available_cores() // local_size))
+
+
+def default_precision(device: torch.device) -> Precision:
+    """bf16 on GPUs that compute in it, fp32 elsewhere.
+
+    GPUs older than Ampere only emulate bf16, more slowly than they compute in fp32.
+    """
+    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
+    return "bf16" if has_bf16 else "fp32"
+
+
+def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:
+    """Matrix products in `precision`, with norms, softmax and the residual stream in float32."""
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
+
+
+def is_emulated(device: torch.device, precision: str) -> bool:
+    """Whether a CPU lacks instructions for `precision`, which makes it many times slower than fp32.
+
+    False where that is not known.
+    """
+    if device.type != "cpu" or precision not in _HALF_PRECISION_INSTRUCTIONS:
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities) and not any(capabilities.get(name) for name in _HALF_PRECISION_INSTRUCTIONS[precision])
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """The widest floating-point type of the device: float64, but float32 on MPS."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def has_fused_adamw(device: torch.device) -> bool:
+    """Whether torch's fused AdamW runs on the device."""
+    return device.type in ("cuda", "cpu")
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes that this process held: allocated on the GPU, or resident on CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def keep_freed_memory(device: torch.device) -> None:
+    """On a CPU under glibc, reuse large blocks instead of giving them back to the system after each step.
+
+    Logits are hundreds of megabytes; having their pages zeroed again each time was a quarter of a step.
+    """
+    if device.type == "cpu" and sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL(None)
+            library.mallopt(_M_MMAP_MAX, 0)
+            library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
