@@ -1,0 +1,54 @@
+"""Finding what a package offers by looking into its folder: add a file, and its command, format or engine is there.
+
+Every concrete class of a given base that is defined in one of the package's modules counts, and whatever other
+installed distributions announce under an entry-point group. Nothing is listed by hand.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.metadata
+import inspect
+import pkgutil
+from types import ModuleType
+from typing import Any, TypeVar
+
+from command_kit.errors import CommandError
+
+Base = TypeVar("Base")
+
+
+def find_plugins(package: ModuleType, base: type[Base], *, group: str | None = None) -> list[type[Base]]:
+    """The concrete subclasses of `base` in the modules of `package`, in the order of modules and definitions.
+
+    Args:
+        package: the package whose folder holds one module for each plugin.
+        base: what counts.
+        group: also take what installed distributions announce under this entry-point group, after the package's own.
+
+    Raises CommandError naming the module or entry point that can't be imported.
+    """
+    found: list[type[Base]] = []
+    for entry in sorted(pkgutil.iter_modules(package.__path__), key=lambda entry: entry.name):
+        name = f"{package.__name__}.{entry.name}"
+        module = _imported(name, lambda name=name: importlib.import_module(name))
+        found += [value for value in vars(module).values() if _counts(value, base) and value.__module__ == name]
+    for point in sorted(importlib.metadata.entry_points(group=group), key=lambda point: point.name) if group else ():
+        value = _imported(f"entry point {point.name} of {group} ({point.value})", point.load)
+        if not _counts(value, base):
+            raise CommandError(f"entry point {point.name} of {group} is not a {base.__name__}: fix or uninstall it.")
+        found.append(value)
+    return list(dict.fromkeys(found))
+
+
+def _counts(value: Any, base: type) -> bool:
+    return isinstance(value, type) and issubclass(value, base) and not inspect.isabstract(value)
+
+
+def _imported(name: str, load: Any) -> Any:
+    try:
+        return load()
+    except CommandError:
+        raise
+    except Exception as error:
+        raise CommandError(f"can't import {name} ({type(error).__name__}: {error}): fix or remove it.") from error

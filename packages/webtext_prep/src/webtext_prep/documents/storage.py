@@ -1,0 +1,139 @@
+"""Files and folders as the stages meet them: on this machine or behind a URL, read in a stream, created whole.
+
+    for line in open_for_reading(location("s3://bucket/corpus/part-00000.jsonl")): ...
+
+Each function asks the store of the location (`stores/`): plain files for paths, fsspec for URLs, or a store that
+another package brings under the entry-point group `webtext.stores`.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import os
+import re
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from command_kit.plugins import find_plugins
+from webtext_prep.documents import stores
+from webtext_prep.documents.stores.base import Location, Store
+from webtext_prep.documents.stores.local import LocalStore
+from webtext_prep.errors import InputError
+
+_URL = re.compile(r"([a-zA-Z][a-zA-Z0-9+.-]+)(::.*)?://")
+_LOCAL = LocalStore()
+
+
+def location(text: str | os.PathLike[str]) -> Location:
+    """A path of this machine, or for `PROTOCOL://...` a URL. Raises InputError for a protocol that nobody knows.
+
+    >>> location("work/urls")
+    PosixPath('work/urls')
+    """
+    if isinstance(text, os.PathLike) or not (found := _URL.match(text)):
+        return text if isinstance(text, Path) else Path(text)
+    if found[1] in LocalStore.protocols and not found[2]:
+        return Path(text[found.end() :])
+    from upath import UPath  # takes half a second to import, for those who need it
+
+    try:
+        url = UPath(text)
+        _ = url.fs
+    except (ValueError, ImportError) as error:
+        raise InputError(
+            f"{text} can't be opened ({error}): check the protocol, and that the package for it is installed."
+        ) from error
+    return url
+
+
+def is_local(place: Location) -> bool:
+    """Whether it is a path of this machine."""
+    return isinstance(place, Path)
+
+
+@functools.lru_cache(maxsize=1)
+def _stores() -> dict[str, Store]:
+    found = find_plugins(stores, Store, group="webtext.stores")
+    known = {protocol: store() for store in found for protocol in store.protocols}
+    fallback = next(store() for store in found if not store.protocols)
+    return {**known, "": fallback}
+
+
+def store_of(place: Location) -> Store:
+    """The store that a location lies in."""
+    if isinstance(place, Path):
+        return _LOCAL
+    known = _stores()
+    return known.get(place.protocol, known[""])
+
+
+def open_for_reading(place: Location) -> BinaryIO:
+    """Open a file for reading bytes. Raises OSError."""
+    return store_of(place).open(place)
+
+
+def create(place: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
+    """Open a file for writing bytes: it appears whole when the block ends well, or not at all.
+
+    Without `durable` a power cut may lose it: for files between two phases. Raises OSError.
+    """
+    return store_of(place).create(place, durable=durable)
+
+
+def publish(file: Path, place: Location) -> None:
+    """Move a finished file of this machine to its place. Raises OSError."""
+    store_of(place).publish(file, place)
+
+
+def stamp(place: Location) -> list[Any]:
+    """Name, size in bytes, and version of a file, as JSON-like values: what changes when it does. Raises OSError."""
+    return store_of(place).stamp(place)
+
+
+def size(place: Location) -> int:
+    """Bytes of a file. Raises OSError."""
+    return store_of(place).size(place)
+
+
+def is_file(place: Location) -> bool:
+    """Whether there is a file of that name."""
+    return store_of(place).is_file(place)
+
+
+def is_folder(place: Location) -> bool:
+    """Whether there is a folder of that name."""
+    return store_of(place).is_folder(place)
+
+
+def list_folder(folder: Location) -> list[tuple[Location, bool]]:
+    """The entries of a folder by name, each with whether it is a folder; none if there is no such folder."""
+    return store_of(folder).list_folder(folder)
+
+
+def files_in(folder: Location) -> list[Location]:
+    """The files of a folder, by name."""
+    return [entry for entry, is_folder in list_folder(folder) if not is_folder]
+
+
+def remove(place: Location) -> None:
+    """Remove a file, if it is there. Raises OSError."""
+    store_of(place).remove(place)
+
+
+def remove_leftovers(folder: Location) -> None:
+    """Remove what killed writers left in a folder under temporary names."""
+    store_of(folder).remove_leftovers(folder)
+
+
+def read_bytes(place: Location) -> bytes:
+    """All bytes of a file. Raises OSError."""
+    with open_for_reading(place) as file:
+        return file.read()
+
+
+def write_json(place: Location, value: Any) -> None:
+    """Write `value` as indented JSON with a closing newline; the file appears whole. Raises OSError."""
+    with create(place) as file:
+        file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))

@@ -1,0 +1,68 @@
+"""What a kind of storage has to offer: the border behind which files are opened, created whole, listed and removed.
+
+A location is a `pathlib.Path` on this machine, or a `UPath` (universal-pathlib), which is the same thing for a URL of
+an fsspec file system. Stages, formats and the job know only this interface; nothing else opens or writes a shard.
+"""
+
+from __future__ import annotations
+
+import abc
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeAlias
+
+if TYPE_CHECKING:
+    from upath import UPath
+
+Location: TypeAlias = "Path | UPath"
+"""A file or folder: a path of this machine, or a URL of an fsspec file system."""
+
+
+class Store(abc.ABC):
+    """One kind of storage. All methods raise OSError (FileNotFoundError, PermissionError, ...) as `open` does."""
+
+    protocols: ClassVar[tuple[str, ...]] = ()
+    """URL schemes that it serves, such as `s3`. A store that names none serves those that no other one names."""
+
+    @abc.abstractmethod
+    def open(self, location: Location) -> BinaryIO:
+        """Open a file for reading bytes."""
+
+    @abc.abstractmethod
+    def create(self, location: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
+        """Open a file for writing bytes: it appears whole when the block ends well, and not at all when it raises.
+
+        `durable` asks that it survives a power cut, which costs milliseconds a file. Missing folders are made.
+        """
+
+    @abc.abstractmethod
+    def publish(self, file: Path, location: Location) -> None:
+        """Move a finished file of this machine to its place, where it appears whole."""
+
+    @abc.abstractmethod
+    def stamp(self, location: Location) -> list[Any]:
+        """Name, size in bytes, and version (a modification time or an entity tag): changes when the file does."""
+
+    @abc.abstractmethod
+    def size(self, location: Location) -> int:
+        """Bytes of a file."""
+
+    @abc.abstractmethod
+    def is_file(self, location: Location) -> bool:
+        """Whether there is a file of that name."""
+
+    @abc.abstractmethod
+    def is_folder(self, location: Location) -> bool:
+        """Whether there is a folder of that name; where folders are only prefixes, whether anything lies below it."""
+
+    @abc.abstractmethod
+    def list_folder(self, folder: Location) -> list[tuple[Location, bool]]:
+        """The entries of a folder by name, each with whether it is a folder; none if there is no such folder."""
+
+    @abc.abstractmethod
+    def remove(self, location: Location) -> None:
+        """Remove a file, if it is there."""
+
+    @abc.abstractmethod
+    def remove_leftovers(self, folder: Location) -> None:
+        """Remove what killed writers left in `folder` under temporary names."""

@@ -1,0 +1,70 @@
+"""Files of this machine, and of file systems mounted on it."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import Any, BinaryIO, ClassVar, cast
+
+from command_kit import atomic_file
+from command_kit.atomic import remove_leftovers, sync_folder
+from webtext_prep.documents.stores.base import Location, Store
+
+
+class LocalStore(Store):
+    """Plain files: written under a temporary name, flushed, and renamed."""
+
+    protocols: ClassVar[tuple[str, ...]] = ("file", "local")
+
+    def open(self, location: Location) -> BinaryIO:
+        """See `Store`."""
+        return _path(location).open("rb")
+
+    def create(self, location: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
+        """See `Store`."""
+        return atomic_file(_path(location))
+
+    def publish(self, file: Path, location: Location) -> None:
+        """See `Store`. The file must lie on the same file system."""
+        target = _path(location)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        file.replace(target)
+        sync_folder(target.parent)
+
+    def stamp(self, location: Location) -> list[Any]:
+        """Name, size in bytes, and modification time in nanoseconds."""
+        status = _path(location).stat()
+        return [location.name, status.st_size, status.st_mtime_ns]
+
+    def size(self, location: Location) -> int:
+        """See `Store`."""
+        return _path(location).stat().st_size
+
+    def is_file(self, location: Location) -> bool:
+        """See `Store`."""
+        return _path(location).is_file()
+
+    def is_folder(self, location: Location) -> bool:
+        """See `Store`."""
+        return _path(location).is_dir()
+
+    def list_folder(self, folder: Location) -> list[tuple[Location, bool]]:
+        """See `Store`."""
+        try:
+            entries = sorted(_path(folder).iterdir())
+        except FileNotFoundError:
+            return []
+        return [(entry, entry.is_dir()) for entry in entries]
+
+    def remove(self, location: Location) -> None:
+        """See `Store`."""
+        _path(location).unlink(missing_ok=True)
+
+    def remove_leftovers(self, folder: Location) -> None:
+        """See `Store`."""
+        if _path(folder).is_dir():
+            remove_leftovers(_path(folder))
+
+
+def _path(location: Location) -> Path:
+    return cast(Path, location)

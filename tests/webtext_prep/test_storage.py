@@ -1,0 +1,135 @@
+"""Storage: the same promises on this machine and behind a URL, and a new kind of it in one file."""
+
+import json
+import pickle
+import sys
+import uuid
+from pathlib import Path
+
+import fsspec
+import pytest
+
+from webtext_prep.documents import storage, stores
+from webtext_prep.documents.storage import location
+from webtext_prep.errors import InputError
+
+
+@pytest.fixture(params=["local", "memory"])
+def folder(request, tmp_path):
+    """An empty folder in each kind of storage."""
+    if request.param == "local":
+        return location(str(tmp_path / "corpus"))
+    return location(f"memory://{uuid.uuid4().hex}/corpus")
+
+
+def put(place, data: bytes) -> None:
+    with storage.create(place) as file:
+        file.write(data)
+
+
+def test_what_was_created_can_be_read_listed_and_removed(folder):
+    put(folder / "b.txt", b"two")
+    put(folder / "a.txt", b"one")
+    put(folder / "below" / "c.txt", b"three")
+    assert storage.read_bytes(folder / "a.txt") == b"one"
+    assert storage.size(folder / "below" / "c.txt") == 5
+    assert [(entry.name, is_folder) for entry, is_folder in storage.list_folder(folder)] == [
+        ("a.txt", False),
+        ("b.txt", False),
+        ("below", True),
+    ]
+    assert storage.is_folder(folder)
+    assert storage.is_file(folder / "b.txt")
+    storage.remove(folder / "b.txt")
+    storage.remove(folder / "b.txt")
+    assert not storage.is_file(folder / "b.txt")
+    assert [entry.name for entry in storage.files_in(folder)] == ["a.txt"]
+    with pytest.raises(FileNotFoundError):
+        storage.read_bytes(folder / "b.txt")
+
+
+def test_nothing_is_visible_before_it_is_whole(folder):
+    with storage.create(folder / "a.txt") as file:
+        file.write(b"half")
+        file.flush()
+        assert not storage.is_file(folder / "a.txt")
+    assert storage.read_bytes(folder / "a.txt") == b"half"
+
+
+def test_a_failed_writer_leaves_what_was_there(folder):
+    put(folder / "a.txt", b"old")
+    with pytest.raises(ValueError, match="stop"), storage.create(folder / "a.txt") as file:
+        file.write(b"new")
+        raise ValueError("stop")
+    assert storage.read_bytes(folder / "a.txt") == b"old"
+    assert [entry.name for entry in storage.files_in(folder)] == ["a.txt"]
+
+
+def test_a_stamp_changes_when_the_file_does(folder):
+    put(folder / "a.txt", b"one")
+    before = storage.stamp(folder / "a.txt")
+    assert before == storage.stamp(folder / "a.txt") == json.loads(json.dumps(before))
+    put(folder / "a.txt", b"two")
+    assert storage.stamp(folder / "a.txt") != before
+
+
+def test_a_finished_file_is_moved_to_its_place(folder, tmp_path):
+    draft = tmp_path / "draft"
+    draft.write_bytes(b"done")
+    storage.publish(draft, folder / "a.txt")
+    assert storage.read_bytes(folder / "a.txt") == b"done"
+    assert not draft.exists()
+
+
+def test_a_location_travels_to_other_processes(folder):
+    assert pickle.loads(pickle.dumps(folder / "a.txt")) == folder / "a.txt"
+
+
+def test_what_a_file_is_named_and_what_a_url_is():
+    assert location("work/urls") == Path("work/urls")
+    assert location("file:///data/urls") == Path("/data/urls")
+    assert str(location("memory://bucket/urls")) == "memory://bucket/urls"
+    assert location("a:b//c") == Path("a:b//c")
+    with pytest.raises(InputError, match="nothing://x can't be opened"):
+        location("nothing://x")
+
+
+def test_where_putting_is_not_atomic_a_file_appears_by_renaming(tmp_path):
+    """A file system that shows a file while it is written must not show half of one under its final name."""
+    seen = []
+
+    class Slow(fsspec.get_filesystem_class("local")):
+        protocol = "slow"
+
+        def put_file(self, source, target, **options):
+            seen.append(Path(target).name)
+            super().put_file(source, target, **options)
+
+    fsspec.register_implementation("slow", Slow, clobber=True)
+    put(location(f"slow://{tmp_path}") / "a.txt", b"one")
+    assert (tmp_path / "a.txt").read_bytes() == b"one"
+    assert [name for name in seen if name == "a.txt"] == []
+    assert len(seen) == 1
+
+
+def test_a_store_is_added_in_one_file(tmp_path, monkeypatch):
+    """The interface is enough: a store of which the package knows nothing serves a protocol of its own."""
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "upper_case.py").write_text(
+        "import io\n"
+        "from webtext_prep.documents.stores.remote import RemoteStore\n"
+        "class UpperCase(RemoteStore):\n"
+        "    protocols = ('memory',)\n"
+        "    def open(self, location):\n"
+        "        return io.BytesIO(super().open(location).read().upper())\n"
+    )
+    monkeypatch.setattr(stores, "__path__", [*stores.__path__, str(plugins)])
+    storage._stores.cache_clear()
+    try:
+        place = location(f"memory://{uuid.uuid4().hex}/a.txt")
+        put(place, b"loud")
+        assert storage.read_bytes(place) == b"LOUD"
+    finally:
+        storage._stores.cache_clear()
+        sys.modules.pop("webtext_prep.documents.stores.upper_case", None)
