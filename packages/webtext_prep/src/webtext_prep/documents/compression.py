@@ -1,84 +1,153 @@
-"""Reading and writing files whose ending says how they are compressed: .gz, .xz, .bz2, .zst, or none.
+"""Reading and writing files whose suffix says how they are compressed: .gz, .xz, .bz2, .zst, or none.
 
 A file that ends in the middle of its compressed data is an error that names it: a shortened download or a full disk
-must not pass for a shorter corpus (zstandard's own reader ends such a file without a word).
+must not pass for a shorter corpus. So is anything behind the data but more of it or zeros: the standard library's
+`bz2.open` and `lzma.open` leave out, without an error, a second stream that is damaged near its start.
+
+Memory is bounded whatever a file holds: one step gives at most 1 MiB, however densely it was compressed.
 """
 
 from __future__ import annotations
 
 import bz2
 import contextlib
-import gzip
 import lzma
+import sys
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import BinaryIO, Protocol
 
 import zstandard
 
 from command_kit import atomic_file
 from webtext_prep.errors import InputError
 
+# The package zstandard, which writes here, has no reader that bounds what one step of it gives.
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 ZSTD_LEVEL = 3
 """187 MB/s at a ratio of 2.73 on web text, measured on one core; higher levels cost more than they save."""
 
-_CHUNK = 1 << 20
-_COMPRESSED_CHUNK = 1 << 14
-"""Small, as one call gives back all that a piece holds: a kilobyte of compressed zeros is megabytes of text."""
-_MAX_WINDOW = 1 << 31
+CHUNK_BYTES = 1 << 20
+"""The most that one step of reading gives."""
+MAX_LINE_BYTES = 256 << 20
+"""A longer line is not text that anybody wrote: reading stops there instead of filling the memory."""
+
+_COMPRESSED_CHUNK = 1 << 15
+_GZIP_FORMAT = 31
+"""zlib's code for: gzip's header and checksum, with the largest window."""
+_MAX_WINDOW_LOG = 31
 """Public dumps are compressed with windows of up to 2 GiB (`zstd --long=31`)."""
 
-MAX_LINE_BYTES = 256 << 20
-"""A longer line is no text anybody wrote: reading stops there instead of filling the memory."""
+
+class _Decompressor(Protocol):
+    """One compressed stream: what the decompressors of bz2, lzma and zstd have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class _GzipDecompressor:
+    """zlib's decompressor with the interface of the others. It checks gzip's checksum and length."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(_GZIP_FORMAT)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        found = self._stream.decompress(self._stream.unconsumed_tail + data, max_length)
+        self.needs_input = len(found) < max_length and not self._stream.unconsumed_tail
+        return found
+
+
+def _zstd_decompressor() -> _Decompressor:
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG})
+
+
+_DECOMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
+    ".gz": _GzipDecompressor,
+    ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
+    ".bz2": bz2.BZ2Decompressor,
+    ".zst": _zstd_decompressor,
+}
+
+
+def compression_of(path: Path) -> str:
+    """The suffix of `path`, in lower case, if it is that of a compressed file, else an empty text."""
+    suffix = path.suffix.lower()
+    return suffix if suffix in COMPRESSED_SUFFIXES else ""
 
 
 def bare_name(path: Path) -> str:
-    """The file's name without its compression ending: `a.jsonl.zst` -> `a.jsonl`."""
-    return path.name[: -len(path.suffix)] if path.suffix in COMPRESSED_SUFFIXES else path.name
+    """The file's name without the suffix of its compression: `a.jsonl.zst` -> `a.jsonl`."""
+    return path.name.removesuffix(path.suffix) if compression_of(path) else path.name
 
 
-def _zstd_chunks(path: Path) -> Iterator[bytes]:
-    decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW)
-    with path.open("rb") as file:
-        frame = None
-        while chunk := file.read(_COMPRESSED_CHUNK):
-            while chunk:
-                if frame is None:
-                    frame = decompressor.decompressobj()
-                yield frame.decompress(chunk)
-                chunk = frame.unused_data
-                if frame.eof:
-                    frame = None
-        if frame is not None:
-            raise EOFError
+def _decompressed(file: BinaryIO, new_decompressor: Callable[[], _Decompressor]) -> Iterator[bytes]:
+    """All streams of `file` one after another, at most `CHUNK_BYTES` at a time.
+
+    Raises EOFError if the file ends inside a stream or holds none; else whatever the decompressor raises.
+    """
+    data = file.read(_COMPRESSED_CHUNK)
+    if not data:
+        # Even nothing takes some bytes once it is compressed.
+        raise EOFError
+    while data:
+        stream = new_decompressor()
+        while not stream.eof:
+            if not data and stream.needs_input:
+                data = file.read(_COMPRESSED_CHUNK)
+                if not data:
+                    raise EOFError
+            found = stream.decompress(data, CHUNK_BYTES)
+            data = b""
+            if found:
+                yield found
+        # Padding with zeros is part of the xz format, and left behind other files by tapes and block devices.
+        data = stream.unused_data.lstrip(b"\0")
+        while not data and (more := file.read(_COMPRESSED_CHUNK)):
+            data = more.lstrip(b"\0")
 
 
 def read_chunks(path: Path) -> Iterator[bytes]:
-    """The decompressed bytes of `path`, a piece at a time.
+    """The decompressed bytes of `path`, at most 1 MiB at a time.
 
     Raises InputError if the file can't be opened, is damaged, or ends in the middle of its compressed data.
     """
+    compression = compression_of(path)
     try:
-        if path.suffix in COMPRESSED_SUFFIXES and path.is_file() and path.stat().st_size == 0:
-            # Even nothing takes some bytes once it is compressed; gzip and zstandard would read it as no lines.
-            raise EOFError
-        if path.suffix == ".zst":
-            yield from _zstd_chunks(path)
-            return
-        opened = {".gz": gzip.open, ".xz": lzma.open, ".bz2": bz2.open}.get(path.suffix, open)
-        with opened(path, "rb") as file:  # type: ignore[operator]
-            while chunk := file.read(_CHUNK):
-                yield chunk
+        with path.open("rb") as file:
+            if compression:
+                yield from _decompressed(file, _DECOMPRESSORS[compression])
+            else:
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk
     except EOFError:
         raise InputError(
             f"{path} is cut off in the middle of its compressed data: fetch or write it again, or leave it out."
         ) from None
-    except (zstandard.ZstdError, lzma.LZMAError, gzip.BadGzipFile, zlib.error) as error:
-        raise InputError(f"{path} is not a valid {path.suffix} file ({error}): fetch or write it again.") from error
+    except (zstd.ZstdError, lzma.LZMAError, zlib.error) as error:
+        raise InputError(f"{path} is not a valid {compression} file ({error}): fetch or write it again.") from error
     except OSError as error:
-        if path.suffix == ".bz2" and error.errno is None:
+        if compression == ".bz2" and error.errno is None:
             raise InputError(f"{path} is not a valid .bz2 file ({error}): fetch or write it again.") from error
         if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
             raise InputError(f"can't read {path} ({error.strerror}).") from error
@@ -88,17 +157,22 @@ def read_chunks(path: Path) -> Iterator[bytes]:
 def read_lines(path: Path) -> Iterator[bytes]:
     """The lines of `path`, decompressed, without their newlines; the last one need not end with one.
 
+    The time is linear in the size of the file, whatever the lengths of its lines.
+
     Raises InputError as `read_chunks` does, and for a line of more than 256 MiB.
     """
-    rest = b""
+    begun = bytearray()  # what is known of the line that goes on in the next chunk
     for chunk in read_chunks(path):
-        lines = (rest + chunk).split(b"\n")
-        rest = lines.pop()
-        if len(rest) > MAX_LINE_BYTES:
-            raise InputError(f"{path} holds a line of more than {MAX_LINE_BYTES >> 20} MiB: it is no text file.")
-        yield from lines
-    if rest:
-        yield rest
+        first, *others = chunk.split(b"\n")
+        begun += first
+        if len(begun) > MAX_LINE_BYTES:
+            raise InputError(f"{path} holds a line of more than {MAX_LINE_BYTES >> 20} MiB: it is not a text file.")
+        if others:
+            yield bytes(begun)
+            begun = bytearray(others.pop())
+            yield from others
+    if begun:
+        yield bytes(begun)
 
 
 @contextlib.contextmanager
