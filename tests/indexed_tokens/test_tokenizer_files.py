@@ -193,9 +193,7 @@ BYTE_LEVEL = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": Tr
         (lambda w: w.update(model={"type": "Unigram", "vocab": [["a", 0.0]]}), "is of the type Unigram"),
         (lambda w: w.update(normalizer={"type": "NFC"}), "has the normalizer NFC"),
         (
-            lambda w: w.update(
-                normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "Lowercase"}]}
-            ),
+            lambda w: w.update(normalizer={"type": "Sequence", "normalizers": [{"type": "NFC"}, {"type": "NFKC"}]}),
             "has the normalizer Sequence of NFC, NFKC",
         ),
         (lambda w: w.update(_split({"Regex": LLAMA3_WORDS})), "splits text by another pattern"),
