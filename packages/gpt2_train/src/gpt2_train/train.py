@@ -40,6 +40,7 @@ from gpt2_train.checkpoint import (
 from gpt2_train.collectives import agreed, barrier
 from gpt2_train.config import ModelConfig, TrainSettings, check_tensor_parallel, plan_batches
 from gpt2_train.data import BatchReader, Blend, Corpus, blend_split, check_vocabulary, open_corpora
+from gpt2_train.data.shared_cache import SharedIndexCache
 from gpt2_train.device import autocast, default_precision, peak_memory
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_shortage
 from gpt2_train.estimate import memory_per_rank, size_line
@@ -295,7 +296,7 @@ def _train(settings: TrainSettings, world: World, stop: StopRequest, folder: Pat
             split,
             sequence_length=config.sequence_length,
             seed=settings.seed,
-            cache=folder / "cache",
+            cache=SharedIndexCache(folder / "cache"),
             say=say,
         )
         for split in ("train", "valid")

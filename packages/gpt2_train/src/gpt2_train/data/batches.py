@@ -1,0 +1,63 @@
+"""Batches: each process's rows of the global batch, read one step ahead of training in a thread."""
+
+from __future__ import annotations
+
+import concurrent.futures
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2_train.data.blending import Blend
+from gpt2_train.errors import Gpt2UsageError
+
+
+class BatchReader:
+    """Reads a process's share of each global batch, one step ahead of the training loop, in a thread.
+
+    The global batch of step s (the first is 1) is samples (s - 1) · `global_batch` and on; process `rank` of `size`
+    takes its contiguous share of the rows, so that the batch is the same at any number of processes.
+    """
+
+    def __init__(self, blend: Blend, *, global_batch: int, rank: int, size: int, vocabulary_size: int) -> None:
+        self.blend, self.global_batch, self.vocabulary_size = blend, global_batch, vocabulary_size
+        self.rows = slice(rank * (global_batch // size), (rank + 1) * (global_batch // size))
+        self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="batch-reader")
+        self._step = 0
+        self._batch: concurrent.futures.Future[npt.NDArray[np.int64]] | None = None
+        self._places: list[tuple[int, int]] = []
+
+    def request(self, step: int) -> None:
+        """Begin to read the batch of `step`; all processes call this together."""
+        self._step = step
+        self._places = self.blend.prepare((step - 1) * self.global_batch, self.global_batch)
+        self._batch = self._thread.submit(self._read, self._places[self.rows])
+
+    def take(self, step: int) -> tuple[npt.NDArray[np.int64], list[tuple[int, int]]]:
+        """This process's rows of the batch of `step`, (rows, sequence_length + 1), and the epochs that end in it.
+
+        The second value lists (stream, epochs finished). Raises Gpt2UsageError for token ids that the vocabulary lacks.
+        """
+        if self._step != step or self._batch is None:
+            self.request(step)
+        assert self._batch is not None
+        return self._batch.result(), self.blend.epochs_ended(self._places)
+
+    def _read(self, places: list[tuple[int, int]]) -> npt.NDArray[np.int64]:
+        samples = self.blend.read(places)
+        check_vocabulary(samples, self.vocabulary_size, "the training data")
+        return samples
+
+    def close(self) -> None:
+        """End the thread."""
+        self._thread.shutdown(cancel_futures=True)
+
+
+def check_vocabulary(samples: npt.NDArray[np.int64], vocabulary_size: int, where: str) -> None:
+    """Raise Gpt2UsageError if `samples` hold a token id that the vocabulary does not."""
+    low, high = int(samples.min()), int(samples.max())
+    if low < 0 or high >= vocabulary_size:
+        raise Gpt2UsageError(
+            f"{where} holds the token id {high if high >= vocabulary_size else low}, but the vocabulary has "
+            f"{vocabulary_size:,} ids: the data was made with a tokenizer whose vocabulary doesn't match; "
+            "give --tokenizer or --vocabulary-size, or tokenize again."
+        )
