@@ -6,6 +6,8 @@ import errno
 import json
 import os
 import pickle
+import subprocess
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -13,18 +15,20 @@ from typing import Any
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 
 from gpt2_train import checkpoint
 from gpt2_train.checkpoint import (
     find_checkpoint,
     list_checkpoints,
     load_model,
-    load_tensors,
     load_tokenizer,
     model_tensors,
     read_info,
-    save_checkpoint,
+    reading,
 )
+from gpt2_train.checkpoint.restoring import load_tensors
+from gpt2_train.checkpoint.saving import Checkpointer, save_checkpoint
 from gpt2_train.config import ModelConfig
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.model import GPT2
@@ -88,7 +92,7 @@ def test_a_missing_checkpoint_is_an_error_and_never_random_weights(tmp_path: Pat
 
 
 def damage(step: Path, kind: str) -> None:
-    file = next(step.glob("__*"))
+    file = next(step.glob("model/__*"))
     if kind == "cut off":
         os.truncate(file, file.stat().st_size - 1)
     elif kind == "changed":
@@ -98,7 +102,7 @@ def damage(step: Path, kind: str) -> None:
     elif kind == "missing":
         file.unlink()
     elif kind == "no index":
-        (step / ".metadata").unlink()
+        (step / "model/.metadata").unlink()
     elif kind == "bad json":
         (step / "checkpoint.json").write_text((step / "checkpoint.json").read_text()[:-40])
     elif kind == "other json":
@@ -125,13 +129,142 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path, save: Callable[..., Path])
     """Pitfall 27: checkpoints held pickled objects. A valid CRC does not help an attacker either."""
     step = save()
     content = pickle.dumps(_Attack(tmp_path / "attacked"))
-    (step / ".metadata").write_bytes(content)
+    (step / "model/.metadata").write_bytes(content)
     table = json.loads((step / "checkpoint.json").read_text())
-    table["files"][".metadata"] = {"bytes": len(content), "crc32": zlib.crc32(content)}
+    table["files"]["model/.metadata"] = {"bytes": len(content), "crc32": zlib.crc32(content)}
     (step / "checkpoint.json").write_text(json.dumps(table))
     with pytest.raises(Gpt2UsageError, match="which no checkpoint holds"):
         load_model(tmp_path)
     assert not (tmp_path / "attacked").exists()
+
+
+def optimizer_state(model: GPT2) -> dict[str, torch.Tensor]:
+    """Tensors that stand in for Adam's moments."""
+    return {
+        f"optimizer.{name}.{part}": torch.randn_like(parameter)
+        for name, parameter in model.named_parameters()
+        for part in ("exp_avg", "exp_avg_sq")
+    }
+
+
+def test_a_model_is_loaded_without_a_look_at_the_optimizer(
+    tmp_path: Path, model: GPT2, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """generate and evaluate read and checked the optimizer's state too, twice the size of the model."""
+    tensors = model_tensors(model) | optimizer_state(model)
+    step = save_checkpoint(tmp_path, tensors, step=3, samples=24, config=SMALL)
+    checked: list[Path] = []
+    plain = reading.file_crc
+    monkeypatch.setattr(reading, "file_crc", lambda path: checked.append(path) or plain(path))
+    for file in (step / "optimizer").iterdir():
+        file.write_bytes(b"damaged")
+    loaded, _, _ = load_model(tmp_path)
+    assert torch.equal(loaded.token_embedding.weight, model.token_embedding.weight)
+    assert sorted(path.relative_to(step).as_posix() for path in checked) == ["model/.metadata", "model/__0_0.distcp"]
+    with pytest.raises(Gpt2UsageError, match=r"step-0000003 is damaged \(optimizer/"):
+        load_tensors(tmp_path, tensors)
+
+
+def test_a_checkpoint_of_the_first_layout_still_loads(tmp_path: Path, model: GPT2) -> None:
+    """Checkpoints written before model and optimizer had files of their own must not be lost."""
+    step = tmp_path / "checkpoints" / "step-0000004"
+    tensors = model_tensors(model) | optimizer_state(model)
+    with reading.without_notices():
+        dcp.save(tensors, storage_writer=dcp.FileSystemWriter(step, single_file_per_rank=True), no_dist=True)
+    files = {
+        path.name: {"bytes": path.stat().st_size, "crc32": zlib.crc32(path.read_bytes())} for path in step.iterdir()
+    }
+    table = {"format": 1, "step": 4, "samples": 32, "tokens": 512, "model": SMALL.as_table(), "files": files}
+    table |= {"tokenizer": {}, "settings": {}, "data": [], "state": {}}
+    (step / "checkpoint.json").write_text(json.dumps(table))
+    loaded, _, info = load_model(tmp_path)
+    assert info.step == 4
+    assert torch.equal(loaded.token_embedding.weight, model.token_embedding.weight)
+    empty = {name: torch.full_like(tensor, -1) for name, tensor in tensors.items()}
+    load_tensors(tmp_path, empty)
+    assert all(torch.equal(empty[name], tensor) for name, tensor in tensors.items())
+    os.truncate(step / "__0_0.distcp", 1000)
+    with pytest.raises(Gpt2UsageError, match="damaged"):
+        load_model(tmp_path)
+
+
+def test_a_damaged_index_is_said_of_the_checkpoint_and_not_of_a_folder_in_it(
+    tmp_path: Path, save: Callable[..., Path]
+) -> None:
+    """Its folder is what the user is told to delete."""
+    step = save()
+    (step / "model/.metadata").write_bytes(b"not an index")
+    table = json.loads((step / "checkpoint.json").read_text())
+    table["files"]["model/.metadata"] = {"bytes": 12, "crc32": zlib.crc32(b"not an index")}
+    (step / "checkpoint.json").write_text(json.dumps(table))
+    with pytest.raises(Gpt2UsageError, match=r"step-0000005 is damaged \(its index"):
+        load_model(tmp_path)
+
+
+def test_a_save_that_is_under_way_is_not_removed_as_a_leftover(tmp_path: Path, model: GPT2) -> None:
+    """Leftovers were removed at each save, so that one in the background would have lost its folder to the next."""
+    checkpointer = Checkpointer(tmp_path, config=SMALL)
+    checkpointer.save(model_tensors(model), step=1, samples=8)
+    under_way = tmp_path / ".step-0000002.unfinished"
+    under_way.mkdir()
+    checkpointer.save(model_tensors(model), step=3, samples=24)
+    assert under_way.is_dir()
+
+
+WITH_TWO_PROCESSES = """
+import json, sys, torch
+import torch.distributed as dist
+from pathlib import Path
+from gpt2_train.checkpoint.restoring import load_tensors
+from gpt2_train.checkpoint.saving import save_checkpoint
+from gpt2_train.config import ModelConfig
+from gpt2_train.errors import Gpt2Error
+
+rank, store, what, folder = int(sys.argv[1]), *sys.argv[2:]
+dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
+tensors = {"model.a": torch.zeros(4)}
+try:
+    if what == "save":
+        said = save_checkpoint(Path(folder), tensors, step=2, samples=1, config=ModelConfig(1, 8, 1, 4, 10)).name
+    else:
+        said = [load_tensors(folder, tensors).step, tensors["model.a"].tolist()]
+except Gpt2Error as error:
+    said = str(error)
+print(json.dumps(said))
+dist.barrier()
+dist.destroy_process_group()
+"""
+
+
+def by_two_processes(store: Path, what: str, folders: list[Path]) -> list[Any]:
+    """What each of two processes says of saving to, or loading from, its own folder."""
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", WITH_TWO_PROCESSES, str(rank), store, what, folder],
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for rank, folder in enumerate(folders)
+    ]
+    return [json.loads(process.communicate(timeout=240)[0]) for process in processes]
+
+
+def test_processes_that_list_different_checkpoints_load_the_same_one(tmp_path: Path) -> None:
+    """Each process looked for the newest checkpoint itself, and one with a stale listing left the others waiting."""
+    config = ModelConfig(1, 8, 1, 4, 10)
+    for step in (1, 2):
+        save_checkpoint(tmp_path / "new", {"model.a": torch.full((4,), step)}, step=step, samples=1, config=config)
+    save_checkpoint(tmp_path / "stale", {"model.a": torch.full((4,), 1.0)}, step=1, samples=1, config=config)
+    said = by_two_processes(tmp_path / "store", "load", [tmp_path / "new", tmp_path / "stale"])
+    assert said == [[2, [2.0] * 4]] * 2
+
+
+def test_saving_to_a_disk_of_each_machines_own_says_so(tmp_path: Path) -> None:
+    """Such a checkpoint was published without the files of other machines, and found damaged only when needed."""
+    said = by_two_processes(tmp_path / "store", "save", [tmp_path / "one", tmp_path / "two"])
+    assert "can't save the checkpoint" in said[0] and "process 1 on " in said[0]
+    assert all("must be on storage that all machines of the run share; earlier" in sentence for sentence in said)
+    assert not any(tmp_path.glob("*/step-*"))
 
 
 def test_a_model_of_another_size_is_refused(save: Callable[..., Path]) -> None:

@@ -15,7 +15,8 @@ import torch
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 from tests.gpt2_train.test_generate import broken_checkpoints
 
-from gpt2_train.checkpoint import model_tensors, save_checkpoint
+from gpt2_train.checkpoint import model_tensors
+from gpt2_train.checkpoint.saving import save_checkpoint
 from gpt2_train.cli import main
 from gpt2_train.config import ModelConfig
 from gpt2_train.data import Corpus, split_ranges

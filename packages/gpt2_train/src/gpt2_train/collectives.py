@@ -7,13 +7,15 @@ of them raise. In a single process without a group these are plain calls.
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable
+from pathlib import Path
 from typing import TypeVar
 
 import torch.distributed as dist
 
 from command_kit import CommandError
-from gpt2_train.errors import Gpt2Error
+from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 
 Result = TypeVar("Result")
 
@@ -46,6 +48,20 @@ def agreed(work: Callable[[], Result]) -> list[Result]:
         if met is not None:
             raise met
     return [result for result, _ in everyone]
+
+
+def check_is_shared(folder: Path) -> None:
+    """Raise Gpt2UsageError on all processes if one of them does not see a folder that the first one has made."""
+    rank = rank_and_size()[0]
+
+    def look() -> None:
+        if not folder.is_dir():
+            raise Gpt2UsageError(
+                f"process {rank} on {socket.gethostname()} does not see {folder}, which process 0 does: --output must "
+                "be on storage that all machines of the run share."
+            )
+
+    agreed(look)
 
 
 def _sendable(error: Exception) -> Exception:

@@ -27,6 +27,7 @@ from gpt2_train.config import (
     plan_batches,
 )
 from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.loss_pieces import piece_elements
 
 EXAMPLE = """\
 example:
@@ -37,9 +38,6 @@ example:
 GIB = 2**30
 RESERVE = GIB
 """What a process takes on a GPU beside its tensors: the driver's context, workspaces of libraries, gaps."""
-
-LOSS_PIECE = {"cuda": 1 << 26, "cpu": 1 << 21}
-"""Logits that the loss turns into float32 at a time (see `loss.py`)."""
 
 _LAYOUT, _MACHINE = "layout and batch", "machine and length"
 
@@ -241,7 +239,7 @@ def memory_per_rank(
     # What comes and goes: float32 pieces of logits in the loss, two or three at a time; the gradients of a matrix (in
     # half precision first) and of its input; in a block, those of the wide activations and of the residual stream,
     # and all activations of one block where they are computed again.
-    piece = min(LOSS_PIECE["cpu" if on_cpu else "cuda"], tokens * vocabulary)
+    piece = min(piece_elements("cpu" if on_cpu else "cuda"), tokens * vocabulary)
     loss_work = piece * 4 * (3 if half else 2)
     output_work = vocabulary * h * (4 + half) + tokens * h * (4 + size)
     block_work = tokens * h * (8 + 8 * size // t) + 4 * h * h // t * (4 + half)

@@ -32,11 +32,11 @@ from gpt2_train.checkpoint import (
     CheckpointInfo,
     describe_tokenizer,
     latest_checkpoint,
-    load_tensors,
     model_tensors,
     read_info,
-    save_checkpoint,
 )
+from gpt2_train.checkpoint.restoring import load_tensors
+from gpt2_train.checkpoint.saving import save_checkpoint
 from gpt2_train.collectives import agreed, barrier
 from gpt2_train.config import ModelConfig, TrainSettings, check_tensor_parallel, plan_batches
 from gpt2_train.data import BatchReader, Blend, Corpus, blend_split, check_vocabulary, open_corpora

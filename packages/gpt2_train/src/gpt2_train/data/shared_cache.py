@@ -6,13 +6,9 @@ is whether each process could do its part; the arrays themselves come from the d
 
 from __future__ import annotations
 
-import socket
-from pathlib import Path
-
-from gpt2_train.collectives import agreed, rank_and_size
+from gpt2_train.collectives import agreed, check_is_shared, rank_and_size
 from gpt2_train.data.index_cache import Build, IndexCache, read_index
 from gpt2_train.data.sample_index import SampleIndex
-from gpt2_train.errors import Gpt2UsageError
 
 
 class SharedIndexCache(IndexCache):
@@ -27,23 +23,14 @@ class SharedIndexCache(IndexCache):
         Raises Gpt2UsageError if a process can't see what the first one wrote, OSError if it can't be written.
         """
         folder = self.folder / name
-        rank = rank_and_size()[0]
-        agreed(lambda: self._build_if_missing(folder, build) if rank == 0 else None)
+        agreed(lambda: self._build_if_missing(folder, build) if rank_and_size()[0] == 0 else None)
+        check_is_shared(folder)
         # The index itself stays in this process: only whether it could be read is exchanged.
         found: list[SampleIndex] = []
-        agreed(lambda: found.append(_read_shared(folder, rank)))
+        agreed(lambda: found.append(read_index(folder)))
         return found[0]
 
     def keep_blend_state(self, name: str, block: int, taken: list[int]) -> None:
         """Keep what `blend_state` returns, if this is the first process and it can be written."""
         if rank_and_size()[0] == 0:
             super().keep_blend_state(name, block, taken)
-
-
-def _read_shared(folder: Path, rank: int) -> SampleIndex:
-    if not folder.is_dir():
-        raise Gpt2UsageError(
-            f"process {rank} on {socket.gethostname()} does not see {folder}, which process 0 has written: --output "
-            "must be on storage that all machines of the run share."
-        )
-    return read_index(folder)

@@ -1,0 +1,29 @@
+"""Checkpoints that any number of processes writes and any other number reads, one process without a group included.
+
+A checkpoint is a folder `step-0000100/`: `model/` and `optimizer/` with the tensors of each in the format of
+torch.distributed.checkpoint, `tokenizer/`, and `checkpoint.json`: step, samples seen, the model's shape, the
+tokenizer, what the data was, and size and CRC-32 of each tensor file. It is written under a temporary name, flushed,
+renamed, and then named by the file `latest`, so that a crash at any moment leaves the older ones whole. Before a
+tensor is used the files of its part are checked against their CRCs (about a second per gigabyte).
+
+`folders` finds checkpoints, `info` reads `checkpoint.json`, `reading` loads tensors in one process. Training alone
+imports `saving` and `restoring`, in which all processes take part.
+"""
+
+from gpt2_train.checkpoint.folders import FOLDER, find_checkpoint, latest_checkpoint, list_checkpoints
+from gpt2_train.checkpoint.info import FORMAT, CheckpointInfo, describe_tokenizer, load_tokenizer, read_info
+from gpt2_train.checkpoint.reading import load_model, model_tensors
+
+__all__ = [
+    "FOLDER",
+    "FORMAT",
+    "CheckpointInfo",
+    "describe_tokenizer",
+    "find_checkpoint",
+    "latest_checkpoint",
+    "list_checkpoints",
+    "load_model",
+    "load_tokenizer",
+    "model_tensors",
+    "read_info",
+]

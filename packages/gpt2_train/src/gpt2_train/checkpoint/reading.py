@@ -1,0 +1,153 @@
+"""Tensors of a checkpoint in one process, checked before use: what `generate` and `evaluate` need.
+
+Only the files of the tensors asked for are opened: a model is read without the optimizer's state, which is twice its
+size. No process group is needed, and nothing is exchanged.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+import zlib
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path, PurePosixPath
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.metadata import TensorStorageMetadata
+
+from gpt2_train.checkpoint.folders import damaged
+from gpt2_train.checkpoint.info import CheckpointInfo, read_info
+from gpt2_train.checkpoint.tensor_index import TensorReader
+from gpt2_train.config import ModelConfig
+from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.model import GPT2
+
+
+def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
+    """The parameters of a model under the names that checkpoints use, `model.<name>`; tied ones once."""
+    return {f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()}
+
+
+def load_model(
+    checkpoint_dir: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
+) -> tuple[GPT2, ModelConfig, CheckpointInfo]:
+    """The model of a checkpoint in one process, in evaluation mode, whatever layout trained it.
+
+    Args:
+        checkpoint_dir: a run's folder, its `checkpoints` folder, or one `step-...` folder.
+        device: where to put the parameters.
+        dtype: their type; float32 without it.
+
+    Raises Gpt2UsageError if there is no checkpoint or it is damaged.
+    """
+    info = read_info(checkpoint_dir)
+    with torch.device("meta"):
+        model = GPT2(info.config)
+    if dtype is not None:
+        model = model.to(dtype)
+    model.tie()
+    model.materialise(device)
+    read_tensors(info, model_tensors(model))
+    return model.eval(), info.config, info
+
+
+def read_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> None:
+    """Fill plain `tensors` in place from a checkpoint, in this process alone.
+
+    A name or a shape that the checkpoint does not have is an error, and so is a damaged file: no tensor keeps the
+    value that it had before. Raises Gpt2UsageError.
+    """
+    parts = by_part(info, tensors)
+    check_files(info, parts)
+    check_shapes(info, parts)
+    for part, group in parts.items():
+        fill(info, part, group, in_one_process=True)
+
+
+def by_part(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors in each part of a checkpoint that holds some of them: `model`, `optimizer`."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name, tensor in tensors.items():
+        parts.setdefault(info.part(name.partition(".")[0]), {})[name] = tensor
+    return parts
+
+
+def check_files(info: CheckpointInfo, parts: Collection[str], *, rank: int = 0, size: int = 1) -> None:
+    """Compare the files of some parts of a checkpoint with their sizes and CRCs; processes share the work.
+
+    Raises Gpt2UsageError naming the first file that is missing, cut off or changed.
+    """
+    for part in parts:
+        if not any(_part_of(name) == part for name in info.files):
+            raise damaged(info.folder, "it lists no tensor files" + ("" if part == "." else f" in {part}"))
+    names = sorted(name for name in info.files if _part_of(name) in parts)
+    for name in names[rank::size]:
+        path = info.folder / name
+        if not path.is_file():
+            raise damaged(info.folder, f"{name} is missing")
+        found, written = path.stat().st_size, info.files[name]
+        if found != written["bytes"]:
+            raise damaged(info.folder, f"{name} has {found:,} bytes where {written['bytes']:,} were written")
+        if file_crc(path) != written["crc32"]:
+            raise damaged(info.folder, f"{name} is not what was written")
+
+
+def _part_of(name: str) -> str:
+    """`model` for `model/__0_0.distcp`, `.` for a file of the checkpoint's own folder."""
+    return str(PurePosixPath(name).parent)
+
+
+def file_crc(path: Path) -> int:
+    """CRC-32 of a file, read in pieces of 16 MB. Raises OSError."""
+    crc = 0
+    with path.open("rb") as file:
+        while piece := file.read(1 << 24):
+            crc = zlib.crc32(piece, crc)
+    return crc
+
+
+def check_shapes(info: CheckpointInfo, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
+    """Raise Gpt2UsageError if the checkpoint lacks one of the tensors, or has it in another (global) shape."""
+    for part, group in parts.items():
+        stored = TensorReader(info.folder, part).read_metadata().state_dict_metadata
+        for name, tensor in group.items():
+            entry = stored.get(name)
+            if not isinstance(entry, TensorStorageMetadata):
+                raise Gpt2UsageError(f"the checkpoint {info.folder} has no {name}: it is of another kind of model.")
+            if tuple(entry.size) != tuple(tensor.shape):
+                raise Gpt2UsageError(
+                    f"the checkpoint {info.folder} has {name} of shape {tuple(entry.size)}, where "
+                    f"{tuple(tensor.shape)} is needed: it is of another size of model."
+                )
+
+
+def fill(info: CheckpointInfo, part: str, tensors: dict[str, Tensor], *, in_one_process: bool) -> None:
+    """Fill plain or sharded tensors of one part in place; all processes of the default group unless `in_one_process`.
+
+    Raises Gpt2UsageError for what torch can't read.
+    """
+    try:
+        with without_notices():
+            dcp.load(dict(tensors), storage_reader=TensorReader(info.folder, part), no_dist=in_one_process)
+    except Gpt2Error:
+        raise
+    except (Exception, dcp.CheckpointException) as error:
+        raise damaged(info.folder, innermost(error)) from error
+
+
+def innermost(error: BaseException) -> str:
+    """The last line of what went wrong first, without the names of the layers that it passed through."""
+    failures = [failure for failure, _ in getattr(error, "failures", {}).values()]
+    cause = failures[-1] if failures else error
+    text = str(cause).strip()
+    return text.splitlines()[-1] if text else type(cause).__name__
+
+
+@contextlib.contextmanager
+def without_notices() -> Iterator[None]:
+    """Without torch's notices to developers (its storage classes, a missing process group)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

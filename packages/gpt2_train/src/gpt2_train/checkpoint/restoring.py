@@ -1,0 +1,31 @@
+"""Tensors of a checkpoint in all processes of a training run together, sharded in any way."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+from torch import Tensor
+
+from gpt2_train.checkpoint.info import CheckpointInfo, read_info
+from gpt2_train.checkpoint.reading import by_part, check_files, check_shapes, fill
+from gpt2_train.collectives import agreed, check_is_shared, rank_and_size
+
+
+def load_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> CheckpointInfo:
+    """Fill `tensors` in place from the checkpoint that `path` means, and return what it says.
+
+    Tensors may be plain or sharded in any way (DTensor); a name or a global shape that the checkpoint does not have
+    is an error, and so is a damaged file: no tensor keeps the value that it had before. All processes call this
+    together; the first one decides which checkpoint it is. Raises Gpt2UsageError, on all of them.
+    """
+    rank, size = rank_and_size()
+    info = agreed(lambda: read_info(path) if rank == 0 else None)[0]
+    assert info is not None
+    check_is_shared(info.folder)
+    parts = by_part(info, tensors)
+    agreed(lambda: check_files(info, parts, rank=rank, size=size))
+    agreed(lambda: check_shapes(info, parts))
+    for part, group in parts.items():
+        fill(info, part, group, in_one_process=size == 1)
+    return info
