@@ -34,7 +34,8 @@ def assert_same_bits(first: Path, second: Path) -> None:
     left, right = weights(first), weights(second)
     assert left.keys() == right.keys()
     assert all(torch.equal(left[name], right[name]) for name in left)
-    files = [sorted(read_info(output).folder.glob("__*")) for output in (first, second)]
+    files = [sorted(read_info(output).folder.glob("*/__*")) for output in (first, second)]
+    assert [path.parent.name for path in files[0]] == ["model", "optimizer"]
     assert [path.read_bytes() for path in files[0]] == [path.read_bytes() for path in files[1]]
     assert losses(first) == losses(second)
 
