@@ -1,10 +1,16 @@
 """Progress says how far, how fast, and how long still."""
 
+import fcntl
 import io
+import os
+import pty
+import struct
+import termios
+import threading
 
 import pytest
 
-from command_kit import Progress, duration
+from command_kit import Progress, duration, progress
 
 
 class Terminal(io.StringIO):
@@ -37,6 +43,16 @@ def test_what_an_earlier_run_did_is_no_part_of_the_rate():
     assert "1/s  0:40 left" in progress.line(10)
 
 
+def test_the_first_report_of_a_resumed_run_has_a_time_left(monkeypatch):
+    """A run that went on had neither a share nor a time left."""
+    clock = iter(range(100))
+    monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
+    terminal = Terminal()
+    Progress("clean", "documents", 100, done=50, stream=terminal).advance()
+    assert "51/100 documents  51%  " in terminal.getvalue()
+    assert " left" in terminal.getvalue()
+
+
 def test_nothing_done_yet_is_no_division_by_zero():
     assert Progress("clean", "documents", 10).line(0) == "clean  0/10 documents  0%  0/s"
 
@@ -64,3 +80,77 @@ def test_a_short_job_writes_nothing_into_a_log():
     with Progress("clean", "documents", 2, stream=log) as progress:
         progress.advance(2)
     assert log.getvalue() == ""
+
+
+class Listened(io.StringIO):
+    """A log that says when something was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.was_written = threading.Event()
+
+    def write(self, text: str) -> int:
+        count = super().write(text)
+        self.was_written.set()
+        return count
+
+
+def test_a_job_that_reports_nothing_still_shows_a_line(monkeypatch):
+    """A job that hung showed nothing at all, and could not be told from one that works for long on one thing."""
+    monkeypatch.setattr(progress, "STALLED_SECONDS", 0)
+    log = Listened()
+    with Progress("clean", "documents", 2, stream=log, every=0.001):
+        assert log.was_written.wait(60)
+    assert log.getvalue().startswith("clean  0/2 documents  0%  0/s  nothing new for 0:00\n")
+
+
+def test_a_log_that_went_away_does_not_end_the_lines_with_a_traceback(capsys):
+    tried = threading.Semaphore(0)
+
+    class Gone(io.StringIO):
+        def write(self, text: str) -> int:
+            tried.release()
+            raise BrokenPipeError
+
+    with Progress("clean", "documents", 2, stream=Gone(), every=0.001):
+        assert all(tried.acquire(timeout=60) for _ in range(2))
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("width", "line"),
+    [
+        (70, "clean  12,400/31,000 documents  40%  1,240/s  0:15 left  4/10 shards"),
+        (60, "clean  12,400/31,000 documents  40%  1,240/s  0:15 left"),
+        (50, "clean  12,400/31,000 documents  40%  0:15 left"),
+        (40, "12,400/31,000 documents  40%  0:15 left"),
+        (20, "40%  0:15 left"),
+        (10, "40%  0:15 "),
+        (1, "4"),
+    ],
+)
+def test_a_line_that_does_not_fit_leaves_out_what_matters_least(width, line):
+    shown = Progress("clean", "documents", 31000)
+    shown.done = 12400
+    assert shown.line(10, "4/10 shards", width=width) == line
+    assert len(line) <= width
+
+
+def test_a_narrow_line_without_a_total_is_cut():
+    shown = Progress("clean", "documents")
+    shown.done = 12400
+    assert shown.line(10, width=12) == "12,400 docum"
+
+
+def test_a_line_fits_the_terminal_also_after_it_was_resized():
+    """Under 45 columns the line wrapped, and each redraw left a fragment of it behind."""
+    control, terminal = pty.openpty()
+    stream = os.fdopen(terminal, "w")
+    with Progress("clean", "documents", 1000, stream=stream, every=0) as shown:
+        for columns in (44, 20):
+            fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 24, columns, 0, 0))
+            shown.advance(100, "1/10 shards")
+            drawn = os.read(control, 10000).decode().split("\r\x1b[K")
+            assert 0 < len(drawn[-1]) < columns
+    stream.close()
+    os.close(control)

@@ -1,17 +1,26 @@
 """Progress of a long job: one redrawn line on a terminal, plain lines now and then elsewhere.
 
-    clean   12,400/31,000 documents  40%  2,310/s  0:08 left
+    clean  12,400/31,000 documents  40%  2,310/s  0:08 left
 
-On a terminal the line is redrawn a few times a second; in a log file or a pipe a new line comes every half minute,
-so that logs stay short. The time left follows from the rate since the start, without what an earlier run had done.
+On a terminal the line is redrawn a few times per second and fits the terminal's width; in a log file or a pipe a new
+line comes every half minute, so that logs stay short. A thread of its own shows the line also while nothing is
+reported, so that a job that hangs can be told from one that works. The time left follows from the rate since the
+start, without what an earlier run had done.
 """
 
 from __future__ import annotations
 
+import contextlib
+import os
 import sys
+import threading
 import time
 from types import TracebackType
 from typing import TextIO
+
+STALLED_SECONDS = 30.0
+"""After so long without a report the line says since when there has been none."""
+FALLBACK_COLUMNS = 80
 
 
 def duration(seconds: float) -> str:
@@ -22,7 +31,7 @@ def duration(seconds: float) -> str:
 
 
 class Progress:
-    """Counts units of work done and shows them.
+    """Counts units of work done and shows them; use it in a `with` block.
 
     Args:
         label: what the line begins with, the name of the command.
@@ -30,7 +39,8 @@ class Progress:
         total: how many units there are in all, or None where that is unknown.
         done: how many an earlier run had already done.
         stream: where to show it; standard error by default.
-        every: seconds between lines; by default 0.2 on a terminal and 30 elsewhere.
+        every: seconds between lines; by default 0.2 on a terminal and 30 elsewhere. With 0 each report is shown, and
+            nothing between them.
     """
 
     def __init__(
@@ -47,42 +57,85 @@ class Progress:
         self._stream = stream or sys.stderr
         self._terminal = self._stream.isatty()
         self._every = every if every is not None else (0.2 if self._terminal else 30.0)
-        self._first = done
-        self._start = self._last = time.monotonic()
+        self._first, self._note = done, ""
+        self._start = self._shown = self._reported = time.monotonic()
+        if self._terminal:
+            self._shown -= self._every  # the first report is shown at once
+        self._ticker: threading.Thread | None = None
+        self._lock = threading.Lock()
+        self._ended = threading.Event()
 
     def __enter__(self) -> Progress:
+        if self._every:
+            self._ticker = threading.Thread(target=self._tick, name="progress", daemon=True)
+            self._ticker.start()
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self._ended.set()
+        if self._ticker is not None:
+            self._ticker.join(timeout=1)
         if self._terminal:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
 
     def update(self, done: int, note: str = "") -> None:
         """Set how many units are done in all, and show the line if it is time to."""
-        self.done = done
-        now = time.monotonic()
-        if now - self._last >= self._every:
-            self._last = now
-            self._show(self.line(now - self._start, note))
+        self.done, self._note = done, note
+        self._reported = time.monotonic()
+        self._show_if_due()
 
     def advance(self, units: int = 1, note: str = "") -> None:
         """Count `units` more as done."""
         self.update(self.done + units, note)
 
-    def line(self, seconds: float, note: str = "") -> str:
-        """The line as it stands `seconds` after the start."""
+    def line(self, seconds: float, note: str = "", *, width: int | None = None) -> str:
+        """The line as it stands `seconds` after the start, cut to `width` characters where that is given."""
         rate = (self.done - self._first) / seconds if seconds > 0 else 0.0
         speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
-        if not self.total:
-            return "  ".join(part for part in (self.label, f"{self.done:,} {self.unit}", speed, note) if part)
-        share = f"{min(self.done / self.total, 1):.0%}"
-        left = f"{duration(max(self.total - self.done, 0) / rate)} left" if rate > 0 else ""
-        counted = f"{self.done:,}/{self.total:,} {self.unit}"
-        return "  ".join(part for part in (self.label, counted, share, speed, left, note) if part)
+        count, share, left = f"{self.done:,} {self.unit}", "", ""
+        if self.total:
+            count = f"{self.done:,}/{self.total:,} {self.unit}"
+            share = f"{min(self.done / self.total, 1):.0%}"
+            left = f"{duration(max(self.total - self.done, 0) / rate)} left" if rate > 0 else ""
+        parts = {"label": self.label, "count": count, "share": share, "speed": speed, "left": left, "note": note}
+        shown = {name: part for name, part in parts.items() if part}
+        for name in ("note", "speed", "label", "count"):
+            if width is None or len("  ".join(shown.values())) <= width:
+                break
+            if len(shown) > 1:
+                shown.pop(name, None)
+        return "  ".join(shown.values())[:width]
 
-    def _show(self, line: str) -> None:
-        self._stream.write(f"\r\x1b[K{line}" if self._terminal else f"{line}\n")
-        self._stream.flush()
+    def _tick(self) -> None:
+        # A line that ends just before it is due would be late by nearly `every` if that were the interval.
+        while not self._ended.wait(self._every / 4):
+            # Nobody reads any more: that is for whoever writes next to find out.
+            with contextlib.suppress(OSError, ValueError):
+                self._show_if_due()
+
+    def _show_if_due(self) -> None:
+        with self._lock:
+            now = time.monotonic()
+            if now - self._shown < self._every or self._ended.is_set():
+                return
+            self._shown = now
+            silent = now - self._reported
+            waiting = f"nothing new for {duration(silent)}" if silent >= STALLED_SECONDS else ""
+            note = "  ".join(part for part in (self._note, waiting) if part)
+            if self._terminal:
+                # One column less than there are: a full last column makes some terminals wrap.
+                line = self.line(now - self._start, note, width=max(self._columns() - 1, 1))
+                self._stream.write(f"\r\x1b[K{line}")
+            else:
+                self._stream.write(f"{self.line(now - self._start, note)}\n")
+            self._stream.flush()
+
+    def _columns(self) -> int:
+        """The terminal's width as it is now; it may be resized at any time."""
+        try:
+            return os.get_terminal_size(self._stream.fileno()).columns or FALLBACK_COLUMNS
+        except (OSError, ValueError):
+            return FALLBACK_COLUMNS
