@@ -25,7 +25,7 @@ BLEND_BLOCK = 1 << 18
 
 
 def blend_picks(weights: Sequence[float], taken: list[int], count: int) -> npt.NDArray[np.int16]:
-    """The corpus of each of the next `count` samples, after `taken[c]` samples of each; `taken` moves on.
+    """The corpus of each of the next `count` samples, after `taken[c]` samples of each; updates `taken`.
 
     Each step picks the corpus that is furthest behind its share: the largest `w · max(k, 1) - taken`, the first of
     equals, where k is how many samples were drawn so far. `weights` sum to 1.
