@@ -2,6 +2,7 @@
 
 import argparse
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal
 
 import pytest
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_kit import UsageError, add_flags, setting, settings_from
-from command_kit.settings import as_table, differences, identity, make_settings, read_toml, to_toml
+from command_kit.settings import as_table, check_limits, differences, identity, make_settings, read_toml, to_toml
 
 
 @dataclass(frozen=True)
@@ -23,6 +24,11 @@ class Bake:
     toppings: tuple[str, ...] = setting((), "what goes on top")
     limit: int | None = setting(None, "stop after so many")
     helpers: int = setting(1, "how many hands", identity=False, group="kitchen")
+    layers: int | None = setting(None, "how many layers", ge=1, le=9)
+    sugar: float = setting(0.1, "share of sugar", ge=0, lt=1)
+    scoops: tuple[float, ...] = setting((), "of ice cream", gt=0)
+    book: Path | None = setting(None, "where the recipe stands")  # noqa: RUF009
+    shelves: tuple[Path, ...] = setting((), "where to look")
 
     def __post_init__(self) -> None:
         if self.minutes < 0:
@@ -125,6 +131,8 @@ def test_keys_that_another_reader_of_the_file_knows_are_passed_over_and_suggeste
         ('kind = "pie"', "kind should be one of bread, cake, not 'pie'"),
         ('toppings = "a"', "toppings should be a list of texts, not 'a'"),
         ("limit = false", "limit should be a whole number, not False"),
+        ("book = 7", "book should be a path, not 7"),
+        ('shelves = "a"', "shelves should be a list of paths, not 'a'"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_what_it_should_be(toml, text, sentence):
@@ -135,6 +143,53 @@ def test_a_value_of_the_wrong_type_is_named_with_what_it_should_be(toml, text, s
 def test_a_value_that_the_settings_refuse_is_a_usage_error():
     with pytest.raises(UsageError, match="must not be negative, but is -1"):
         parse("--minutes", "-1")
+
+
+@pytest.mark.parametrize(
+    ("flags", "sentence"),
+    [
+        (["--layers", "0"], "^--layers is 0: it should be at least 1 and at most 9.$"),
+        (["--layers", "10"], "^--layers is 10: it should be at least 1 and at most 9.$"),
+        (["--sugar", "1"], "^--sugar is 1.0: it should be at least 0 and below 1.$"),
+        (["--sugar", "nan"], "^--sugar is nan: it should be at least 0 and below 1 and finite.$"),
+        (["--scoops", "1", "0"], "^--scoops is 0.0: it should be above 0.$"),
+        (["--scoops", "inf"], "^--scoops is inf: it should be above 0 and finite.$"),
+    ],
+)
+def test_a_number_outside_its_limits_is_named_with_the_limits(flags, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        parse(*flags)
+
+
+def test_a_number_outside_its_limits_is_called_by_where_it_came_from(toml):
+    config = toml("layers = 0\nsugar = 0.5\n")
+    with pytest.raises(UsageError, match=r"settings\.toml: layers is 0: it should be at least 1"):
+        parse(config=config)
+    with pytest.raises(UsageError, match=r"^--sugar is 2\.0"):
+        parse("--layers", "1", "--sugar", "2", config=config)
+
+
+@pytest.mark.parametrize("flags", [["--layers", "1"], ["--layers", "9"], ["--sugar", "0"], ["--scoops", "1e-9"], []])
+def test_a_number_inside_its_limits_is_taken(flags):
+    check_limits(parse(*flags))
+
+
+def test_settings_that_code_made_can_be_checked_too():
+    with pytest.raises(UsageError, match=r"^--sugar is 1: it should be at least 0 and below 1.$"):
+        check_limits(Bake(sugar=1))
+
+
+def test_paths_come_from_flags_and_files(toml):
+    expected = Bake(book=Path("a/b"), shelves=(Path("c"), Path("d")))
+    assert parse("--book", "a/b", "--shelves", "c", "d") == expected
+    assert parse(config=toml('book = "a/b"\nshelves = ["c", "d"]\n')) == expected
+
+
+def test_a_key_above_the_tables_is_not_ignored(toml):
+    """A key above the first table was silently ignored once the file had a table for the command."""
+    config = toml("minutes = 7\n[bake]\nheat = 90\n")
+    with pytest.raises(UsageError, match=r"settings\.toml: minutes stands outside a table.*move it below \[bake\]"):
+        parse(config=config)
 
 
 def test_a_file_that_cannot_be_read_says_why(tmp_path, toml):
@@ -160,6 +215,8 @@ def test_help_shows_each_default_once_and_percent_signs_as_written(capsys):
     assert "use the fan (default: no)" in " ".join(shown.split())
     assert "what goes on top\n" in shown
     assert "kitchen:" in shown
+    assert "how many layers (at least 1 and at most 9)" in " ".join(shown.split())
+    assert "share of sugar (at least 0 and below 1; default: 0.1)" in " ".join(shown.split())
 
 
 settings = st.builds(
@@ -170,6 +227,8 @@ settings = st.builds(
     kind=st.sampled_from(["bread", "cake"]),
     toppings=st.lists(st.text(st.characters(exclude_categories=("Cs",)))).map(tuple),
     limit=st.none() | st.integers(-(2**60), 2**60),
+    book=st.none() | st.just(Path("a/b")),
+    shelves=st.lists(st.sampled_from([Path("c"), Path("/d")])).map(tuple),
 )
 
 

@@ -2,10 +2,10 @@
 
     @dataclass(frozen=True)
     class Clean:
-        min_tokens: int = setting(128, "drop documents with fewer GPT-2 tokens than this")
+        min_tokens: int = setting(128, "drop documents with fewer GPT-2 tokens than this", ge=0)
 
 gives `--min-tokens N` on the command line and `min_tokens = 128` in a TOML file. A value is checked once, where it
-enters: its type against the field's annotation, and what the dataclass's `__post_init__` asks (it raises
+enters: its type against the field's annotation, its limits, and what the dataclass's `__post_init__` asks (it raises
 `UsageError`). Unknown keys are errors. Flags win over the file, the file over the defaults.
 """
 
@@ -14,12 +14,13 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import difflib
+import math
 import tomllib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 import tomli_w
@@ -44,8 +45,40 @@ class _Collect(argparse.Action):
         setattr(namespace, self.dest, [*([] if earlier is _NOT_GIVEN else earlier), *values])
 
 
+class Limits(NamedTuple):
+    """What a number may be: at least `ge`, above `gt`, at most `le`, below `lt`; None for no limit."""
+
+    ge: float | None = None
+    gt: float | None = None
+    le: float | None = None
+    lt: float | None = None
+
+    def __str__(self) -> str:
+        words = {"ge": "at least", "gt": "above", "le": "at most", "lt": "below"}
+        return " and ".join(f"{words[name]} {value:,}" for name, value in self._asdict().items() if value is not None)
+
+    def hold(self, value: float) -> bool:
+        """Whether `value` is inside; what is not a finite number never is."""
+        return (
+            math.isfinite(value)
+            and (self.ge is None or value >= self.ge)
+            and (self.gt is None or value > self.gt)
+            and (self.le is None or value <= self.le)
+            and (self.lt is None or value < self.lt)
+        )
+
+
 def setting(
-    default: Any, help: str, *, metavar: str | None = None, group: str | None = None, identity: bool = True
+    default: Any,
+    help: str,
+    *,
+    metavar: str | None = None,
+    group: str | None = None,
+    identity: bool = True,
+    ge: float | None = None,
+    gt: float | None = None,
+    le: float | None = None,
+    lt: float | None = None,
 ) -> Any:
     """A dataclass field that is a flag and a TOML key.
 
@@ -56,10 +89,17 @@ def setting(
         group: the heading under which `--help` lists it.
         identity: whether the result depends on it. A setting that changes only how the work is done (a number of
             workers, a logging interval) is not part of a run's identity and may differ when the run resumes.
+        ge, gt, le, lt: the limits of a number (of each number in a list): at least, above, at most, below. With any
+            of them the number must be finite, too. None, where the annotation allows it, has no limits.
     """
-    return dataclasses.field(
-        default=default, metadata={"help": help, "metavar": metavar, "group": group, "identity": identity}
-    )
+    limits = Limits(ge, gt, le, lt)
+    metadata = {"help": help, "metavar": metavar, "group": group, "identity": identity}
+    return dataclasses.field(default=default, metadata={**metadata, "limits": limits if any_given(limits) else None})
+
+
+def any_given(limits: Limits) -> bool:
+    """Whether there is any limit."""
+    return any(value is not None for value in limits)
 
 
 def flag_name(field_name: str) -> str:
@@ -87,10 +127,10 @@ def _described(annotation: Any) -> str:
         return "one of " + ", ".join(str(choice) for choice in typing.get_args(annotation))
     if typing.get_origin(annotation) is tuple:
         inner = typing.get_args(annotation)[0]
-        return "a list of texts" if inner is str else f"a list, each of them {_described(inner)}"
-    return {int: "a whole number", float: "a number", str: "a text", bool: "true or false"}.get(
-        annotation, str(annotation)
-    )
+        several = {str: "a list of texts", Path: "a list of paths"}
+        return several.get(inner, f"a list, each of them {_described(inner)}")
+    kinds = {int: "a whole number", float: "a number", str: "a text", bool: "true or false", Path: "a path"}
+    return kinds.get(annotation, str(annotation))
 
 
 def add_flags(parser: argparse.ArgumentParser, settings_class: type, *, skip: Iterable[str] = ()) -> None:
@@ -109,10 +149,13 @@ def add_flags(parser: argparse.ArgumentParser, settings_class: type, *, skip: It
             target = groups[heading] = parser.add_argument_group(heading)
         kind = _without_none(kinds[field.name])
         text = field.metadata["help"].replace("%", "%%")
+        remarks = [str(field.metadata["limits"])] if field.metadata["limits"] else []
         if field.default not in (None, (), ""):
             shown = " ".join(map(str, field.default)) if isinstance(field.default, tuple) else field.default
             shown = {True: "yes", False: "no"}.get(shown, shown) if isinstance(shown, bool) else shown
-            text += f" (default: {shown})".replace("%", "%%")
+            remarks.append(f"default: {shown}")
+        if remarks:
+            text += f" ({'; '.join(remarks)})".replace("%", "%%")
         options: dict[str, Any] = {"dest": field.name, "default": _NOT_GIVEN, "help": text}
         if kind is bool:
             target.add_argument(flag_name(field.name), action=argparse.BooleanOptionalAction, **options)
@@ -124,7 +167,7 @@ def add_flags(parser: argparse.ArgumentParser, settings_class: type, *, skip: It
             options["choices"] = typing.get_args(kind)
             kind = type(options["choices"][0])
         if "choices" not in options:
-            options["metavar"] = field.metadata["metavar"] or {int: "N", float: "X"}.get(kind, "TEXT")
+            options["metavar"] = field.metadata["metavar"] or {int: "N", float: "X", Path: "PATH"}.get(kind, "TEXT")
         target.add_argument(flag_name(field.name), type=kind, **options)
 
 
@@ -145,11 +188,17 @@ def command_table(tables: Mapping[str, Any], command: str) -> dict[str, Any]:
     """The settings for one command in a TOML file: its table `[command]` if there is one, else the top-level keys.
 
     So the file of a whole pipeline, one table a stage, can be given to each of its commands. Raises UsageError if the
-    file has tables, but neither that of the command nor top-level keys: a misspelt table must not pass for defaults.
+    file has tables, but neither that of the command nor top-level keys (a misspelt table must not pass for defaults),
+    or both.
     """
-    if isinstance(tables.get(command), dict):
-        return dict(tables[command])
     flat = {key: value for key, value in tables.items() if not isinstance(value, dict)}
+    if isinstance(tables.get(command), dict):
+        if flat:
+            raise UsageError(
+                f"{next(iter(flat))} stands outside a table, where it would be ignored: move it below [{command}], or "
+                "below the command that it is meant for."
+            )
+        return dict(tables[command])
     if tables and not flat:
         near = difflib.get_close_matches(command, tables, 1)
         hint = f"did you mean [{command}] by [{near[0]}]?" if near else f"it has [{'], ['.join(tables)}]."
@@ -160,18 +209,48 @@ def command_table(tables: Mapping[str, Any], command: str) -> dict[str, Any]:
 def check_value(annotation: Any, value: Any, name: str, where: str) -> Any:
     """`value` as `annotation` asks. Raises UsageError naming the key and the place where it doesn't fit."""
     try:
-        return msgspec.convert(value, type=annotation, strict=True)
+        return msgspec.convert(value, type=annotation, strict=True, dec_hook=_path)
     except msgspec.ValidationError:
         raise UsageError(f"{where}: {name} should be {_described(annotation)}, not {value!r}.") from None
 
 
+def _path(kind: type, value: Any) -> Any:
+    if kind is Path and isinstance(value, str | Path):
+        return Path(value)
+    raise TypeError(f"{kind} is not a kind of setting")
+
+
+def check_limits(settings: Any, names: Mapping[str, str] | None = None) -> None:
+    """Raise UsageError for the first number of `settings`, a dataclass, that is outside its field's limits.
+
+    `names` says how the message calls a field; by default it is called by its flag. `make_settings` checks by itself;
+    a dataclass that is also made by other code calls this in its `__post_init__`.
+    """
+    for field in dataclasses.fields(settings):
+        _check_field(field, getattr(settings, field.name), (names or {}).get(field.name, flag_name(field.name)))
+
+
+def _check_field(field: dataclasses.Field[Any], value: Any, name: str) -> None:
+    limits: Limits | None = field.metadata.get("limits")
+    for number in value if isinstance(value, tuple) else (value,):
+        if limits is not None and number is not None and not limits.hold(number):
+            finite = "" if math.isfinite(number) else " and finite"
+            raise UsageError(f"{name} is {number}: it should be {limits}{finite}.")
+
+
 def make_settings(
-    settings_class: type[Settings], values: Mapping[str, Any], where: str, *, neighbours: Iterable[str] = ()
+    settings_class: type[Settings],
+    values: Mapping[str, Any],
+    where: str,
+    *,
+    neighbours: Iterable[str] = (),
+    flags: Collection[str] = (),
 ) -> Settings:
     """A `settings_class` from plain `values`, as a TOML file holds them.
 
     Raises UsageError for an unknown key (with the nearest known one), a wrong type, or a value that the class refuses;
-    `where` names the source in the message, `neighbours` the keys that other readers of the source know.
+    `where` names the source in the message, `neighbours` the keys that other readers of the source know, `flags` those
+    of `values` that came from the command line.
     """
     kinds = _field_types(settings_class)
     known = [*kinds, *neighbours]
@@ -180,7 +259,12 @@ def make_settings(
             near = difflib.get_close_matches(name, known, 1)
             hint = f" (did you mean {near[0]}?)" if near else f"; known are {', '.join(known)}"
             raise UsageError(f"{where}: unknown setting {name}{hint}.")
-    return settings_class(**{name: check_value(kinds[name], value, name, where) for name, value in values.items()})
+    checked = {name: check_value(kinds[name], value, name, where) for name, value in values.items()}
+    for field in dataclasses.fields(settings_class):  # type: ignore[arg-type]
+        if field.name in checked:
+            name = flag_name(field.name) if field.name in flags else f"{where}: {field.name}"
+            _check_field(field, checked[field.name], name)
+    return settings_class(**checked)
 
 
 def settings_from(
@@ -206,11 +290,10 @@ def settings_from(
             raise UsageError(f"{config}: {error}") from None
         values = {key: value for key, value in table.items() if key not in passed_over}
     known = {field.name for field in dataclasses.fields(settings_class)}  # type: ignore[arg-type]
-    for name, value in vars(arguments).items():
-        if name in known and value is not _NOT_GIVEN:
-            values[name] = tuple(value) if isinstance(value, list) else value
+    given = {name: value for name, value in vars(arguments).items() if name in known and value is not _NOT_GIVEN}
+    values |= {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
     where = str(config) if config is not None else "the command line"
-    return make_settings(settings_class, values, where, neighbours=passed_over)
+    return make_settings(settings_class, values, where, neighbours=passed_over, flags=given.keys())
 
 
 def as_table(settings: Any) -> dict[str, Any]:
@@ -219,8 +302,13 @@ def as_table(settings: Any) -> dict[str, Any]:
     for field in dataclasses.fields(settings):
         value = getattr(settings, field.name)
         if value is not None:
-            table[field.name] = list(value) if isinstance(value, tuple) else value
+            plain = [_plain(entry) for entry in value] if isinstance(value, tuple) else _plain(value)
+            table[field.name] = plain
     return table
+
+
+def _plain(value: Any) -> Any:
+    return str(value) if isinstance(value, Path) else value
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
