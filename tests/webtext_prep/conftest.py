@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from webtext_prep.documents.document import Document, read_documents, write_documents
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.shards import read_documents, write_documents
 
 SUPPORT = Path(__file__).parent / "support"
 sys.path.insert(0, str(SUPPORT))

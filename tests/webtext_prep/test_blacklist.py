@@ -11,7 +11,7 @@ import pytest
 import zstandard
 
 from webtext_prep.cli import main
-from webtext_prep.documents.document import read_documents
+from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.urls import host_of
 from webtext_prep.stages.blacklist import Blacklist, blocked_extension, read_rules
 

@@ -111,7 +111,7 @@ def test_paths_may_come_from_the_file(webtext, pages, tmp_path):
     [
         ('makr = "?"', "unknown setting makr (did you mean mark?)"),
         ('outptu = "x"', "unknown setting outptu (did you mean output?)"),
-        ("zzz = 1", "unknown setting zzz; known are input, output, workers, keep_dropped, gate, mark"),
+        ("zzz = 1", "unknown setting zzz; known are input, output, workers, keep_dropped, format, engine, state,"),
         ("mark = 1", "mark should be a text, not 1"),
         ('keep_dropped = "yes"', "keep_dropped should be true or false, not 'yes'"),
         ("[shuot]\nmark = 1", "no table [shout] among the settings: did you mean [shout] by [shuot]?"),

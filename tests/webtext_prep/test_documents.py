@@ -1,21 +1,21 @@
 """Documents and shards: what is written is read, the bytes follow from the documents, a bad line is named."""
 
 import json
+import sys
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from webtext_prep.documents import formats
 from webtext_prep.documents.compression import read_lines
 from webtext_prep.documents.document import (
     Document,
     decode_document,
     decode_url_row,
     encode_document,
-    read_documents,
-    shard_name,
-    write_documents,
 )
+from webtext_prep.documents.shards import known_formats, read_documents, shard_name, write_documents
 from webtext_prep.errors import InputError
 
 any_text = st.text(st.characters(exclude_categories=("Cs",)))
@@ -40,16 +40,32 @@ def test_a_document_survives_the_way_through_a_line(document):
     assert json.loads(line)["url"] == document.url
 
 
-@given(st.lists(documents, max_size=5))
-def test_a_shard_holds_its_documents_in_order_and_its_bytes_follow_from_them(tmp_path_factory, written):
+FORMATS = ["jsonl.zst", "jsonl.gz", "jsonl", "parquet"]
+
+
+def test_these_are_the_formats():
+    assert sorted(known_formats()) == sorted(FORMATS)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@given(written=st.lists(documents, max_size=5))
+def test_a_shard_holds_its_documents_in_order_and_its_bytes_follow_from_them(tmp_path_factory, format_name, written):
     folder = tmp_path_factory.mktemp("shards")
     for name in ("a", "b"):
-        with write_documents(folder / f"{name}.jsonl.zst") as writer:
+        with write_documents(folder / f"{name}.{format_name}") as writer:
             for document in written:
                 writer.write(document)
         assert writer.written == len(written)
-    assert list(read_documents(folder / "a.jsonl.zst")) == written
-    assert (folder / "a.jsonl.zst").read_bytes() == (folder / "b.jsonl.zst").read_bytes()
+    assert list(read_documents(folder / f"a.{format_name}")) == written
+    assert (folder / f"a.{format_name}").read_bytes() == (folder / f"b.{format_name}").read_bytes()
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+def test_a_shard_that_fails_half_way_is_not_there(tmp_path, format_name):
+    with pytest.raises(KeyError), write_documents(tmp_path / f"a.{format_name}") as writer:
+        writer.write(Document("http://a", "one"))
+        raise KeyError
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_lone_surrogates_are_left_out_wherever_they_are():
@@ -87,7 +103,7 @@ def test_a_bad_line_is_named_with_its_file_and_number(tmp_path, line, why):
     path.write_bytes(b'{"url":"http://ok","text":"x"}\n\n' + line + b"\n")
     with pytest.raises(InputError, match=why) as caught:
         list(read_documents(path))
-    assert str(caught.value).startswith(f"{path}, line 3, holds no document (")
+    assert str(caught.value).startswith(f"{path}, line 3, is not a document (")
 
 
 def test_empty_lines_and_windows_line_ends_are_no_bad_lines(tmp_path):
@@ -107,3 +123,92 @@ def test_one_document_is_one_line(tmp_path):
 def test_a_line_of_a_url_list_nested_too_deep_is_one_bad_url():
     line = b'{"url": ' + b"[" * 100_000
     assert decode_url_row(line) == Document(line.decode())
+
+
+def test_parquet_has_the_columns_that_others_look_for(tmp_path):
+    import pyarrow.parquet as pq
+
+    with write_documents(tmp_path / "a.parquet") as writer:
+        writer.write(Document("http://a/", "one", {"title": "A", "language": "en", "score": 3}))
+        writer.write(Document("http://b/\ud800", "two", {"title": 7}))
+    assert pq.read_table(tmp_path / "a.parquet").to_pylist() == [
+        {"url": "http://a/", "text": "one", "title": "A", "domain": None, "language": "en", "metadata": '{"score":3}'},
+        {"url": "http://b/", "text": "two", "title": None, "domain": None, "language": None, "metadata": '{"title":7}'},
+    ]
+
+
+def test_parquet_of_others_is_read_if_it_has_url_and_text(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    rows = [{"text": "one", "url": "http://a/", "score": 1.5, "tags": ["x"]}, {"text": None, "url": "http://b/"}]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet")
+    assert list(read_documents(tmp_path / "a.parquet")) == [
+        Document("http://a/", "one", {"score": 1.5, "tags": ["x"]}),
+        Document("http://b/", ""),
+    ]
+    pq.write_table(pa.table({"body": ["x"]}), tmp_path / "b.parquet")
+    with pytest.raises(InputError, match=r"b\.parquet, row 1, is not a document .*run `webtext merge` first"):
+        list(read_documents(tmp_path / "b.parquet"))
+    (tmp_path / "c.parquet").write_bytes(b"PAR1 but no more")
+    with pytest.raises(InputError, match=r"c\.parquet is not a valid Parquet file"):
+        list(read_documents(tmp_path / "c.parquet"))
+
+
+def test_parquet_is_written_and_read_in_groups_of_bounded_size(tmp_path, monkeypatch):
+    """A shard of any size must fit into memory a group at a time."""
+    import pyarrow.parquet as pq
+
+    from webtext_prep.documents.formats import parquet
+
+    monkeypatch.setattr(parquet, "GROUP_BYTES", 100)
+    written = [Document(f"http://a/{number}", "x" * 30) for number in range(10)]
+    with write_documents(tmp_path / "a.parquet") as writer:
+        for document in written:
+            writer.write(document)
+    assert pq.ParquetFile(tmp_path / "a.parquet").num_row_groups == 3
+    assert list(read_documents(tmp_path / "a.parquet")) == written
+
+
+def test_a_format_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_shards, read_shards):
+    """Nothing but the interface: a file in the folder of formats is a value of --format, and its shards are read."""
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "tabs.py").write_text(
+        "import contextlib\n"
+        "from webtext_prep.documents import storage\n"
+        "from webtext_prep.documents.document import Document\n"
+        "from webtext_prep.documents.formats.base import DocumentWriter, Format\n"
+        "class _Writer(DocumentWriter):\n"
+        "    def __init__(self, stream):\n"
+        "        super().__init__()\n"
+        "        self.stream = stream\n"
+        "    def write(self, document):\n"
+        "        self.stream.write(f'{document.url}\\t{document.text}\\n'.encode())\n"
+        "        self.written += 1\n"
+        "class Tabs(Format):\n"
+        "    name = 'tsv'\n"
+        "    def read(self, location):\n"
+        "        for line in storage.read_bytes(location).decode().splitlines():\n"
+        "            yield Document(*line.split('\\t'))\n"
+        "    @contextlib.contextmanager\n"
+        "    def write(self, stream):\n"
+        "        yield _Writer(stream)\n"
+    )
+    before = list(formats.__path__)
+    monkeypatch.setattr(formats, "__path__", [*before, str(plugins)])
+    known_formats.cache_clear()
+    try:
+        folder = write_shards([["a", "b"], ["c"]])
+        first = webtext("shout", "--input", folder, "--output", tmp_path / "one", "--format", "tsv", "--workers", 1)
+        assert first.code == 0, first.err
+        assert (tmp_path / "one" / "part-00000.tsv").read_text() == "http://0.org/0\tA!\nhttp://0.org/1\tB!\n"
+        second = webtext("shout", "--input", tmp_path / "one", "--output", tmp_path / "two", "--workers", 1, "--json")
+        assert second.json["out"] == 3
+        assert [document.text for document in read_shards(tmp_path / "two")] == ["A!!", "B!!", "C!!"]
+    finally:
+        monkeypatch.setattr(formats, "__path__", before)
+        known_formats.cache_clear()
+        sys.modules.pop("webtext_prep.documents.formats.tabs", None)
+    refused = webtext("shout", "--input", folder, "--output", tmp_path / "three", "--format", "tsv")
+    assert "--format tsv is not known: choose one of jsonl, jsonl.gz, jsonl.zst, parquet." in refused.sentence

@@ -17,8 +17,9 @@ from pathlib import Path
 import pytest
 
 from webtext_prep import cli
-from webtext_prep.documents.document import Document, read_documents, write_documents
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import find_inputs
+from webtext_prep.documents.shards import read_documents, write_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.job import Job
 from webtext_prep.stages import download as stage_module
@@ -459,7 +460,7 @@ def test_a_second_run_asks_only_for_what_may_pass_now(site, tmp_path):
     settings = {"retries": 0, "timeout": 1.0}
     first = download(source, tmp_path / "out", **settings)
     assert outcomes(tmp_path / "out") == ["ok", "http_503", "http_404", "timeout"]
-    assert first.extra["may_pass_in_another_run"] == 2
+    assert first.facts["may_pass_in_another_run"] == 2
     shard = tmp_path / "out" / "part-00000.jsonl.zst"
     untouched = shard.stat().st_mtime_ns
     download(source, tmp_path / "out", **settings)
@@ -468,7 +469,7 @@ def test_a_second_run_asks_only_for_what_may_pass_now(site, tmp_path):
     third = download(source, tmp_path / "out", **settings)
     assert outcomes(tmp_path / "out") == ["ok", "ok", "http_404", "ok"]
     assert [document.url for document in documents(tmp_path / "out")] == site.urls("/good", "/trouble", "/slow")
-    assert third.extra["may_pass_in_another_run"] == 0
+    assert third.facts["may_pass_in_another_run"] == 0
     assert download(source, tmp_path / "out", **settings).resumed
     assert site.counts() == {"/robots.txt": 3, "/good": 1, "/trouble": 3, "/gone": 1, "/slow": 3}
 

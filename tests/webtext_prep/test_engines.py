@@ -1,23 +1,36 @@
-"""The local engine: all results whatever the order, exceptions as they are, no process left behind."""
+"""The local engine: all results whatever the order, failures tried again or raised, no process left behind."""
 
 import multiprocessing
 import os
+import sys
+from pathlib import Path
 
 import practice_calls
 import pytest
 
 from command_kit import available_cores
+from webtext_prep import cli
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.engines import LocalEngine
+from webtext_prep.running import engines
+from webtext_prep.running.engines.local import LocalEngine
+from webtext_prep.running.task import Task
 
 
-def run(workers: int, function, arguments) -> list:
-    return sorted(LocalEngine(workers).run(function, arguments, lambda units: None))
+def tasks_of(*values, **options) -> list[Task]:
+    return [
+        Task(f"task-{number}", (), options={"value": value if isinstance(value, int) else 0, **options},
+             hints={"value": value})
+        for number, value in enumerate(values)
+    ]  # fmt: skip
+
+
+def run(workers: int, function, tasks, on_progress=lambda position, units: None) -> list:
+    return sorted(LocalEngine(workers).run(function, tasks, scratch=Path("scratch"), on_progress=on_progress))
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 def test_every_result_comes_with_its_position(workers):
-    assert run(workers, practice_calls.square, range(20)) == [(number, number * number) for number in range(20)]
+    assert run(workers, practice_calls.square, tasks_of(*range(20))) == [(number, number**2) for number in range(20)]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
@@ -26,42 +39,100 @@ def test_no_tasks_are_no_work(workers):
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_progress_adds_up_over_all_tasks(workers):
-    seen: list[int] = []
-    list(LocalEngine(workers).run(practice_calls.square, [3, 4, 5], seen.append))
-    assert seen == sorted(seen)
-    assert seen[-1] == 12
+def test_a_task_may_have_nothing_to_say(workers):
+    """A task that returned None was never done."""
+    assert run(workers, practice_calls.nothing, tasks_of(1, 2)) == [(0, None), (1, None)]
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_each_task_reports_how_far_it_has_come(workers):
+    seen: dict[int, int] = {}
+    run(workers, practice_calls.square, tasks_of(3, 4, 5), seen.__setitem__)
+    assert seen == {0: 3, 1: 4, 2: 5}
 
 
 def test_one_worker_is_this_process_and_more_are_others():
-    assert {pid for _, pid in run(1, practice_calls.process_id, range(3))} == {os.getpid()}
-    others = {pid for _, pid in run(2, practice_calls.process_id, range(3))}
+    assert {pid for _, pid in run(1, practice_calls.process_id, tasks_of(*range(3)))} == {os.getpid()}
+    others = {pid for _, pid in run(2, practice_calls.process_id, tasks_of(*range(3)))}
     assert os.getpid() not in others
     assert 1 <= len(others) <= 2
+
+
+def test_a_task_knows_its_scratch_folder_and_how_many_run_beside_it():
+    assert run(1, practice_calls.where, tasks_of(1, 2)) == [(0, ("scratch", 1)), (1, ("scratch", 1))]
+    assert run(3, practice_calls.where, tasks_of(1, 2)) == [(0, ("scratch", 2)), (1, ("scratch", 2))]
 
 
 @pytest.mark.parametrize("workers", [1, 2])
 @pytest.mark.parametrize("error", [InputError("the file is bad."), KeyError("bug"), OSError(28, "No space left")])
 def test_an_exception_of_a_task_is_raised_as_it_is(workers, error):
     with pytest.raises(type(error)) as caught:
-        run(workers, practice_calls.fail, [None, error, None, None])
+        run(workers, practice_calls.fail, tasks_of(None, error, None, None))
     assert caught.value.args == error.args
+
+
+def test_an_exception_that_cannot_travel_is_named():
+    with pytest.raises(WebtextError, match="internal error: Unpicklable: just one"):
+        run(2, practice_calls.fail_unpicklably, tasks_of(1, 2))
 
 
 def test_an_exception_stops_the_other_tasks():
     """They would wait for ever."""
     with pytest.raises(InputError):
-        run(2, practice_calls.fail_or_wait, [None, InputError("stop"), None, None])
+        run(2, practice_calls.fail_or_wait, tasks_of(None, InputError("stop"), None, None))
     assert not multiprocessing.active_children()
 
 
-def test_a_worker_that_dies_is_an_error_that_says_what_to_do():
-    with pytest.raises(WebtextError, match="fewer --workers, it goes on from the last finished shard"):
-        run(2, practice_calls.die, [False, True, False])
+def test_a_dead_worker_costs_its_task_which_is_tried_again(tmp_path):
+    """One worker that died stopped all of the work."""
+    tasks = tasks_of(0, 0, 0, 0, folder=str(tmp_path))
+    tasks[1].options["deaths"] = 1
+    tasks[2].options["deaths"] = 3
+    seen: dict[int, int] = {}
+    results = run(2, practice_calls.die_at_first, tasks, seen.__setitem__)
+    assert results == [(0, 0), (1, 1), (2, 3), (3, 0)]
+    assert seen == {0: 10, 1: 10, 2: 10, 3: 10}
+    assert len(list(tmp_path.glob("task-0-*"))) == len(list(tmp_path.glob("task-3-*"))) == 1
+
+
+def test_a_retry_is_not_counted_twice(tmp_path):
+    """Progress only ever grew: what a dead worker had reported was counted again by the one that replaced it."""
+    tasks = tasks_of(0, 0, folder=str(tmp_path), deaths=2)
+    now: dict[int, int] = {}
+    most = 0
+
+    def show(position: int, units: int) -> None:
+        nonlocal most
+        now[position] = units
+        most = max(most, sum(now.values()))
+
+    run(2, practice_calls.die_at_first, tasks, show)
+    assert most == 20
+
+
+def test_a_task_that_kills_every_worker_is_named(tmp_path):
+    """A killed worker was reported without the task that it was at."""
+    tasks = tasks_of(0, 0, folder=str(tmp_path))
+    tasks[1].options["deaths"] = 99
+    with pytest.raises(WebtextError, match=r"the task task-1 failed 4 times: .* killed by SIGKILL.*memory.*resumes"):
+        run(2, practice_calls.die_at_first, tasks)
+    assert len(list(tmp_path.glob("task-1-*"))) == 4
+    assert not multiprocessing.active_children()
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_what_may_succeed_is_tried_again_and_then_named(workers, tmp_path):
+    tasks = tasks_of(0, 0, folder=str(tmp_path), failures=3)
+    assert run(workers, practice_calls.be_busy_at_first, tasks) == [(0, 3), (1, 3)]
+    tasks[1].options["failures"] = 99
+    with pytest.raises(WebtextError, match="the task task-1 failed 4 times: the store is busy"):
+        run(workers, practice_calls.be_busy_at_first, tasks[1:] + tasks[:1])
 
 
 def test_results_that_nobody_asks_for_any_more_are_not_computed():
-    results = LocalEngine(2).run(practice_calls.square, range(1000), lambda units: None)
+    results = LocalEngine(2).run(
+        practice_calls.square, tasks_of(*range(1000)), scratch=Path("scratch"), on_progress=lambda *_: None
+    )
     next(results)
     results.close()
     assert not multiprocessing.active_children()
@@ -69,3 +140,31 @@ def test_results_that_nobody_asks_for_any_more_are_not_computed():
 
 def test_there_is_at_least_one_core():
     assert 1 <= available_cores() <= os.cpu_count()
+
+
+def test_an_engine_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_shards):
+    """Nothing but the interface: a file in the folder of engines is a value of --engine."""
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "backwards.py").write_text(
+        "from webtext_prep.running.engines.base import Engine\n"
+        "from webtext_prep.running.task import Context\n"
+        "class Backwards(Engine):\n"
+        "    name = 'backwards'\n"
+        "    def run(self, call, tasks, *, scratch, on_progress):\n"
+        "        for position, task in reversed(list(enumerate(tasks))):\n"
+        "            yield position, call(task, Context(scratch, 1, lambda units: on_progress(position, units)))\n"
+    )
+    monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(plugins)])
+    folder = write_shards([["a"], ["b"], ["c"]])
+    try:
+        assert cli.make_engine("backwards", 2).workers == 2
+        webtext("shout", "--input", folder, "--output", tmp_path / "one", "--engine", "backwards")
+        webtext("shout", "--input", folder, "--output", tmp_path / "two", "--engine", "local")
+    finally:
+        sys.modules.pop("webtext_prep.running.engines.backwards", None)
+    one, two = ((tmp_path / name / "part-00002.jsonl.zst").read_bytes() for name in ("one", "two"))
+    assert one == two
+    refused = webtext("shout", "--input", folder, "--output", tmp_path / "three", "--engine", "none")
+    assert refused.code == 2
+    assert "--engine none is not known: choose one of" in refused.sentence

@@ -6,14 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from webtext_prep.documents.inputs import (
-    find_inputs,
-    is_document_shard,
-    is_mergeable,
-    is_url_list,
-    read_record,
-    spool_standard_input,
-)
+from webtext_prep.documents.inputs import find_inputs, is_mergeable, is_url_list, spool_standard_input
+from webtext_prep.documents.shards import is_document_shard
+from webtext_prep.documents.stage_record import read_record
 from webtext_prep.errors import InputError
 
 

@@ -8,7 +8,8 @@ import pytest
 import zstandard
 
 from webtext_prep.cli import main
-from webtext_prep.documents.document import Document, read_documents
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.shards import read_documents
 from webtext_prep.stages.merge import MOST_TASKS, _groups
 
 

@@ -13,9 +13,11 @@ import sys
 import practice_stages
 import pytest
 
-from webtext_prep.documents.document import Document, shard_name
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.shards import shard_name
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.job import Job, Summary
+from webtext_prep.running.job import Job
+from webtext_prep.running.summary import Summary
 from webtext_prep.running.tally import Tally
 
 
@@ -357,8 +359,8 @@ def command(uninterrupted, gate, tmp_path):
     return arguments
 
 
-def marks(tmp_path) -> int:
-    return len(list((tmp_path / "output" / ".state" / "marks").rglob("part-*.json")))
+def markers(tmp_path) -> int:
+    return len(list((tmp_path / "output" / ".state" / "markers").rglob("part-*.json")))
 
 
 STOPPED_AT = [pytest.param(1, 1, 0, id="1 worker"), pytest.param(2, 2, 1, id="2"), pytest.param(3, 3, 3, id="3")]
@@ -373,7 +375,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     themselves, and the same command with any number of workers goes on."""
     gate.close()
     running = start(*command(workers))
-    running.wait_until(lambda: len(running.at_the_gate()) == waiting and marks(tmp_path) == done, "the gate")
+    running.wait_until(lambda: len(running.at_the_gate()) == waiting and markers(tmp_path) == done, "the gate")
     assert len(running.family) >= (workers if workers > 1 else 0)
     finished = times(tmp_path / "output")
     os.kill(running.process.pid, signal.SIGKILL)
@@ -390,7 +392,7 @@ def test_killed_again_and_again_it_still_ends_with_the_same_bytes(
     uninterrupted, command, start, webtext, contents, tmp_path
 ):
     claim = tmp_path / "output" / ".state" / "job.json"
-    for happened in (claim.exists, lambda: marks(tmp_path) >= 1, lambda: marks(tmp_path) >= 4):
+    for happened in (claim.exists, lambda: markers(tmp_path) >= 1, lambda: markers(tmp_path) >= 4):
         running = start(*command(2))
         running.wait_until(happened, "the moment to kill", may_end=True)
         os.kill(running.process.pid, signal.SIGKILL)
@@ -407,7 +409,7 @@ def test_an_interrupt_stops_the_workers_and_the_same_command_goes_on(
     """With four workers, three are at work and one has nothing left to do."""
     gate.close()
     running = start(*command(workers))
-    running.wait_until(lambda: len(running.at_the_gate()) == waiting and marks(tmp_path) == done, "the gate")
+    running.wait_until(lambda: len(running.at_the_gate()) == waiting and markers(tmp_path) == done, "the gate")
     if how == "Ctrl-C":
         os.killpg(running.process.pid, signal.SIGINT)  # a terminal sends it to the workers, too
     else:
@@ -420,18 +422,14 @@ def test_an_interrupt_stops_the_workers_and_the_same_command_goes_on(
     assert contents(tmp_path / "output") == uninterrupted[1]
 
 
-def test_a_worker_killed_for_want_of_memory_is_one_sentence(
-    uninterrupted, command, start, webtext, gate, contents, tmp_path
-):
+def test_a_worker_that_is_killed_costs_nothing_but_its_task(uninterrupted, command, start, gate, contents, tmp_path):
+    """One worker that ran out of memory ended the whole run."""
     gate.close()
     running = start(*command(2))
     running.wait_until(lambda: len(running.at_the_gate()) == 2, "the gate")
     os.kill(running.at_the_gate()[0], signal.SIGKILL)
-    result = running.end()
-    assert result.code == 1
-    assert "a worker process was killed, most often for want of memory: run the same command" in result.sentence
     gate.open()
-    assert webtext(*command(2), "--json").json["in"] == 54
+    assert running.end().code == 0
     assert contents(tmp_path / "output") == uninterrupted[1]
 
 
@@ -463,12 +461,12 @@ def test_a_full_disk_is_one_sentence_and_nothing_half_written(
 
 
 def test_a_full_disk_while_a_mark_is_written_costs_only_that_shard(uninterrupted, command, webtext, contents, tmp_path):
-    marks_folder = tmp_path / "output" / ".state" / "marks" / "shards"
-    marks_folder.mkdir(parents=True)
-    (marks_folder / ".part-00002.json.unfinished").symlink_to("/dev/full")
+    markers_folder = tmp_path / "output" / ".state" / "markers" / "shards"
+    markers_folder.mkdir(parents=True)
+    (markers_folder / ".part-00002.json.unfinished").symlink_to("/dev/full")
     assert "the disk is full" in webtext(*command(1)).sentence
     finished = times(tmp_path / "output")
-    assert marks(tmp_path) == 2
+    assert markers(tmp_path) == 2
     assert webtext(*command(1), "--json").json["in"] == 54
     assert contents(tmp_path / "output") == uninterrupted[1]
     kept = {name for name, time in times(tmp_path / "output").items() if finished.get(name) == time}

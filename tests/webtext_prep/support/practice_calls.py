@@ -1,30 +1,72 @@
-"""Tasks for the tests of the engine; worker processes import them from here."""
+"""Tasks for the tests of the engines; worker processes import them from here."""
 
 import os
 import signal
 import threading
+from pathlib import Path
+
+from webtext_prep.errors import RetryableError
 
 
-def square(number, report):
-    report(number)
-    return number * number
+def square(task, context):
+    context.report(task.options["value"])
+    return task.options["value"] ** 2
 
 
-def process_id(_, report):
+def nothing(task, context):
+    return None
+
+
+def process_id(task, context):
     return os.getpid()
 
 
-def fail(error, report):
-    if error is not None:
-        raise error
+def where(task, context):
+    return str(context.scratch), context.slots
 
 
-def fail_or_wait(error, report):
-    if error is not None:
-        raise error
+def fail(task, context):
+    if task.hints["value"] is not None:
+        raise task.hints["value"]
+
+
+def fail_or_wait(task, context):
+    if task.hints["value"] is not None:
+        raise task.hints["value"]
     threading.Event().wait()
 
 
-def die(now, report):
-    if now:
+def times(task) -> int:
+    """How often the task was tried before this time, by files in the folder of its options."""
+    folder = Path(task.options["folder"])
+    count = len(list(folder.glob(f"{task.name}-*")))
+    (folder / f"{task.name}-{count}").touch()
+    return count
+
+
+def die_at_first(task, context):
+    """Be killed, half-way, so many times; then do the work."""
+    count = times(task)
+    context.report(5)
+    if count < task.options.get("deaths", 0):
         os.kill(os.getpid(), signal.SIGKILL)
+    context.report(10)
+    return count
+
+
+def be_busy_at_first(task, context):
+    count = times(task)
+    if count < task.options.get("failures", 0):
+        raise RetryableError("the store is busy.")
+    return count
+
+
+class Unpicklable(Exception):
+    """Its arguments do not make it again."""
+
+    def __init__(self, one, two):
+        super().__init__("just one")
+
+
+def fail_unpicklably(task, context):
+    raise Unpicklable(1, 2)

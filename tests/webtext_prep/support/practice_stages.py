@@ -30,10 +30,10 @@ class Shout(DocumentStage):
     mark: str = setting("!", "what to end with")
     gate: str = setting("", "folder of the pipe to wait for", identity=False)
 
-    def process_shard(self, task, report):
+    def process_shard(self, task, context):
         if self.gate and (Path(self.gate) / "full").exists():
             temporary_name(task.outputs[0]).symlink_to("/dev/full")
-        return super().process_shard(task, report)
+        return super().process_shard(task, context)
 
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
         for document in documents:

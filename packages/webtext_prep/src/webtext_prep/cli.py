@@ -7,8 +7,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib
-import pkgutil
 import signal
 import sys
 from collections.abc import Sequence
@@ -16,11 +14,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from command_kit import add_flags, available_cores, run_command, setting, settings_from
+from command_kit.plugins import find_plugins
 from webtext_prep import inspection, stages
-from webtext_prep.documents.inputs import find_inputs, spool_standard_input
+from webtext_prep.documents.inputs import find_inputs
+from webtext_prep.documents.shards import DEFAULT_FORMAT
+from webtext_prep.documents.storage import location
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
-from webtext_prep.running.job import Job, Summary, refuse_foreign_output, show
+from webtext_prep.running import engines
+from webtext_prep.running.engines.base import Engine
+from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Stage
+from webtext_prep.running.summary import Summary, show
 
 DESCRIPTION = """\
 From a list of URLs to clean, deduplicated documents and GPT-2 token binaries, stage by stage.
@@ -47,19 +52,23 @@ class RunSettings:
     output: str = setting("", "what to write", metavar="PATH", group="run")
     workers: int = setting(0, "tasks at once; 0 stands for all cores", group="run")
     keep_dropped: bool = setting(False, "also write the dropped documents, with their reasons", group="run")
+    format: str = setting(DEFAULT_FORMAT, "how to write shards: jsonl.zst, jsonl.gz, jsonl or parquet", group="run")
+    engine: str = setting("local", "where tasks run", group="run")
+    state: str = setting("", "folder of this machine for what resuming needs, if the output is a URL", group="run")
 
 
 def find_stages() -> dict[str, type[Stage]]:
-    """Every stage in `stages/`, by its command, in the order in which a document passes them."""
-    found: list[type[Stage]] = []
-    for module in pkgutil.iter_modules(stages.__path__):
-        namespace = vars(importlib.import_module(f"{stages.__name__}.{module.name}"))
-        found += [
-            entry
-            for entry in namespace.values()
-            if isinstance(entry, type) and issubclass(entry, Stage) and hasattr(entry, "order")
-        ]
-    return {stage.name: stage for stage in sorted(dict.fromkeys(found), key=lambda stage: stage.order)}
+    """Every stage, in `stages/` or of the entry-point group `webtext.stages`, in the order of a document's way."""
+    found = find_plugins(stages, Stage, group="webtext.stages")
+    return {stage.name: stage for stage in sorted(found, key=lambda stage: stage.order)}
+
+
+def make_engine(name: str, workers: int) -> Engine:
+    """The engine of that name, in `running/engines/` or of the group `webtext.engines`. Raises InputError."""
+    known = {engine.name: engine for engine in find_plugins(engines, Engine, group="webtext.engines")}
+    if name not in known:
+        raise InputError(f"--engine {name} is not known: choose one of {', '.join(known)}.")
+    return known[name](workers)
 
 
 def build_parser(known: dict[str, type[Stage]]) -> argparse.ArgumentParser:
@@ -112,37 +121,35 @@ def run_stage(stage_class: type[Stage], arguments: argparse.Namespace) -> Summar
         raise InputError(f"webtext {stage.name} needs --output {kind}: say where to write.")
     if settings.workers < 0:
         raise InputError(f"--workers must not be negative (0 stands for all cores), but is {settings.workers}.")
-    output = Path(settings.output)
+    output = location(settings.output)
     paths = list(settings.input)
     if not paths and stage.reads_standard_input and not sys.stdin.isatty():
         paths = ["-"]
     if not paths:
         raise InputError(f"webtext {stage.name} needs --input PATH: say what to read ({stage.input_kinds}).")
-    inputs = _find(stage, paths, output)
+    if "-" in paths and not stage.reads_standard_input:
+        raise InputError(f"webtext {stage.name} does not read standard input: give a file or folder.")
+    workers = settings.workers or available_cores()
     job = Job(
         stage,
-        inputs,
+        _find(stage, paths, output),
         output,
-        workers=settings.workers or available_cores(),
+        state=Path(settings.state) if settings.state else None,
+        workers=workers,
         keep_dropped=settings.keep_dropped,
         restart=arguments.restart,
+        engine=make_engine(settings.engine, workers),
+        format=settings.format,
+        standard_input="-" in paths,
     )
     return job.run()
 
 
-def _find(stage: Stage, paths: list[str], output: Path) -> list[Path]:
+def _find(stage: Stage, paths: list[str], output: Location) -> list[Path]:
     files = [path for path in paths if path != "-"]
-    found = (
-        find_inputs(files, accepts=stage.accepts, kinds=stage.input_kinds, output=output)
-        if files or "-" not in paths
-        else []
-    )
-    if "-" in paths:
-        if not stage.reads_standard_input:
-            raise InputError(f"webtext {stage.name} does not read standard input: give a file or folder.")
-        refuse_foreign_output(stage, output, found)
-        found.append(spool_standard_input(stage.state_folder(output)))
-    return found
+    if not files and "-" in paths:
+        return []
+    return find_inputs(files, accepts=stage.accepts, kinds=stage.input_kinds, output=output)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -7,6 +7,10 @@ class WebtextError(CommandError):
     """A stage could not do its work (exit code 1)."""
 
 
+class RetryableError(WebtextError):
+    """A task failed at something that may succeed if it is tried again: a store that is busy, a cut connection."""
+
+
 class InputError(WebtextError, UsageError):
     """What the user gave, a path, a file or a setting, has to change first (exit code 2)."""
 

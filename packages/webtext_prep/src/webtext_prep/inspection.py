@@ -11,10 +11,12 @@ from typing import Any
 import numpy as np
 
 from indexed_tokens import IndexedTokens, IndexedTokensError, Tokenizer, bin_path, idx_path, prefix_of
-from webtext_prep.documents.document import Document, read_documents
-from webtext_prep.documents.inputs import find_inputs, is_document_shard, is_url_list, read_record
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.inputs import find_inputs, is_url_list
+from webtext_prep.documents.shards import is_document_shard, read_documents
+from webtext_prep.documents.stage_record import read_record
+from webtext_prep.documents.url_lists import read_urls
 from webtext_prep.errors import InputError
-from webtext_prep.stages.download import read_urls
 from webtext_prep.stages.tokenize import SUFFIX
 
 COMMAND = "inspect"

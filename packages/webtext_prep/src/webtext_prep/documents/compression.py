@@ -11,16 +11,17 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import gzip
 import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
 
 import zstandard
 
-from command_kit import atomic_file
+from webtext_prep.documents import storage
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 
 # The package zstandard, which writes here, has no reader that bounds what one step of it gives.
@@ -32,6 +33,7 @@ else:
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
 ZSTD_LEVEL = 3
 """187 MB/s at a ratio of 2.73 on web text, measured on one core; higher levels cost more than they save."""
+GZIP_LEVEL = 6
 
 CHUNK_BYTES = 1 << 20
 """The most that one step of reading gives."""
@@ -90,13 +92,13 @@ _DECOMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
 }
 
 
-def compression_of(path: Path) -> str:
+def compression_of(path: Location) -> str:
     """The suffix of `path`, in lower case, if it is that of a compressed file, else an empty text."""
     suffix = path.suffix.lower()
     return suffix if suffix in COMPRESSED_SUFFIXES else ""
 
 
-def bare_name(path: Path) -> str:
+def bare_name(path: Location) -> str:
     """The file's name without the suffix of its compression: `a.jsonl.zst` -> `a.jsonl`."""
     return path.name.removesuffix(path.suffix) if compression_of(path) else path.name
 
@@ -127,14 +129,14 @@ def _decompressed(file: BinaryIO, new_decompressor: Callable[[], _Decompressor])
             data = more.lstrip(b"\0")
 
 
-def read_chunks(path: Path) -> Iterator[bytes]:
+def read_chunks(path: Location) -> Iterator[bytes]:
     """The decompressed bytes of `path`, at most 1 MiB at a time.
 
     Raises InputError if the file can't be opened, is damaged, or ends in the middle of its compressed data.
     """
     compression = compression_of(path)
     try:
-        with path.open("rb") as file:
+        with storage.open_for_reading(path) as file:
             if compression:
                 yield from _decompressed(file, _DECOMPRESSORS[compression])
             else:
@@ -154,7 +156,7 @@ def read_chunks(path: Path) -> Iterator[bytes]:
         raise
 
 
-def read_lines(path: Path) -> Iterator[bytes]:
+def read_lines(path: Location) -> Iterator[bytes]:
     """The lines of `path`, decompressed, without their newlines; the last one need not end with one.
 
     The time is linear in the size of the file, whatever the lengths of its lines.
@@ -176,11 +178,25 @@ def read_lines(path: Path) -> Iterator[bytes]:
 
 
 @contextlib.contextmanager
-def write_zstd(path: Path) -> Iterator[BinaryIO]:
-    """Open `path` for writing zstandard-compressed bytes; it appears complete or not at all.
+def compressed(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
+    """A stream whose bytes go to `stream` compressed as `suffix` says: `.zst`, `.gz`, or none.
 
-    It carries a checksum, by which a reader notices bytes that changed on the disk.
+    zstandard carries a checksum, by which a reader notices bytes that changed on the disk. Equal input gives equal
+    bytes: gzip's time and name are left out.
     """
-    compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
-    with atomic_file(path) as file, compressor.stream_writer(file, closefd=False) as stream:
+    if suffix == ".zst":
+        compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+        with compressor.stream_writer(stream, closefd=False) as lines:
+            yield lines
+    elif suffix == ".gz":
+        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0, compresslevel=GZIP_LEVEL) as lines:
+            yield cast(BinaryIO, lines)
+    else:
+        yield stream
+
+
+@contextlib.contextmanager
+def write_zstd(location: Location, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """Open a file for writing zstandard-compressed bytes; it appears whole or not at all."""
+    with storage.create(location, durable=durable) as file, compressed(file, ".zst") as stream:
         yield stream

@@ -1,23 +1,16 @@
-"""A document, and the shards in which documents lie on disk.
+"""A document, and its form as one JSON object: `url`, whatever metadata there is, and `text`.
 
-A shard is `part-00000.jsonl.zst`: one JSON object a line with `url`, whatever metadata there is, and `text`; a row of
-a URL list is the same without `text`. The bytes of a shard follow from its documents alone.
+A row of a URL list is the same without `text`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
 from dataclasses import dataclass, field
-from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import msgspec
 
-from webtext_prep.documents.compression import read_lines, write_zstd
-from webtext_prep.errors import InputError
-
-SHARD_SUFFIX = ".jsonl.zst"
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -31,11 +24,6 @@ class Document:
     metadata: dict[str, Any] = field(default_factory=dict)
 
 
-def shard_name(number: int) -> str:
-    """0 -> `part-00000.jsonl.zst`."""
-    return f"part-{number:05}{SHARD_SUFFIX}"
-
-
 def encode_document(document: Document) -> bytes:
     """One line of JSON, without the newline. Text that is no valid Unicode (lone surrogates) loses those marks."""
     row: dict[str, Any] = {"url": document.url, **document.metadata}
@@ -44,16 +32,17 @@ def encode_document(document: Document) -> bytes:
     try:
         return _encode(row)
     except UnicodeEncodeError:
-        return _encode(_without_surrogates(row))
+        return _encode(without_surrogates(row))
 
 
-def _without_surrogates(value: Any) -> Any:
+def without_surrogates(value: Any) -> Any:
+    """A JSON-like value whose strings have lost what is not valid Unicode."""
     if isinstance(value, str):
         return value.encode("utf-8", errors="ignore").decode("utf-8")
     if isinstance(value, dict):
-        return {_without_surrogates(key): _without_surrogates(entry) for key, entry in value.items()}
+        return {without_surrogates(key): without_surrogates(entry) for key, entry in value.items()}
     if isinstance(value, list):
-        return [_without_surrogates(entry) for entry in value]
+        return [without_surrogates(entry) for entry in value]
     return value
 
 
@@ -84,37 +73,3 @@ def decode_url_row(line: bytes) -> Document | None:
             document.text = ""
             return document
     return Document(line.decode("utf-8", "replace"))
-
-
-def read_documents(path: Path) -> Iterator[Document]:
-    """The documents of one shard, in order. Raises InputError naming file and line for a line that holds none."""
-    for number, line in enumerate(read_lines(path), 1):
-        if not line.strip():
-            continue
-        try:
-            yield decode_document(line)
-        except (msgspec.DecodeError, ValueError, RecursionError) as error:
-            raise InputError(
-                f"{path}, line {number}, holds no document ({error}): run `webtext merge` on the folder first, "
-                "which passes over what can't be read."
-            ) from error
-
-
-class DocumentWriter:
-    """Writes documents to an open shard."""
-
-    def __init__(self, stream: BinaryIO) -> None:
-        self._stream = stream
-        self.written = 0
-
-    def write(self, document: Document) -> None:
-        """Add one document."""
-        self._stream.write(encode_document(document) + b"\n")
-        self.written += 1
-
-
-@contextlib.contextmanager
-def write_documents(path: Path) -> Iterator[DocumentWriter]:
-    """Open a shard for writing; it appears complete or not at all."""
-    with write_zstd(path) as stream:
-        yield DocumentWriter(stream)

@@ -8,48 +8,25 @@ from __future__ import annotations
 
 import glob
 import hashlib
-import json
 import sys
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from webtext_prep.documents.compression import COMPRESSED_SUFFIXES, bare_name
-from webtext_prep.documents.document import SHARD_SUFFIX
+from webtext_prep.documents.shards import is_shard_name
+from webtext_prep.documents.stage_record import RECORD, STATE, read_record
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 
-RECORD = "stage.json"
-"""A finished stage's folder holds this file: its settings and tallies."""
-STATE = ".state"
-"""Where a stage keeps what it needs to go on after an interruption."""
 
-
-def read_record(folder: Path) -> dict[str, Any] | None:
-    """The record of a finished stage in `folder`, or None if there is none. Raises InputError if it is damaged."""
-    path = folder / RECORD
-    try:
-        record = json.loads(path.read_bytes())
-    except FileNotFoundError:
-        return None
-    except (OSError, ValueError) as error:
-        raise InputError(f"can't read {path} ({error}): run the stage again with --restart.") from error
-    if not isinstance(record, dict) or "stage" not in record:
-        raise InputError(f"{path} is not the record of a stage: the folder belongs to something else.")
-    return record
-
-
-def is_document_shard(path: Path) -> bool:
-    """Whether the name is that of JSON lines, compressed or not."""
-    return bare_name(path).endswith(".jsonl")
-
-
-def is_url_list(path: Path) -> bool:
+def is_url_list(path: Location) -> bool:
     """Whether the name may be that of a list of URLs."""
     name = bare_name(path)
     return name.endswith((".txt", ".jsonl", ".urls", ".list", ".csv")) or "." not in name
 
 
-def is_mergeable(path: Path) -> bool:
+def is_mergeable(path: Location) -> bool:
     """Whether `webtext merge` reads files of that name."""
     return bare_name(path).endswith((".txt", ".json", ".jsonl"))
 
@@ -61,7 +38,7 @@ def _shards_of_stage(folder: Path, record: dict[str, Any]) -> list[Path]:
             f"{folder / missing} is missing, which {folder / RECORD} lists: run `webtext {record['stage']}` again, "
             "it makes what is missing."
         )
-    return sorted(folder.glob(f"part-*{SHARD_SUFFIX}"))
+    return sorted(entry for entry in folder.iterdir() if is_shard_name(entry.name))
 
 
 def _files_below(folder: Path, accepts: Callable[[Path], bool], passed: set[Path]) -> Iterator[Path]:
@@ -97,7 +74,7 @@ def _files_of_folder(folder: Path, accepts: Callable[[Path], bool], kinds: str, 
 
 
 def find_inputs(
-    paths: Iterable[str], *, accepts: Callable[[Path], bool], kinds: str, output: Path | None = None
+    paths: Iterable[str], *, accepts: Callable[[Path], bool], kinds: str, output: Location | None = None
 ) -> list[Path]:
     """The files that `paths` name, each a file, a folder or a glob.
 
@@ -111,7 +88,7 @@ def find_inputs(
 
     Raises InputError for a path that does not exist, a folder or glob without such files, or no path at all.
     """
-    resolved_output = output.resolve() if output is not None else None
+    resolved_output = output.resolve() if isinstance(output, Path) else None
     found: list[Path] = []
     for given in paths:
         path = Path(given)

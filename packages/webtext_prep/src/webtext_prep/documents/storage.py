@@ -48,6 +48,13 @@ def location(text: str | os.PathLike[str]) -> Location:
     return url
 
 
+def local_path(place: Location) -> Path:
+    """The path of a file of this machine. Raises ValueError for a URL: what is mapped into memory can't be one."""
+    if not isinstance(place, Path):
+        raise ValueError(f"{place} is not a file of this machine")
+    return place
+
+
 def is_local(place: Location) -> bool:
     """Whether it is a path of this machine."""
     return isinstance(place, Path)

@@ -1,46 +1,67 @@
-"""What a stage is: a frozen dataclass of settings whose one method turns documents into documents.
+"""What a stage is: a frozen dataclass of settings, and how it turns documents into documents.
 
-A stage that looks at one document at a time is a `DocumentStage` and writes only `process`. A stage that must see all
-documents, or splits them anew, is a `Stage` with a `run` of its own, made of phases of tasks (see `runner`). Each
-stage is one file in `stages/`, found there by the command line: adding or removing one touches nothing else.
+A stage that only asks of each document whether to keep it is a `FilterStage` and writes `judge`; one that changes
+documents, each shard by itself, is a `DocumentStage` and writes `process`; one that must see all documents, or splits
+them differently, is a `Stage` with a `run` of its own, made of phases of tasks. Each stage is one file in `stages/`,
+found there by the command line: adding or removing one touches nothing else.
 """
 
 from __future__ import annotations
 
 import abc
 import contextlib
-from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar, Protocol
 
-from webtext_prep.documents.document import SHARD_SUFFIX, Document, read_documents, write_documents
-from webtext_prep.documents.inputs import RECORD, STATE, is_document_shard
-from webtext_prep.running.engines import Report
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.shards import is_document_shard, read_documents, shards_in, write_documents
+from webtext_prep.documents.stage_record import RECORD, STATE
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.running.tally import Tally
-
-if TYPE_CHECKING:
-    from webtext_prep.running.job import Job
+from webtext_prep.running.task import Context, Task
 
 REPORT_EVERY = 64
 """Documents between two reports of progress."""
+DROPPED = "dropped"
+"""The folder of dropped documents in an output."""
 
 
-@dataclass(frozen=True)
-class Task:
-    """One unit of work: `stage.<method>(task, report)` in some process.
+class Run(Protocol):
+    """What a stage asks of the job that runs it (`running.job.Job`)."""
 
-    Attributes:
-        name: unique within its phase.
-        inputs: the files it reads; when one changes, the task is run again.
-        outputs: the files it writes, each atomically.
-        options: whatever else it needs to know, as JSON-like values.
-    """
+    inputs: list[Location]
+    output: Location
+    state: Path
+    keep_dropped: bool
+    workers: int
 
-    name: str
-    inputs: tuple[Path, ...]
-    outputs: tuple[Path, ...] = ()
-    options: dict[str, Any] = field(default_factory=dict)
+    @property
+    def scratch(self) -> Path:
+        """A folder for files between phases; it is removed when the stage is done."""
+
+    def shard_outputs(self, number: int) -> tuple[Location, ...]:
+        """The outputs of the task that makes shard `number`: the shard, and with `--keep-dropped` what it dropped."""
+
+    def dropped_path(self, number: int) -> Location | None:
+        """Where the dropped documents of shard `number` belong, or None without `--keep-dropped`."""
+
+    def expected_documents(self) -> int | None:
+        """How many documents the input holds, where the stage that made it said so."""
+
+    def map(
+        self,
+        phase: str,
+        call: Callable[[Task, Context], Any],
+        tasks: Sequence[Task],
+        *,
+        unit: str = "documents",
+        total: int | None = None,
+        again: Collection[str] = (),
+    ) -> list[Any]:
+        """Run `call(task, context)` for each task that is not done yet; all results in the order of the tasks."""
 
 
 @dataclass
@@ -51,13 +72,13 @@ class Outcome:
         tally: what became of all documents.
         outputs: the files it made.
         shards: name of each document shard to the number of documents in it.
-        extra: further facts for the summary (tokens, bytes), the same for the same input and settings.
+        facts: what else is worth recording (tokens, bytes), the same for the same input and settings.
     """
 
     tally: Tally
-    outputs: list[Path]
+    outputs: list[Location]
     shards: dict[str, int] = field(default_factory=dict)
-    extra: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -74,18 +95,18 @@ class Stage(abc.ABC):
     """Raised whenever the same input and settings would give other output, so that old shards are made again."""
     unit: ClassVar[str] = "documents"
     """What it counts."""
-    input_kinds: ClassVar[str] = "document shards (part-*.jsonl.zst)"
+    input_kinds: ClassVar[str] = "document shards (part-*.jsonl.zst, .jsonl.gz, .jsonl or .parquet)"
     """What such files are called."""
     reads_standard_input: ClassVar[bool] = False
     output_is_prefix: ClassVar[bool] = False
 
     @staticmethod
-    def accepts(path: Path) -> bool:
+    def accepts(path: Location) -> bool:
         """Whether it reads files of that name."""
         return is_document_shard(path)
 
     @abc.abstractmethod
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: Run) -> Outcome:
         """Do the work with `job.map`, and account for every document."""
 
     def advice(self, tally: Tally) -> str:
@@ -93,28 +114,40 @@ class Stage(abc.ABC):
         return "check the input and the settings"
 
     def setting_files(self) -> list[Path]:
-        """Files that settings name (lists of rules, a vocabulary): when one changes, the work is done anew."""
+        """Files that settings name (lists of rules, a vocabulary): when one changes, the work is done again."""
         return []
 
-    def wants_another_run(self, job: Job) -> bool:
-        """Whether a finished output should be gone over again (a download that may pass now)."""
+    def identity(self) -> dict[str, Any]:
+        """What the output depends on besides settings and files, such as the digest of a user's function."""
+        return {}
+
+    def wants_another_run(self, job: Run) -> bool:
+        """Whether a finished output should be gone over once more (a download that may succeed now)."""
         return False
 
-    def state_folder(self, output: Path) -> Path:
-        """Where the marks of an output lie."""
+    def state_folder(self, output: Location) -> Location:
+        """Where the state of an output lies."""
         return output / STATE
 
-    def record_path(self, output: Path) -> Path:
+    def record_path(self, output: Location) -> Location:
         """Where the record of an output lies."""
         return output / RECORD
 
-    def outputs_in(self, output: Path) -> list[Path]:
+    def outputs_in(self, output: Location) -> list[Location]:
         """Every file of this stage that an output holds now."""
-        return [*output.glob(f"part-*{SHARD_SUFFIX}"), *(output / "dropped").glob(f"part-*{SHARD_SUFFIX}")]
+        return [*shards_in(output), *shards_in(output / DROPPED)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        # Tasks travel with their stage: what it has cached (lists of rules) is loaded again on the other side.
+        return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for name, value in state.items():
+            object.__setattr__(self, name, value)
 
 
 def write_shard(
-    task: Task, report: Report, documents: Iterable[Document], transform: Callable[[Iterable[Document], Tally], Any]
+    task: Task, context: Context, documents: Iterable[Document], transform: Callable[[Iterable[Document], Tally], Any]
 ) -> dict[str, Any]:
     """Write to the task's first output what `transform(documents, tally)` yields; a second output takes the dropped.
 
@@ -123,16 +156,15 @@ def write_shard(
     tally = Tally()
 
     def reported() -> Iterator[Document]:
-        count = 0
-        for count, document in enumerate(tally.counted(documents), 1):
+        for document in tally.counted(documents):
             yield document
-            if count % REPORT_EVERY == 0:
-                report(REPORT_EVERY)
-        report(count % REPORT_EVERY)
+            if tally.read % REPORT_EVERY == 0:
+                context.report(tally.read)
+        context.report(tally.read)
 
     with contextlib.ExitStack() as stack:
         if len(task.outputs) > 1:
-            tally.sink = stack.enter_context(write_documents(task.outputs[1]))
+            tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
         writer = stack.enter_context(write_documents(task.outputs[0]))
         for document in transform(reported(), tally):
             writer.write(document)
@@ -140,16 +172,10 @@ def write_shard(
     return tally.as_dict()
 
 
-def shard_outputs(job: Job, number: int) -> tuple[Path, ...]:
-    """The outputs of the task that makes shard `number`: the shard, and with `--keep-dropped` its dropped documents."""
-    dropped = job.dropped_path(number)
-    return (job.shard_path(number), *([dropped] if dropped else []))
-
-
 def shards_outcome(tasks: Iterable[Task], results: Iterable[dict[str, Any]]) -> Outcome:
     """The outcome of tasks that each made one shard by `write_shard`."""
     tally = Tally()
-    outputs: list[Path] = []
+    outputs: list[Location] = []
     shards: dict[str, int] = {}
     for task, result in zip(tasks, results, strict=True):
         tally.add(Tally.from_dict(result))
@@ -166,14 +192,32 @@ class DocumentStage(Stage):
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
         """Yield what is kept of `documents`, and `tally.drop` each that is not, with its reason."""
 
-    def process_shard(self, task: Task, report: Report) -> dict[str, Any]:
+    def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard."""
-        return write_shard(task, report, read_documents(task.inputs[0]), self.process)
+        return write_shard(task, context, read_documents(task.inputs[0]), self.process)
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: Run) -> Outcome:
         """All shards, each by itself."""
         tasks = [
-            Task(f"part-{number:05}", (path,), shard_outputs(job, number)) for number, path in enumerate(job.inputs)
+            Task(f"part-{number:05}", (path,), job.shard_outputs(number)) for number, path in enumerate(job.inputs)
         ]
-        results = job.map("shards", "process_shard", tasks, unit=self.unit, total=job.expected_documents())
+        results = job.map("shards", self.process_shard, tasks, unit=self.unit, total=job.expected_documents())
         return shards_outcome(tasks, results)
+
+
+@dataclass(frozen=True)
+class FilterStage(DocumentStage):
+    """A stage that only decides of each document whether it stays."""
+
+    @abc.abstractmethod
+    def judge(self, document: Document) -> str | None:
+        """The reason to drop `document`, or None to keep it."""
+
+    def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
+        """Yield the documents for which there is no reason to drop them."""
+        for document in documents:
+            reason = self.judge(document)
+            if reason is None:
+                yield document
+            else:
+                tally.drop(document, reason)

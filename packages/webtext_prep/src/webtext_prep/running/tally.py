@@ -7,7 +7,8 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
-from webtext_prep.documents.document import Document, DocumentWriter
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.formats.base import DocumentWriter
 
 MAX_PROBLEMS = 10
 """How many problems with their places are shown at the end of a stage; all of them are counted."""
@@ -30,15 +31,15 @@ class Tally:
     dropped: Counter[str] = field(default_factory=Counter)
     notes: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
-    sink: DocumentWriter | None = field(default=None, repr=False)
+    dropped_writer: DocumentWriter | None = field(default=None, repr=False)
 
     def drop(self, document: Document, reason: str, **details: Any) -> None:
         """Count `document` as dropped for `reason`; with `--keep-dropped` it is written with reason and details."""
         self.dropped[reason] += 1
-        if self.sink is not None:
+        if self.dropped_writer is not None:
             ours = {"reason": reason, **details}
             # Once more at the end: a document that was dropped before brings the reason of that time with it.
-            self.sink.write(Document(document.url, document.text, {**ours, **document.metadata, **ours}))
+            self.dropped_writer.write(Document(document.url, document.text, {**ours, **document.metadata, **ours}))
 
     def problem(self, sentence: str) -> None:
         """Remember a sentence about input that could not be used, unless there are enough already."""

@@ -13,21 +13,20 @@ import importlib.resources
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from command_kit import setting
+from webtext_prep.documents import storage
 from webtext_prep.documents.compression import read_lines, write_zstd
 from webtext_prep.documents.document import Document, decode_url_row
 from webtext_prep.documents.inputs import is_url_list
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import bucket_of, host_of, registered_name, shards_for, url_key
 from webtext_prep.errors import InputError
-from webtext_prep.running.engines import Report
-from webtext_prep.running.stage import REPORT_EVERY, Outcome, Stage, Task, shard_outputs, shards_outcome, write_shard
+from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome, write_shard
 from webtext_prep.running.tally import Tally
-
-if TYPE_CHECKING:
-    from webtext_prep.running.job import Job
+from webtext_prep.running.task import Context, Task
 
 BYTES_PER_SHARD = 8 << 20
 """With `--shards 0`: so much input makes one shard, some 100,000 URLs."""
@@ -99,7 +98,7 @@ class Blacklist(Stage):
         _ = self.rules  # a list that can't be read is said before anything is done
 
     @staticmethod
-    def accepts(path: Path) -> bool:
+    def accepts(path: Location) -> bool:
         """Text files of URLs."""
         return is_url_list(path)
 
@@ -127,11 +126,11 @@ class Blacklist(Stage):
             return "blocked_domain"
         return "blocked_extension" if blocked_extension(url, extensions) else None
 
-    def split(self, task: Task, report: Report) -> int:
+    def split(self, task: Task, context: Context) -> int:
         """Task: one list to a piece for each shard. Returns the number of URLs."""
         count = 0
         with contextlib.ExitStack() as stack:
-            pieces = [stack.enter_context(write_zstd(path)) for path in task.outputs]
+            pieces = [stack.enter_context(write_zstd(path, durable=False)) for path in task.outputs]
             for line in read_lines(task.inputs[0]):
                 document = decode_url_row(line)
                 if document is None:
@@ -139,14 +138,14 @@ class Blacklist(Stage):
                 pieces[bucket_of(_host_key(document.url), len(pieces))].write(line.strip() + b"\n")
                 count += 1
                 if count % REPORT_EVERY == 0:
-                    report(REPORT_EVERY)
-        report(count % REPORT_EVERY)
+                    context.report(count)
+        context.report(count)
         return count
 
-    def judge_shard(self, task: Task, report: Report) -> dict[str, Any]:
+    def judge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the pieces of one shard, in order of the lists, to the shard."""
         rows = (row for path in task.inputs for line in read_lines(path) if (row := decode_url_row(line)) is not None)
-        return write_shard(task, report, rows, self.process)
+        return write_shard(task, context, rows, self.process)
 
     def process(self, rows: Iterable[Document], tally: Tally) -> Iterator[Document]:
         """Yield the URLs to keep."""
@@ -162,9 +161,9 @@ class Blacklist(Stage):
             else:
                 tally.drop(row, reason)
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: Run) -> Outcome:
         """Split by host, then judge."""
-        size = sum(path.stat().st_size for path in job.inputs)
+        size = sum(storage.size(path) for path in job.inputs)
         shards = self.shards or shards_for(size, BYTES_PER_SHARD)
         tasks = [
             Task(
@@ -174,10 +173,10 @@ class Blacklist(Stage):
             )
             for number, path in enumerate(job.inputs)
         ]
-        counts = job.map("split", "split", tasks, unit="URLs")
+        counts = job.map("split", self.split, tasks, unit="URLs")
         judged = [
-            Task(f"part-{shard:05}", tuple(task.outputs[shard] for task in tasks), shard_outputs(job, shard))
+            Task(f"part-{shard:05}", tuple(task.outputs[shard] for task in tasks), job.shard_outputs(shard))
             for shard in range(shards)
         ]
-        results = job.map("shards", "judge_shard", judged, unit="URLs", total=sum(counts))
+        results = job.map("shards", self.judge_shard, judged, unit="URLs", total=sum(counts))
         return shards_outcome(judged, results)

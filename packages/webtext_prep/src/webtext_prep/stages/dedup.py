@@ -13,34 +13,34 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import atomic_file, setting
+from command_kit import setting
+from webtext_prep.documents import storage
 from webtext_prep.documents.compression import read_lines, write_zstd
-from webtext_prep.documents.document import Document, encode_document, read_documents
+from webtext_prep.documents.document import Document, encode_document
+from webtext_prep.documents.shards import read_documents
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 from webtext_prep.near_duplicates import fingerprints
-from webtext_prep.running.engines import Report
-from webtext_prep.running.stage import REPORT_EVERY, Outcome, Stage, Task, shard_outputs, shards_outcome, write_shard
+from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome, write_shard
 from webtext_prep.running.tally import Tally
-
-if TYPE_CHECKING:
-    from webtext_prep.running.job import Job
+from webtext_prep.running.task import Context, Task
 
 TABLE = "duplicates.jsonl.zst"
 """The table of what each dropped document duplicates, in the output folder."""
 
 
-def _save(path: Path, array: npt.NDArray[Any]) -> None:
-    with atomic_file(path) as file:
+def _save(place: Location, array: npt.NDArray[Any]) -> None:
+    with storage.create(place, durable=False) as file:
         np.save(file, array, allow_pickle=False)
 
 
-def _load(path: Path) -> npt.NDArray[Any]:
-    return np.load(path, mmap_mode="r", allow_pickle=False)
+def _load(place: Location) -> npt.NDArray[Any]:
+    return np.load(storage.local_path(place), mmap_mode="r", allow_pickle=False)
 
 
 class _Shard:
@@ -48,11 +48,11 @@ class _Shard:
 
     PARTS = ("signatures", "hashes", "ends", "lengths")
 
-    def __init__(self, paths: dict[str, Path]) -> None:
+    def __init__(self, paths: dict[str, Location]) -> None:
         self.signatures = _load(paths["signatures"])
         # Small, and read as a whole: a mapping would hold a file open for each of thousands of shards.
-        self.ends = np.load(paths["ends"], allow_pickle=False)
-        self.lengths = np.load(paths["lengths"], allow_pickle=False)
+        self.ends = np.load(storage.local_path(paths["ends"]), allow_pickle=False)
+        self.lengths = np.load(storage.local_path(paths["lengths"]), allow_pickle=False)
         self._hashes = _load(paths["hashes"])
 
     def __len__(self) -> int:
@@ -109,12 +109,12 @@ class Dedup(Stage):
             raise InputError(f"--similarity must be above 0 and at most 1, but is {self.similarity}.")
         fingerprints.parse_shingle(self.shingle)
 
-    def outputs_in(self, output: Path) -> list[Path]:
+    def outputs_in(self, output: Location) -> list[Location]:
         """Shards, and the table of duplicates."""
         table = output / TABLE
-        return [*super().outputs_in(output), *([table] if table.exists() else [])]
+        return [*super().outputs_in(output), *([table] if storage.is_file(table) else [])]
 
-    def fingerprint_shard(self, task: Task, report: Report) -> int:
+    def fingerprint_shard(self, task: Task, context: Context) -> int:
         """Task: the shingle hashes and signatures of one shard. Returns the number of documents."""
         kind, size = fingerprints.parse_shingle(self.shingle)
         signatures, sets, lengths = [], [], []
@@ -124,8 +124,8 @@ class Dedup(Stage):
             sets.append(fingerprints.shingle_hashes(found))
             lengths.append(len(document.text))
             if count % REPORT_EVERY == 0:
-                report(REPORT_EVERY)
-        report(len(lengths) % REPORT_EVERY)
+                context.report(count)
+        context.report(len(lengths))
         paths = dict(zip(_Shard.PARTS, task.outputs, strict=True))
         empty = np.zeros((0, fingerprints.PERMUTATIONS), np.uint32)
         _save(paths["signatures"], np.stack(signatures) if signatures else empty)
@@ -134,7 +134,7 @@ class Dedup(Stage):
         _save(paths["lengths"], np.array(lengths, dtype=np.int64))
         return len(lengths)
 
-    def decide(self, task: Task, report: Report) -> int:
+    def decide(self, task: Task, context: Context) -> int:
         """Task: which documents of the whole corpus go, and for which they stand. Returns how many.
 
         Writes one array of shape (dropped, 2), document and survivor, and one of their similarities.
@@ -145,13 +145,13 @@ class Dedup(Stage):
         corpus = _Corpus.of(
             [_Shard(dict(zip(_Shard.PARTS, prints[at : at + step], strict=True))) for at in range(0, len(prints), step)]
         )
-        pairs, similarities = self._duplicates(corpus, inputs, report)
+        pairs, similarities = self._duplicates(corpus, inputs, context)
         _save(task.outputs[0], np.array(pairs, dtype=np.int64).reshape(-1, 2))
         _save(task.outputs[1], np.array(similarities, dtype=np.float64))
         return len(pairs)
 
     def _duplicates(
-        self, corpus: _Corpus, inputs: Sequence[Path], report: Report
+        self, corpus: _Corpus, inputs: Sequence[Location], context: Context
     ) -> tuple[list[tuple[int, int]], list[float]]:
         """Pairs of a document to drop and the one that stands for it, with their similarities."""
         buckets = shared_bands(corpus, *fingerprints.bands_for(self.similarity))
@@ -175,7 +175,7 @@ class Dedup(Stage):
             else:
                 pairs.append((document, survivor))
                 similarities.append(similarity)
-            report(1)
+            context.report(rank + 1)
         return pairs, similarities
 
     def _closest(self, document: int, candidates: Sequence[int], corpus: _Corpus) -> tuple[int | None, float]:
@@ -192,7 +192,7 @@ class Dedup(Stage):
                 best, most = other, similarity
         return best, most
 
-    def drop_shard(self, task: Task, report: Report) -> dict[str, Any]:
+    def drop_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without its duplicates."""
         dropped = set(task.options["dropped"])
 
@@ -203,9 +203,9 @@ class Dedup(Stage):
                 else:
                     yield document
 
-        return write_shard(task, report, read_documents(task.inputs[0]), keep)
+        return write_shard(task, context, read_documents(task.inputs[0]), keep)
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: Run) -> Outcome:
         """Fingerprint, decide, drop."""
         folder, total = job.scratch / "fingerprints", job.expected_documents()
         tasks = [
@@ -216,31 +216,31 @@ class Dedup(Stage):
             )
             for number, path in enumerate(job.inputs)
         ]
-        counts = job.map("fingerprints", "fingerprint_shard", tasks, total=total)
+        counts = job.map("fingerprints", self.fingerprint_shard, tasks, total=total)
         decision = Task(
             "all",
             (*(path for task in tasks for path in task.outputs), *job.inputs),
             (job.scratch / "pairs.npy", job.scratch / "similarities.npy"),
             {"shards": len(tasks)},
         )
-        job.map("pairs", "decide", [decision], unit="suspects")
+        job.map("pairs", self.decide, [decision], unit="suspects")
         pairs, similarities = _load(decision.outputs[0]), _load(decision.outputs[1])
         firsts = np.cumsum([0, *counts])
         dropping = [
             Task(
                 f"part-{number:05}",
                 (path,),
-                shard_outputs(job, number),
+                job.shard_outputs(number),
                 {"dropped": sorted((pairs[_within(pairs, firsts, number), 0] - firsts[number]).tolist())},
             )
             for number, path in enumerate(job.inputs)
         ]
-        results = job.map("shards", "drop_shard", dropping, total=sum(counts))
+        results = job.map("shards", self.drop_shard, dropping, total=sum(counts))
         outcome = shards_outcome(dropping, results)
         table = job.output / TABLE
         _write_table(table, pairs, similarities, firsts, job.inputs)
         outcome.outputs.append(table)
-        outcome.extra["groups"] = len(np.unique(pairs[:, 1]))
+        outcome.facts["groups"] = len(np.unique(pairs[:, 1]))
         return outcome
 
 
@@ -248,7 +248,7 @@ def _within(pairs: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64], shard: 
     return (pairs[:, 0] >= firsts[shard]) & (pairs[:, 0] < firsts[shard + 1])
 
 
-def _urls(wanted: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64], shards: Sequence[Path]) -> dict[int, str]:
+def _urls(wanted: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64], shards: Sequence[Location]) -> dict[int, str]:
     """The URLs of the documents `wanted`, in rising order, of the whole corpus."""
     found = {}
     bounds = np.searchsorted(wanted, firsts)
@@ -262,11 +262,11 @@ def _urls(wanted: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64], shards: 
 
 
 def _write_table(
-    path: Path,
+    path: Location,
     pairs: npt.NDArray[np.int64],
     similarities: npt.NDArray[np.float64],
     firsts: npt.NDArray[np.int64],
-    shards: list[Path],
+    shards: list[Location],
 ) -> None:
     """One row a dropped document, in the order of the input."""
     urls = _urls(np.unique(pairs), firsts, shards)

@@ -16,32 +16,28 @@ import itertools
 import json
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from urllib.parse import urlsplit
 
 from command_kit import available_cores, setting, write_json
-from webtext_prep.documents.compression import read_lines
-from webtext_prep.documents.document import (
-    SHARD_SUFFIX,
-    Document,
-    decode_url_row,
-    read_documents,
-    shard_name,
-    write_documents,
-)
-from webtext_prep.documents.inputs import STATE, is_url_list
+from webtext_prep.documents import storage
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.inputs import is_url_list
+from webtext_prep.documents.shards import read_documents, shard_name, shards_in, write_documents
+from webtext_prep.documents.storage import is_local
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.url_lists import read_urls
 from webtext_prep.documents.urls import registered_name
 from webtext_prep.errors import InputError
-from webtext_prep.running.engines import Report
-from webtext_prep.running.stage import Outcome, Stage, Task, shard_outputs, shards_outcome
+from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome
 from webtext_prep.running.tally import Tally
+from webtext_prep.running.task import Context, Task
 
 if TYPE_CHECKING:
     from webtext_prep.extraction.workers import ParsePool
-    from webtext_prep.running.job import Job
     from webtext_prep.web.crawling import Visit
     from webtext_prep.web.journal import Journal
     from webtext_prep.web.requests import Reply
@@ -56,11 +52,6 @@ DNS_THREADS = 32
 """Names looked up at once: each look-up holds a thread until the system gives up on it."""
 
 
-def read_urls(path: Path) -> Iterator[Document]:
-    """The rows of a URL list: a bare URL, or a JSON object with `url` and metadata, a line; `#` begins a comment."""
-    return (row for line in read_lines(path) if (row := decode_url_row(line)) is not None)
-
-
 def _read_json(path: Path) -> Any:
     """What a JSON file holds, or None if there is none."""
     with contextlib.suppress(OSError, ValueError):
@@ -68,13 +59,12 @@ def _read_json(path: Path) -> Any:
     return None
 
 
-def _replace_if_other(new: Path, old: Path) -> None:
+def _replace_if_other(new: Path, old: Location) -> None:
     """Put `new` in the place of `old`, unless it says the same: later stages then need not run again."""
-    if old.exists() and filecmp.cmp(new, old, shallow=False):
+    if is_local(old) and storage.is_file(old) and filecmp.cmp(new, storage.local_path(old), shallow=False):
         new.unlink()
         return
-    old.parent.mkdir(parents=True, exist_ok=True)
-    new.replace(old)
+    storage.publish(new, old)
 
 
 def _candidates(shard: int, shards: int, earlier_shards: int) -> list[int]:
@@ -86,9 +76,9 @@ def _candidates(shard: int, shards: int, earlier_shards: int) -> list[int]:
     return list(range(shard, earlier_shards, shards))
 
 
-def _finished_rows(documents: Path, outcomes: Path) -> Iterator[tuple[dict[str, Any], Document | None]]:
+def _finished_rows(documents: Location, outcomes: Location) -> Iterator[tuple[dict[str, Any], Document | None]]:
     """The rows of a finished shard with their documents; ends early where the two files do not fit each other."""
-    if not (documents.exists() and outcomes.exists()):
+    if not (storage.is_file(documents) and storage.is_file(outcomes)):
         return
     with contextlib.suppress(InputError):  # damaged: what can't be read is fetched again
         texts = read_documents(documents)
@@ -162,7 +152,7 @@ class Download(Stage):
             raise InputError(f"--user-agent must be printable ASCII text, not {self.user_agent!r}.")
 
     @staticmethod
-    def accepts(path: Path) -> bool:
+    def accepts(path: Location) -> bool:
         """URL shards and plain lists."""
         return is_url_list(path)
 
@@ -172,18 +162,18 @@ class Download(Stage):
             return "these addresses are private; give --allow-private-addresses with --restart if they are meant"
         return "check the list, and the network of this machine"
 
-    def outputs_in(self, output: Path) -> list[Path]:
+    def outputs_in(self, output: Location) -> list[Location]:
         """Shards of documents, of outcomes, and of what was dropped."""
-        return [*super().outputs_in(output), *(output / OUTCOMES).glob(f"part-*{SHARD_SUFFIX}")]
+        return [*super().outputs_in(output), *shards_in(output / OUTCOMES)]
 
     # The whole job
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: Run) -> Outcome:
         """Fetch all shards, each by itself."""
         limits = self._limits(job)
         tasks = []
         for number, (path, limit) in enumerate(zip(job.inputs, limits, strict=False)):
-            shard, *dropped = shard_outputs(job, number)
+            shard, *dropped = job.shard_outputs(number)
             outputs = (shard, job.output / OUTCOMES / shard_name(number), *dropped)
             options = {} if limit is None else {"limit": limit}
             tasks.append(Task(f"part-{number:05}", (path,), outputs, options))
@@ -194,21 +184,21 @@ class Download(Stage):
         total = job.expected_documents()
         if self.max_urls and (total is None or total > self.max_urls):
             total = sum(limit or 0 for limit in limits)
-        results = job.map("shards", "fetch_shard", tasks, unit=self.unit, total=total, again=again)
+        results = job.map("shards", self.fetch_shard, tasks, unit=self.unit, total=total, again=again)
         outcome = shards_outcome(tasks, results)
         may_pass = {task.name: result["may_pass"] for task, result in zip(tasks, results, strict=True)}
-        outcome.extra["page_bytes"] = sum(result["page_bytes"] for result in results)
-        outcome.extra["may_pass_in_another_run"] = sum(may_pass.values())
+        outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)
+        outcome.facts["may_pass_in_another_run"] = sum(may_pass.values())
         write_json(job.state / "may_pass.json", may_pass)
         (job.scratch / "round.json").unlink(missing_ok=True)
         shutil.rmtree(job.scratch / "gone_over", ignore_errors=True)
         return outcome
 
-    def wants_another_run(self, job: Job) -> bool:
+    def wants_another_run(self, job: Run) -> bool:
         """Whether some URLs may pass now, and have not been tried in --rounds runs."""
         return any((_read_json(job.state / "may_pass.json") or {}).values())
 
-    def _limits(self, job: Job) -> list[int | None]:
+    def _limits(self, job: Run) -> list[int | None]:
         """How many rows to take from each input; shorter than the list of inputs if --max-urls leaves some out."""
         if not self.max_urls:
             return [None] * len(job.inputs)
@@ -222,25 +212,23 @@ class Download(Stage):
             left -= rows
         return limits
 
-    def _keep_earlier(self, job: Job) -> None:
+    def _keep_earlier(self, job: Run) -> None:
         """If the inputs are not those of the last run, set aside what it fetched before anything overwrites it.
 
         Files are linked, not copied: shards are only ever replaced as a whole.
         """
-        from webtext_prep.running.job import fingerprint
-
         path = job.state / "layout.json"
         layout = {
             "version": self.version,
             "shards": len(job.inputs),
-            "inputs": [fingerprint(entry) for entry in job.inputs],
+            "inputs": [storage.stamp(entry) for entry in job.inputs],
         }
         earlier = _read_json(path)
         if earlier == layout:
             return
         if earlier is not None and earlier["version"] != self.version:
             for output in self.outputs_in(job.output):
-                output.unlink()
+                storage.remove(output)
             shutil.rmtree(job.scratch, ignore_errors=True)
         elif earlier is not None:
             number = len(list(job.scratch.glob("earlier-*")))
@@ -248,7 +236,7 @@ class Download(Stage):
             unfinished = job.scratch / "unfinished"
             shutil.rmtree(unfinished, ignore_errors=True)
             (unfinished / OUTCOMES).mkdir(parents=True)
-            for entry in job.output.glob(f"part-*{SHARD_SUFFIX}"):
+            for entry in shards_in(job.output):
                 outcomes = job.output / OUTCOMES / entry.name
                 if outcomes.exists():
                     self._link(entry, unfinished / entry.name)
@@ -262,13 +250,14 @@ class Download(Stage):
         write_json(path, layout)
 
     @staticmethod
-    def _link(path: Path, target: Path) -> None:
-        try:
-            os.link(path, target)
-        except OSError:  # a file system without links
-            shutil.copy2(path, target)
+    def _link(path: Location, target: Path) -> None:
+        if is_local(path):
+            with contextlib.suppress(OSError):  # a file system without links
+                os.link(storage.local_path(path), target)
+                return
+        target.write_bytes(storage.read_bytes(path))
 
-    def _due_again(self, job: Job) -> list[str]:
+    def _due_again(self, job: Run) -> list[str]:
         """Finished shards with URLs that may pass now, without those that this round has gone over already."""
         path = job.scratch / "round.json"
         names = _read_json(path)
@@ -279,17 +268,24 @@ class Download(Stage):
 
     # One shard
 
-    def fetch_shard(self, task: Task, report: Report) -> dict[str, Any]:
+    def fetch_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one list of URLs to documents and outcomes."""
+        count = 0
+
+        def report(units: int) -> None:
+            nonlocal count
+            count += units
+            context.report(count)
+
         import asyncio
 
         from webtext_prep.web.journal import Journal
 
-        scratch = task.outputs[0].parent / STATE / "scratch"
+        scratch = context.scratch
         plan = _read_json(scratch / "plan.json")
         path = scratch / "journals" / f"{task.name}.journal"
         with Journal(path) as journal:
-            self._seed(task, plan["shards"], journal)
+            self._seed(task, plan["shards"], journal, scratch)
             asyncio.run(self._fetch(self._unfinished(task, journal, report), journal, report, plan["at_once"], scratch))
             result = self._write(task, journal, scratch / "new")
         (scratch / "gone_over").mkdir(exist_ok=True)
@@ -301,14 +297,13 @@ class Download(Stage):
     def _rows(task: Task) -> Iterator[Document]:
         return itertools.islice(read_urls(task.inputs[0]), task.options.get("limit"))
 
-    def _seed(self, task: Task, shards: int, journal: Journal) -> None:
+    def _seed(self, task: Task, shards: int, journal: Journal, scratch: Path) -> None:
         """Bring into the journal what earlier runs have fetched of this shard's URLs, whatever shard it was in."""
         from webtext_prep.web.journal import Journal, url_digest
 
-        output = task.outputs[0].parent
         number = int(task.name.removeprefix("part-"))
-        earlier = sorted((output / STATE / "scratch").glob("earlier-*"), reverse=True)
-        if not earlier and not task.outputs[0].exists():
+        earlier = sorted(scratch.glob("earlier-*"), reverse=True)
+        if not earlier and not storage.is_file(task.outputs[0]):
             return
         wanted = {url_digest(row.url) for row in self._rows(task)}
 
@@ -331,7 +326,7 @@ class Download(Stage):
                 for values, document in _finished_rows(folder / name, folder / OUTCOMES / name):
                     take(values, document, seeded=True)
 
-    def _unfinished(self, task: Task, journal: Journal, report: Report) -> Iterator[str]:
+    def _unfinished(self, task: Task, journal: Journal, report: Callable[[int], None]) -> Iterator[str]:
         """The URLs that are left to fetch, each once; the others are reported as done."""
         from webtext_prep.web.journal import url_digest
         from webtext_prep.web.requests import may_pass
@@ -350,7 +345,9 @@ class Download(Stage):
                 begun.add(digest)
                 yield row.url
 
-    async def _fetch(self, urls: Iterator[str], journal: Journal, report: Report, at_once: int, scratch: Path) -> None:
+    async def _fetch(
+        self, urls: Iterator[str], journal: Journal, report: Callable[[int], None], at_once: int, scratch: Path
+    ) -> None:
         """Fetch `urls` and write each into the journal when it is finished."""
         first = next(urls, None)
         if first is None:
@@ -440,7 +437,7 @@ class Download(Stage):
         drafts = [folder / kind / task.outputs[0].name for kind in kinds]
         with contextlib.ExitStack() as stack:
             documents, outcomes, *sinks = [stack.enter_context(write_documents(path)) for path in drafts]
-            tally.sink = sinks[0] if sinks else None
+            tally.dropped_writer = sinks[0] if sinks else None
             for asked in tally.counted(self._rows(task)):
                 digest = url_digest(asked.url)
                 row: dict[str, Any] = {"outcome": "duplicate"}

@@ -13,23 +13,24 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 from urllib.parse import quote, unquote
 
 import msgspec
 
 from command_kit import setting
+from webtext_prep.documents import storage
 from webtext_prep.documents.compression import COMPRESSED_SUFFIXES, bare_name, read_chunks, read_lines
-from webtext_prep.documents.document import Document, DocumentWriter, read_documents, write_documents
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.documents.inputs import is_mergeable
+from webtext_prep.documents.shards import read_documents, write_documents
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import bucket_of, shards_for, url_key
 from webtext_prep.errors import InputError
-from webtext_prep.running.engines import Report
-from webtext_prep.running.stage import REPORT_EVERY, Outcome, Stage, Task, shard_outputs, shards_outcome, write_shard
+from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome, write_shard
 from webtext_prep.running.tally import Tally
-
-if TYPE_CHECKING:
-    from webtext_prep.running.job import Job
+from webtext_prep.running.task import Context, Task
 
 BYTES_PER_SHARD = 64 << 20
 """With `--shards 0`: so many bytes of input files make one shard."""
@@ -93,7 +94,7 @@ class Merge(Stage):
             raise InputError(f"--shards must be between 0 and 4096, but is {self.shards}.")
 
     @staticmethod
-    def accepts(path: Path) -> bool:
+    def accepts(path: Location) -> bool:
         """Text and JSON files."""
         return is_mergeable(path)
 
@@ -195,30 +196,30 @@ class Merge(Stage):
                 return value
         return {}
 
-    def split(self, task: Task, report: Report) -> dict[str, Any]:
+    def split(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: some files to a piece for each shard. Returns the tally of what was read."""
         tally, count = Tally(), 0
         with contextlib.ExitStack() as stack:
             shards = task.options["shards"]
             pieces: list[DocumentWriter] = [
-                stack.enter_context(write_documents(path)) for path in task.outputs[:shards]
+                stack.enter_context(write_documents(path, durable=False)) for path in task.outputs[:shards]
             ]
             if len(task.outputs) > shards:
-                tally.sink = stack.enter_context(write_documents(task.outputs[shards]))
+                tally.dropped_writer = stack.enter_context(write_documents(task.outputs[shards]))
             for path, name in task.options["files"].items():
                 for document in self.read(Path(path), name, tally):
                     pieces[bucket_of(url_key(document.url), shards)].write(document)
                     count += 1
                     if count % REPORT_EVERY == 0:
-                        report(REPORT_EVERY)
-        report(count % REPORT_EVERY)
+                        context.report(count)
+        context.report(count)
         tally.kept = count
         return tally.as_dict()
 
-    def merge_shard(self, task: Task, report: Report) -> dict[str, Any]:
+    def merge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the pieces of one shard, in order of the files, to the shard."""
         documents = (document for path in task.inputs for document in read_documents(path))
-        return write_shard(task, report, documents, self.process)
+        return write_shard(task, context, documents, self.process)
 
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
         """Yield the first document of each URL."""
@@ -231,29 +232,33 @@ class Merge(Stage):
             seen.add(key)
             yield document
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: Run) -> Outcome:
         """Read and split the files, then merge shard by shard."""
-        texts = {path for path in job.inputs if bare_name(path).endswith(".txt")}
+        inputs = [storage.local_path(path) for path in job.inputs]
+        texts = {path for path in inputs if bare_name(path).endswith(".txt")}
         metadata = {sidecar for path in texts for sidecar in sidecars(path)}
-        files = [path for path in job.inputs if path not in metadata]
+        files = [path for path in inputs if path not in metadata]
         shards = self.shards or shards_for(sum(path.stat().st_size for path in files), BYTES_PER_SHARD)
         names = _names(files)
         tasks = []
         for number, group in enumerate(_groups(files)):
             folder = job.scratch / f"files-{number:05}"
-            outputs = [folder / f"part-{shard:05}.jsonl.zst" for shard in range(shards)]
-            if job.keep_dropped:
-                outputs.append(job.output / "dropped" / f"part-{shards + number:05}.jsonl.zst")
+            outputs: list[Location] = [folder / f"part-{shard:05}.jsonl.zst" for shard in range(shards)]
+            dropped = job.dropped_path(shards + number)
+            if dropped is not None:
+                outputs.append(dropped)
             beside = [sidecar for path in group if path in texts for sidecar in sidecars(path) if sidecar.is_file()]
             options = {"files": {str(path): names[path] for path in group}, "shards": shards}
             tasks.append(Task(f"files-{number:05}", (*group, *beside), tuple(outputs), options))
-        read = [Tally.from_dict(result) for result in job.map("read", "split", tasks, total=job.expected_documents())]
+        read = [
+            Tally.from_dict(result) for result in job.map("read", self.split, tasks, total=job.expected_documents())
+        ]
         merging = [
-            Task(f"part-{shard:05}", tuple(task.outputs[shard] for task in tasks), shard_outputs(job, shard))
+            Task(f"part-{shard:05}", tuple(task.outputs[shard] for task in tasks), job.shard_outputs(shard))
             for shard in range(shards)
         ]
         kept = sum(tally.kept for tally in read)
-        outcome = shards_outcome(merging, job.map("shards", "merge_shard", merging, total=kept))
+        outcome = shards_outcome(merging, job.map("shards", self.merge_shard, merging, total=kept))
         # What one phase kept the other one read: together they account for every record of the files.
         for tally in read:
             tally.kept = 0

@@ -9,23 +9,28 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
 from command_kit import setting
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, bin_path, idx_path, smallest_dtype
-from webtext_prep.documents.document import read_documents
+from webtext_prep.documents import storage
+from webtext_prep.documents.shards import read_documents
+from webtext_prep.documents.storage import is_local
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
-from webtext_prep.running.engines import Report
-from webtext_prep.running.stage import REPORT_EVERY, Outcome, Stage, Task
+from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage
 from webtext_prep.running.tally import Tally
-
-if TYPE_CHECKING:
-    from webtext_prep.running.job import Job
+from webtext_prep.running.task import Context, Task
 
 SUFFIX = "_text_document"
 """What Megatron-LM's users expect between a prefix and `.bin`."""
+
+
+def token_files(output: Location) -> tuple[Location, Location]:
+    """The `.bin` and the `.idx` of an output prefix."""
+    return output.with_name(f"{output.name}{SUFFIX}.bin"), output.with_name(f"{output.name}{SUFFIX}.idx")
 
 
 @dataclass(frozen=True)
@@ -60,24 +65,25 @@ class Tokenize(Stage):
         """The vocabulary, where it is not GPT-2's own."""
         return [Path(name) for name in (self.vocabulary, self.merges) if name]
 
-    def state_folder(self, output: Path) -> Path:
+    def state_folder(self, output: Location) -> Location:
         """A hidden folder beside the files."""
         return output.with_name(f".{output.name}{SUFFIX}.state")
 
-    def record_path(self, output: Path) -> Path:
+    def record_path(self, output: Location) -> Location:
         """`PREFIX_text_document.json`."""
         return output.with_name(f"{output.name}{SUFFIX}.json")
 
-    def outputs_in(self, output: Path) -> list[Path]:
+    def outputs_in(self, output: Location) -> list[Location]:
         """The pair of token files."""
-        prefix = output.with_name(output.name + SUFFIX)
-        return [path for path in (bin_path(prefix), idx_path(prefix)) if path.exists()]
+        return [path for path in token_files(output) if storage.is_file(path)]
 
-    def encode_shard(self, task: Task, report: Report) -> dict[str, Any]:
+    def encode_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to a pair of token files in its own order."""
         tokenizer, tally = self.tokenizer(), Tally()
         end = [tokenizer.end_of_text] if self.append_eod else []
-        with IndexedTokensWriter(task.outputs[0], smallest_dtype(tokenizer.vocabulary_size)) as writer:
+        with IndexedTokensWriter(
+            storage.local_path(task.outputs[0]), smallest_dtype(tokenizer.vocabulary_size)
+        ) as writer:
             for document in tally.counted(read_documents(task.inputs[0])):
                 ids = tokenizer.encode(document.text)
                 if ids:
@@ -86,25 +92,32 @@ class Tokenize(Stage):
                 else:
                     tally.drop(document, "empty")
                 if tally.read % REPORT_EVERY == 0:
-                    report(REPORT_EVERY)
-        report(tally.read % REPORT_EVERY)
+                    context.report(tally.read)
+        context.report(tally.read)
         return tally.as_dict()
 
-    def assemble(self, task: Task, report: Report) -> int:
+    def assemble(self, task: Task, context: Context) -> int:
         """Task: the pairs of all shards to the final one. Returns the number of tokens."""
-        parts = [IndexedTokens(path) for path in task.inputs[::2]]
+        parts = [IndexedTokens(storage.local_path(path)) for path in task.inputs[::2]]
         counts = [len(part) for part in parts]
         shard = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
         row = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
         order = np.random.default_rng(self.seed).permutation(len(shard)) if self.shuffle else np.arange(len(shard))
-        with IndexedTokensWriter(task.outputs[0], parts[0].dtype) as writer:
+        final = task.outputs[0]
+        # Token files are written by seeking, which only files of this machine allow.
+        draft = storage.local_path(final) if is_local(final) else context.scratch / final.name
+        with IndexedTokensWriter(draft, parts[0].dtype) as writer:
             for number, at in enumerate(order, 1):
                 writer.add(parts[shard[at]].slice(int(row[at])))
                 if number % REPORT_EVERY == 0:
-                    report(REPORT_EVERY)
+                    context.report(number)
+        if draft != final:
+            storage.remove(task.outputs[1])
+            for made, output in zip((bin_path(writer.prefix), idx_path(writer.prefix)), task.outputs, strict=True):
+                storage.publish(made, output)
         return writer.total_tokens
 
-    def run(self, job: Job) -> Outcome:
+    def run(self, job: Run) -> Outcome:
         """Encode, then write in shuffled order."""
         tasks = [
             Task(
@@ -114,22 +127,21 @@ class Tokenize(Stage):
             )
             for number, path in enumerate(job.inputs)
         ]
-        results = job.map("encode", "encode_shard", tasks, total=job.expected_documents())
+        results = job.map("encode", self.encode_shard, tasks, total=job.expected_documents())
         tally = Tally()
         for result in results:
             tally.add(Tally.from_dict(result))
-        prefix = job.output.with_name(job.output.name + SUFFIX)
-        outputs = [bin_path(prefix), idx_path(prefix)]
+        outputs = token_files(job.output)
         if not tally.kept:
             return Outcome(tally, [])
-        whole = Task("all", tuple(path for task in tasks for path in task.outputs), tuple(outputs))
-        (tokens,) = job.map("write", "assemble", [whole], total=tally.kept)
+        whole = Task("all", tuple(path for task in tasks for path in task.outputs), outputs)
+        (tokens,) = job.map("write", self.assemble, [whole], total=tally.kept)
         tokenizer = self.tokenizer()
-        extra = {
+        facts = {
             "tokens": tokens,
-            "bytes": outputs[0].stat().st_size,
+            "bytes": storage.size(outputs[0]),
             "vocabulary_size": tokenizer.vocabulary_size,
             "tokenizer": tokenizer.fingerprint,
-            "data": str(prefix.name),
+            "data": job.output.name + SUFFIX,
         }
-        return Outcome(tally, outputs, extra=extra)
+        return Outcome(tally, list(outputs), facts=facts)

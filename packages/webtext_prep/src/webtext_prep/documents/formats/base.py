@@ -1,0 +1,48 @@
+"""What a file format has to offer: reading documents in order, and writing them in a stream."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from typing import BinaryIO, ClassVar
+
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.stores.base import Location
+
+
+class DocumentWriter(abc.ABC):
+    """Writes documents to an open shard.
+
+    Attributes:
+        written: how many so far.
+    """
+
+    def __init__(self) -> None:
+        self.written = 0
+
+    @abc.abstractmethod
+    def write(self, document: Document) -> None:
+        """Add one document."""
+
+
+class Format(abc.ABC):
+    """One file format. It has no state: files are told apart by the suffix of their name."""
+
+    name: ClassVar[str]
+    """What `--format` calls it; its shards are `part-00000.NAME`."""
+    also_reads: ClassVar[tuple[str, ...]] = ()
+    """Other suffixes, with their dot, of files that it can read."""
+
+    @classmethod
+    def reads(cls, file_name: str) -> bool:
+        """Whether files of that name are read by it."""
+        return file_name.lower().endswith((f".{cls.name}", *cls.also_reads))
+
+    @abc.abstractmethod
+    def read(self, location: Location) -> Iterator[Document]:
+        """The documents of one file, in order. Raises InputError naming the file and the place that holds none."""
+
+    @abc.abstractmethod
+    def write(self, stream: BinaryIO) -> AbstractContextManager[DocumentWriter]:
+        """Write documents to a stream; the bytes follow from the documents alone."""

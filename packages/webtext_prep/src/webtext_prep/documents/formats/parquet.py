@@ -1,0 +1,147 @@
+"""Parquet: columns `url`, `text`, `title`, `domain`, `language`, and `metadata`, a JSON object with the rest.
+
+Rows are written in groups of some 8 MiB, zstandard-compressed, and read a group at a time: memory does not grow with
+the file. Other tools' files are read if they have the columns `url` and `text`; their further columns are metadata.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
+
+import msgspec
+
+from webtext_prep.documents import storage
+from webtext_prep.documents.document import Document, without_surrogates
+from webtext_prep.documents.formats.base import DocumentWriter, Format
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.errors import InputError
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+COLUMNS = ("title", "domain", "language")
+"""Metadata with a column of its own, where it is text."""
+REST = "metadata"
+GROUP_BYTES = 8 << 20
+"""Bytes of text after which a row group is written,"""
+GROUP_ROWS = 10_000
+"""or so many rows."""
+BATCH_ROWS = 256
+_ZSTD_LEVEL = 3
+
+
+def _schema() -> pa.Schema:
+    import pyarrow as pa
+
+    return pa.schema([(name, pa.string()) for name in ("url", "text", *COLUMNS, REST)])
+
+
+class _RowWriter(DocumentWriter):
+    def __init__(self, stream: BinaryIO) -> None:
+        import pyarrow.parquet as pq
+
+        super().__init__()
+        self._schema = _schema()
+        self._file = pq.ParquetWriter(
+            stream,
+            self._schema,
+            compression="zstd",
+            compression_level=_ZSTD_LEVEL,
+            use_dictionary=["domain", "language"],
+            write_statistics=["url", "domain", "language"],
+        )
+        self._rows: list[dict[str, str | None]] = []
+        self._bytes = 0
+
+    def write(self, document: Document) -> None:
+        rest = dict(document.metadata)
+        row: dict[str, str | None] = {"url": document.url, "text": document.text}
+        for name in COLUMNS:
+            row[name] = rest.pop(name) if isinstance(rest.get(name), str) else None
+        row[REST] = _encoded(rest) if rest else None
+        self._rows.append(row)
+        self._bytes += len(document.text)
+        self.written += 1
+        if self._bytes >= GROUP_BYTES or len(self._rows) >= GROUP_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        import pyarrow as pa
+
+        if not self._rows:
+            return
+        try:
+            table = pa.Table.from_pylist(self._rows, self._schema)
+        except UnicodeEncodeError:
+            table = pa.Table.from_pylist(without_surrogates(self._rows), self._schema)
+        self._file.write_table(table)
+        self._rows, self._bytes = [], 0
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            self._file.close()
+
+
+def _encoded(values: dict[str, Any]) -> str:
+    try:
+        return msgspec.json.encode(values).decode()
+    except UnicodeEncodeError:
+        return msgspec.json.encode(without_surrogates(values)).decode()
+
+
+class Parquet(Format):
+    """Apache Parquet, as dataset hubs, data frames and databases read it."""
+
+    name: ClassVar[str] = "parquet"
+
+    def read(self, location: Location) -> Iterator[Document]:
+        """See `Format`."""
+        for number, row in enumerate(read_rows(location), 1):
+            url, text = row.pop("url", None), row.pop("text", None) or ""
+            if not isinstance(url, str) or not url or not isinstance(text, str):
+                raise InputError(
+                    f"{location}, row {number}, is not a document (no url, or text that is not a string): run "
+                    "`webtext merge` first, with --text-key and --url-key if the columns have other names."
+                )
+            yield Document(url, text, _metadata(row))
+
+    @contextlib.contextmanager
+    def write(self, stream: BinaryIO) -> Iterator[DocumentWriter]:
+        """See `Format`."""
+        writer = _RowWriter(stream)
+        try:
+            yield writer
+            writer.flush()
+        finally:
+            writer.close()  # also of a file that is thrown away: Arrow would close it later, when the stream is gone
+
+
+def _metadata(row: dict[str, Any]) -> dict[str, Any]:
+    """The other columns of a row that hold something, those of the JSON column among them."""
+    rest = row.pop(REST, None)
+    found = {name: value for name, value in row.items() if value is not None}
+    if rest is not None:
+        inner = None
+        with contextlib.suppress(msgspec.DecodeError, TypeError):
+            inner = msgspec.json.decode(rest) if isinstance(rest, str) else rest
+        found |= inner if isinstance(inner, dict) else {REST: rest}
+    return found
+
+
+def read_rows(location: Location) -> Iterator[dict[str, Any]]:
+    """The rows of a Parquet file, column name to value. Raises InputError if it can't be read as one."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    with storage.open_for_reading(location) as stream:
+        try:
+            file = pq.ParquetFile(stream, pre_buffer=False)
+            for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
+                yield from batch.to_pylist()
+        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+            if isinstance(error, OSError) and error.errno is not None:
+                raise
+            reason = str(error).split("\n")[0].rstrip(".")
+            raise InputError(f"{location} is not a valid Parquet file ({reason}): write it again.") from error

@@ -1,0 +1,82 @@
+"""The shards in which a stage's documents lie: numbered files of one format, told apart by their suffix.
+
+A shard is `part-00000.jsonl.zst`, or what `--format` says; a row of a URL list is a document without text. The bytes
+of a shard follow from its documents alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Iterator
+
+from command_kit.plugins import find_plugins
+from webtext_prep.documents import formats, storage
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.formats.base import DocumentWriter, Format
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.errors import InputError
+
+DEFAULT_FORMAT = "jsonl.zst"
+_SHARD = re.compile(r"part-\d{5,}\.(.+)")
+
+
+@functools.lru_cache(maxsize=1)
+def known_formats() -> dict[str, Format]:
+    """Every format by its name: those in `formats/`, and those of the entry-point group `webtext.formats`."""
+    return {found.name: found() for found in find_plugins(formats, Format, group="webtext.formats")}
+
+
+def format_of(file_name: str) -> Format | None:
+    """The format in which a file of that name is read, or None if there is none."""
+    return next((known for known in known_formats().values() if known.reads(file_name)), None)
+
+
+def check_format(name: str) -> str:
+    """`name`, if `--format` may have that value. Raises InputError."""
+    if name not in known_formats():
+        raise InputError(f"--format {name} is not known: choose one of {', '.join(sorted(known_formats()))}.")
+    return name
+
+
+def shard_name(number: int, format_name: str = DEFAULT_FORMAT) -> str:
+    """0 -> `part-00000.jsonl.zst`."""
+    return f"part-{number:05}.{format_name}"
+
+
+def is_shard_name(file_name: str) -> bool:
+    """Whether a stage may have written a file of that name."""
+    found = _SHARD.fullmatch(file_name)
+    return found is not None and found[1] in known_formats()
+
+
+def is_document_shard(file: Location) -> bool:
+    """Whether documents can be read from files of that name, as far as the name tells."""
+    return format_of(file.name) is not None
+
+
+def shards_in(folder: Location) -> list[Location]:
+    """The shards that lie in a folder, in order."""
+    return [file for file in storage.files_in(folder) if is_shard_name(file.name)]
+
+
+def read_documents(shard: Location) -> Iterator[Document]:
+    """The documents of one shard, in order. Raises InputError naming the file and the place that holds none."""
+    found = format_of(shard.name)
+    if found is None:
+        raise InputError(f"{shard} is not a document shard: turn it into documents with `webtext merge` first.")
+    yield from found.read(shard)
+
+
+@contextlib.contextmanager
+def write_documents(shard: Location, *, durable: bool = True) -> Iterator[DocumentWriter]:
+    """Open a shard for writing; it appears whole when the block ends well, and not at all when it raises.
+
+    Its suffix decides the format. Without `durable` a power cut may lose it: for shards between two phases.
+    """
+    found = format_of(shard.name)
+    if found is None:
+        raise ValueError(f"{shard.name} has no known format")
+    with storage.create(shard, durable=durable) as stream, found.write(stream) as writer:
+        yield writer

@@ -1,0 +1,110 @@
+"""Whose an output is: one command at a time, one stage, one set of settings; other people's files are left alone."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from command_kit import write_json
+from command_kit.settings import differences
+from webtext_prep.documents import storage
+from webtext_prep.documents.storage import is_local
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.errors import InputError
+from webtext_prep.running.stage import Stage
+
+try:
+    import fcntl
+except ImportError:  # not on this system: two commands on one folder are then the user's own care
+    fcntl = None  # type: ignore[assignment]
+
+CLAIM = "job.json"
+"""In the state folder: whose output it is, written before anything else."""
+LOCK = "lock"
+_TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+
+
+@contextlib.contextmanager
+def locked(state: Path, output: Location) -> Iterator[None]:
+    """Keep a second command off the same output while this one works on it. Raises InputError if one is at work."""
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / LOCK).open("w") as lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in _TAKEN:
+                    raise InputError(
+                        f"another webtext command is at work on {output}: wait for it, or give another --output."
+                    ) from None
+                # Some network file systems have no locks.
+                print(
+                    f"webtext: warning: {state} can't be locked ({error.strerror}): see to it that no second command "
+                    f"works on {output}.",
+                    file=sys.stderr,
+                )
+        yield
+
+
+def refuse_foreign_output(stage: Stage, output: Location, state: Path, inputs: Sequence[Location] = ()) -> None:
+    """Raise InputError where a run of `stage` would write among, or over, files that no such run has made."""
+    is_claimed = (state / CLAIM).is_file()
+    if stage.output_is_prefix:
+        _refuse_foreign_prefix(stage, output, is_claimed)
+        return
+    if storage.is_file(output):
+        raise InputError(f"--output {output} is a file: give a folder.")
+    if is_local(output):
+        home = Path(str(output)).resolve()
+        for path in inputs:
+            folders = Path(str(path)).resolve().parents if is_local(path) else ()
+            if home in folders and state.resolve() not in folders:
+                raise InputError(f"input {path} lies in the output folder itself: give another --output.")
+    if not is_claimed:
+        unexpected = [entry.name for entry, _ in storage.list_folder(output) if entry != state]
+        if unexpected:
+            shown = ", ".join(unexpected[:3]) + (", ..." if len(unexpected) > 3 else "")
+            raise InputError(f"--output {output} holds other files ({shown}): give an empty or new folder.")
+
+
+def _refuse_foreign_prefix(stage: Stage, output: Location, is_claimed: bool) -> None:
+    if storage.is_folder(output) or str(output).endswith(("/", "\\")):
+        raise InputError(
+            f"--output {output} is a folder: give the beginning of a file name, such as {output / 'corpus'}."
+        )
+    unexpected = [] if is_claimed else [path.name for path in stage.outputs_in(output)]
+    if unexpected:
+        raise InputError(
+            f"{' and '.join(unexpected)} in {output.parent} were not made by this command: give another --output, "
+            "or remove them."
+        )
+
+
+def read_claim(state: Path, stage: Stage, output: Location) -> dict[str, Any] | None:
+    """Whose an output is, or None if it is nobody's. Raises InputError if it is another stage's."""
+    claim: dict[str, Any] | None = None
+    with contextlib.suppress(OSError, ValueError):
+        claim = json.loads((state / CLAIM).read_bytes())
+    if claim is not None and claim["stage"] != stage.name:
+        raise InputError(f"{output} is the output of `webtext {claim['stage']}`: give another --output, or remove it.")
+    return claim
+
+
+def refuse_other_settings(claim: dict[str, Any], settings: dict[str, Any], output: Location) -> None:
+    """Raise InputError naming what differs between the settings of an output and those of this run."""
+    if claim["settings"] != settings:
+        changed = "; ".join(differences(claim["settings"], settings))
+        raise InputError(
+            f"{output} was made with other settings ({changed}): give another --output, or --restart to make it again "
+            "from scratch."
+        )
+
+
+def write_claim(state: Path, stage: Stage, settings: dict[str, Any]) -> None:
+    """Note whose the output is."""
+    write_json(state / CLAIM, {"stage": stage.name, "settings": settings})

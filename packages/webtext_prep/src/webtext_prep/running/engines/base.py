@@ -1,0 +1,53 @@
+"""What the job asks of a place to run tasks, and what every engine promises.
+
+An engine is given picklable tasks and gives back their small results as they finish; nothing else passes between
+them. Everything a task makes lies in the files that it names. An engine tries a task again where trying may help: a
+worker that died, or a `RetryableError`, costs its task one of `MAX_ATTEMPTS`; any other exception is raised at once.
+"""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+from webtext_prep.running.task import Context, Task
+
+MAX_ATTEMPTS = 4
+"""How often a task is tried: once, and three times again."""
+
+Call = Callable[[Task, Context], Any]
+"""A task's function, picklable: a bound method of a stage."""
+OnProgress = Callable[[int, int], None]
+"""Is told the position of a task and how many units of it are done in all; a retried task begins at 0 again."""
+
+
+class Engine(abc.ABC):
+    """A place to run tasks.
+
+    Args:
+        workers: how many tasks run at once.
+    """
+
+    name: ClassVar[str]
+    """What `--engine` calls it."""
+
+    def __init__(self, workers: int) -> None:
+        self.workers = workers
+
+    @abc.abstractmethod
+    def run(
+        self, call: Call, tasks: Sequence[Task], *, scratch: Path, on_progress: OnProgress
+    ) -> Iterator[tuple[int, Any]]:
+        """Call `call(task, context)` for each task and yield (position, result) as they finish, in any order.
+
+        Args:
+            call: the function.
+            tasks: what to call it with.
+            scratch: the job's folder for files that only this node needs.
+            on_progress: is told, now and then, how far each task has come.
+
+        Raises a task's exception, after the other running tasks have been stopped; WebtextError naming the task that
+        failed `MAX_ATTEMPTS` times.
+        """

@@ -1,0 +1,274 @@
+"""Tasks in processes of this machine, which end with the command that started them, even when that is killed.
+
+Each worker has a pipe of its own: one that dies, by a bug in a library or for want of memory, costs the task that it
+was at, and nobody else's. A task that has brought down two workers is tried alone, with all of the memory to itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import multiprocessing
+import os
+import pickle
+import signal
+import sys
+import threading
+import time
+import traceback
+from collections import deque
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection
+from multiprocessing.connection import wait as wait_for_any
+from pathlib import Path
+from typing import Any, ClassVar
+
+from webtext_prep.errors import RetryableError, WebtextError
+from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, Engine, OnProgress
+from webtext_prep.running.task import Context, Task
+
+OPEN_FILES = (20_000, 10_240)
+"""How many files a process may want to have open; macOS refuses more than the second on some machines."""
+ALONE_AFTER = 2
+"""So many deaths of a worker after which the task is run with no other beside it."""
+PROGRESS_SECONDS = 0.2
+STOP_SECONDS = 5
+"""How long a worker that is told to stop may take before it is killed."""
+_PR_SET_PDEATHSIG = 1
+
+
+def allow_open_files() -> None:
+    """Raise the limit on open files of this process, and of those that it starts, as far as the system lets it.
+
+    A stage has a few open for each of up to 4,096 shards, a download one for each of up to 10,000 connections; many
+    systems allow 1,024, or 256, unless asked.
+    """
+    with contextlib.suppress(ImportError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for wanted in OPEN_FILES:
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            if soft == resource.RLIM_INFINITY or soft >= most:
+                return
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+                return
+
+
+# In a worker
+
+
+def end_with_parent() -> None:
+    """Have this process end when its parent does, even if it is stuck in a library that lets no other thread run."""
+    parent = multiprocessing.parent_process()
+
+    def watch() -> None:
+        if parent is not None:
+            wait_for_any([parent.sentinel])
+            os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+    if sys.platform == "linux":
+        # The process that forked this one, a server that ends with the command, is the parent that the system knows.
+        with contextlib.suppress(OSError, AttributeError):
+            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+def _work(connection: Connection, call: Call, totals: Any, scratch: Path, slots: int) -> None:
+    """A worker's life: a task at a time from the pipe, its result or its exception back, until the pipe ends."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's matter
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    end_with_parent()
+    with contextlib.suppress(EOFError, BrokenPipeError):
+        while True:
+            position, task = connection.recv()
+
+            def report(units: int, position: int = position) -> None:
+                totals[position] = units
+
+            try:
+                answer: tuple[bool, Any] = True, call(task, Context(scratch, slots, report))
+            except Exception as error:
+                answer = False, _picklable(error)
+            connection.send(answer)
+
+
+def _picklable(error: Exception) -> Exception:
+    """The exception with its traceback as a note; if it can't travel, an error that names it."""
+    error.add_note("in a worker process:\n" + "".join(traceback.format_exception(error)).rstrip())
+    try:
+        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, made a moment ago
+    except Exception:
+        return WebtextError(f"internal error: {type(error).__name__}: {error} (run again with --debug for more).")
+    return error
+
+
+# In the parent
+
+
+class _Worker:
+    """A worker process, and the task that it is at."""
+
+    def __init__(self, context: Any, arguments: tuple[Any, ...]) -> None:
+        self.connection, other_end = multiprocessing.Pipe()
+        self.process = context.Process(target=_work, args=(other_end, *arguments), daemon=True)
+        self.process.start()
+        other_end.close()
+        self.position: int | None = None
+
+    def start(self, position: int, task: Task) -> bool:
+        """Hand over a task; False if the worker is dead."""
+        try:
+            self.connection.send((position, task))
+        except (BrokenPipeError, ConnectionResetError):
+            return False
+        self.position = position
+        return True
+
+    def how_it_ended(self) -> str:
+        self.process.join(STOP_SECONDS)
+        code = self.process.exitcode
+        if code is not None and code < 0:
+            name = signal.Signals(-code).name if -code in set(signal.Signals) else f"signal {-code}"
+            cause = ", most often because memory ran out" if -code == signal.SIGKILL else ""
+            return f"was killed by {name}{cause}"
+        return f"ended with exit code {code}"
+
+
+class LocalEngine(Engine):
+    """Tasks in processes of this machine; with one worker, or one task, in this very process."""
+
+    name: ClassVar[str] = "local"
+
+    def run(
+        self, call: Call, tasks: Sequence[Task], *, scratch: Path, on_progress: OnProgress
+    ) -> Iterator[tuple[int, Any]]:
+        """See `Engine.run`."""
+        if self.workers == 1 or len(tasks) <= 1:
+            yield from self._run_here(call, tasks, scratch, on_progress)
+        else:
+            yield from _Pool(call, tasks, min(self.workers, len(tasks)), scratch, on_progress).run()
+
+    @staticmethod
+    def _run_here(
+        call: Call, tasks: Sequence[Task], scratch: Path, on_progress: OnProgress
+    ) -> Iterator[tuple[int, Any]]:
+        for position, task in enumerate(tasks):
+
+            def report(units: int, position: int = position) -> None:
+                on_progress(position, units)
+
+            for attempt in range(1, MAX_ATTEMPTS + 1):
+                report(0)
+                try:
+                    result = call(task, Context(scratch, 1, report))
+                except RetryableError as error:
+                    if attempt == MAX_ATTEMPTS:
+                        raise _given_up(task, str(error)) from error
+                else:
+                    yield position, result
+                    break
+
+
+class _Pool:
+    """One run of many tasks in several processes."""
+
+    def __init__(self, call: Call, tasks: Sequence[Task], workers: int, scratch: Path, on_progress: OnProgress) -> None:
+        methods = multiprocessing.get_all_start_methods()
+        self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        self._tasks, self._count, self._on_progress = tasks, workers, on_progress
+        self._totals = self._context.RawArray(ctypes.c_uint64, len(tasks))
+        self._arguments = (call, self._totals, scratch, workers)
+        self._workers: list[_Worker] = []
+        self._todo = deque(range(len(tasks)))
+        self._failures: dict[int, int] = {}
+
+    def run(self) -> Iterator[tuple[int, Any]]:
+        """Yield (position, result) as tasks finish."""
+        is_done = False
+        try:
+            while self._todo or self._busy():
+                self._hand_out()
+                busy = self._busy()
+                wait_for_any(
+                    [entry for worker in busy for entry in (worker.connection, worker.process.sentinel)],
+                    timeout=PROGRESS_SECONDS,
+                )
+                for worker in busy:
+                    position = worker.position
+                    assert position is not None
+                    self._on_progress(position, self._totals[position])
+                    if worker.connection.poll() or not worker.process.is_alive():
+                        yield from self._take(worker, position)
+            is_done = True
+        finally:
+            self._stop(at_once=not is_done)
+
+    def _busy(self) -> list[_Worker]:
+        return [worker for worker in self._workers if worker.position is not None]
+
+    def _hand_out(self) -> None:
+        """Give each free worker a task, and start workers while there are fewer than wanted."""
+        while self._todo:
+            busy = self._busy()
+            if busy and (self._is_alone(self._todo[0]) or self._is_alone(busy[0].position)):
+                return
+            worker = next((worker for worker in self._workers if worker.position is None), None)
+            if worker is None:
+                if len(self._workers) >= self._count:
+                    return
+                worker = _Worker(self._context, self._arguments)
+                self._workers.append(worker)
+            position = self._todo.popleft()
+            if not worker.start(position, self._tasks[position]):
+                self._todo.appendleft(position)
+                self._workers.remove(worker)
+
+    def _is_alone(self, position: int | None) -> bool:
+        return position is not None and self._failures.get(position, 0) >= ALONE_AFTER
+
+    def _take(self, worker: _Worker, position: int) -> Iterator[tuple[int, Any]]:
+        """What a worker has to say of its task; or, if it is dead, the task once more."""
+        try:
+            is_good, value = worker.connection.recv()
+        except (EOFError, OSError):
+            self._workers.remove(worker)
+            self._fail(position, f"its worker process {worker.how_it_ended()}", None)
+            return
+        worker.position = None
+        if is_good:
+            self._on_progress(position, self._totals[position])
+            yield position, value
+        elif isinstance(value, RetryableError):
+            self._fail(position, str(value), value)
+        else:
+            raise value
+
+    def _fail(self, position: int, reason: str, error: Exception | None) -> None:
+        self._failures[position] = self._failures.get(position, 0) + 1
+        if self._failures[position] >= MAX_ATTEMPTS:
+            raise _given_up(self._tasks[position], reason) from error
+        self._totals[position] = 0
+        self._on_progress(position, 0)
+        self._todo.append(position)
+
+    def _stop(self, *, at_once: bool) -> None:
+        for worker in self._workers:
+            worker.connection.close()
+            if at_once:
+                worker.process.terminate()
+        deadline = time.monotonic() + STOP_SECONDS
+        for worker in self._workers:
+            worker.process.join(max(0.0, deadline - time.monotonic()))
+            if worker.process.is_alive():
+                worker.process.kill()
+                worker.process.join()
+
+
+def _given_up(task: Task, reason: str) -> WebtextError:
+    source = f" (reading {task.inputs[0]})" if task.inputs else ""
+    return WebtextError(
+        f"the task {task.name}{source} failed {MAX_ATTEMPTS} times: {reason.rstrip('.')}: run the same command again, "
+        "it resumes from the last finished shard; if memory ran out, with fewer --workers."
+    )

@@ -1,0 +1,91 @@
+"""Completion markers: what says that a task, or a whole output, is done, and from what it was made.
+
+A marker holds a key, the digest of everything that the output depends on (settings, the stage's version, the stamps of
+the input files), and the sizes of the files that were made. It holds as long as both are what they were: that is all
+there is to resuming, whether the last run ended well, was interrupted, or was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from command_kit import write_json
+from webtext_prep.documents import storage
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.running.task import Task
+
+
+def digest(value: Any) -> str:
+    """32 hexadecimal digits that stand for a JSON-like value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished task: its result, and how many units of work it was."""
+
+    result: Any
+    units: int
+
+
+class Markers:
+    """The markers of one phase, a small file for each finished task.
+
+    Args:
+        folder: where they lie; it is made if need be.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._folder = folder
+
+    def read(self, task: Task, key: str) -> Done | None:
+        """What the marker of `task` says, or None where there is none, or it no longer holds."""
+        try:
+            marker = json.loads((self._folder / f"{task.name}.json").read_bytes())
+            if marker.get("key") != key or marker.get("sizes") != [storage.size(output) for output in task.outputs]:
+                return None
+        except (OSError, ValueError):
+            return None
+        return Done(marker["result"], marker.get("units", 0))
+
+    def write(self, task: Task, key: str, done: Done) -> None:
+        """Mark `task` as done."""
+        sizes = [storage.size(output) for output in task.outputs]
+        marker = {"key": key, "sizes": sizes, "result": done.result, "units": done.units}
+        write_json(self._folder / f"{task.name}.json", marker)
+
+
+class OutputMarker:
+    """Says of a whole output that it is finished.
+
+    Args:
+        path: the marker's file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def holds(self, key: str, folder: Location) -> bool:
+        """Whether the output was finished under `key`, and its files below `folder` are still what they were."""
+        try:
+            marker = json.loads(self._path.read_bytes())
+            return marker["key"] == key and marker["outputs"] == {
+                name: storage.size(folder / name) for name in marker["outputs"]
+            }
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def write(self, key: str, outputs: Sequence[Location], folder: Location) -> None:
+        """Mark the output as finished. Raises OSError if one of its files is missing."""
+        sizes = {str(path).removeprefix(f"{folder}/"): storage.size(path) for path in outputs}
+        write_json(self._path, {"key": key, "outputs": sizes})
+
+    def remove(self) -> None:
+        """The output is not finished any more."""
+        self._path.unlink(missing_ok=True)

@@ -1,0 +1,75 @@
+"""What a stage ends with: shown as a table, or as one JSON object."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import IO, Any
+
+from command_kit import duration
+from webtext_prep.running.tally import Tally
+
+
+@dataclass
+class Summary:
+    """The end of one run of one stage.
+
+    Attributes:
+        stage: its command.
+        output: where it wrote.
+        tally: what became of all documents.
+        facts: what else it tells (tokens, bytes).
+        seconds: how long this run took.
+        resumed: whether an earlier run had done all of it.
+        unit: what is counted.
+    """
+
+    stage: str
+    output: str
+    tally: Tally
+    facts: dict[str, Any]
+    seconds: float = 0.0
+    resumed: bool = False
+    unit: str = "documents"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object that `--json` prints: stage, in, out, dropped, seconds, and the stage's own facts."""
+        return {
+            **self.facts,
+            "stage": self.stage,
+            **self.tally.as_dict(),
+            "seconds": round(self.seconds, 3),
+            "resumed": self.resumed,
+            "output": self.output,
+        }
+
+    def table(self) -> str:
+        """The closing table: in, out, dropped by reason."""
+        done = "already done" if self.resumed else duration(self.seconds)
+        dropped = sorted(self.tally.dropped.items(), key=lambda item: (-item[1], item[0]))
+        rows = [
+            (f"{self.unit} in", self.tally.read),
+            ("out", self.tally.kept),
+            *((f"  dropped: {reason}", count) for reason, count in dropped),
+        ]
+        width = max(len(name) for name, _ in rows)
+        lines = [f"{self.stage}  {self.output}  ({done})"]
+        for name, count in rows:
+            share = f"{count / self.tally.read:7.1%}" if self.tally.read else ""
+            lines.append(f"  {name:<{width}}  {count:>12,}  {share}")
+        lines += [f"  {name.replace('_', ' ')}: {count:,}" for name, count in sorted(self.tally.notes.items())]
+        lines += [
+            f"  {name.replace('_', ' ')}: {value:,}" if isinstance(value, int) else f"  {name}: {value}"
+            for name, value in self.facts.items()
+            if isinstance(value, int | str)
+        ]
+        lines += [f"  note: {sentence}" for sentence in self.tally.problems]
+        return "\n".join(lines)
+
+
+def show(summary: Summary, *, as_json: bool, stream: IO[str] | None = None) -> None:
+    """Print the closing table to standard error, and with `as_json` one JSON object to standard output."""
+    print(summary.table(), file=stream or sys.stderr)
+    if as_json:
+        print(json.dumps(summary.as_dict(), ensure_ascii=False))
