@@ -1,8 +1,8 @@
 """Plays a whole run, from URLs to a model that writes, as one TOML file describes it.
 
-    uv run pipelines/run.py quickstart
-    uv run pipelines/run.py openwebtext --urls my_urls.txt
-    uv run pipelines/run.py my_pipeline.toml
+    ./uvw run pipelines/run.py quickstart
+    ./uvw run pipelines/run.py openwebtext --urls my_urls.txt
+    ./uvw run pipelines/run.py my_pipeline.toml
 
 Each table of the file is one command, `webtext STAGE` or `gpt2 COMMAND`, with that command's settings; they run in the
 order of the file, each on what the one before it wrote. The same command again goes on where it stopped, and each
@@ -228,7 +228,7 @@ def closing(steps: list[Step], folder: Path, seconds: float) -> str:
     lines += [f"  {'summaries':<10} {folder / 'pipeline.json'}"]
     if any(step.name == "train" for step in steps):
         model = next(step.output for step in steps if step.name == "train")
-        lines += ["", "Let it write more:", f'  uv run gpt2 generate --checkpoint {model} --prompt "The module"']
+        lines += ["", "Let it write more:", f'  ./uvw run gpt2 generate --checkpoint {model} --prompt "The module"']
     return "\n".join(lines)
 
 
