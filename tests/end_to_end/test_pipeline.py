@@ -50,7 +50,7 @@ split = "70,30,0"
 threads = 1
 
 [evaluate]
-part = "valid"
+split = "valid"
 
 [generate]
 prompt = ["The module"]

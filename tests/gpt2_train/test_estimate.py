@@ -188,7 +188,7 @@ def test_it_reads_the_file_of_a_training_run(tmp_path: Path, capsys: pytest.Capt
     config = tmp_path / "run.toml"
     config.write_text(
         '[train]\nmodel = "345M"\ndata = ["x"]\nlr = 1e-4\nglobal_batch_size = 24\ntokens = 1000000\n'
-        'precision = "fp16"\nactivation_checkpointing = "full"\n[evaluate]\npart = "valid"\n'
+        'precision = "fp16"\nactivation_checkpointing = "full"\n[evaluate]\nsplit = "valid"\n'
     )
     found = report(capsys, f"--config {config} --data-parallel 2")
     assert (found["parameters"], found["precision"]) == (354_871_296, "fp16")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 import shutil
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -15,14 +18,20 @@ import torch
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 from tests.gpt2_train.test_generate import broken_checkpoints
 
+from gpt2_train import evaluation
 from gpt2_train.checkpoint import model_tensors
 from gpt2_train.checkpoint.saving import save_checkpoint
-from gpt2_train.cli import main
+from gpt2_train.cli import main, settings_class
 from gpt2_train.config import ModelConfig
 from gpt2_train.data import Corpus, split_ranges
 from gpt2_train.errors import Gpt2Error
-from gpt2_train.scoring import part_pieces, text_bytes, total_loss, unigram_loss, windows
-from indexed_tokens import IndexedTokens, IndexedTokensWriter
+from gpt2_train.evaluation import held_out_loss
+from gpt2_train.evaluation.held_out_loss import split_pieces
+from gpt2_train.inference import InferenceModel
+from gpt2_train.model import GPT2
+from gpt2_train.scoring import Scorer, windows
+from gpt2_train.unigram import text_bytes, unigram_loss
+from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, save_corpus_tokenizer
 
 TEXTS = [f"document {number}: " + "é, a line of text. " * (number % 5) for number in range(20)]
 
@@ -60,6 +69,13 @@ def naive_loss(tokens: list[int], config: ModelConfig = BYTES) -> float:
     return math.fsum(losses) / len(losses)
 
 
+def in_memory(model: GPT2) -> InferenceModel:
+    """A model that was never saved."""
+    return InferenceModel(
+        Path("nowhere"), 0, model.config, byte_tokenizer(), torch.device("cpu"), None, {}, [], lambda: model
+    )
+
+
 def report(capsys: pytest.CaptureFixture[str], *flags: object) -> dict[str, Any]:
     assert main(["evaluate", *map(str, flags), "--device", "cpu", "--threads", "1", "--json"]) == 0
     return json.loads(capsys.readouterr().out)
@@ -83,12 +99,40 @@ def test_every_token_but_the_first_is_a_target_once(size: int, batch: int) -> No
 def test_the_loss_does_not_depend_on_the_batch(data: str) -> None:
     corpus = Corpus(data, [1.0, 0.0, 0.0])
     found = [
-        total_loss(random_model(), windows(part_pieces(corpus, "all", size=size), 16, batch))
+        Scorer(in_memory(random_model()), batch_size=batch).text_loss(split_pieces(corpus, "all", size=size))
         for batch, size in ((1, 1), (2, 100), (64, 1 << 20))
     ]
     for total, tokens in found:
         assert tokens == corpus.tokens.total_tokens - 1
         assert total == pytest.approx(found[0][0], rel=1e-6)
+
+
+@torch.no_grad()
+def test_the_log_probability_of_a_continuation_is_that_of_its_tokens() -> None:
+    """Behind a context, whatever its length: the model sees what fits, and a long continuation is scored in pieces."""
+    model = random_model()
+    scorer = Scorer(in_memory(model))
+    random = np.random.default_rng(3)
+    for sizes in ((1, 1), (5, 4), (1, 16), (14, 3), (40, 16), (3, 17), (50, 50)):
+        context, continuation = (random.integers(0, 256, size).tolist() for size in sizes)
+        found = scorer.logprobs(context, continuation)
+        ids, step = context + continuation, len(continuation) if len(continuation) <= 16 else 8
+        for place, logprob in enumerate(found.logprobs, len(context)):
+            end = min(len(ids), len(context) + ((place - len(context)) // step + 1) * step)
+            seen = ids[max(0, end - 17) : place]
+            expected = model(torch.tensor([seen]))[0, -1].double().log_softmax(0)[ids[place]]
+            assert logprob == pytest.approx(float(expected), rel=1e-4)
+        assert found.total == pytest.approx(float(found.logprobs.sum()))
+    assert scorer.tokens == 1 + 4 + 16 + 3 + 16 + 17 + 50
+
+
+def test_a_greedy_continuation_is_told_from_others() -> None:
+    scorer = Scorer(in_memory(constant_model({97: 0.0})))
+    assert scorer.logprobs([5], [97, 97]).is_greedy
+    assert not scorer.logprobs([5], [97, 98]).is_greedy
+    assert not scorer.logprobs([5], [98] + [97] * 40).is_greedy
+    with pytest.raises(Gpt2Error, match="a context of at least one token"):
+        scorer.logprobs([], [97])
 
 
 def test_a_unigram_model_counts_and_adds_one() -> None:
@@ -111,9 +155,9 @@ def test_bytes_are_those_of_the_text() -> None:
 def test_the_loss_is_that_of_a_naive_computation(
     run_folder: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    found = report(capsys, "--checkpoint", run_folder, "--data", data, "--part", "all")
+    found = report(capsys, "--checkpoint", run_folder, "--data", data, "--split", "all")
     tokens = tokens_of(data)
-    assert (found["part"], found["documents"], found["tokens"]) == ("all", 20, len(tokens) - 1)
+    assert (found["split"], found["documents"], found["tokens"]) == ("all", 20, len(tokens) - 1)
     assert found["loss"] == pytest.approx(naive_loss(tokens), rel=1e-5)
     assert found["perplexity"] == pytest.approx(math.exp(found["loss"]))
     size = len("".join(TEXTS).encode()) - 1  # The first byte has no prediction.
@@ -137,8 +181,10 @@ def test_parts_are_those_that_training_holds_out(
     """Pitfall 17: each document is in one part, by the rule of training."""
     ranges = split_ranges(IndexedTokens(data).document_index, [70, 20, 10])
     assert ranges == [(0, 14), (14, 18), (18, 20)]
-    for part, (begin, end) in zip(("train", "valid", "test"), ranges, strict=True):
-        found = report(capsys, "--checkpoint", run_folder, "--data", data, "--part", part, "--split", "70,20,10")
+    for split, (begin, end) in zip(("train", "valid", "test"), ranges, strict=True):
+        found = report(
+            capsys, "--checkpoint", run_folder, "--data", data, "--split", split, "--split-weights", "70,20,10"
+        )
         tokens = tokens_of(data, begin, end)
         assert (found["documents"], found["tokens"]) == (end - begin, len(tokens) - 1)
         assert found["loss"] == pytest.approx(naive_loss(tokens), rel=1e-5)
@@ -147,34 +193,59 @@ def test_parts_are_those_that_training_holds_out(
 def test_the_baseline_of_a_held_out_part_learned_from_the_training_part(
     run_folder: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    base = ["--checkpoint", run_folder, "--data", data, "--split", "70,20,10"]
+    base = ["--checkpoint", run_folder, "--data", data, "--split-weights", "70,20,10"]
     learned, targets = Counter(tokens_of(data, 0, 14)), tokens_of(data, 14, 18)[1:]
     naive = [-math.log((learned[token] + 1) / (learned.total() + 257)) for token in targets]
-    found = report(capsys, *base, "--part", "valid")
+    found = report(capsys, *base, "--split", "valid")
     assert found["unigram_loss"] == pytest.approx(math.fsum(naive) / len(naive))
-    assert found["unigram"] == "fitted on the train part, add-one smoothing"
+    assert found["unigram"] == "fitted on the train split, add-one smoothing"
     everything = Counter(tokens_of(data)[1:])
     entropy = -math.fsum(n / everything.total() * math.log(n / everything.total()) for n in everything.values())
-    found = report(capsys, *base, "--part", "all")
+    found = report(capsys, *base, "--split", "all")
     assert found["unigram_loss"] == pytest.approx(entropy)
     assert found["unigram"] == "entropy of the scored text itself"
+
+
+def test_the_baseline_reads_a_bounded_part_of_the_training_split(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every token of the training split was read for the baseline, 9 billion of them for 1,000 tokens to score."""
+    random = np.random.default_rng(5)
+    with IndexedTokensWriter(tmp_path / "large") as writer:
+        for _ in range(40):
+            writer.add(random.integers(0, 256, 20_000))
+    monkeypatch.setattr(held_out_loss, "BASELINE_TOKENS", 1 << 17)
+    read: list[int] = []
+    sampled = Corpus.sampled_pieces
+
+    def counted(corpus: Corpus, split: str, most: int) -> Any:
+        for piece in sampled(corpus, split, most):
+            read.append(len(piece))
+            yield piece
+
+    monkeypatch.setattr(Corpus, "sampled_pieces", counted)
+    base = ["--checkpoint", run_folder, "--data", tmp_path / "large", "--split-weights", "95,5"]
+    found = report(capsys, *base, "--split", "valid", "--max-tokens", 100)
+    assert sum(read) == 1 << 17
+    assert found["unigram"] == "fitted on 131,072 evenly spaced tokens of the train split, add-one smoothing"
+    assert found["unigram_loss"] == pytest.approx(math.log(256), abs=0.01)
 
 
 def test_text_shorter_than_a_sequence_is_scored(
     run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     short = write_texts(tmp_path / "short", ["ab", ""])
-    found = report(capsys, "--checkpoint", run_folder, "--data", short, "--part", "all")
+    found = report(capsys, "--checkpoint", run_folder, "--data", short, "--split", "all")
     assert found["tokens"] == 3
     assert found["loss"] == pytest.approx(naive_loss([97, 98, END, END]), rel=1e-5)
 
 
 def test_the_first_tokens_only(run_folder: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
-    found = report(capsys, "--checkpoint", run_folder, "--data", data, "--part", "all", "--max-tokens", 50)
+    found = report(capsys, "--checkpoint", run_folder, "--data", data, "--split", "all", "--max-tokens", 50)
     tokens = tokens_of(data)[:51]
     assert (found["tokens"], found["of_tokens"]) == (50, len(tokens_of(data)))
     assert found["loss"] == pytest.approx(naive_loss(tokens), rel=1e-5)
-    more = report(capsys, "--checkpoint", run_folder, "--data", data, "--part", "all", "--max-tokens", 10**9)
+    more = report(capsys, "--checkpoint", run_folder, "--data", data, "--split", "all", "--max-tokens", 10**9)
     assert more["tokens"] == more["of_tokens"] - 1
 
 
@@ -189,12 +260,12 @@ def save_trained(folder: Path, data: str, split: str) -> Path:
 
 
 def test_the_split_of_the_training_run_is_kept(tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """Without --part and --split: what that run held out of its own data, everything of other data."""
+    """Without --split and --split-weights: what that run held out of its own data, everything of other data."""
     folder = save_trained(tmp_path / "run", data, "60,30,10")
     found = report(capsys, "--checkpoint", folder, "--data", data)
-    assert (found["part"], found["split"], found["documents"]) == ("valid", "60,30,10", 6)
+    assert (found["split"], found["split_weights"], found["documents"]) == ("valid", "60,30,10", 6)
     other = write_texts(tmp_path / "other", TEXTS[:5])
-    assert report(capsys, "--checkpoint", folder, "--data", other)["part"] == "all"
+    assert report(capsys, "--checkpoint", folder, "--data", other)["split"] == "all"
 
 
 def test_text_that_the_model_was_trained_on_is_pointed_out(
@@ -202,14 +273,14 @@ def test_text_that_the_model_was_trained_on_is_pointed_out(
 ) -> None:
     folder = save_trained(tmp_path / "run", data, "60,30,10")
     words = ["evaluate", "--checkpoint", str(folder), "--data", data, "--device", "cpu"]
-    assert main([*words, "--part", "valid"]) == 0
+    assert main([*words, "--split", "valid"]) == 0
     out, err = capsys.readouterr()
     assert "gpt2:" not in err
     assert "unigram loss" in out
     assert "(all but the first)" in out
-    assert main([*words, "--part", "all"]) == 0
-    assert "this is no held-out loss" in capsys.readouterr().err
-    assert main([*words, "--split", "50,50"]) == 0
+    assert main([*words, "--split", "all"]) == 0
+    assert "this is not a held-out loss" in capsys.readouterr().err
+    assert main([*words, "--split-weights", "50,50"]) == 0
     assert "was trained on" in capsys.readouterr().err
 
 
@@ -217,14 +288,19 @@ def test_a_copy_of_the_data_is_the_same_data(tmp_path: Path, data: str, capsys: 
     folder = save_trained(tmp_path / "run", data, "60,30,10")
     for ending in (".bin", ".idx"):
         shutil.copy(data + ending, tmp_path / f"copy{ending}")
-    assert report(capsys, "--checkpoint", folder, "--data", tmp_path / "copy.idx")["part"] == "valid"
+    assert report(capsys, "--checkpoint", folder, "--data", tmp_path / "copy.idx")["split"] == "valid"
 
 
 @pytest.mark.parametrize(
     ("flags", "sentence"),
     [
-        (["--part", "test", "--split", "90,10"], "the test part of {data} holds 0 tokens (20 documents, split 90,10)"),
-        (["--split", "a,b"], "--split 'a,b' should be"),
+        (
+            ["--split", "test", "--split-weights", "90,10"],
+            "the test split of {data} holds 0 tokens (20 documents, --split-weights 90,10)",
+        ),
+        (["--split-weights", "a,b"], "--split-weights 'a,b' should be"),
+        (["--split", "vlaid"], "--split vlaid should be one of all, train, valid, test"),
+        (["--task", "wikitex"], "no task wikitex: known are held-out-loss"),
         (["--batch-size", "0"], "--batch-size is 0"),
         (["--threads", "0"], "--threads is 0"),
         (["--max-tokens", "0"], "--max-tokens is 0"),
@@ -258,6 +334,38 @@ def test_a_vocabulary_that_does_not_match_is_said(
     assert main(["evaluate", "--checkpoint", str(run_folder), "--data", other, "--device", "cpu"]) == 0
 
 
+def test_data_of_another_tokenizer_is_refused(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The tokenizer beside the token files decides, and --tokenizer replaces the checkpoint's."""
+    data = write_texts(tmp_path / "texts")
+    save_corpus_tokenizer(data, byte_tokenizer())
+    words = ["evaluate", "--checkpoint", str(run_folder), "--data", data, "--device", "cpu"]
+    assert main(words) == 0
+    letters = byte_tokenizer()._vocabulary
+    swapped = Tokenizer({**letters, "a": letters["b"], "b": letters["a"]}, [])
+    save_corpus_tokenizer(data, swapped)
+    capsys.readouterr()
+    assert main(words) == 2
+    out, err = capsys.readouterr()
+    assert "was made with another tokenizer than the model's" in err
+    assert (out, err.count("\n")) == ("", 1)
+    swapped.save(tmp_path / "swapped")
+    assert main([*words, "--tokenizer", str(tmp_path / "swapped")]) == 0
+    assert "is not the one that" in capsys.readouterr().err
+
+
+def test_a_checkpoint_without_a_tokenizer_gets_bytes_from_one_that_is_given(
+    tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model = random_model()
+    save_checkpoint(tmp_path / "run" / "checkpoints", model_tensors(model), step=7, samples=0, config=model.config)
+    base = ["--checkpoint", tmp_path / "run", "--data", data]
+    assert report(capsys, *base)["bits_per_byte"] is None
+    byte_tokenizer().save(tmp_path / "bytes")
+    assert report(capsys, *base, "--tokenizer", tmp_path / "bytes")["bits_per_byte"] > 0
+
+
 def test_without_its_weights_nothing_is_measured(
     run_folder: Path, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -274,7 +382,7 @@ def test_a_loss_that_is_not_finite_is_an_error(data: str) -> None:
     with torch.no_grad():
         model.final_norm.bias[0] = torch.nan
     with pytest.raises(Gpt2Error, match="not finite"):
-        total_loss(model, windows(part_pieces(Corpus(data, [1.0, 0.0, 0.0]), "all"), 16, 2))
+        Scorer(in_memory(model)).text_loss(split_pieces(Corpus(data, [1.0, 0.0, 0.0]), "all"))
 
 
 def test_the_padded_vocabulary_of_training_loads(
@@ -282,5 +390,139 @@ def test_the_padded_vocabulary_of_training_loads(
 ) -> None:
     """Pitfall 30: the checkpoint's 384 rows of embedding load as they are; settings may come from a file."""
     config = tmp_path / "pipeline.toml"
-    config.write_text(f'[evaluate]\ncheckpoint = "{run_folder}"\ndata = "{data}"\npart = "valid"\nsplit = "8,1,1"\n')
+    config.write_text(
+        f'[evaluate]\ncheckpoint = "{run_folder}"\ndata = "{data}"\nsplit = "valid"\nsplit_weights = "8,1,1"\n'
+    )
     assert report(capsys, "--config", config)["documents"] == 2
+
+
+# --- old names -------------------------------------------------------------------------------------------------------
+
+
+def test_the_names_of_version_0_1_are_still_accepted(
+    run_folder: Path, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """--part NAME and --split A,B,C are --split NAME and --split-weights A,B,C: as flags and in TOML, with a note."""
+    base = ["evaluate", "--checkpoint", str(run_folder), "--data", data, "--device", "cpu", "--json"]
+    config = tmp_path / "old.toml"
+    config.write_text('[evaluate]\npart = "test"\nsplit = "70,20,10"\n')
+    for flags in (["--part", "test", "--split", "70,20,10"], ["--config", str(config)]):
+        assert main([*base, *flags]) == 0
+        out, err = capsys.readouterr()
+        found = json.loads(out)
+        assert (found["split"], found["split_weights"], found["documents"]) == ("test", "70,20,10", 2)
+        assert "--part is called --split now: give --split test" in err
+        assert "give --split-weights 70,20,10" in err
+    assert main([*base, "--part", "tset"]) == 2
+    assert "--split tset should be one of" in capsys.readouterr().err
+
+
+# --- tasks -----------------------------------------------------------------------------------------------------------
+
+LAST_WORD = '''
+"""How often the last word of a line is the likeliest continuation of the rest."""
+
+from __future__ import annotations
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from command_kit import setting
+from gpt2_train.evaluation import Task
+
+if TYPE_CHECKING:
+    from gpt2_train.scoring import Scorer
+
+
+@dataclasses.dataclass(frozen=True)
+class LastWord(Task):
+    name: ClassVar[str] = "last-word"
+    summary: ClassVar[str] = "last words guessed"
+    lines: str = setting("", "file of lines", metavar="FILE")
+
+    def run(self, scorer: Scorer) -> dict[str, Any]:
+        tokenizer = scorer.source.required_tokenizer
+        rows = [line.rpartition(" ") for line in Path(self.lines).read_text().splitlines()]
+        found = [scorer.logprobs(tokenizer.encode(head), tokenizer.encode(" " + last)) for head, _, last in rows]
+        return {"lines": len(found), "guessed": sum(each.is_greedy for each in found)}
+'''
+
+
+@pytest.fixture
+def last_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A task in a file of its own, in another folder."""
+    (tmp_path / "more").mkdir()
+    (tmp_path / "more" / "last_word.py").write_text(LAST_WORD)
+    monkeypatch.setattr(evaluation, "__path__", [*evaluation.__path__, str(tmp_path / "more")])
+    monkeypatch.delitem(sys.modules, "gpt2_train.evaluation.last_word", raising=False)
+
+
+def test_a_task_is_added_by_one_file(last_word: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its settings are flags, keys of [evaluate] and part of --help; its result is printed with the rest."""
+    save(tmp_path / "run", constant_model({32: 0.0, 97: 0.0}))
+    (tmp_path / "lines.txt").write_text("one  \ntwo a\nthree  \n")
+    base = ["--checkpoint", tmp_path / "run", "--task", "last-word"]
+    found = report(capsys, *base, "--lines", tmp_path / "lines.txt")
+    assert (found["task"], found["lines"], found["guessed"], found["step"]) == ("last-word", 3, 2, 7)
+    config = tmp_path / "x.toml"
+    config.write_text(f'[evaluate]\ntask = "last-word"\nlines = "{tmp_path / "lines.txt"}"\n')
+    assert report(capsys, "--checkpoint", tmp_path / "run", "--config", config)["guessed"] == 2
+    assert main(["evaluate", *map(str, base), "--lines", str(tmp_path / "lines.txt")]) == 0
+    assert "guessed" in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["evaluate", "--help"])
+    assert "--task last-word: last words guessed" in capsys.readouterr().out
+    assert {"lines", "split", "checkpoint"} <= {field.name for field in dataclasses.fields(settings_class("evaluate"))}
+
+
+def test_a_setting_of_another_task_is_refused(
+    last_word: None, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["evaluate", "--checkpoint", str(run_folder), "--task", "last-word", "--max-tokens", "5"]) == 2
+    assert "--max-tokens is a setting of --task held-out-loss" in capsys.readouterr().err
+
+
+def test_two_tasks_of_one_name_are_refused(
+    last_word: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "more" / "again.py").write_text(LAST_WORD)
+    monkeypatch.delitem(sys.modules, "gpt2_train.evaluation.again", raising=False)
+    with pytest.raises(Gpt2Error, match="two evaluation tasks are called last-word"):
+        evaluation.tasks()
+
+
+# --- apart from training ---------------------------------------------------------------------------------------------
+
+TRAINING = ("train", "train_command", "launch", "optim", "parallel", "metrics", "prepare", "data.shared_cache")
+
+
+@pytest.mark.parametrize("command", ["evaluate", "generate"])
+def test_inference_imports_no_training(command: str, run_folder: Path, data: str) -> None:
+    """Generation and evaluation imported the training loop, and evaluation ran its collective operations."""
+    words = [command, "--checkpoint", str(run_folder), "--device", "cpu", "--json"]
+    words += ["--data", data] if command == "evaluate" else ["--prompt", "x", "--tokens", "2"]
+    script = (
+        "import sys\n"
+        "import torch.distributed\n"
+        "def refused(*a, **k): raise AssertionError('a collective operation')\n"
+        "for name in ('init_process_group', 'all_gather_object', 'all_reduce', 'barrier', 'broadcast'):\n"
+        "    setattr(torch.distributed, name, refused)\n"
+        "from gpt2_train.cli import main\n"
+        f"assert main({words!r}) == 0\n"
+        f"print([name for name in {TRAINING!r} if 'gpt2_train.' + name in sys.modules], file=sys.stderr)"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_half_precision_that_a_cpu_lacks_is_pointed_out(
+    run_folder: Path, data: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """--precision bf16 ran 20 times slower than fp32 on a CPU without the instructions for it, and nothing said so."""
+    words = ["evaluate", "--checkpoint", str(run_folder), "--data", data, "--device", "cpu", "--precision", "bf16"]
+    for capabilities, is_said in (({"avx2": True}, True), ({"avx2": True, "amx_bf16": True}, False)):
+        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda found=capabilities: found)
+        assert main(words) == 0
+        assert ("no instructions for bf16" in capsys.readouterr().err) is is_said

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import io
 import json
 import os
 import pty
+import re
 import select
 import shutil
 import signal
@@ -22,12 +24,16 @@ import pytest
 import torch
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 
-from gpt2_train import generate
+from gpt2_train import prompt_loop
 from gpt2_train.cli import main
-from gpt2_train.errors import Gpt2Error
-from gpt2_train.generate import Author, GenerateSettings, Row, TextStream, batches, prompts_of_lines
+from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.generate import GenerateSettings, converse, make_generator
+from gpt2_train.generator import GenerationRequest, TextGenerator, TextStream
+from gpt2_train.inference import open_model
 from gpt2_train.model import GPT2
-from gpt2_train.sampling import POSITIONS_AT_ONCE, Sampling, Window, choose_tokens, continue_tokens
+from gpt2_train.prompts import prompts_of_lines
+from gpt2_train.sampling import POSITIONS_AT_ONCE, Sampling, TokenRequest, Window, choose_tokens, continue_tokens
+from indexed_tokens import Tokenizer
 
 GREEDY = Sampling(temperature=0)
 
@@ -48,12 +54,28 @@ def run_of_letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return save(tmp_path_factory.mktemp("letters"), constant_model({97: 0.0, 98: 0.0, 99: 0.0}, others=-60.0))
 
 
-def write_ids(model: GPT2, prompts: list[list[int]], tokens: int, sampling: Sampling = GREEDY, **more: Any) -> list:
-    """The ids that follow each prompt, with the random numbers of seed 5 for each."""
-    randoms = [np.random.default_rng([5, *prompt]) for prompt in prompts]
-    options = {"vocabulary_size": 257, "end": None} | more
-    steps = continue_tokens(model, prompts, randoms, tokens=tokens, sampling=sampling, **options)
-    found: list[list[int]] = [[] for _ in prompts]
+def token_request(prompt: list[int], tokens: int, sampling: Sampling = GREEDY, **more: Any) -> TokenRequest:
+    """A request with the random numbers of seed 5."""
+    return TokenRequest(prompt, np.random.default_rng([5, *prompt]), tokens, sampling, **more)
+
+
+def write_ids(
+    model: GPT2,
+    prompts: list[list[int]],
+    tokens: int,
+    sampling: Sampling = GREEDY,
+    *,
+    end: int | None = None,
+    ignore_end: bool = False,
+) -> list[list[int]]:
+    """The ids that follow each prompt."""
+    return written(model, [token_request(p, tokens, sampling, ignore_end=ignore_end) for p in prompts], end)
+
+
+def written(model: GPT2, requests: list[TokenRequest], end: int | None = None) -> list[list[int]]:
+    """The ids that follow the prompt of each request."""
+    steps = continue_tokens(model, requests, vocabulary_size=257, end=end)
+    found: list[list[int]] = [[] for _ in requests]
     for step in steps:
         for row, token in enumerate(step):
             if token is not None:
@@ -168,6 +190,39 @@ def test_a_sequence_does_not_depend_on_its_neighbours(model: GPT2, sampling: Sam
     assert all(len(found) == 20 for found in together)
 
 
+def test_each_sequence_of_a_batch_has_its_own_settings(model: GPT2) -> None:
+    """Requests of different length, sampling and treatment of the end become what they become alone."""
+
+    def requests() -> list[TokenRequest]:
+        return [
+            token_request([1, 2], 3),
+            token_request([9], 12, Sampling(0.9, top_k=20)),
+            token_request([4, 4, 4], 7, Sampling(top_p=0.8), ignore_end=True),
+            token_request([8], 12, Sampling()),
+        ]
+
+    together = written(model, requests(), end=END)
+    assert together == [written(model, [request], end=END)[0] for request in requests()]
+    assert [len(ids) for ids in together][:3] == [3, 12, 7]
+
+
+def test_the_end_is_ignored_by_the_sequences_that_ask_for_it() -> None:
+    ending = constant_model({END: 30.0, 97: 20.0})
+    found = written(ending, [token_request([1], 4), token_request([2], 4, ignore_end=True)], end=END)
+    assert found == [[END], [97] * 4]
+
+
+def test_the_vocabulary_is_scored_at_the_last_position_only(model: GPT2) -> None:
+    """Feeding a prompt computed the logits of all of its positions, of which only the last ones were looked at."""
+    scored: list[int] = []
+    hook = model.output.register_forward_hook(lambda module, arguments, logits: scored.append(logits.size(1)))
+    try:
+        write_ids(model, [list(range(12)), list(range(14))], 3)
+    finally:
+        hook.remove()
+    assert set(scored) == {1}
+
+
 def test_padding_is_never_written() -> None:
     """Pitfall 32: ids behind the vocabulary have no text; here they have nearly all of the probability."""
     model = constant_model(dict.fromkeys(range(257, 384), 20.0), others=0.0)
@@ -201,9 +256,10 @@ def test_output_that_is_not_finite_is_an_error(model: GPT2) -> None:
         write_ids(broken, [[1]], 3)
 
 
-def test_only_prompts_of_about_a_length_share_a_batch() -> None:
-    rows = [Row("", 0, [0] * length) for length in (1, 5, 33, 34, 35, 90, 91)]
-    found = [[len(row.ids) for row in batch] for batch in batches(rows, 2)]
+def test_only_prompts_of_about_a_length_share_a_batch(run_folder: Path) -> None:
+    generator = TextGenerator(open_model(run_folder, device="cpu"))
+    requests = [GenerationRequest("a" * length) for length in (1, 5, 33, 34, 35, 90, 91)]
+    found = [[len(request.prompt) for request in batch] for batch in generator.batches(requests, 2)]
     assert found == [[1, 5], [33, 34], [35], [90, 91]]
 
 
@@ -430,9 +486,65 @@ def test_without_its_weights_nothing_is_written(
 
 def test_the_padded_vocabulary_of_training_loads(run_folder: Path) -> None:
     """Pitfall 30: the embedding has 384 rows for 257 ids, in the checkpoint as in the model that writes."""
-    author = Author(GenerateSettings(checkpoint=str(run_folder), device="cpu"))
-    assert author.model.token_embedding.weight.shape == (384, 32)
-    assert author.vocabulary_size == 257
+    source = open_model(run_folder, device="cpu")
+    assert source.model.token_embedding.weight.shape == (384, 32)
+    assert source.vocabulary_size == 257
+
+
+# --- the generator, apart from commands ------------------------------------------------------------------------------
+
+
+def test_a_generator_takes_requests_of_every_kind_at_once(run_folder: Path) -> None:
+    """Length, sampling, seed and number are each request's own, and what is streamed is what is returned."""
+    generator = TextGenerator(open_model(run_folder, device="cpu"))
+    requests = [
+        GenerationRequest("ab", tokens=5, sampling=GREEDY, ignore_end=True),
+        GenerationRequest("ab", tokens=20, seed=1, ignore_end=True),
+        GenerationRequest("ab", tokens=20, seed=1, sample=1, ignore_end=True),
+        GenerationRequest("xyz", tokens=20, seed=2, sampling=Sampling(top_k=9), ignore_end=True),
+    ]
+    streamed = [""] * len(requests)
+    counted: list[int] = []
+
+    def show(number: int, piece: str) -> None:
+        streamed[number] += piece
+
+    found = generator.generate(requests, on_text=show, on_tokens=counted.append)
+    assert [text.text for text in found] == streamed
+    assert [text.tokens for text in found] == [5, 20, 20, 20]
+    assert counted[-1] == 65
+    assert found == [generator.generate([request])[0] for request in requests]
+    assert found[1].text != found[2].text
+
+
+def test_weights_are_read_when_they_are_needed_only(run_folder: Path, tmp_path: Path) -> None:
+    """A prompt that cannot be written is found before the weights are read."""
+    folder = shutil.copytree(run_folder, tmp_path / "run")
+    for file in (folder / "checkpoints" / "step-0000007").glob("__*"):
+        file.write_bytes(b"")
+    generator = TextGenerator(open_model(folder, device="cpu"))
+    assert generator.encode("ab") == [97, 98]
+    with pytest.raises(Gpt2UsageError, match="is damaged"):
+        generator.generate([GenerationRequest("ab")])
+
+
+def test_another_tokenizer_may_be_given(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A checkpoint without a tokenizer could not be given one, nor could its own be replaced."""
+    letters = byte_tokenizer()._vocabulary
+    swapped = Tokenizer({**letters, "a": letters["b"], "b": letters["a"]}, [])
+    swapped.save(tmp_path / "swapped")
+    base = ["--checkpoint", run_folder, "--tokens", 1, "--prompt", "a", "--tokenizer"]
+    assert main(["generate", *map(str, base), str(tmp_path / "swapped"), "--json"]) == 0
+    assert "is not the one that" in capsys.readouterr().err
+    assert TextGenerator(open_model(run_folder, tokenizer=str(tmp_path / "swapped"))).encode("ab") == [98, 97]
+    byte_tokenizer().save_json(tmp_path / "tokenizer.json")
+    textless = shutil.copytree(run_folder, tmp_path / "textless")
+    shutil.rmtree(textless / "checkpoints" / "step-0000007" / "tokenizer")
+    own = report(capsys, "--checkpoint", run_folder, "--prompt", "ab")
+    given = report(capsys, "--checkpoint", textless, "--prompt", "ab", "--tokenizer", tmp_path / "tokenizer.json")
+    assert given["samples"] == own["samples"]
+    assert main(["generate", *map(str, base), str(tmp_path / "nothing")]) == 2
+    assert "nothing" in capsys.readouterr().err
 
 
 # --- the prompt loop -------------------------------------------------------------------------------------------------
@@ -506,12 +618,12 @@ def terminal(run_of_letters: Path) -> Iterator[Any]:
 def test_the_loop_streams_and_stop_on_a_line_of_its_own_ends_it(terminal: Any) -> None:
     """Pitfall 32: "stop" inside a prompt is text; Ctrl-C ends the text that is being written, not the program."""
     loop = terminal("--tokens", "100000000")
-    loop.until("> ")
+    assert "Ctrl-C ends the text being written; Ctrl-D" in loop.until("> ")
     loop.type("please stop here\n")
     loop.until("please stop here\r\nplease stop here")
     loop.until("a")
     loop.type("\x03")
-    loop.until("(ended here")
+    loop.until("(ended here)")
     loop.until("> ")
     loop.type(" stop \n")
     assert loop.ends() == 0
@@ -527,11 +639,62 @@ def test_the_end_of_input_ends_the_loop(terminal: Any) -> None:
     assert loop.ends() == 0
 
 
+@pytest.mark.skipif(importlib.util.find_spec("readline") is None, reason="this Python has no readline")
+def test_earlier_prompts_are_recalled_and_edited(terminal: Any) -> None:
+    """The arrow keys wrote ^[[A and ^[[D into the prompt."""
+    loop = terminal("--tokens", "3")
+    loop.until("> ")
+    loop.type("first\n")
+    loop.until("\r\n\r\n> ")
+    loop.type("\x1b[A\x1b[D!\n")  # Up, left, and a letter before the last.
+    shown = loop.until("\r\n\r\n> ")
+    assert re.search(r"\nfirs!t[abc]{3}\r", shown), shown
+    loop.type("\x04")
+    assert loop.ends() == 0
+
+
+def test_ctrl_c_at_the_prompt_clears_the_line_and_does_not_quit(terminal: Any) -> None:
+    """Ctrl-C ended the program where no text was being written, as it did when it arrived twice."""
+    loop = terminal("--tokens", "3")
+    loop.until("> ")
+    loop.type("never mind\x03")
+    loop.until("Ctrl-D")
+    loop.until("> ")
+    loop.type("yes\n")
+    assert "never" not in loop.until("\r\n\r\n> ")
+    loop.type("\x04")
+    assert loop.ends() == 0
+
+
+def test_one_ctrl_c_may_arrive_as_several_signals() -> None:
+    """The second signal of one Ctrl-C, which a wrapper passes on, ended the program."""
+    interrupts = prompt_loop.Interrupts()
+
+    def work() -> None:
+        signal.raise_signal(signal.SIGINT)
+
+    with interrupts.installed():
+        for _ in range(2):
+            try:
+                interrupts.during(work)
+            except KeyboardInterrupt:
+                signal.raise_signal(signal.SIGINT)
+            else:
+                pytest.fail("the first signal was lost")
+        assert interrupts.during(lambda: 5) == 5
+    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler
+
+
+def test_the_loop_does_without_line_editing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "readline", None)
+    prompt_loop.use_line_editing()
+
+
 def test_the_loop_survives_what_it_cannot_write(
     run_of_letters: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """An interrupted text, an empty prompt, the same prompt twice; then Ctrl-C at the prompt leaves."""
-    answers: list[Any] = ["one", "", "two", "two", KeyboardInterrupt()]
+    """An interrupted text, an empty prompt, the same prompt twice, Ctrl-C at the prompt; then the input ends."""
+    answers: list[Any] = ["one", "", "two", KeyboardInterrupt(), "two", EOFError()]
 
     def answer(_: str) -> str:
         following = answers.pop(0)
@@ -540,19 +703,20 @@ def test_the_loop_survives_what_it_cannot_write(
         return str(following)
 
     monkeypatch.setattr("builtins.input", answer)
-    author = Author(GenerateSettings(checkpoint=str(run_of_letters), tokens=30, device="cpu"))
-    write, calls = author.write, []
+    settings = GenerateSettings(checkpoint=str(run_of_letters), tokens=30, device="cpu")
+    generator = make_generator(settings)
+    generate, calls = generator.generate, []
 
     def interrupted_once(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
         if len(calls) == 1:
             raise KeyboardInterrupt
-        return write(*arguments, **options)
+        return generate(*arguments, **options)
 
-    monkeypatch.setattr(author, "write", interrupted_once)
-    generate.prompt_loop(author)
+    monkeypatch.setattr(generator, "generate", interrupted_once)
+    converse(generator, settings)
     lines = capsys.readouterr().out.splitlines()
-    assert (lines[0], lines[1]) == ("one", "(ended here; Ctrl-C at the prompt leaves)")
+    assert (lines[0], lines[1]) == ("one", "(ended here)")
     texts = [line for line in lines[2:] if line]
     assert [len(text) for text in texts] == [30, 33, 33]
     assert texts[1][:3] == texts[2][:3] == "two"

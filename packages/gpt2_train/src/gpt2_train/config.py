@@ -111,10 +111,10 @@ _DATA, _MODEL, _LENGTH, _OPTIMIZER = "data", "model", "length of the run", "opti
 _SPEED, _RUN = "speed, memory and layout (may change when a run resumes)", "run"
 
 
-def parse_split(split: str) -> tuple[float, float, float]:
+def parse_split(split: str, flag: str = "--split") -> tuple[float, float, float]:
     """The shares of training, validation and test in a text such as `949,50,1`.
 
-    Raises Gpt2UsageError where it is malformed.
+    Raises Gpt2UsageError, which calls it `flag`, where it is malformed.
     """
     try:
         weights = [float(part) for part in split.split(",")]
@@ -123,7 +123,7 @@ def parse_split(split: str) -> tuple[float, float, float]:
     good = 1 <= len(weights) <= 3 and all(math.isfinite(w) and w >= 0 for w in weights)
     if not good or weights[0] <= 0:
         raise Gpt2UsageError(
-            f"--split {split!r} should be up to three shares, for training, validation and test, "
+            f"{flag} {split!r} should be up to three shares, for training, validation and test, "
             "such as 949,50,1, the first of them above 0."
         )
     padded = [*weights, 0.0, 0.0]

@@ -29,7 +29,8 @@ class KeyValueCache:
         config: the model's shape.
         batch: sequences.
         length: the most positions that will be fed, prompt included; at most `config.sequence_length`.
-        heads: heads held here; fewer than the model's under tensor parallelism.
+        device: where to keep them.
+        dtype: their type.
 
     Memory is 2 · layers · batch · heads · length · head_dim elements. Raises Gpt2UsageError if `length` is more than
     the model's positions.
@@ -41,7 +42,6 @@ class KeyValueCache:
         batch: int,
         length: int | None = None,
         *,
-        heads: int | None = None,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
@@ -50,7 +50,7 @@ class KeyValueCache:
             raise Gpt2UsageError(
                 f"{length} positions asked of a model that has {config.sequence_length}: shorten prompt or output."
             )
-        shape = (config.layers, batch, heads or config.heads, length, config.head_dim)
+        shape = (config.layers, batch, config.heads, length, config.head_dim)
         self.keys = torch.zeros(shape, device=device, dtype=dtype)
         self.values = torch.zeros(shape, device=device, dtype=dtype)
         self.capacity = length
@@ -189,9 +189,10 @@ class GPT2(nn.Module):
                 module.bias.zero_()
         return self
 
-    def forward(self, tokens: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+    def forward(self, tokens: Tensor, cache: KeyValueCache | None = None, *, last_only: bool = False) -> Tensor:
         """Logits (B, T, padded vocabulary) for `tokens` (B, T), int64.
 
+        With `last_only` they are those of the last position, (B, 1, padded vocabulary): all that a next token needs.
         With a `cache`, `tokens` follow those fed before: give the prompt, then one token at a time. Padding ids get
         logits like any other: the loss never has them as targets, and generation must leave them out.
         Raises Gpt2UsageError if the positions run past the sequence length (or the cache's capacity).
@@ -207,4 +208,4 @@ class GPT2(nn.Module):
             x = block(x, cache)
         if cache is not None:
             cache.length = end
-        return self.output(self.final_norm(x))
+        return self.output(self.final_norm(x[:, -1:] if last_only else x))

@@ -1,124 +1,30 @@
-"""How well a model predicts a text: the loss of each of its tokens once, and what a model without context would reach.
+"""How well a model predicts: the loss of every token of a text once, and log-probabilities of continuations.
 
-The documents of a part are laid end to end and read in windows of the model's sequence length. Windows follow each
-other without gap and share one token, the last target of one being the first input of the next: every token of the
-part but the very first, which has nothing before it, is scored exactly once, with up to a whole window as its past
-(on average half of one). Sums are in float64, so that the number of tokens does not matter to their accuracy. The
-rows that pad the embedding are part of the softmax, as in training. Costs one forward pass over
-the part, and one pass over its tokens beforehand that counts them.
+Every evaluation task measures through a `Scorer`. For a text, tokens laid end to end are read in windows of the
+model's sequence length (`windows`): they follow each other without gap and share one token, so that every token but
+the very first is scored exactly once, with up to a whole window as its past (on average half of one). Sums are in
+float64, so that the number of tokens does not matter to their accuracy. The rows that pad the embedding are part of
+the softmax, as in training. Costs one forward pass over the text.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Iterable, Iterator
+import dataclasses
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
-from gpt2_train.data import Corpus
-from gpt2_train.device import autocast
+from gpt2_train.device import autocast, default_precision
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.inference import InferenceModel
 from gpt2_train.loss import token_losses
-from gpt2_train.model import GPT2
-from indexed_tokens import Tokenizer
 
-PIECE_TOKENS = 1 << 20
-"""Tokens read at a time, about: documents are gathered until there are so many."""
-
-Counts = npt.NDArray[np.int64]
-"""How often each token id occurs, (vocabulary,)."""
-
-
-def part_range(corpus: Corpus, part: str) -> tuple[int, int]:
-    """The sequences [begin, end) of a part: `train`, `valid`, `test`, or `all`."""
-    return corpus.ranges[part] if part != "all" else (0, len(corpus.tokens))
-
-
-def count_documents(corpus: Corpus, part: str) -> int:
-    """The documents of a part that hold tokens."""
-    begin, end = part_range(corpus, part)
-    index = corpus.tokens.document_index
-    starts = index[:-1][np.diff(index) > 0]
-    return int(((starts >= begin) & (starts < end)).sum())
-
-
-def part_pieces(
-    corpus: Corpus, part: str, *, most: int | None = None, size: int = PIECE_TOKENS
-) -> Iterator[npt.NDArray[np.int64]]:
-    """The tokens of a part in the order of the file, its first `most` only.
-
-    Pieces are of at least `size` tokens but for the last, longer by at most one document.
-    """
-    begin, end = part_range(corpus, part)
-    left = math.inf if most is None else most
-    gathered: list[npt.NDArray[np.int64]] = []
-    waiting = 0
-    for sequence in range(begin, end):
-        if left <= 0:
-            break
-        tokens = corpus.tokens[sequence]
-        gathered.append(tokens[: int(min(left, len(tokens)))].astype(np.int64))
-        left -= len(tokens)
-        waiting += len(gathered[-1])
-        if waiting >= size:
-            yield np.concatenate(gathered)
-            gathered, waiting = [], 0
-    if gathered:
-        yield np.concatenate(gathered)
-
-
-def count_tokens(pieces: Iterable[npt.NDArray[np.int64]], vocabulary_size: int, where: str) -> tuple[Counts, int]:
-    """How often each id occurs in `pieces`, and the first id (-1 if there is none).
-
-    Raises Gpt2UsageError, naming `where`, for an id that the vocabulary does not have.
-    """
-    counts, first = np.zeros(vocabulary_size, np.int64), -1
-    for piece in pieces:
-        if not len(piece):
-            continue
-        low, high = int(piece.min()), int(piece.max())
-        if low < 0 or high >= vocabulary_size:
-            raise Gpt2UsageError(
-                f"{where} holds the token id {high if high >= vocabulary_size else low}, but the model's vocabulary "
-                f"has {vocabulary_size:,} ids: give data made with the tokenizer that the model was trained with."
-            )
-        counts += np.bincount(piece, minlength=vocabulary_size)
-        first = int(piece[0]) if first < 0 else first
-    return counts, first
-
-
-def unigram_loss(targets: Counts, fitted: Counts | None = None) -> float:
-    """The mean loss, in nats, of a model that knows only how frequent each token is.
-
-    Args:
-        targets: how often each token is to be predicted.
-        fitted: how often each occurred where the model learned; with add-one smoothing, so that a token never seen
-            has a probability, too. None for the best that such a model could do on the targets: their entropy.
-    """
-    seen = targets > 0
-    if fitted is None:
-        probabilities = targets[seen] / targets.sum()
-    else:
-        probabilities = (fitted[seen] + 1) / (fitted.sum() + len(fitted))
-    return float(-(targets[seen] * np.log(probabilities)).sum() / targets.sum())
-
-
-def text_bytes(targets: Counts, tokenizer: Tokenizer, end: int | None) -> int | None:
-    """UTF-8 bytes of the text that the targets are, without the ends of documents (`end`), which are no text.
-
-    None if the tokenizer does not know one of the ids.
-    """
-    total = 0
-    for number in np.flatnonzero(targets).tolist():
-        if number == end:
-            continue
-        try:
-            total += int(targets[number]) * len(tokenizer.decode_bytes([number]))
-        except ValueError:
-            return None
-    return total
+TOKENS_AT_ONCE = {"cpu": 1024}
+"""Tokens scored at once, 8,192 on other devices: the logits of 1,024 take 200 MB for GPT-2's vocabulary."""
 
 
 def windows(pieces: Iterable[npt.NDArray[np.int64]], length: int, batch: int) -> Iterator[npt.NDArray[np.int64]]:
@@ -141,33 +47,107 @@ def windows(pieces: Iterable[npt.NDArray[np.int64]], length: int, batch: int) ->
         yield rest[None, whole * length :]
 
 
-@torch.inference_mode()
-def total_loss(
-    model: GPT2,
-    batches: Iterable[npt.NDArray[np.int64]],
-    *,
-    precision: str = "fp32",
-    count: Callable[[int], object] | None = None,
-) -> tuple[float, int]:
-    """(summed loss in nats, tokens scored) of `model`, in evaluation mode, over `batches` of windows.
+@dataclasses.dataclass(frozen=True)
+class Continuation:
+    """How likely a continuation is.
 
-    `count` is told how many tokens each batch scored. Raises Gpt2Error if the loss is not finite.
+    Attributes:
+        logprobs: float64 (tokens,): natural logarithm of the probability of each of its tokens.
+        is_greedy: whether each of its tokens is the most likely one at its place.
     """
-    device = model.token_embedding.weight.device
-    total, tokens = 0.0, 0
-    for batch in batches:
-        rows = torch.from_numpy(batch).to(device)
-        with autocast(device, precision):
-            logits = model(rows[:, :-1])
-        losses = token_losses(logits, rows[:, 1:])
-        total += float(losses.cpu().double().sum())
-        tokens += losses.numel()
-        del logits
-        if not math.isfinite(total):
+
+    logprobs: npt.NDArray[np.float64]
+    is_greedy: bool
+
+    @property
+    def total(self) -> float:
+        """Log-probability of the whole continuation."""
+        return float(self.logprobs.sum())
+
+
+class Scorer:
+    """Measures a model; the weights are read when the first text is scored.
+
+    Args:
+        source: the model.
+        batch_size: windows scored at once; without it as many as make 8,192 tokens, or 1,024 on CPU.
+        precision: `fp32`, `bf16` or `fp16` by autocast; without it what suits the device.
+
+    Attributes:
+        tokens: predictions made so far.
+        seconds: time spent on them, reading the weights not included.
+    """
+
+    def __init__(self, source: InferenceModel, *, batch_size: int | None = None, precision: str | None = None) -> None:
+        self.source = source
+        self.length = source.config.sequence_length
+        at_once = TOKENS_AT_ONCE.get(source.device.type, 8192)
+        self.batch_size = batch_size or max(1, at_once // self.length)
+        self.precision = precision or default_precision(source.device)
+        self.tokens, self.seconds = 0, 0.0
+
+    def text_loss(
+        self, pieces: Iterable[npt.NDArray[np.int64]], count: Callable[[int], object] | None = None
+    ) -> tuple[float, int]:
+        """(summed loss in nats, tokens scored) of `pieces` of token ids, int64 (n,), laid end to end as one text.
+
+        `count` is told how many tokens each batch scored. Raises Gpt2Error if the loss is not finite.
+        """
+        total, tokens = 0.0, 0
+        for batch in windows(pieces, self.length, self.batch_size):
+            losses = self._losses(torch.from_numpy(batch))
+            total += float(losses.sum())
+            tokens += losses.numel()
+            if count is not None:
+                count(losses.numel())
+        return total, tokens
+
+    def logprobs(self, context: Sequence[int], continuation: Sequence[int]) -> Continuation:
+        """How likely the token ids `continuation` are behind the token ids `context`.
+
+        What does not fit into the model's sequence is left out at the beginning of the context; a continuation that
+        does not fit by itself is scored piece by piece, each behind the half sequence before it.
+        Raises Gpt2UsageError for an empty context (give `<|endoftext|>` for the beginning of a document), and
+        Gpt2Error if the loss is not finite.
+        """
+        if not context:
+            raise Gpt2UsageError("a continuation needs a context of at least one token: give <|endoftext|> for none.")
+        ids, begin = [*context, *continuation], len(context)
+        fits = len(continuation) <= self.length
+        step = len(continuation) if fits else max(1, self.length // 2)
+        losses, is_greedy = [np.zeros(0)], True
+        for at in range(begin, len(ids), max(1, step)):
+            end = min(at + step, len(ids))
+            row = torch.tensor([ids[max(0, end - 1 - self.length) : end]])
+            found, greedy = self._losses_and_greedy(row, end - at)
+            losses.append(found.numpy())
+            is_greedy = is_greedy and greedy
+        return Continuation(-np.concatenate(losses), is_greedy)
+
+    def _losses(self, rows: Tensor) -> Tensor:
+        """Losses (B, T), float64 on CPU, of `rows` (B, T + 1)."""
+        return self._scored(rows, rows.size(1) - 1)[0]
+
+    def _losses_and_greedy(self, row: Tensor, last: int) -> tuple[Tensor, bool]:
+        losses, logits = self._scored(row, last)
+        with torch.inference_mode():
+            return losses[0], bool((logits.argmax(dim=-1)[0].cpu() == row[0, -last:]).all())
+
+    @torch.inference_mode()
+    def _scored(self, rows: Tensor, last: int) -> tuple[Tensor, Tensor]:
+        """Losses (B, last), float64 on CPU, and logits (B, last, V) of the last `last` tokens of `rows` (B, T + 1)."""
+        model = self.source.model
+        started = time.monotonic()
+        device = self.source.device
+        on_device = rows.to(device)
+        with autocast(device, self.precision):
+            logits = model(on_device[:, :-1])[:, -last:]
+        losses = token_losses(logits, on_device[:, -last:]).cpu().double()
+        if not bool(torch.isfinite(losses).all()):
             raise Gpt2Error(
                 "the model's loss is not finite: its training diverged, or --precision fp16 is too narrow for it; "
                 "give an earlier checkpoint, or --precision fp32."
             )
-        if count is not None:
-            count(losses.numel())
-    return total, tokens
+        self.tokens += losses.numel()
+        self.seconds += time.monotonic() - started
+        return losses, logits

@@ -1,0 +1,267 @@
+"""The task `held-out-loss`: loss, perplexity and bits per byte on token files, beside a baseline.
+
+A loss says little by itself, so a unigram model, which knows only how frequent each token is, is scored on the same
+tokens: a model that is not clearly better has not learned from context. Losses of different tokenizers do not
+compare; bits per byte do. Which documents are held out follows from the split of the training run, which the
+checkpoint records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from command_kit import Progress, setting
+from gpt2_train.config import DataSettings, parse_split
+from gpt2_train.data.splits import SPLITS, Corpus
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.evaluation import Task
+from gpt2_train.unigram import count_tokens, text_bytes, unigram_loss
+from indexed_tokens import corpus_tokenizer, prefix_of
+
+if TYPE_CHECKING:
+    from gpt2_train.inference import InferenceModel
+    from gpt2_train.scoring import Scorer
+
+HELD_OUT = ("valid", "test")
+NAMES = ("all", *SPLITS)
+
+PIECE_TOKENS = 1 << 20
+"""Tokens read at a time, about: documents are gathered until there are so many."""
+
+BASELINE_TOKENS = 1 << 25
+"""Tokens of the training split, evenly spaced, that the baseline learns from at most: their frequencies are those of
+the whole split to well within a thousandth of a nat, and a corpus of 9 billion is read in a second instead of 90."""
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOutLoss(Task):
+    """The loss of each token of a split of token files, once. Raises Gpt2UsageError where a setting is out of range."""
+
+    name: ClassVar[str] = "held-out-loss"
+    summary: ClassVar[str] = "loss, perplexity and bits per byte on token files"
+
+    data: str = setting("", "token files to predict, as the prefix of .bin/.idx", metavar="PREFIX")
+    split: str | None = setting(
+        None,
+        "which part of the data: train, valid, test or all; valid for data that the model was trained on, else all",
+        metavar="NAME",
+    )
+    split_weights: str | None = setting(
+        None,
+        "shares of the documents for training, validation and test; those of the training run without it",
+        metavar="A,B,C",
+    )
+    max_tokens: int | None = setting(None, "score only this many tokens, from the beginning of the split")
+    part: str | None = None
+    """What `split` was called in version 0.1; still accepted."""
+
+    def __post_init__(self) -> None:
+        task = self.with_current_names()[0]
+        if task.max_tokens is not None and task.max_tokens < 1:
+            raise Gpt2UsageError(f"--max-tokens is {task.max_tokens}: it should be at least 1.")
+        if task.split is not None and task.split not in NAMES:
+            raise Gpt2UsageError(f"--split {task.split} should be one of {', '.join(NAMES)}.")
+        if task.split_weights is not None:
+            parse_split(task.split_weights, "--split-weights")
+
+    def with_current_names(self) -> tuple[HeldOutLoss, list[str]]:
+        """The task with `part`, and shares given as `split`, under their names of today; and notes on what changed."""
+        if self.part is None and not is_weights(self.split):
+            return self, []
+        split, weights, notes = self.split, self.split_weights, []
+        if is_weights(split):
+            notes.append(f"shares of the documents are --split-weights now: give --split-weights {split}.")
+            split, weights = None, split
+        if self.part is not None:
+            notes.append(f"--part is called --split now: give --split {self.part}.")
+            split = self.part
+        return dataclasses.replace(self, split=split, split_weights=weights, part=None), notes
+
+    def run(self, scorer: Scorer) -> dict[str, Any]:
+        """Score the split.
+
+        Raises Gpt2UsageError if the data are missing, damaged, empty or made with another tokenizer.
+        """
+        task, notes = self.with_current_names()
+        for note in notes:
+            print(f"gpt2: {note}", file=sys.stderr)
+        return task._run(scorer)
+
+    def _run(self, scorer: Scorer) -> dict[str, Any]:
+        source = scorer.source
+        if not self.data:
+            raise Gpt2UsageError("no --data: give the prefix of .bin/.idx files, as `webtext tokenize` writes them.")
+        weights = self.split_weights or str(source.settings.get("split", DataSettings().split))
+        corpus = Corpus(self.data, parse_split(weights, "--split-weights"))
+        check_tokenizer(source, self.data)
+        split = self._choose_split(source, corpus)
+        size = token_count(corpus, split)
+        if size < 2:
+            raise Gpt2UsageError(
+                f"the {split} split of {self.data} holds {size} tokens ({corpus.tokens.documents:,} documents, "
+                f"--split-weights {weights}), and the first can't be predicted: give it more with --split-weights, "
+                "or take --split all."
+            )
+        tokens = min(size - 1, self.max_tokens or size)
+
+        # What needs no model comes first: data that do not fit it are found before it is loaded.
+        known = source.config.vocabulary_size
+        targets, first = count_tokens(split_pieces(corpus, split, most=tokens + 1), known, self.data)
+        targets[first] -= 1
+        baseline = baseline_of(corpus, split, targets, known)
+
+        with Progress("evaluate", "tokens", tokens) as progress:
+            total, scored = scorer.text_loss(split_pieces(corpus, split, most=tokens + 1), progress.advance)
+        loss = total / scored
+        tokenizer = source.tokenizer
+        size_in_bytes = text_bytes(targets, tokenizer, source.end_of_text) if tokenizer is not None else None
+        return {
+            "data": self.data,
+            "split": split,
+            "split_weights": weights if split != "all" else None,
+            "documents": count_documents(corpus, split),
+            "tokens": tokens,
+            "of_tokens": size,
+            "loss": loss,
+            "perplexity": perplexity(loss),
+            "bytes": size_in_bytes,
+            "bits_per_byte": loss * tokens / math.log(2) / size_in_bytes if size_in_bytes else None,
+            **baseline,
+        }
+
+    def _choose_split(self, source: InferenceModel, corpus: Corpus) -> str:
+        """The split asked for; without one, `valid` of the model's own training data and all of any other.
+
+        Says on standard error what makes a result less than it seems: text that the model was trained on.
+        """
+        digest = corpus.identity()["digest"]
+        is_training_data = any(entry.get("digest") == digest for entry in source.data)
+        split = self.split or ("valid" if is_training_data else "all")
+        trained_weights = source.settings.get("split")
+        if is_training_data and split in ("train", "all"):
+            print(f"gpt2: the model was trained on {self.data}: this is not a held-out loss.", file=sys.stderr)
+        elif is_training_data and self.split_weights is not None and self.split_weights != trained_weights:
+            print(
+                f"gpt2: the model was trained on {self.data} with the shares {trained_weights}: with "
+                f"{self.split_weights} the {split} split may hold documents that it has seen.",
+                file=sys.stderr,
+            )
+        return split
+
+    def describe(self, result: dict[str, Any]) -> list[str]:
+        """Loss, perplexity, bits per byte and baseline."""
+
+        def shown(value: float | None, digits: int) -> str:
+            return "n/a" if value is None else f"{value:,.{digits}f}"
+
+        weights = f" of {result['split_weights']}" if result["split_weights"] else ""
+        all_but_first = result["tokens"] == result["of_tokens"] - 1
+        share = "all but the first" if all_but_first else f"the first of {result['of_tokens']:,}"
+        return [
+            f"on {result['data']}, split {result['split']}{weights}: {result['documents']:,} documents, "
+            f"{result['tokens']:,} tokens scored ({share})",
+            f"  loss           {result['loss']:.4f} nats per token",
+            f"  perplexity     {shown(result['perplexity'], 2)}",
+            f"  bits per byte  {shown(result['bits_per_byte'], 4)}",
+            f"  unigram loss   {result['unigram_loss']:.4f} nats per token, perplexity "
+            f"{shown(result['unigram_perplexity'], 2)} ({result['unigram']})",
+        ]
+
+
+def is_weights(split: str | None) -> bool:
+    """Whether a value of --split is shares such as 949,50,1, as version 0.1 had them there, and not a name."""
+    return split is not None and split not in NAMES and any(letter.isdigit() or letter == "," for letter in split)
+
+
+def check_tokenizer(source: InferenceModel, data: str) -> None:
+    """Raise Gpt2UsageError if token files were made with another tokenizer than the model's.
+
+    What they were made with is known from the tokenizer beside them, or from the record that `webtext tokenize`
+    writes; files of other programs have neither.
+    """
+    expected = source.tokenizer.fingerprint if source.tokenizer is not None else source.trained_with
+    beside = corpus_tokenizer(data)
+    made_with = beside.fingerprint if beside is not None else _recorded_tokenizer(data)
+    if made_with is not None and expected is not None and made_with != expected:
+        raise Gpt2UsageError(
+            f"{data} was made with another tokenizer than the model's: tokenize the text again with the tokenizer "
+            f"in {source.folder}."
+        )
+
+
+def _recorded_tokenizer(data: str) -> str | None:
+    try:
+        made_with = json.loads(Path(f"{prefix_of(data)}.json").read_text(encoding="utf-8"))["tokenizer"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return made_with if isinstance(made_with, str) else None
+
+
+def split_range(corpus: Corpus, split: str) -> tuple[int, int]:
+    """The sequences [begin, end) of a split: `train`, `valid`, `test`, or `all`."""
+    return corpus.ranges[split] if split != "all" else (0, len(corpus.tokens))
+
+
+def token_count(corpus: Corpus, split: str) -> int:
+    """The tokens of a split."""
+    begin, end = split_range(corpus, split)
+    return int(corpus.tokens.lengths[begin:end].sum(dtype=np.int64))
+
+
+def count_documents(corpus: Corpus, split: str) -> int:
+    """The documents of a split that hold tokens."""
+    begin, end = split_range(corpus, split)
+    index = corpus.tokens.document_index
+    starts = index[:-1][np.diff(index) > 0]
+    return int(((starts >= begin) & (starts < end)).sum())
+
+
+def split_pieces(
+    corpus: Corpus, split: str, *, most: int | None = None, size: int = PIECE_TOKENS
+) -> Iterator[npt.NDArray[np.int64]]:
+    """The tokens of a split in the order of the file, its first `most` only.
+
+    Pieces are of at least `size` tokens but for the last, longer by at most one document.
+    """
+    begin, end = split_range(corpus, split)
+    left = math.inf if most is None else most
+    gathered: list[npt.NDArray[np.int64]] = []
+    waiting = 0
+    for sequence in range(begin, end):
+        if left <= 0:
+            break
+        tokens = corpus.tokens[sequence]
+        gathered.append(tokens[: int(min(left, len(tokens)))].astype(np.int64))
+        left -= len(tokens)
+        waiting += len(gathered[-1])
+        if waiting >= size:
+            yield np.concatenate(gathered)
+            gathered, waiting = [], 0
+    if gathered:
+        yield np.concatenate(gathered)
+
+
+def baseline_of(corpus: Corpus, split: str, targets: npt.NDArray[np.int64], known: int) -> dict[str, Any]:
+    """The unigram model's part of a result: learned from the training split for held-out text, else from the text."""
+    how, fitted = "entropy of the scored text itself", None
+    if split in HELD_OUT:
+        fitted = count_tokens(corpus.sampled_pieces("train", BASELINE_TOKENS), known, corpus.prefix)[0]
+        is_all = int(fitted.sum()) == corpus.split_tokens("train")
+        source = "the train split" if is_all else f"{fitted.sum():,} evenly spaced tokens of the train split"
+        how = f"fitted on {source}, add-one smoothing"
+    loss = unigram_loss(targets, fitted)
+    return {"unigram": how, "unigram_loss": loss, "unigram_perplexity": perplexity(loss)}
+
+
+def perplexity(loss: float) -> float | None:
+    """e to the `loss`; None where that is beyond a floating-point number."""
+    return math.exp(loss) if loss < math.log(sys.float_info.max) else None

@@ -1,0 +1,139 @@
+"""One place that opens a model for evaluation and generation: its weights, its tokenizer, and where it came from.
+
+Everything that uses a trained model starts with `open_model(path)` and knows nothing of training: no module of the
+training loop, its launcher or its optimizers is imported here. What `path` may be is decided in `open_model` alone, so
+that a further kind of model is one more function that returns an `InferenceModel`. The weights, gigabytes, are read
+when `model` is first used: data or prompts that do not fit are found before.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gpt2_train.errors import Gpt2UsageError
+from indexed_tokens import IndexedTokensError, Tokenizer
+
+if TYPE_CHECKING:
+    import torch
+
+    from gpt2_train.config import ModelConfig
+    from gpt2_train.device import DeviceKind
+    from gpt2_train.model import GPT2
+
+TOKENIZER_HELP = (
+    "tokenizer to use instead of the checkpoint's own: a folder with vocab.json and merges.txt, a tokenizer.json of "
+    "byte-level BPE, or the name gpt2"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class InferenceModel:
+    """A trained model in one process.
+
+    Attributes:
+        folder: where it was found.
+        step: optimizer steps that it was trained for.
+        config: its shape.
+        tokenizer: None if the model carries none and no other was given.
+        device: where it computes.
+        trained_with: fingerprint of the tokenizer that it was trained with; None if that is not known.
+        settings: the settings that decided its weights, as the training run recorded them; empty if it did not.
+        data: what its training files were, one entry a file; empty if that was not recorded.
+        load: reads the weights.
+    """
+
+    folder: Path
+    step: int
+    config: ModelConfig
+    tokenizer: Tokenizer | None
+    device: torch.device
+    trained_with: str | None
+    settings: dict[str, Any]
+    data: list[dict[str, Any]]
+    load: Callable[[], GPT2]
+
+    @functools.cached_property
+    def model(self) -> GPT2:
+        """The model on its device, in evaluation mode. Raises Gpt2UsageError if the weights are damaged."""
+        return self.load()
+
+    @property
+    def required_tokenizer(self) -> Tokenizer:
+        """The tokenizer. Raises Gpt2UsageError if there is none."""
+        if self.tokenizer is None:
+            raise Gpt2UsageError(
+                f"the checkpoint {self.folder} carries no tokenizer: give the one that it was trained with by "
+                "--tokenizer."
+            )
+        return self.tokenizer
+
+    @property
+    def vocabulary_size(self) -> int:
+        """Ids that both the model and the tokenizer know: those at or above it have no text."""
+        known = self.config.vocabulary_size
+        return known if self.tokenizer is None else min(known, self.tokenizer.vocabulary_size)
+
+    @property
+    def end_of_text(self) -> int | None:
+        """The id of `<|endoftext|>`; None if the tokenizer or the model has none."""
+        end = end_of_text(self.tokenizer)
+        return end if end is not None and end < self.vocabulary_size else None
+
+
+def open_model(path: str | Path, *, device: DeviceKind = "auto", tokenizer: str | None = None) -> InferenceModel:
+    """The model that `path` names; its weights are not read yet.
+
+    Args:
+        path: the folder of a training run, its `checkpoints` folder, or one `step-...` folder.
+        device: where to compute.
+        tokenizer: a folder or file to take the tokenizer from, instead of the model's own.
+
+    Raises Gpt2UsageError if there is no model or its record is damaged, IndexedTokensError for a damaged tokenizer.
+    """
+    if not path:
+        raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`.")
+    return _open_checkpoint(path, device, tokenizer)
+
+
+def _open_checkpoint(path: str | Path, device: DeviceKind, tokenizer: str | None) -> InferenceModel:
+    from gpt2_train.checkpoint import load_model, load_tokenizer, read_info
+    from gpt2_train.device import choose_device
+
+    info = read_info(path)
+    chosen: Tokenizer | None = None
+    if tokenizer is not None:
+        chosen = Tokenizer.from_path(tokenizer)
+    elif info.tokenizer:
+        chosen = load_tokenizer(info.folder)
+    where = choose_device(device)
+    return InferenceModel(
+        folder=info.folder,
+        step=info.step,
+        config=info.config,
+        tokenizer=chosen,
+        device=where,
+        trained_with=info.tokenizer.get("fingerprint"),
+        settings=info.settings,
+        data=info.data,
+        load=lambda: load_model(info.folder, where)[0],
+    )
+
+
+def end_of_text(tokenizer: Tokenizer | None) -> int | None:
+    """The id of `<|endoftext|>`; None if there is no tokenizer, or it has none."""
+    try:
+        return tokenizer.end_of_text if tokenizer is not None else None
+    except IndexedTokensError:
+        return None
+
+
+def note_other_tokenizer(source: InferenceModel) -> str | None:
+    """A sentence for the user if the tokenizer given is not the one that the model was trained with, else None."""
+    tokenizer = source.tokenizer
+    if tokenizer is None or source.trained_with in (None, tokenizer.fingerprint):
+        return None
+    return f"the tokenizer {tokenizer.name} is not the one that {source.folder} was trained with."
