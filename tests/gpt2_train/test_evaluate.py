@@ -494,7 +494,18 @@ def test_two_tasks_of_one_name_are_refused(
 
 # --- apart from training ---------------------------------------------------------------------------------------------
 
-TRAINING = ("train", "train_command", "launch", "optim", "parallel", "metrics", "prepare", "data.shared_cache")
+TRAINING = (
+    "train",
+    "train_command",
+    "launch",
+    "optim",
+    "parallel",
+    "metrics",
+    "prepare",
+    "collectives",
+    "checkpoint.saving",
+    "data.shared_cache",
+)
 
 
 @pytest.mark.parametrize("command", ["evaluate", "generate"])

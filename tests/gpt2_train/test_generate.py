@@ -521,7 +521,7 @@ def test_a_generator_takes_requests_of_every_kind_at_once(run_folder: Path) -> N
 def test_weights_are_read_when_they_are_needed_only(run_folder: Path, tmp_path: Path) -> None:
     """A prompt that cannot be written is found before the weights are read."""
     folder = shutil.copytree(run_folder, tmp_path / "run")
-    for file in (folder / "checkpoints" / "step-0000007").glob("__*"):
+    for file in (folder / "checkpoints" / "step-0000007" / "model").glob("__*"):
         file.write_bytes(b"")
     generator = TextGenerator(open_model(folder, device="cpu"))
     assert generator.encode("ab") == [97, 98]
