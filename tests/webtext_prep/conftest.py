@@ -7,31 +7,54 @@ import signal
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import read_documents, write_documents
+from webtext_prep.documents.shards import read_documents, shards_in, write_documents
+from webtext_prep.documents.storage import location
+from webtext_prep.documents.stores.base import Location
 
 SUPPORT = Path(__file__).parent / "support"
 sys.path.insert(0, str(SUPPORT))
+
+import practice_storage  # noqa: E402, F401 - a file system for tests
 
 PATIENCE = 60
 """Seconds after which a test no longer believes that something will happen."""
 
 
 @pytest.fixture
-def write_shards(tmp_path) -> Callable[..., Path]:
+def home(request, tmp_path) -> Location:
+    """An empty folder: on this machine, or as a test is parametrized (`indirect`), in memory or behind a URL.
+
+    `practice` is a file system of fsspec's that other processes see, too; `memory` is this process alone.
+    """
+    kind = getattr(request, "param", "local")
+    if kind == "local":
+        return tmp_path
+    return location(f"memory://{uuid.uuid4().hex}" if kind == "memory" else f"practice://{tmp_path}/remote")
+
+
+@pytest.fixture
+def state_of(home, tmp_path) -> Callable[[Location], Path]:
+    """The folder for the state of an output: beside it, or for an output behind a URL a local one."""
+    return lambda output: output / ".state" if home == tmp_path else tmp_path / "state" / output.name
+
+
+@pytest.fixture
+def write_shards(home) -> Callable[..., Location]:
     """`write_shards([[document, ...], ...], name="input")` writes a folder of shards and returns it.
 
     A document is a `Document`, or a text, which gets a URL of its own.
     """
 
-    def write(shards: Iterable[Iterable[Document | str]], name: str = "input") -> Path:
-        folder = tmp_path / name
-        folder.mkdir(parents=True, exist_ok=True)
+    def write(shards: Iterable[Iterable[Document | str]], name: str = "input") -> Location:
+        folder = home / name
         for number, shard in enumerate(shards):
             with write_documents(folder / f"part-{number:05}.jsonl.zst") as writer:
                 for row, document in enumerate(shard):
@@ -44,19 +67,23 @@ def write_shards(tmp_path) -> Callable[..., Path]:
 
 
 @pytest.fixture
-def read_shards() -> Callable[[Path], list[Document]]:
+def read_shards() -> Callable[[Location], list[Document]]:
     """All documents of a folder of shards, in order."""
-    return lambda folder: [d for shard in sorted(folder.glob("part-*")) for d in read_documents(shard)]
+    return lambda folder: [d for shard in shards_in(folder) for d in read_documents(shard)]
 
 
 @pytest.fixture
-def contents() -> Callable[[Path], dict[str, bytes]]:
+def contents() -> Callable[[Location], dict[str, bytes]]:
     """Name to bytes of every file below a folder, but those in which a stage keeps its state."""
 
-    def read(folder: Path) -> dict[str, bytes]:
-        files = (path for path in folder.rglob("*") if path.is_file())
-        names = {str(path.relative_to(folder)): path for path in files}
-        return {name: path.read_bytes() for name, path in names.items() if not name.startswith(".state")}
+    def read(folder: Location, below: str = "") -> dict[str, bytes]:
+        found = {}
+        for entry, is_folder in storage.list_folder(folder):
+            if is_folder and entry.name != ".state":
+                found |= read(entry, f"{below}{entry.name}/")
+            elif not is_folder:
+                found[below + entry.name] = storage.read_bytes(entry)
+        return found
 
     return read
 

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
+import practice_storage  # noqa: F401 - worker processes need it
+
 from command_kit import setting
-from command_kit.atomic import temporary_name
 from webtext_prep.documents.document import Document
 from webtext_prep.running.stage import DocumentStage
 from webtext_prep.running.tally import Tally
@@ -32,7 +33,7 @@ class Shout(DocumentStage):
 
     def process_shard(self, task, context):
         if self.gate and (Path(self.gate) / "full").exists():
-            temporary_name(task.outputs[0]).symlink_to("/dev/full")
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(task.outputs[0]))
         return super().process_shard(task, context)
 
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:

@@ -59,17 +59,20 @@ def refuse_foreign_output(stage: Stage, output: Location, state: Path, inputs: S
         return
     if storage.is_file(output):
         raise InputError(f"--output {output} is a file: give a folder.")
-    if is_local(output):
-        home = Path(str(output)).resolve()
-        for path in inputs:
-            folders = Path(str(path)).resolve().parents if is_local(path) else ()
-            if home in folders and state.resolve() not in folders:
-                raise InputError(f"input {path} lies in the output folder itself: give another --output.")
+    home = str(_resolved(output))
+    for path in inputs:
+        place = str(_resolved(path))
+        if place.startswith(f"{home}/") and not place.startswith(f"{state.resolve()}/"):
+            raise InputError(f"input {path} lies in the output folder itself: give another --output.")
     if not is_claimed:
         unexpected = [entry.name for entry, _ in storage.list_folder(output) if entry != state]
         if unexpected:
             shown = ", ".join(unexpected[:3]) + (", ..." if len(unexpected) > 3 else "")
             raise InputError(f"--output {output} holds other files ({shown}): give an empty or new folder.")
+
+
+def _resolved(place: Location) -> Location:
+    return storage.local_path(place).resolve() if is_local(place) else place
 
 
 def _refuse_foreign_prefix(stage: Stage, output: Location, is_claimed: bool) -> None:

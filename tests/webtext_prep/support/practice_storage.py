@@ -1,0 +1,21 @@
+"""A remote file system for tests that lies in a folder of this machine, so that other processes see it, too.
+
+It is reached as `practice:///folder`, through fsspec alone: whatever takes its files for files of this machine fails.
+"""
+
+import warnings
+
+import fsspec
+from fsspec.implementations.local import LocalFileSystem
+
+
+class PracticeFileSystem(LocalFileSystem):
+    protocol = "practice"
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(str(path).removeprefix("practice://"))
+
+
+fsspec.register_implementation("practice", PracticeFileSystem, clobber=True)
+warnings.filterwarnings("ignore", "UPath 'practice' filesystem not explicitly implemented")
