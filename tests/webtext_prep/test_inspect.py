@@ -81,3 +81,11 @@ def test_tokens_of_another_vocabulary_are_named(tmp_path, capsys):
 def test_a_list_of_urls_can_be_looked_at(tmp_path, capsys):
     (tmp_path / "urls.txt").write_text("http://a.org/1\nhttp://a.org/2\n")
     assert inspect(capsys, tmp_path / "urls.txt", "--samples", 1)["samples"] == [{"url": "http://a.org/1", "text": ""}]
+
+
+def test_what_a_document_holds_does_not_steer_the_terminal(webtext, write_shards):
+    """An escape sequence in a document was printed as it is."""
+    folder = write_shards([[Document("http://a/", "red \x1b[31m text\x9b2J", {"title": "a\x07b"})]])
+    shown = webtext("inspect", folder).out
+    assert "red \ufffd[31m text\ufffd2J" in shown
+    assert "a\ufffdb" in shown

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import itertools
 import json
+import re
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from webtext_prep.stages.tokenize import SUFFIX
 COMMAND = "inspect"
 SAMPLE_CHARACTERS = 300
 SAMPLE_TOKENS = 80
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -137,4 +139,5 @@ def _shown(found: dict[str, Any]) -> str:
         lines.append("")
         lines += [f"  {name}: {value}" for name, value in sample.items()]
         lines += [f"  | {line}" for line in text.splitlines()]
-    return "\n".join(lines)
+    # Documents come from anywhere: what they hold must not steer the terminal.
+    return _CONTROL.sub("\ufffd", "\n".join(lines))

@@ -197,14 +197,18 @@ class Job:
 
     def _settings(self) -> dict[str, Any]:
         chosen = {"format": self.format} if self.format != DEFAULT_FORMAT else {}
-        return {**identity(self.stage), **self.stage.identity(), **chosen, "keep_dropped": self.keep_dropped}
+        return {**identity(self.stage), **chosen, "keep_dropped": self.keep_dropped}
+
+    def _identity(self) -> dict[str, Any]:
+        """What every shard depends on besides its input."""
+        return {**self._settings(), **self.stage.identity()}
 
     def _key(self, phase: str, task: Task) -> str:
         return digest(
             [
                 self.stage.name,
                 self.stage.version,
-                self._settings(),
+                self._identity(),
                 [storage.stamp(path) for path in self.stage.setting_files()],
                 phase,
                 [storage.stamp(path) for path in task.inputs],
@@ -216,7 +220,7 @@ class Job:
     def _whole_key(self) -> str:
         files: list[Location] = [*self.stage.setting_files(), *self.inputs]
         stamps = [storage.stamp(path) for path in files]
-        return digest([self.stage.name, self.stage.version, self._settings(), stamps])
+        return digest([self.stage.name, self.stage.version, self._identity(), stamps])
 
     def _complete(self, key: str) -> Summary | None:
         """The summary of an earlier run, if all of it still stands."""
@@ -229,7 +233,7 @@ class Job:
         record = {
             "stage": self.stage.name,
             "version": self.stage.version,
-            "settings": self._settings(),
+            "settings": self._identity(),
             **outcome.tally.as_dict(),
             "facts": outcome.facts,
             "shards": outcome.shards,

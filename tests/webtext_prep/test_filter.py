@@ -1,0 +1,119 @@
+"""`webtext filter`: a function of one's own decides, an edited one decides again, a wrong one is named by its line."""
+
+import json
+import sys
+
+import pytest
+
+from webtext_prep.documents.document import Document
+
+
+@pytest.fixture
+def folder(write_shards):
+    return write_shards(
+        [[Document("http://a", "short"), Document("http://b", "long " * 100, {"title": "B"})], ["one", "two"]]
+    )
+
+
+@pytest.fixture
+def function(tmp_path):
+    """`function(source)` writes a file with a function `keep` and gives the value of --function."""
+
+    def write(source: str) -> str:
+        (tmp_path / "my_filters.py").write_text(source)
+        return f"{tmp_path / 'my_filters.py'}:keep"
+
+    return write
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_function_decides_with_reasons_of_its_own(webtext, folder, function, read_shards, tmp_path, workers):
+    name = function(
+        "def keep(document):\n"
+        "    if len(document.text) > 100:\n"
+        "        return 'very_long'\n"
+        "    return document.text != 'two'\n"
+    )
+    done = webtext(
+        "filter", "--input", folder, "--output", tmp_path / "out", "--function", name, "--json", "--workers", workers
+    )
+    assert done.json["dropped"] == {"filtered": 1, "very_long": 1}
+    assert [document.text for document in read_shards(tmp_path / "out")] == ["short", "one"]
+
+
+def test_an_edited_function_runs_again(webtext, folder, function, read_shards, tmp_path):
+    """After an edit the stale result counted as done."""
+    command = ["filter", "--input", folder, "--output", tmp_path / "out", "--json", "--workers", 1, "--function"]
+    name = function("def keep(document):\n    return True\n")
+    assert webtext(*command, name).json["out"] == 4
+    assert webtext(*command, name).json["resumed"]
+    function("def keep(document):\n    return len(document.text) > 3\n")
+    again = webtext(*command, name).json
+    assert (again["resumed"], again["out"]) == (False, 2)
+    assert [document.text for document in read_shards(tmp_path / "out")] == ["short", "long " * 100]
+
+
+def test_a_module_can_be_named(webtext, folder, tmp_path, monkeypatch):
+    (tmp_path / "filters_of_mine.py").write_text("def keep(document):\n    return document.text == 'one'\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    done = webtext(
+        "filter", "--input", folder, "--output", tmp_path / "out", "--function", "filters_of_mine:keep",
+        "--json", "--workers", 1,
+    )  # fmt: skip
+    sys.modules.pop("filters_of_mine", None)
+    assert done.json["out"] == 1
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize(
+    ("source", "sentence"),
+    [
+        ("def keep(document):\n    return 1 / 0\n", "my_filters.py, line 2: ZeroDivisionError: division by zero"),
+        ("def keep(document):\n    pass\n", "my_filters.py, line 1: keep returned None for document http://a: let it"),
+        ("import no_such\n", "my_filters.py, line 1: ModuleNotFoundError: No module named 'no_such'"),
+        ("def keep(document)\n", "my_filters.py, line 1: SyntaxError: expected ':'"),
+        ("def other(document): pass\n", "my_filters.py has no function keep"),
+    ],
+)
+def test_a_wrong_function_is_named_with_its_file_and_line(
+    webtext, folder, function, tmp_path, source, sentence, workers
+):
+    """An error in a filter was an internal error."""
+    name = function(source)
+    command = ["filter", "--input", folder, "--output", tmp_path / "out", "--function", name, "--workers", workers]
+    result = webtext(*command)
+    assert result.code == 2
+    assert sentence in result.sentence
+    assert not (tmp_path / "out" / "stage.json").exists()
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("", "needs --function FILE.py:NAME"),
+        ("keep", "keep is not a function's name"),
+        ("nowhere.py:keep", "no file nowhere.py"),
+        ("no.such.module:keep", "no module no.such.module"),
+    ],
+)
+def test_a_name_that_leads_nowhere_is_said_before_anything_is_done(webtext, folder, tmp_path, name, sentence):
+    result = webtext("filter", "--input", folder, "--output", tmp_path / "out", "--function", name)
+    assert result.code == 2
+    assert sentence in result.sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_finished_stage_tells_the_whole_funnel_before_it(webtext, folder, function, tmp_path):
+    """What a stage had read was recorded nowhere."""
+    name = function("def keep(document):\n    return document.text != 'two'\n")
+    first, second, third = (tmp_path / stage for stage in ("shout", "filter", "dedup"))
+    webtext("shout", "--input", folder, "--output", first, "--workers", 1)
+    webtext("filter", "--input", first, "--output", second, "--function", name, "--workers", 1)
+    webtext("dedup", "--input", second, "--output", third, "--workers", 1)
+    record = json.loads((third / "stage.json").read_text())
+    (before,) = record["inputs"]
+    (earliest,) = before["inputs"]
+    assert [entry["stage"] for entry in (record, before, earliest)] == ["dedup", "filter", "shout"]
+    assert [entry["in"] for entry in (record, before, earliest)] == [4, 4, 4]
+    assert earliest["inputs"] == [{"files": 2}]
+    assert str(tmp_path) not in json.dumps(record["inputs"][0]["inputs"])
