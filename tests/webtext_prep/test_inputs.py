@@ -1,12 +1,17 @@
 """What may be given as input: a file, a folder, a glob, any mix of them; and what is never read."""
 
 import io
+import os
+import re
 import sys
+import uuid
 from pathlib import Path
 
 import pytest
 
-from webtext_prep.documents.inputs import find_inputs, is_mergeable, is_url_list, spool_standard_input
+from webtext_prep.documents import storage
+from webtext_prep.documents.inputs import find_inputs, is_url_list, spool_standard_input
+from webtext_prep.documents.raw_files import is_raw_file
 from webtext_prep.documents.shards import is_document_shard
 from webtext_prep.documents.stage_record import read_record
 from webtext_prep.errors import InputError
@@ -28,7 +33,7 @@ def tree(tmp_path, monkeypatch):
 
 def find(*given: object, output: Path | None = None, accepts=is_document_shard) -> list[str]:
     found = find_inputs(map(str, given), accepts=accepts, kinds="document shards", output=output)
-    return [str(path) for path in found]
+    return [str(path) for path in found.files]
 
 
 def test_a_file_a_folder_and_a_glob_all_work(tree):
@@ -88,37 +93,142 @@ def test_links_to_files_and_folders_are_read_and_circles_are_not_followed(tree):
     assert find("data") == ["data/a.jsonl", "data/link.jsonl", "data/folder/b.jsonl"]
 
 
+def test_a_file_name_in_capitals_is_read(tree):
+    """B.TXT and a.JSONL.GZ were left out of a folder in silence."""
+    tree("data/a.JSONL.GZ", "data/B.TXT", "data/C.Json")
+    assert find("data") == ["data/a.JSONL.GZ"]
+    assert find("data", accepts=is_raw_file) == ["data/B.TXT", "data/C.Json", "data/a.JSONL.GZ"]
+
+
+# What is not read
+
+
+def test_what_is_left_out_of_a_folder_is_counted_by_suffix(tree):
+    """A folder with .md, .html and .txt files gave one document and no word of the others."""
+    tree("data/a.jsonl", "data/b.pdf", "data/deep/c.html", "data/d.HTML", "data/e.tar.gz", "data/README", "data/.git/x")
+    tree("data/out/stage.json", content=RECORD)
+    tree("data/out/part-00000.jsonl.zst", "data/out/more.csv")
+    found = find_inputs(["data"], accepts=is_document_shard, kinds="document shards")
+    assert [str(file) for file in found.files] == ["data/a.jsonl", "data/out/part-00000.jsonl.zst"]
+    assert found.skipped == {".html": 2, ".pdf": 1, ".tar.gz": 1, "without a suffix": 1}
+    assert found.notes() == ["not read, by suffix: 2 .html, 1 .pdf, 1 .tar.gz, 1 without a suffix."]
+
+
+def test_of_a_folder_in_which_all_is_read_there_is_nothing_to_say(tree):
+    tree("data/a.jsonl", "data/.hidden")
+    assert find_inputs(["data"], accepts=is_document_shard, kinds="document shards").notes() == []
+
+
+def test_a_broken_link_in_a_folder_is_left_out_and_named(tree):
+    """One symbolic link that leads nowhere stopped a whole merge."""
+    tree("data/a.jsonl")
+    Path("data/lost.jsonl").symlink_to("gone")
+    Path("data/loop.jsonl").symlink_to("loop.jsonl")
+    for given in ("data", "data/*"):
+        found = find_inputs([given], accepts=is_document_shard, kinds="document shards")
+        assert [str(file) for file in found.files] == ["data/a.jsonl"]
+        assert found.notes() == [
+            f"not read: data/{name}.jsonl is a symbolic link that leads nowhere: fix or remove it."
+            for name in ("loop", "lost")
+        ]
+    with pytest.raises(InputError, match=r"data/lost\.jsonl is a symbolic link that leads nowhere: fix or remove it"):
+        find("data/lost.jsonl")
+
+
+def test_a_pipe_is_refused_in_a_sentence_and_never_opened(tree):
+    """A FIFO among the input made the command wait for ever."""
+    tree("data/a.jsonl")
+    os.mkfifo("data/pipe.jsonl")
+    with pytest.raises(InputError, match=r"data/pipe\.jsonl is a pipe or a device, .*write its content to a file"):
+        find("data/pipe.jsonl")
+    found = find_inputs(["data"], accepts=is_document_shard, kinds="document shards")
+    assert [str(file) for file in found.files] == ["data/a.jsonl"]
+    assert "data/pipe.jsonl is a pipe or a device" in found.notes()[0]
+    with pytest.raises(InputError, match="/dev/null is a pipe or a device"):
+        find("/dev/null")
+
+
+@pytest.mark.parametrize(
+    ("given", "holds"),
+    [
+        ("texts", ", which holds 2 .txt, 1 .pdf: "),
+        ("texts/a.txt", " is not among the document shards by its suffix: "),
+    ],
+)
+def test_a_stage_that_reads_documents_says_how_to_make_them_from_text(tree, given, holds):
+    """`webtext tokenize --input texts` said that there are no document shards, and not what to do."""
+    tree("texts/a.txt", "texts/b.txt", "texts/c.pdf")
+    sentence = f"{given}{holds}turn text into documents first, with `webtext merge --input {given} --output merged`"
+    with pytest.raises(InputError, match=re.escape(sentence)):
+        find(given)
+
+
+# URLs
+
+
+def test_files_folders_and_globs_behind_a_url_are_read():
+    """Only paths of this machine could be given as input."""
+    here = storage.location(f"memory://{uuid.uuid4().hex}")
+    names = ["a.jsonl", "b.jsonl.gz", "c.pdf", ".hidden.jsonl", "deep/d.jsonl", ".git/e.jsonl", "out/f.jsonl"]
+    for name in names:
+        with storage.create(here / name):
+            pass
+
+    def found(given: str, output: str = "out") -> list[str]:
+        inputs = find_inputs([given], accepts=is_document_shard, kinds="document shards", output=here / output)
+        return [str(file).removeprefix(f"{here}/") for file in inputs.files]
+
+    assert found(str(here)) == ["a.jsonl", "b.jsonl.gz", "deep/d.jsonl"]
+    assert found(f"{here}/a.jsonl") == ["a.jsonl"]
+    assert found(f"{here}/*.jsonl*") == ["a.jsonl", "b.jsonl.gz"]
+    assert found(f"{here}/**/*.jsonl") == ["a.jsonl", "deep/d.jsonl"]
+    assert found(f"{here}/d*") == ["deep/d.jsonl"]
+    assert find_inputs([str(here)], accepts=is_raw_file, kinds="", output=here / "out").skipped == {".pdf": 1}
+    with pytest.raises(InputError, match="input and output are the same folder"):
+        found(str(here), output="")
+    with pytest.raises(InputError, match=r"no file or folder memory://.*absent: check the path"):
+        found(f"{here}/absent")
+    with pytest.raises(InputError, match=r"no document shards match memory://.*/\*\.nothing"):
+        found(f"{here}/*.nothing")
+
+
+def test_of_a_finished_stage_behind_a_url_only_the_shards_are_read():
+    here = storage.location(f"memory://{uuid.uuid4().hex}")
+    for name, content in (("stage.json", RECORD), ("part-00000.jsonl.zst", ""), ("duplicates.jsonl.zst", "")):
+        with storage.create(here / name) as file:
+            file.write(content.encode())
+    inputs = find_inputs([str(here)], accepts=is_document_shard, kinds="document shards")
+    assert [file.name for file in inputs.files] == ["part-00000.jsonl.zst"]
+    storage.remove(here / "part-00000.jsonl.zst")
+    with pytest.raises(InputError, match=r"part-00000\.jsonl\.zst is missing"):
+        find_inputs([str(here)], accepts=is_document_shard, kinds="document shards")
+
+
 # What a stage wrote
 
 
 RECORD = '{"stage": "clean", "shards": {"part-00000.jsonl.zst": 3}}'
 
 
-def test_a_link_that_leads_nowhere_is_named(tmp_path):
-    (tmp_path / "lost.jsonl").symlink_to(tmp_path / "gone")
-    with pytest.raises(InputError, match=r"lost\.jsonl is a link that leads nowhere"):
-        find_inputs([str(tmp_path)], accepts=is_document_shard, kinds="document shards")
-
-
 def test_of_a_finished_stage_only_the_shards_are_read(tree):
     tree("out/part-00000.jsonl.zst", "out/dropped/part-00000.jsonl.zst", "out/duplicates.jsonl.zst")
     tree("out/stage.json", content=RECORD)
     for given in ("out", "../" + Path.cwd().name + "/out"):
-        assert [Path(found).name for found in find(given, accepts=is_mergeable)] == ["part-00000.jsonl.zst"]
+        assert [Path(found).name for found in find(given, accepts=is_raw_file)] == ["part-00000.jsonl.zst"]
 
 
 def test_of_a_stage_inside_the_folder_too(tree):
     """Otherwise its dropped documents would come back, and its record would be taken for a document."""
     tree("work/out/part-00000.jsonl.zst", "work/out/dropped/part-00000.jsonl.zst", "work/extra.jsonl")
     tree("work/out/stage.json", content=RECORD)
-    assert find("work", accepts=is_mergeable) == ["work/extra.jsonl", "work/out/part-00000.jsonl.zst"]
-    assert find("work/out/*", accepts=is_mergeable) == ["work/out/part-00000.jsonl.zst"]
+    assert find("work", accepts=is_raw_file) == ["work/extra.jsonl", "work/out/part-00000.jsonl.zst"]
+    assert find("work/out/*", accepts=is_raw_file) == ["work/out/part-00000.jsonl.zst"]
 
 
 @pytest.mark.parametrize("given", ["work/out", "work", "work/*"])
 def test_an_unfinished_stage_is_an_error(tree, given):
     tree("work/out/part-00000.jsonl.zst", "work/out/.state/job.json")
-    with pytest.raises(InputError, match="work/out is not finished: run the stage that makes it once more"):
+    with pytest.raises(InputError, match="work/out is not finished: run the stage that makes it again, it resumes"):
         find(given)
 
 
@@ -150,10 +260,9 @@ def test_a_folder_without_record_has_none(tree):
         ("absent.jsonl", "no file or folder"),
         ("", "an empty path was given"),
         ("data/*.nothing", r"no document shards match data/\*\.nothing: check the pattern"),
-        ("empty", "no document shards in the folder empty"),
-        ("data/a.txt", r"data/a\.txt is not one of the document shards read here, .* `webtext merge` first"),
+        ("empty", "no document shards in the folder empty: give the folder or file that holds them"),
         ("data/corpus.bin", "holds tokens already, look at it with `webtext inspect`"),
-        ("data/page.pdf", "rename it, or convert it first"),
+        ("data/page.pdf", "convert it to one of these first"),
     ],
 )
 def test_an_input_without_documents_is_named(tree, given, sentence):
@@ -171,17 +280,18 @@ def test_no_input_at_all_is_an_error():
 @pytest.mark.parametrize(
     ("name", "accepted_by"),
     [
-        ("part-00000.jsonl.zst", {is_document_shard, is_url_list, is_mergeable}),
-        ("a.txt.gz", {is_url_list, is_mergeable}),
-        ("a.json", {is_mergeable}),
+        ("part-00000.jsonl.zst", {is_document_shard, is_url_list, is_raw_file}),
+        ("a.txt.gz", {is_url_list, is_raw_file}),
+        ("a.json", {is_raw_file}),
         ("urls", {is_url_list}),
         ("urls.xz", {is_url_list}),
+        ("A.TXT.GZ", {is_url_list, is_raw_file}),
         ("a.html", set()),
         ("a.jsonl.zip", set()),
     ],
 )
 def test_what_is_read_by_its_name(name, accepted_by):
-    kinds = {is_document_shard, is_url_list, is_mergeable}
+    kinds = {is_document_shard, is_url_list, is_raw_file}
     assert {kind for kind in kinds if kind(Path(name))} == accepted_by
 
 
@@ -197,3 +307,33 @@ def test_the_same_standard_input_is_the_same_file(tmp_path, monkeypatch):
     assert kept[0][0] == kept[2][0] != kept[1][0]
     assert kept[2][1] == kept[0][0].stat().st_mtime_ns
     assert len(list(tmp_path.iterdir())) == 2
+
+
+def test_two_commands_that_spool_at_once_keep_their_input_apart(tmp_path, monkeypatch):
+    """Two commands with `--input -` on one output wrote into one file: 184,985 URLs came of 100,000."""
+
+    class Waiting(io.BytesIO):
+        def read(self, size=-1):
+            chunk = super().read(8)
+            if self.tell() == 8:
+                monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"http://other\n" * 1000)))
+                spool_standard_input(tmp_path)
+                monkeypatch.setattr(sys, "stdin", stdin)
+            return chunk
+
+    stdin = io.TextIOWrapper(Waiting(b"http://a\nhttp://b\n"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    kept = spool_standard_input(tmp_path)
+    assert kept.read_bytes() == b"http://a\nhttp://b\n"
+    assert sorted(path.stat().st_size for path in tmp_path.iterdir()) == [18, 13000]
+
+
+def test_standard_input_that_breaks_off_leaves_nothing(tmp_path, monkeypatch):
+    class Broken(io.BytesIO):
+        def read(self, size=-1):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(Broken()))
+    with pytest.raises(KeyboardInterrupt):
+        spool_standard_input(tmp_path)
+    assert list(tmp_path.iterdir()) == []

@@ -16,7 +16,7 @@ from pathlib import Path
 from command_kit import add_flags, available_cores, run_command, setting, settings_from
 from command_kit.plugins import find_plugins
 from webtext_prep import inspection, stages
-from webtext_prep.documents.inputs import find_inputs
+from webtext_prep.documents.inputs import Inputs, find_inputs
 from webtext_prep.documents.shards import DEFAULT_FORMAT
 from webtext_prep.documents.storage import location
 from webtext_prep.documents.stores.base import Location
@@ -130,9 +130,10 @@ def run_stage(stage_class: type[Stage], arguments: argparse.Namespace) -> Summar
     if "-" in paths and not stage.reads_standard_input:
         raise InputError(f"webtext {stage.name} does not read standard input: give a file or folder.")
     workers = settings.workers or available_cores()
+    inputs = _find(stage, paths, output)
     job = Job(
         stage,
-        _find(stage, paths, output),
+        inputs.files,
         output,
         state=Path(settings.state) if settings.state else None,
         workers=workers,
@@ -141,14 +142,15 @@ def run_stage(stage_class: type[Stage], arguments: argparse.Namespace) -> Summar
         engine=make_engine(settings.engine, workers),
         format=settings.format,
         standard_input="-" in paths,
+        problems=inputs.notes(),
     )
     return job.run()
 
 
-def _find(stage: Stage, paths: list[str], output: Location) -> list[Path]:
+def _find(stage: Stage, paths: list[str], output: Location) -> Inputs:
     files = [path for path in paths if path != "-"]
     if not files and "-" in paths:
-        return []
+        return Inputs()
     return find_inputs(files, accepts=stage.accepts, kinds=stage.input_kinds, output=output)
 
 

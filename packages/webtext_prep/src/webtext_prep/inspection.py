@@ -63,7 +63,7 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
     folder = Path(path)
     shards = find_inputs(
         [path], accepts=lambda file: is_document_shard(file) or is_url_list(file), kinds="document shards or URL lists"
-    )
+    ).files
     record = read_record(folder) if folder.is_dir() else None
     documents = characters = 0
     shown: list[Document] = []

@@ -1,81 +1,67 @@
 """From what a user gives as input to the list of files to read: a file, a folder, a glob, or standard input.
 
-The order is that of the arguments; inside a folder or a glob, that of the names. Hidden files and the output folder
-itself are never read. No input is an error.
+Each may be a path of this machine or a URL of any fsspec file system. The order is that of the arguments; inside a
+folder or a glob, that of the names. Hidden files and the output folder itself are never read; what else is left out
+of a folder is counted by suffix, so that nothing is passed over in silence. No input is an error.
 """
 
 from __future__ import annotations
 
 import glob
 import hashlib
+import os
+import shlex
 import sys
+import tempfile
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
-from webtext_prep.documents.compression import COMPRESSED_SUFFIXES, bare_name
-from webtext_prep.documents.shards import is_shard_name
+from command_kit.atomic import LEFTOVER_SUFFIX
+from webtext_prep.documents import storage
+from webtext_prep.documents.compression import bare_name
+from webtext_prep.documents.raw_files import is_raw_file
+from webtext_prep.documents.shards import is_document_shard, is_shard_name
 from webtext_prep.documents.stage_record import RECORD, STATE, read_record
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 
+URL_LIST_SUFFIXES = (".txt", ".jsonl", ".urls", ".list", ".csv", ".tsv")
 
-def is_url_list(path: Location) -> bool:
-    """Whether the name may be that of a list of URLs."""
-    name = bare_name(path)
-    return name.endswith((".txt", ".jsonl", ".urls", ".list", ".csv")) or "." not in name
-
-
-def is_mergeable(path: Location) -> bool:
-    """Whether `webtext merge` reads files of that name."""
-    return bare_name(path).endswith((".txt", ".json", ".jsonl"))
+Accepts = Callable[[Location], bool]
+"""Whether a file is read, by its name."""
 
 
-def _shards_of_stage(folder: Path, record: dict[str, Any]) -> list[Path]:
-    missing = next((name for name in record.get("shards") or () if not (folder / name).is_file()), None)
-    if missing is not None:
-        raise InputError(
-            f"{folder / missing} is missing, which {folder / RECORD} lists: run `webtext {record['stage']}` again, "
-            "it makes what is missing."
-        )
-    return sorted(entry for entry in folder.iterdir() if is_shard_name(entry.name))
+@dataclass
+class Inputs:
+    """What was found to read.
 
-
-def _files_below(folder: Path, accepts: Callable[[Path], bool], passed: set[Path]) -> Iterator[Path]:
-    """The files of `folder`, then those of the folders in it; of what a stage wrote, at any depth, the shards alone.
-
-    Folders in `passed` are left out, as are those that were met before (a symbolic link may lead back).
+    Attributes:
+        files: the files to read, in order.
+        skipped: suffix to number of files of that suffix which lie in the given folders and are not read.
+        problems: sentences about single files that can't be read, such as broken symbolic links.
     """
-    passed.add(folder.resolve())
-    record = read_record(folder)
-    if record is not None:
-        yield from _shards_of_stage(folder, record)
-        return
-    if (folder / STATE).is_dir():
-        raise InputError(f"{folder} is not finished: run the stage that makes it once more, it goes on where it was.")
-    folders = []
-    for entry in sorted(entry for entry in folder.iterdir() if not entry.name.startswith(".")):
-        if entry.is_dir():
-            folders.append(entry)
-        elif accepts(entry):
-            if not entry.exists():
-                raise InputError(f"{entry} is a link that leads nowhere: mend or remove it.")
-            yield entry
-    for entry in folders:
-        if entry.resolve() not in passed:
-            yield from _files_below(entry, accepts, passed)
+
+    files: list[Location] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+
+    def notes(self) -> list[str]:
+        """Sentences for the end of a command: what lay in the given folders and was not read."""
+        if not self.skipped:
+            return self.problems
+        counts = sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))
+        return [f"not read, by suffix: {', '.join(f'{count:,} {suffix}' for suffix, count in counts)}.", *self.problems]
 
 
-def _files_of_folder(folder: Path, accepts: Callable[[Path], bool], kinds: str, output: Path | None) -> list[Path]:
-    found = list(_files_below(folder, accepts, {output} if output is not None else set()))
-    if not found:
-        raise InputError(f"no {kinds} in the folder {folder}: give the folder or file that holds them.")
-    return found
+def is_url_list(place: Location) -> bool:
+    """Whether the name may be that of a list of URLs, or of the shards that a stage wrote of them."""
+    name = bare_name(place).lower()
+    return name.endswith(URL_LIST_SUFFIXES) or "." not in name or is_document_shard(place)
 
 
-def find_inputs(
-    paths: Iterable[str], *, accepts: Callable[[Path], bool], kinds: str, output: Location | None = None
-) -> list[Path]:
+def find_inputs(paths: Iterable[str], *, accepts: Accepts, kinds: str, output: Location | None = None) -> Inputs:
     """The files that `paths` name, each a file, a folder or a glob.
 
     Args:
@@ -88,64 +74,210 @@ def find_inputs(
 
     Raises InputError for a path that does not exist, a folder or glob without such files, or no path at all.
     """
-    resolved_output = output.resolve() if isinstance(output, Path) else None
-    found: list[Path] = []
+    search = _Search(accepts, kinds, output)
     for given in paths:
-        path = Path(given)
         if not given:
             raise InputError(f"an empty path was given as input: say which {kinds} to read.")
-        if path.is_dir():
-            if path.resolve() == resolved_output:
-                raise InputError(f"input and output are the same folder, {path}: give another --output.")
-            found += _files_of_folder(path, accepts, kinds, resolved_output)
-        elif path.exists():
-            if not accepts(path):
-                raise InputError(f"{path} is not one of the {kinds} read here, by its ending: {_hint(path)}")
-            found.append(path)
-        elif glob.has_magic(given):
-            # Path.glob takes no absolute pattern.
-            matches = [Path(match) for match in sorted(glob.glob(given, recursive=True))]  # noqa: PTH207
-            matches = [match for match in matches if resolved_output not in (match.resolve(), *match.resolve().parents)]
-            files = [match for match in matches if match.is_file() and match.name != RECORD and accepts(match)]
-            if not files:
-                folders = [match for match in matches if match.is_dir()]
-                files = [
-                    file for folder in folders for file in _files_of_folder(folder, accepts, kinds, resolved_output)
-                ]
-            if not files:
-                raise InputError(f"no {kinds} match {given}: check the pattern (quoted, so that the shell leaves it).")
-            found += files
-        else:
-            raise InputError(f"no file or folder {given}: check the path.")
-    if not found:
+        search.add(given)
+    if not search.found.files:
         raise InputError(f"no input: give {kinds} with --input.")
-    resolved = {parent: parent.resolve() for parent in {path.parent for path in found}}
-    places: dict[tuple[Path, str], Path] = {}
-    for path in found:
-        places.setdefault((resolved[path.parent], path.name), path)
+    search.found.files = _without_repeats(search.found.files)
+    return search.found
+
+
+class _Search:
+    """The input of one command as it is put together."""
+
+    def __init__(self, accepts: Accepts, kinds: str, output: Location | None) -> None:
+        self.accepts, self.kinds = accepts, kinds
+        self.output = _identity(output) if output is not None else None
+        self.found = Inputs()
+
+    def add(self, given: str) -> None:
+        """Add what one argument names."""
+        place = storage.location(given)
+        if storage.is_folder(place):
+            if _identity(place) == self.output:
+                raise InputError(f"input and output are the same folder, {place}: give another --output.")
+            self._add_folder(place)
+        elif storage.is_file(place):
+            if not self.accepts(place):
+                raise InputError(f"{place} is not among the {self.kinds} by its suffix: {self._hint(place)}")
+            self.found.files.append(place)
+        elif isinstance(place, Path) and os.path.lexists(place):
+            raise InputError(f"{place} is {_SPECIAL[_is_link(place)]}")
+        elif glob.has_magic(given):
+            self._add_matches(place)
+        else:
+            raise InputError(f"no file or folder {place}: check the path.")
+
+    def _add_folder(self, folder: Location) -> None:
+        before = self.found.skipped.copy()
+        files = list(self._files_below(folder))
+        if not files:
+            raise InputError(f"no {self.kinds} in the folder {folder}{self._instead(folder, before)}")
+        self.found.files += files
+
+    def _add_matches(self, pattern: Location) -> None:
+        matches = [
+            (match, is_folder) for match, is_folder in _matches(pattern) if not _lies_in(_identity(match), self.output)
+        ]
+        files = [file for file, is_folder in matches if not is_folder and file.name != RECORD]
+        wanted = [file for file in files if self._is_readable(file)]
+        folders = [folder for folder, is_folder in matches if is_folder and not wanted]
+        self.found.files += wanted
+        for folder in folders:
+            self._add_folder(folder)
+        if not wanted and not folders:
+            raise InputError(
+                f"no {self.kinds} match {pattern}: check the pattern (quoted, so that the shell leaves it)."
+            )
+
+    def _files_below(self, folder: Location) -> Iterator[Location]:
+        """The files of `folder`, then those of the folders in it; of what a stage wrote, the shards alone.
+
+        A folder that was met before is left out: a symbolic link may lead back.
+        """
+        passed = {self.output}
+        remaining = [folder]
+        while remaining:
+            folder = remaining.pop()
+            if (identity := _identity(folder)) in passed:
+                continue
+            passed.add(identity)
+            folders = []
+            entries = {entry.name: (entry, is_folder) for entry, is_folder in storage.list_folder(folder)}
+            if RECORD in entries:
+                yield from self._shards_of_stage(folder, {name for name, entry in entries.items() if not entry[1]})
+                continue
+            if STATE in entries:
+                raise InputError(
+                    f"{folder} is not finished: run the stage that makes it again, it resumes where it stopped."
+                )
+            for entry, is_folder in entries.values():
+                if entry.name.startswith("."):
+                    continue
+                if is_folder:
+                    folders.append(entry)
+                elif self._is_readable(entry):
+                    yield entry
+            remaining += reversed(folders)
+
+    def _is_readable(self, file: Location) -> bool:
+        if isinstance(file, Path) and not storage.is_file(file):
+            self.found.problems.append(f"not read: {file} is {_SPECIAL[_is_link(file)]}")
+            return False
+        if not self.accepts(file):
+            self.found.skipped[_suffix(file)] += 1
+            return False
+        return True
+
+    def _shards_of_stage(self, folder: Location, present: set[str]) -> Iterator[Location]:
+        record = read_record(folder) or {}
+        shards = record.get("shards") or sorted(filter(is_shard_name, present))
+        missing = next((name for name in shards if name not in present), None)
+        if missing is not None:
+            raise InputError(
+                f"{folder / missing} is missing, which {folder / RECORD} lists: run `webtext {record['stage']}` again, "
+                "it makes what is missing."
+            )
+        return (folder / name for name in shards)
+
+    def _instead(self, folder: Location, before: Counter[str]) -> str:
+        """What a folder without any input holds, and what to do."""
+        others = self.found.skipped - before
+        if not others:
+            return ": give the folder or file that holds them."
+        names = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
+        example = next((Path(f"a{suffix}") for suffix in others if is_raw_file(Path(f"a{suffix}"))), None)
+        hint = self._hint(folder, example) if example else "give the folder or file that holds them."
+        return f", which holds {names}: {hint}"
+
+    def _hint(self, given: Location, example: Path | None = None) -> str:
+        """What to do with a file that is not read, as the end of a sentence."""
+        file = example or given
+        suffix = _suffix(file)
+        if suffix in (".bin", ".idx"):
+            return "it holds tokens already, look at it with `webtext inspect`."
+        if is_raw_file(file) and not self.accepts(Path("a.txt")):
+            return (
+                "turn text into documents first, with "
+                f"`webtext merge --input {shlex.quote(str(given))} --output merged`, then give `--input merged`."
+            )
+        return "convert it to one of these first."
+
+
+_SPECIAL = {
+    True: "a symbolic link that leads nowhere: fix or remove it.",
+    False: "a pipe or a device, which can't be read twice: write its content to a file and give that.",
+}
+"""What a name is that is neither a file nor a folder, by whether it is a link."""
+
+
+def _is_link(place: Location) -> bool:
+    return isinstance(place, Path) and place.is_symlink() and not place.exists()
+
+
+def _suffix(file: Location) -> str:
+    """How a file's kind is called: `.txt.gz`, or `without a suffix`."""
+    kind = Path(bare_name(file)).suffix.lower()
+    compression = file.suffix if bare_name(file) != file.name else ""
+    return kind + compression.lower() or "without a suffix"
+
+
+def _identity(place: Location) -> str:
+    """What two locations share when they are one place."""
+    return os.path.realpath(place) if isinstance(place, Path) else str(place).rstrip("/")
+
+
+def _lies_in(identity: str, folder: str | None) -> bool:
+    return folder is not None and (identity == folder or identity.startswith(folder.rstrip("/") + "/"))
+
+
+def _matches(pattern: Location) -> list[tuple[Location, bool]]:
+    """What a pattern matches, by name and without what is hidden, each with whether it is a folder."""
+    if isinstance(pattern, Path):
+        # Path.glob takes no absolute pattern.
+        found = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207
+        return [(Path(match), Path(match).is_dir()) for match in found]
+    parts = pattern.parts
+    first = next(number for number, part in enumerate(parts) if glob.has_magic(part))
+    base = pattern.parents[len(parts) - 1 - first]
+    base.fs.invalidate_cache()
+    entries = base.fs.glob(f"{base.path.rstrip('/')}/{'/'.join(parts[first:])}", detail=True)
+    names = {name[len(base.path) :].strip("/"): entry["type"] == "directory" for name, entry in entries.items()}
+    shown = [name for name in sorted(names) if not any(part.startswith(".") for part in name.split("/"))]
+    return [(base / name, names[name]) for name in shown]
+
+
+def _without_repeats(files: list[Location]) -> list[Location]:
+    folders = {parent: _identity(parent) for parent in {file.parent for file in files}}
+    places: dict[tuple[str, str], Location] = {}
+    for file in files:
+        places.setdefault((folders[file.parent], file.name), file)
     return list(places.values())
 
 
-def _hint(path: Path) -> str:
-    if path.suffix in (".bin", ".idx"):
-        return "it holds tokens already, look at it with `webtext inspect`."
-    if path.suffix in (*COMPRESSED_SUFFIXES, ".txt", ".json"):
-        return "turn it into documents with `webtext merge` first."
-    return "rename it, or convert it first."
-
-
 def spool_standard_input(folder: Path) -> Path:
-    """Copy standard input to a file named after its content, so that the same input again is recognised as the same."""
+    """Copy standard input to a file named after its content, so that the same input again is recognised as the same.
+
+    It is written under a name of its own until it is complete: two commands at once don't mix their input.
+    """
     folder.mkdir(parents=True, exist_ok=True)
     digest = hashlib.sha256()
-    unfinished = folder / ".stdin.unfinished"
-    with unfinished.open("wb") as file:
-        while chunk := sys.stdin.buffer.read(1 << 20):
-            digest.update(chunk)
-            file.write(chunk)
-    kept = folder / f"stdin-{digest.hexdigest()[:16]}.txt"
-    if kept.exists():
-        unfinished.unlink()
-    else:
-        unfinished.replace(kept)
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".stdin-", suffix=LEFTOVER_SUFFIX, delete=False) as file:
+        unfinished = Path(file.name)
+        try:
+            while chunk := sys.stdin.buffer.read(1 << 20):
+                digest.update(chunk)
+                file.write(chunk)
+            file.close()
+            kept = folder / f"stdin-{digest.hexdigest()[:16]}.txt"
+            if kept.exists():
+                unfinished.unlink()
+            else:
+                unfinished.replace(kept)
+        except BaseException:
+            unfinished.unlink(missing_ok=True)
+            raise
     return kept
