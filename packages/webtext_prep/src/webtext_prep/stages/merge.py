@@ -1,29 +1,27 @@
-"""`webtext merge`: any mix of text and JSON files to documents, one per page, each URL once.
+"""`webtext merge`: any mix of text, JSON, table and Parquet files to documents, one per page, each URL once.
 
 Two phases: each file is read by itself and its documents are split by URL; then each shard drops the URLs that it has
-already seen. A file that `webtext` itself wrote, a folder of text files with side-car metadata, and somebody else's
-JSON lines all come out alike. What can't be read is counted and named with file and line, and the rest goes on.
+already seen. A file that `webtext` itself wrote, a folder of text files with sidecar metadata, and somebody else's
+JSON lines all come out alike. What can't be read is counted and named with file and line, and the rest is read; but
+where that is a tenth of all records, the keys or the files are wrong, and nothing is written.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import os
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
-from urllib.parse import quote, unquote
-
-import msgspec
 
 from command_kit import setting
 from webtext_prep.documents import storage
-from webtext_prep.documents.compression import COMPRESSED_SUFFIXES, bare_name, read_chunks, read_lines
-from webtext_prep.documents.document import Document
-from webtext_prep.documents.formats.base import DocumentWriter
-from webtext_prep.documents.inputs import is_mergeable
+from webtext_prep.documents.compression import MAX_LINE_BYTES, bare_name
+from webtext_prep.documents.document import Document, encode_document
+from webtext_prep.documents.raw_files import is_raw_file, kinds_of_raw_files, reader_of
+from webtext_prep.documents.records.base import Keys, Record, SourceFile, Unreadable
 from webtext_prep.documents.shards import read_documents, write_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import bucket_of, shards_for, url_key
@@ -38,183 +36,115 @@ BYTES_PER_TASK = 16 << 20
 """Files are read together, as one task, until they have so many bytes,"""
 MOST_TASKS = 256
 """or so large a share of all: each task writes a file for each shard, and there may be thousands of those."""
+UNREADABLE_SHARE = 0.1
+"""More unreadable records than this share of all are an error."""
+PLACES_SHOWN = 3
+"""Of each kind of unreadable record, so many are named with their places."""
 
 
-class Unreadable(ValueError):
-    """A record that holds no document; the message says why."""
+@dataclass
+class Problems:
+    """Unreadable records, those of one kind together: a thousand lines without the right key are one sentence.
 
-
-def _objects(text: str) -> Iterator[Any]:
-    """The JSON values in `text`, one after another with or without white space between them.
-
-    Raises Unreadable where the next one is none.
+    Attributes:
+        found: reason to the sentence about the first such record, the places of the first few, and their number.
     """
-    decoder, at = json.JSONDecoder(), 0
-    while at < len(text):
-        try:
-            value, at = decoder.raw_decode(text, at)
-        except json.JSONDecodeError as error:
-            raise Unreadable(f"no valid JSON, {error.msg} at character {error.pos}") from error
-        except RecursionError as error:
-            raise Unreadable("JSON nested too deep to read") from error
-        except ValueError as error:
-            raise Unreadable(f"no JSON that can be read, {error}") from error
-        yield value
-        while at < len(text) and text[at].isspace():
-            at += 1
 
+    found: dict[str, tuple[str, list[str], int]] = field(default_factory=dict)
 
-def _decoded(data: bytes) -> str:
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise Unreadable(f"no valid UTF-8, {error.reason} at byte {error.start}") from error
+    def add(self, reason: str, sentence: str, places: list[str], count: int = 1) -> None:
+        """Count `count` more records, the first of which lie at `places`."""
+        first, known, total = self.found.get(reason, (sentence, [], 0))
+        self.found[reason] = (first, [*known, *places][:PLACES_SHOWN], total + count)
+
+    def sentences(self) -> list[str]:
+        """One sentence for each kind, the most frequent one first."""
+        kinds = sorted(self.found.values(), key=lambda kind: -kind[2])
+        return [
+            f"{'; '.join(places)}{f' and {count - len(places):,} more' if count > len(places) else ''}: {sentence}."
+            for sentence, places, count in kinds
+        ]
 
 
 @dataclass(frozen=True)
 class Merge(Stage):
-    """Collect documents from .txt, .json and .jsonl files, compressed or not, and drop repeated URLs.
+    """Collect documents from files of many kinds, compressed or not, and drop repeated URLs.
 
-    A .txt file is one document; its URL (and metadata) is in a .json file of the same name beside it, or is the file's
-    name, decoded. A .json file holds an object or a list of them; a .jsonl file one a line. What has no URL is called
-    by its file, such as file:folder/name.jsonl:3, as seen from the folder that all the files lie in.
+    A text file (.txt, .md) is one document; its URL (and metadata) is in a .json file of the same name beside it, or is
+    the file's name, decoded. A .json file holds an object or a list of them; a .jsonl file one a line; .csv and .tsv
+    files have a header, .parquet files columns. What has no URL is called by its file, such as
+    file:folder/name.jsonl:3, as seen from the folder that all the files lie in; a number 5 under --url-key id is id:5.
     Drops: unreadable (with file and line), empty, duplicate_url."""
 
     name: ClassVar[str] = "merge"
     order: ClassVar[int] = 40
-    summary: ClassVar[str] = "text and JSON files -> documents, each URL once"
-    input_kinds: ClassVar[str] = ".txt, .json and .jsonl files, compressed or not"
+    version: ClassVar[int] = 2
+    summary: ClassVar[str] = "text, JSON, CSV and Parquet files -> documents, each URL once"
+    input_kinds: ClassVar[str] = kinds_of_raw_files()
 
-    text_key: str = setting("text", "the JSON key that holds the text", metavar="KEY")
-    url_key: str = setting("url", "the JSON key that holds the URL", metavar="KEY")
+    text_key: tuple[str, ...] = setting(
+        ("text", "content", "body", "raw_content"),
+        "the keys (or columns) that may hold the text, the first one found counts; a.b is b in a",
+        metavar="KEY",
+    )
+    url_key: tuple[str, ...] = setting(("url",), "the keys (or columns) that may hold the URL", metavar="KEY")
     shards: int = setting(0, "output shards; 0 asks for one for each 64 MiB of input")
+    allow_unreadable: bool = setting(
+        False, "write the rest even if more than 10% of the records are unreadable", identity=False
+    )
 
     def __post_init__(self) -> None:
         if not 0 <= self.shards <= 4096:
             raise InputError(f"--shards must be between 0 and 4096, but is {self.shards}.")
+        for name, keys in (("--text-key", self.text_key), ("--url-key", self.url_key)):
+            if not keys or not all(keys):
+                raise InputError(f"{name} must name at least one key, and none that is empty.")
 
     @staticmethod
     def accepts(path: Location) -> bool:
-        """Text and JSON files."""
-        return is_mergeable(path)
+        """Files that one of the readers in `documents/records/` reads."""
+        return is_raw_file(path)
 
-    def document_in(self, value: Any, fallback_url: str) -> Document:
-        """The document in a JSON value. Raises Unreadable if it is none."""
-        if not isinstance(value, dict):
-            raise Unreadable(f"expected a JSON object, found {type(value).__name__}")
-        metadata = dict(value)
-        text, url = metadata.pop(self.text_key, None), metadata.pop(self.url_key, None)
-        if text is None:
-            raise Unreadable(f"no key {self.text_key!r}; name the right one with --text-key")
-        if not isinstance(text, str):
-            raise Unreadable(f"{self.text_key!r} is not a string")
-        if url is not None and not isinstance(url, str):
-            raise Unreadable(f"{self.url_key!r} is not a string")
-        metadata.pop("text", None)
-        metadata.pop("url", None)
-        return Document(url or fallback_url, text, metadata)
-
-    def read(self, path: Path, name: str, tally: Tally) -> Iterator[Document]:
-        """The documents of one file; what can't be read is counted and named.
-
-        `name` stands for the file in the URL of a document that has none.
-        """
-        kind = bare_name(path).rsplit(".", 1)[-1]
-        records = {"txt": self._read_text, "json": self._read_json, "jsonl": self._read_lines}[kind]
-        for place, document in records(path, name):
+    def read(self, file: SourceFile, tally: Tally, problems: Problems) -> Iterator[Document]:
+        """The documents of one file; what can't be read is counted and named."""
+        reader = reader_of(file.location)
+        if reader is None:
+            raise InputError(f"{file.location} is not among the {self.input_kinds}.")
+        for record in reader.read(file, Keys(self.text_key, self.url_key)):
             tally.read += 1
+            document = _within_limits(record)
             if isinstance(document, Unreadable):
-                tally.drop(Document(_file_url(name, place)), "unreadable", problem=str(document))
-                tally.problem(f"{path}, line {place}: {document}.")
-            elif not document.text.strip():
-                tally.drop(document, "empty")
-            else:
-                yield document
-
-    def _read_lines(self, path: Path, name: str) -> Iterator[tuple[int, Document | Unreadable]]:
-        decode = msgspec.json.Decoder().decode
-        for number, line in enumerate(read_lines(path), 1):
-            if not line.strip():
+                tally.drop(Document(record.url), "unreadable", problem=str(document))
+                place = f"{file.location}, {record.place}" if record.place else str(file.location)
+                problems.add(document.reason, str(document), [place])
                 continue
-            fallback = _file_url(name, number)
-            try:
-                yield number, self.document_in(decode(line), fallback)
-            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
-                # Two records in one line, where a newline got lost, are two documents; anything else is a bad line.
-                yield from ((number, found) for found in self._documents_in(line, fallback))
-            except Unreadable as error:
-                yield number, error
-
-    def _read_json(self, path: Path, name: str) -> Iterator[tuple[int, Document | Unreadable]]:
-        data = b"".join(read_chunks(path))
-        try:
-            values = list(_objects(_decoded(data).strip()))
-        except Unreadable as error:
-            if b"\n" in data.strip():
-                # Many a .json file in the wild is JSON lines.
-                yield from self._read_lines(path, name)
+            if record.text_key not in ("", self.text_key[0]):
+                tally.notes[f"text from {record.text_key}"] += 1
+            if document.text.strip():
+                yield document
             else:
-                yield 1, error
-            return
-        if len(values) == 1 and isinstance(values[0], list):
-            values = values[0]
-        for number, value in enumerate(values, 1):
-            try:
-                yield number, self.document_in(value, _file_url(name, number))
-            except Unreadable as error:
-                yield number, error
-
-    def _documents_in(self, line: bytes, fallback: str) -> Iterator[Document | Unreadable]:
-        try:
-            for number, value in enumerate(_objects(_decoded(line).strip()), 1):
-                yield self.document_in(value, fallback if number == 1 else f"{fallback}:{number}")
-        except Unreadable as error:
-            yield error
-
-    def _read_text(self, path: Path, name: str) -> Iterator[tuple[int, Document | Unreadable]]:
-        try:
-            text = _decoded(b"".join(read_chunks(path)))
-            metadata = self._sidecar(path)
-        except Unreadable as error:
-            yield 1, error
-            return
-        url = metadata.pop(self.url_key, None) or _url_from_name(name)
-        metadata.pop("text", None)
-        metadata.pop("url", None)
-        yield 1, Document(str(url), text, metadata)
-
-    @staticmethod
-    def _sidecar(path: Path) -> dict[str, Any]:
-        for sidecar in sidecars(path):
-            if sidecar.is_file():
-                try:
-                    value = json.loads(sidecar.read_bytes())
-                except (OSError, ValueError, RecursionError) as error:
-                    raise Unreadable(f"its metadata {sidecar.name} can't be read: {error}") from error
-                if not isinstance(value, dict):
-                    raise Unreadable(f"its metadata {sidecar.name} is no JSON object")
-                return value
-        return {}
+                tally.drop(document, "empty")
 
     def split(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: some files to a piece for each shard. Returns the tally of what was read."""
-        tally, count = Tally(), 0
+        """Task: some files to a piece for each shard. Returns the tally of what was read, and what was unreadable."""
+        tally, problems, count = Tally(), Problems(), 0
+        shards = task.options["shards"]
+        named = task.options["files"]
+        sidecars = iter(task.inputs[len(named) :])
         with contextlib.ExitStack() as stack:
-            shards = task.options["shards"]
-            pieces: list[DocumentWriter] = [
-                stack.enter_context(write_documents(path, durable=False)) for path in task.outputs[:shards]
-            ]
+            pieces = [stack.enter_context(write_documents(path, durable=False)) for path in task.outputs[:shards]]
             if len(task.outputs) > shards:
                 tally.dropped_writer = stack.enter_context(write_documents(task.outputs[shards]))
-            for path, name in task.options["files"].items():
-                for document in self.read(Path(path), name, tally):
+            for place, (name, has_sidecar) in zip(task.inputs, named, strict=False):
+                file = SourceFile(place, name, next(sidecars) if has_sidecar else None)
+                for document in self.read(file, tally, problems):
                     pieces[bucket_of(url_key(document.url), shards)].write(document)
                     count += 1
                     if count % REPORT_EVERY == 0:
                         context.report(count)
         context.report(count)
         tally.kept = count
-        return tally.as_dict()
+        return {**tally.as_dict(), "unreadable": problems.found}
 
     def merge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the pieces of one shard, in order of the files, to the shard."""
@@ -234,75 +164,104 @@ class Merge(Stage):
 
     def run(self, job: Run) -> Outcome:
         """Read and split the files, then merge shard by shard."""
-        inputs = [storage.local_path(path) for path in job.inputs]
-        texts = {path for path in inputs if bare_name(path).endswith(".txt")}
-        metadata = {sidecar for path in texts for sidecar in sidecars(path)}
-        files = [path for path in inputs if path not in metadata]
-        shards = self.shards or shards_for(sum(path.stat().st_size for path in files), BYTES_PER_SHARD)
-        names = _names(files)
-        tasks = []
-        for number, group in enumerate(_groups(files)):
-            folder = job.scratch / f"files-{number:05}"
-            outputs: list[Location] = [folder / f"part-{shard:05}.jsonl.zst" for shard in range(shards)]
-            dropped = job.dropped_path(shards + number)
-            if dropped is not None:
-                outputs.append(dropped)
-            beside = [sidecar for path in group if path in texts for sidecar in sidecars(path) if sidecar.is_file()]
-            options = {"files": {str(path): names[path] for path in group}, "shards": shards}
-            tasks.append(Task(f"files-{number:05}", (*group, *beside), tuple(outputs), options))
-        read = [
-            Tally.from_dict(result) for result in job.map("read", self.split, tasks, total=job.expected_documents())
-        ]
+        tasks = self._reading_tasks(job)
+        shards = tasks[0].options["shards"]
+        results = job.map("read", self.split, tasks, total=job.expected_documents())
+        read = self._checked(results)
+        kept = read.kept
         merging = [
             Task(f"part-{shard:05}", tuple(task.outputs[shard] for task in tasks), job.shard_outputs(shard))
             for shard in range(shards)
         ]
-        kept = sum(tally.kept for tally in read)
         outcome = shards_outcome(merging, job.map("shards", self.merge_shard, merging, total=kept))
         # What one phase kept the other one read: together they account for every record of the files.
-        for tally in read:
-            tally.kept = 0
-            outcome.tally.add(tally)
+        read.kept = 0
+        outcome.tally.add(read)
         outcome.tally.read -= kept
         if job.keep_dropped:
             outcome.outputs += [task.outputs[shards] for task in tasks]
         return outcome
 
+    def _reading_tasks(self, job: Run) -> list[Task]:
+        sidecars = sidecars_of(job.inputs)
+        beside = set(sidecars.values())
+        files = [path for path in job.inputs if path not in beside]
+        names = dict(zip(files, _names(files), strict=True))
+        sizes = [storage.size(path) for path in files]
+        shards = self.shards or shards_for(sum(sizes), BYTES_PER_SHARD)
+        tasks = []
+        for number, group in enumerate(_groups(files, sizes)):
+            folder = job.scratch / f"files-{number:05}"
+            outputs: list[Location] = [folder / f"part-{shard:05}.jsonl.zst" for shard in range(shards)]
+            dropped = job.dropped_path(shards + number)
+            if dropped is not None:
+                outputs.append(dropped)
+            theirs = [sidecars[path] for path in group if path in sidecars]
+            named = [[names[path], path in sidecars] for path in group]
+            options = {"files": named, "shards": shards}
+            tasks.append(Task(f"files-{number:05}", (*group, *theirs), tuple(outputs), options))
+        return tasks
 
-def sidecars(path: Path) -> tuple[Path, Path]:
-    """Where the metadata of a text file may lie: `page.json` or `page.txt.json` for `page.txt`."""
-    bare = path.with_name(bare_name(path))
-    return bare.with_suffix(".json"), bare.with_name(f"{bare.name}.json")
+    def _checked(self, results: Sequence[dict[str, Any]]) -> Tally:
+        """What was read, in all. Raises InputError if too much of it was unreadable."""
+        read, problems = Tally(), Problems()
+        for result in results:
+            read.add(Tally.from_dict(result))
+            for reason, (sentence, places, count) in result["unreadable"].items():
+                problems.add(reason, sentence, places, count)
+        unreadable = read.dropped["unreadable"]
+        if unreadable > UNREADABLE_SHARE * read.read and not self.allow_unreadable:
+            raise InputError(
+                f"{unreadable:,} of {read.read:,} records are unreadable: {' '.join(problems.sentences()[:3])} Nothing "
+                "was written: correct the input, or the settings (and give --restart), or accept the loss with "
+                "--allow-unreadable."
+            )
+        for sentence in problems.sentences():
+            read.problem(sentence)
+        return read
 
 
-def _names(files: list[Path]) -> dict[Path, str]:
+def _within_limits(record: Record) -> Document | Unreadable:
+    """A record's document, unless it is so long that no shard could be read that holds it."""
+    document = record.document
+    # A character takes at most 6 bytes in JSON.
+    if (
+        isinstance(document, Document)
+        and 6 * len(document.text) > MAX_LINE_BYTES
+        and len(encode_document(document)) >= MAX_LINE_BYTES
+    ):
+        return Unreadable(f"a text of more than {MAX_LINE_BYTES >> 20} MiB", "split it into several")
+    return document
+
+
+def sidecars_of(inputs: Sequence[Location]) -> dict[Location, Location]:
+    """Text file to the JSON file beside it that holds its metadata: `page.json` or `page.txt.json` for `page.txt`."""
+    texts = [path for path in inputs if (reader := reader_of(path)) is not None and reader.one_text_a_file]
+    beside = {folder: {entry.name: entry for entry in storage.files_in(folder)} for folder in {t.parent for t in texts}}
+    found: dict[Location, Location] = {}
+    for path in texts:
+        bare = bare_name(path)
+        names = (f"{bare.rsplit('.', 1)[0]}.json", f"{bare}.json")
+        place = next((beside[path.parent][name] for name in names if name in beside[path.parent]), None)
+        if place is not None:
+            found[path] = place
+    return found
+
+
+def _names(files: Sequence[Location]) -> list[str]:
     """Each file as seen from the folder that all of them lie in: two of one name in two folders are two."""
-    if not files:
-        return {}
-    folders = {parent: parent.resolve() for parent in {path.parent for path in files}}
-    root = os.path.commonpath(folders.values())
-    return {path: (folders[path.parent] / path.name).relative_to(root).as_posix() for path in files}
+    folders = {
+        parent: (os.path.realpath(parent) if isinstance(parent, Path) else str(parent)).split("/")
+        for parent in {path.parent for path in files}
+    }
+    shared = len(os.path.commonprefix(list(folders.values())))
+    return ["/".join([*folders[path.parent][shared:], path.name]) for path in files]
 
 
-def _file_url(name: str, place: int | None = None) -> str:
-    """The URL of what has none: the file's name, and which record of it. No fragment: those do not tell pages apart."""
-    return f"file:{quote(os.fsencode(name))}" + (f":{place}" if place is not None else "")
-
-
-def _url_from_name(name: str) -> str:
-    """`https%3A%2F%2Fexample.com%2Fa.txt` -> `https://example.com/a`; any other name becomes `file:name`."""
-    bare = name.rsplit("/", 1)[-1]
-    for suffix in COMPRESSED_SUFFIXES:
-        bare = bare.removesuffix(suffix)
-    decoded = unquote(bare.removesuffix(".txt"))
-    return decoded if decoded.startswith(("http://", "https://")) else _file_url(name)
-
-
-def _groups(files: list[Path]) -> list[list[Path]]:
+def _groups(files: Sequence[Location], sizes: Sequence[int]) -> list[list[Location]]:
     """Files in order, small ones together: each group is one task, so that a million small files are not a million."""
-    sizes = [path.stat().st_size for path in files]
     whole = max(BYTES_PER_TASK, sum(sizes) // MOST_TASKS)
-    groups: list[list[Path]] = []
+    groups: list[list[Location]] = []
     room = 0
     for path, size in zip(files, sizes, strict=True):
         if not groups or room < size:

@@ -105,7 +105,7 @@ class Parquet(Format):
                     f"{location}, row {number}, is not a document (no url, or text that is not a string): run "
                     "`webtext merge` first, with --text-key and --url-key if the columns have other names."
                 )
-            yield Document(url, text, _metadata(row))
+            yield Document(url, text, metadata_of(row))
 
     @contextlib.contextmanager
     def write(self, stream: BinaryIO) -> Iterator[DocumentWriter]:
@@ -118,7 +118,7 @@ class Parquet(Format):
             writer.close()  # also of a file that is thrown away: Arrow would close it later, when the stream is gone
 
 
-def _metadata(row: dict[str, Any]) -> dict[str, Any]:
+def metadata_of(row: dict[str, Any]) -> dict[str, Any]:
     """The other columns of a row that hold something, those of the JSON column among them."""
     rest = row.pop(REST, None)
     found = {name: value for name, value in row.items() if value is not None}

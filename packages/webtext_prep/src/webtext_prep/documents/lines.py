@@ -1,0 +1,92 @@
+"""Text files as lines of UTF-8, whatever encoding they declare by a byte order mark: UTF-8, UTF-16 or UTF-32.
+
+Windows tools put such a mark in front of the first line, where it would become part of a URL, and write UTF-16. Files
+without a mark pass through as they are, at no cost, but for UTF-16 whose first characters are plain to see.
+"""
+
+from __future__ import annotations
+
+import codecs
+import itertools
+from collections.abc import Iterator
+
+from webtext_prep.documents.compression import MAX_LINE_BYTES, read_chunks
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.errors import InputError
+
+_MARKS = (
+    (codecs.BOM_UTF8, "utf-8"),
+    # Before those of UTF-16, which one of them begins with.
+    (codecs.BOM_UTF32_LE, "utf-32-le"),
+    (codecs.BOM_UTF32_BE, "utf-32-be"),
+    (codecs.BOM_UTF16_LE, "utf-16-le"),
+    (codecs.BOM_UTF16_BE, "utf-16-be"),
+)
+_SNIFFED = 4
+
+
+class EncodingError(InputError):
+    """A text file is not in the encoding that it declares."""
+
+
+def _encoding_of(start: bytes) -> tuple[str, int]:
+    """The encoding of a file that starts so, and the length of its byte order mark."""
+    for mark, encoding in _MARKS:
+        if start.startswith(mark):
+            return encoding, len(mark)
+    # Two characters of ASCII in UTF-16, as RFC 4627 tells the encodings of JSON apart; no text in UTF-8 starts so.
+    zeros = [byte == 0 for byte in start]
+    if zeros == [False, True, False, True]:
+        return "utf-16-le", 0
+    if zeros == [True, False, True, False]:
+        return "utf-16-be", 0
+    return "utf-8", 0
+
+
+def read_utf8(location: Location) -> Iterator[bytes]:
+    """The bytes of a text file, decompressed, in UTF-8 and without a byte order mark, about 1 MiB at a time.
+
+    A file that declares no encoding is taken for UTF-8, and not checked.
+
+    Raises InputError as `read_chunks` does, and EncodingError where UTF-16 or UTF-32 is not valid.
+    """
+    chunks = read_chunks(location)
+    start = b""
+    while len(start) < _SNIFFED and (chunk := next(chunks, b"")):
+        start += chunk
+    encoding, length = _encoding_of(start[:_SNIFFED])
+    chunks = itertools.chain([start[length:]], chunks)
+    if encoding == "utf-8":
+        yield from chunks
+        return
+    decoder = codecs.getincrementaldecoder(encoding)()
+    try:
+        for chunk in chunks:
+            yield decoder.decode(chunk).encode()
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError as error:
+        raise EncodingError(
+            f"{location} is not valid {encoding[:6].upper()}, which its first bytes declare ({error.reason}): save it as "
+            "UTF-8."
+        ) from error
+
+
+def read_lines(location: Location) -> Iterator[bytes]:
+    """The lines of a text file, decompressed, in UTF-8, without newlines; the last one need not end with one.
+
+    The time is linear in the size of the file, whatever the lengths of its lines.
+
+    Raises InputError as `read_utf8` does, and for a line of more than 256 MiB.
+    """
+    begun = bytearray()  # what is known of the line that continues in the next chunk
+    for chunk in read_utf8(location):
+        first, *others = chunk.split(b"\n")
+        begun += first
+        if len(begun) > MAX_LINE_BYTES:
+            raise InputError(f"{location} holds a line of more than {MAX_LINE_BYTES >> 20} MiB: it is not a text file.")
+        if others:
+            yield bytes(begun)
+            begun = bytearray(others.pop())
+            yield from others
+    if begun:
+        yield bytes(begun)

@@ -1,0 +1,151 @@
+"""What a reader of raw files has to offer: the records of one file, each a document or the reason why it is none.
+
+Formats (`documents/formats/`) hold documents that a stage wrote, where anything unexpected is an error; these readers
+take files as people have them, with keys of other names, and never stop at a bad record.
+"""
+
+from __future__ import annotations
+
+import abc
+import os
+from collections.abc import Iterator, MutableMapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+from urllib.parse import quote
+
+from webtext_prep.documents.compression import COMPRESSED_SUFFIXES
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.stores.base import Location
+
+
+class Unreadable(ValueError):
+    """A record is not a document.
+
+    Args:
+        reason: what is wrong, in words that are the same for every record of which it is true.
+        detail: what is known of this one record.
+    """
+
+    def __init__(self, reason: str, detail: object = "") -> None:
+        super().__init__(f"{reason} ({detail})" if str(detail) else reason)
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One record of a file.
+
+    Attributes:
+        place: where in the file it begins, such as `line 3`; empty where the whole file is one record.
+        document: the document, or what is wrong with it.
+        url: the URL that it gets if it has none of its own.
+        text_key: the key under which its text was found; empty where there are no keys.
+    """
+
+    place: str
+    document: Document | Unreadable
+    url: str
+    text_key: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SourceFile:
+    """A file to read records from.
+
+    Attributes:
+        location: where it lies.
+        name: what it is called in the URL of a record that has none: its path below the folder of all inputs.
+        sidecar: a JSON file with the metadata of a file that is one text, if there is one.
+    """
+
+    location: Location
+    name: str
+    sidecar: Location | None = None
+
+    def url(self, *places: int) -> str:
+        """The URL of what has none: the file's name, and which record of it. It has no fragment: fragments do not tell
+        pages apart."""
+        return ":".join([f"file:{quote(os.fsencode(self.name))}", *map(str, places)])
+
+
+@dataclass(frozen=True, slots=True)
+class Keys:
+    """Where in a record its text and its URL are: keys in the order in which they are tried, nested as `data.text`."""
+
+    text: tuple[str, ...]
+    url: tuple[str, ...]
+
+    def record(self, value: Any, place: str, url: str) -> Record:
+        """The record made of a JSON value; `url` is the one it gets if it names none."""
+        try:
+            if not isinstance(value, MutableMapping):
+                raise Unreadable("not a JSON object", f"found {type(value).__name__}")
+            text_key, text = _take(value, self.text)
+            if not text_key:
+                found = ", ".join(sorted(map(str, value))[:8])
+                raise Unreadable(
+                    f"no key {' or '.join(map(repr, self.text))}", f"but {found}: name the right one with --text-key"
+                )
+            text = "" if text is None else text
+            if not isinstance(text, str):
+                raise Unreadable(f"{text_key!r} is not a string", f"found {type(text).__name__}")
+            own_url = self.take_url(value)
+        except Unreadable as error:
+            return Record(place, error, url)
+        value.pop("text", None)
+        return Record(place, Document(own_url or url, text, dict(value)), url, text_key)
+
+    def take_url(self, value: MutableMapping[str, Any]) -> str:
+        """Remove the URL from a record and return it; a number N under the key `id` is `id:N`, and none is empty.
+
+        Raises Unreadable if it is neither a string nor a number.
+        """
+        key, url = _take(value, self.url)
+        value.pop("url", None)
+        if url is None or isinstance(url, str):
+            return url or ""
+        if isinstance(url, bool) or not isinstance(url, int | float):
+            raise Unreadable(f"{key!r} is neither a string nor a number", f"found {type(url).__name__}")
+        if isinstance(url, float) and url.is_integer():
+            url = int(url)
+        return f"{quote(key, safe='')}:{url}"
+
+
+def _take(value: MutableMapping[str, Any], keys: tuple[str, ...]) -> tuple[str, Any]:
+    """Remove the first of `keys` under which there is something; the key and what was there.
+
+    The value is None where there is only null under any of them, and the key empty where there is none of them.
+    """
+    null_under = ""
+    for key in keys:
+        holder, last = value, key
+        if key not in value:
+            *outer, last = key.split(".")
+            for part in outer:
+                holder = holder.get(part) if isinstance(holder, MutableMapping) else None  # type: ignore[assignment]
+        if isinstance(holder, MutableMapping) and last in holder:
+            if holder[last] is not None:
+                return key, holder.pop(last)
+            null_under = null_under or key
+    return null_under, None
+
+
+class RecordReader(abc.ABC):
+    """One kind of raw file. It has no state: files are told apart by the suffix of their name, in any case."""
+
+    suffixes: ClassVar[tuple[str, ...]]
+    """Suffixes that it reads, in lower case."""
+    may_be_compressed: ClassVar[bool] = True
+    """Whether it also reads such files compressed as a whole: `.txt.gz`."""
+    one_text_a_file: ClassVar[bool] = False
+    """Whether a file is one text, with its metadata in a sidecar: `page.json` or `page.txt.json` for `page.txt`."""
+
+    @classmethod
+    def all_suffixes(cls) -> list[str]:
+        """The suffixes of the files that it reads, compressed ones too."""
+        compressed = COMPRESSED_SUFFIXES if cls.may_be_compressed else ()
+        return [suffix + compression for suffix in cls.suffixes for compression in ("", *compressed)]
+
+    @abc.abstractmethod
+    def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
+        """The records of a file, in order. Raises InputError where the file as a whole can't be read."""

@@ -1,0 +1,71 @@
+"""JSON lines as they are found: one object a line, or several where a newline got lost."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+import msgspec
+
+from webtext_prep.documents.lines import read_lines
+from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
+
+
+class JsonLineRecords(RecordReader):
+    """One JSON object a line."""
+
+    suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
+
+    def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
+        """See `RecordReader`."""
+        decode = msgspec.json.Decoder().decode
+        for number, line in enumerate(read_lines(file.location), 1):
+            if not line.strip():
+                continue
+            place, url = f"line {number}", file.url(number)
+            try:
+                value = decode(line)
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                yield from self._several(line, place, file, number, keys)
+            else:
+                yield keys.record(value, place, url)
+
+    @staticmethod
+    def _several(line: bytes, place: str, file: SourceFile, number: int, keys: Keys) -> Iterator[Record]:
+        """Two records in one line, where a newline got lost, are two records; anything else is a bad line."""
+        at = 0
+        try:
+            for at, value in enumerate(json_values(decode_utf8(line)), 1):
+                yield keys.record(value, place, file.url(number) if at == 1 else file.url(number, at))
+        except Unreadable as error:
+            yield Record(place, error, file.url(number) if at == 0 else file.url(number, at + 1))
+
+
+def decode_utf8(data: bytes) -> str:
+    """`data` as text. Raises Unreadable if it is not UTF-8."""
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise Unreadable("not valid UTF-8", f"{error.reason} at byte {error.start}: save it as UTF-8") from error
+
+
+def json_values(text: str) -> Iterator[Any]:
+    """The JSON values in `text`, one after another with or without white space between them.
+
+    Raises Unreadable where something else comes next.
+    """
+    text = text.strip()
+    decoder, at = json.JSONDecoder(), 0
+    while at < len(text):
+        try:
+            value, at = decoder.raw_decode(text, at)
+        except json.JSONDecodeError as error:
+            raise Unreadable("not valid JSON", f"{error.msg} at character {error.pos}") from error
+        except RecursionError as error:
+            raise Unreadable("JSON nested too deep to read") from error
+        except ValueError as error:
+            raise Unreadable("JSON that can't be read", error) from error
+        yield value
+        while at < len(text) and text[at].isspace():
+            at += 1

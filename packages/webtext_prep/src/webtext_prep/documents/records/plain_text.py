@@ -1,0 +1,85 @@
+"""Files that are one text each, plain or Markdown, with their metadata in a JSON file beside them, if anywhere."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import PurePosixPath
+from typing import Any, ClassVar
+from urllib.parse import unquote
+
+from webtext_prep.documents import storage
+from webtext_prep.documents.compression import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.lines import EncodingError, read_utf8
+from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
+from webtext_prep.documents.records.json_lines import decode_utf8
+
+
+class TextRecords(RecordReader):
+    """A text; its URL is in its sidecar, or is the file's name, decoded: `https%3A%2F%2Fexample.com%2Fa.txt`."""
+
+    suffixes: ClassVar[tuple[str, ...]] = (".txt", ".text")
+    one_text_a_file: ClassVar[bool] = True
+
+    def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
+        """See `RecordReader`."""
+        url = _url_from_name(file, self.suffixes)
+        try:
+            text = decode_utf8(_whole(file))
+            metadata = self.metadata_of(text) | _sidecar(file)
+            own_url = keys.take_url(metadata)
+            metadata.pop("text", None)
+            yield Record("", Document(own_url or url, text, metadata), url)
+        except Unreadable as error:
+            yield Record("", error, url)
+
+    def metadata_of(self, text: str) -> dict[str, Any]:
+        """What the text itself tells; the sidecar wins."""
+        return {}
+
+
+class MarkdownRecords(TextRecords):
+    """A text in Markdown, kept as it is; its first heading is its title."""
+
+    suffixes: ClassVar[tuple[str, ...]] = (".md", ".markdown")
+    _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(\S.*?)[ \t]*#*[ \t]*$", re.MULTILINE)
+
+    def metadata_of(self, text: str) -> dict[str, Any]:
+        """The title."""
+        found = self._HEADING.search(text)
+        return {"title": found[1]} if found else {}
+
+
+def _whole(file: SourceFile) -> bytes:
+    data = bytearray()
+    try:
+        for chunk in read_utf8(file.location):
+            data += chunk
+            if len(data) > MAX_LINE_BYTES:
+                raise Unreadable(f"a text of more than {MAX_LINE_BYTES >> 20} MiB", "split it into smaller files")
+    except EncodingError as error:
+        raise Unreadable("not in the encoding that its first bytes declare", error) from error
+    return bytes(data)
+
+
+def _sidecar(file: SourceFile) -> dict[str, Any]:
+    if file.sidecar is None:
+        return {}
+    try:
+        value = json.loads(storage.read_bytes(file.sidecar))
+    except (OSError, ValueError, RecursionError) as error:
+        raise Unreadable("its metadata can't be read", f"{file.sidecar.name}: {error}") from error
+    if not isinstance(value, dict):
+        raise Unreadable("its metadata is not a JSON object", file.sidecar.name)
+    return value
+
+
+def _url_from_name(file: SourceFile, suffixes: tuple[str, ...]) -> str:
+    bare = file.name.rsplit("/", 1)[-1]
+    for known in (COMPRESSED_SUFFIXES, suffixes):
+        if PurePosixPath(bare).suffix.lower() in known:
+            bare = bare.rsplit(".", 1)[0]
+    decoded = unquote(bare)
+    return decoded if decoded.startswith(("http://", "https://")) else file.url()

@@ -1,0 +1,46 @@
+"""Text files in any declared encoding: their lines are UTF-8, without a mark in front of the first one."""
+
+import codecs
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webtext_prep.documents import compression
+from webtext_prep.documents.lines import read_lines, read_utf8
+from webtext_prep.errors import InputError
+
+TEXT = "http://a.org/ä\nhttp://b.org/\U0001f600\n"
+ENCODED = {
+    "utf-8": TEXT.encode(),
+    "utf-8 with a mark": codecs.BOM_UTF8 + TEXT.encode(),
+    "utf-16-le with a mark": codecs.BOM_UTF16_LE + TEXT.encode("utf-16-le"),
+    "utf-16-be with a mark": codecs.BOM_UTF16_BE + TEXT.encode("utf-16-be"),
+    "utf-32-le with a mark": codecs.BOM_UTF32_LE + TEXT.encode("utf-32-le"),
+    "utf-32-be with a mark": codecs.BOM_UTF32_BE + TEXT.encode("utf-32-be"),
+    "utf-16-le": TEXT.encode("utf-16-le"),
+    "utf-16-be": TEXT.encode("utf-16-be"),
+}
+
+
+@pytest.mark.parametrize("encoding", ENCODED)
+@pytest.mark.parametrize("chunk", [1, 3, 1 << 20])
+def test_lines_are_the_same_in_every_encoding(tmp_path, monkeypatch, encoding, chunk):
+    """A byte order mark became part of the first line; every line of a UTF-16 list was malformed."""
+    monkeypatch.setattr(compression, "CHUNK_BYTES", chunk)
+    (tmp_path / "urls.txt").write_bytes(ENCODED[encoding])
+    assert list(read_lines(tmp_path / "urls.txt")) == TEXT.encode().split(b"\n")[:-1]
+
+
+@pytest.mark.parametrize("data", [codecs.BOM_UTF16_LE + b"a\0b", codecs.BOM_UTF16_BE + b"\xdc\x00\xdc\x00"])
+def test_a_file_that_is_not_what_its_mark_says_is_named(tmp_path, data):
+    (tmp_path / "a.txt").write_bytes(data)
+    with pytest.raises(InputError, match=r"a\.txt is not valid UTF-16, which its first bytes declare .*save it as UTF-8"):
+        list(read_lines(tmp_path / "a.txt"))
+
+
+@given(data=st.binary(max_size=50))
+def test_bytes_without_a_mark_are_not_touched(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("lines") / "file"
+    path.write_bytes(b"\n\n" + data)
+    assert b"".join(read_utf8(path)) == b"\n\n" + data

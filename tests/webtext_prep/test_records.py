@@ -1,0 +1,231 @@
+"""Raw files of every kind: their records are documents or named, with the line on which they begin."""
+
+import gzip
+import json
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from webtext_prep.documents import raw_files, records
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.raw_files import is_raw_file, kinds_of_raw_files, known_readers, reader_of
+from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
+from webtext_prep.documents.storage import location
+
+KEYS = Keys(("text", "content"), ("url",))
+
+
+def read(path, keys: Keys = KEYS, sidecar=None) -> list:
+    """Each record of a file: (url, text, metadata), or (place, what is wrong)."""
+    found = []
+    for record in reader_of(path).read(SourceFile(path, path.name, sidecar), keys):
+        document = record.document
+        bad = isinstance(document, Unreadable)
+        found.append((record.place, str(document)) if bad else (document.url, document.text, document.metadata))
+    return found
+
+
+@pytest.fixture
+def file(tmp_path):
+    def write(name: str, content: str | bytes):
+        (tmp_path / name).write_bytes(content.encode() if isinstance(content, str) else content)
+        return tmp_path / name
+
+    return write
+
+
+@pytest.mark.parametrize(
+    "name", ["a.txt", "B.TXT", "a.md", "a.MARKDOWN", "a.json", "A.JSONL.GZ", "a.ndjson", "a.csv.zst", "a.tsv", "a.parquet"]
+)
+def test_files_of_these_names_are_read(name):
+    assert is_raw_file(location(name))
+
+
+@pytest.mark.parametrize("name", ["txt", "a.pdf", "a.html", "a.parquet.gz", "a.jsonl.zip", "atxt", "a.gz", "a.txt.bak"])
+def test_files_of_other_names_are_not_read(name):
+    assert not is_raw_file(location(name))
+
+
+def test_a_kind_of_file_is_added_in_one_file(tmp_path, monkeypatch, file):
+    """The interface is enough: a reader of which the package knows nothing is found by its suffix."""
+    plugins = tmp_path / "plugins"
+    plugins.mkdir()
+    (plugins / "fortunes.py").write_text(
+        "from webtext_prep.documents.document import Document\n"
+        "from webtext_prep.documents.lines import read_utf8\n"
+        "from webtext_prep.documents.records.base import Record, RecordReader\n"
+        "class Fortunes(RecordReader):\n"
+        "    suffixes = ('.fortunes',)\n"
+        "    def read(self, file, keys):\n"
+        "        texts = b''.join(read_utf8(file.location)).decode().split('%')\n"
+        "        for number, text in enumerate(texts, 1):\n"
+        "            yield Record(f'text {number}', Document(file.url(number), text.strip()), file.url(number))\n"
+    )
+    monkeypatch.setattr(records, "__path__", [*records.__path__, str(plugins)])
+    known_readers.cache_clear()
+    try:
+        assert ".fortunes" in kinds_of_raw_files()
+        assert read(file("a.fortunes", "one\n%\ntwo")) == [
+            ("file:a.fortunes:1", "one", {}),
+            ("file:a.fortunes:2", "two", {}),
+        ]
+    finally:
+        raw_files.known_readers.cache_clear()
+        sys.modules.pop("webtext_prep.documents.records.fortunes", None)
+
+
+# Keys
+
+
+@pytest.mark.parametrize(
+    ("value", "document"),
+    [
+        ({"url": "u", "text": "t", "n": 1}, Document("u", "t", {"n": 1})),
+        ({"url": "u", "content": "c"}, Document("u", "c")),
+        ({"url": "u", "content": "c", "text": "t"}, Document("u", "t", {"content": "c"})),
+        ({"url": "u", "content": "c", "text": None}, Document("u", "c")),
+        ({"url": "u", "text": None}, Document("u", "")),
+        ({"url": "", "text": "t"}, Document("file:f:1", "t")),
+        ({"text": "t"}, Document("file:f:1", "t")),
+    ],
+)
+def test_the_first_key_with_something_under_it_counts(value, document):
+    """Only one key could be named for all files of a run."""
+    assert KEYS.record(value, "line 1", "file:f:1").document == document
+
+
+def test_keys_may_be_nested():
+    """Wikipedia-like records, with the text inside an object, could not be read at all."""
+    keys = Keys(("data.text", "a.b.c"), ("meta.url",))
+    value = {"data": {"text": "t", "n": 1}, "meta": {"url": "u"}, "id": 7}
+    assert keys.record(value, "", "f").document == Document("u", "t", {"data": {"n": 1}, "meta": {}, "id": 7})
+    assert keys.record({"a": {"b": {"c": "t"}}}, "", "f").document == Document("f", "t", {"a": {"b": {}}})
+    assert keys.record({"data.text": "t"}, "", "f").document == Document("f", "t")
+    assert isinstance(keys.record({"data": "text", "a": {"b": 1}}, "", "f").document, Unreadable)
+
+
+@pytest.mark.parametrize(("number", "url"), [(5, "page%20id:5"), (5.0, "page%20id:5"), (0, "page%20id:0")])
+def test_a_number_may_stand_for_a_url(number, url):
+    """A numeric `--url-key id` made every record unreadable."""
+    assert Keys(("text",), ("page id",)).record({"page id": number, "text": "t"}, "", "f").document == Document(url, "t")
+
+
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        ([1], "not a JSON object (found list)"),
+        ({"b": 1, "a": 2}, "no key 'text' or 'content' (but a, b: name the right one with --text-key)"),
+        ({"text": ["x"]}, "'text' is not a string (found list)"),
+        ({"text": "t", "url": True}, "'url' is neither a string nor a number (found bool)"),
+    ],
+)
+def test_what_is_not_a_document_is_named(value, problem):
+    assert str(KEYS.record(value, "", "f").document) == problem
+
+
+# Texts
+
+
+def test_the_title_of_a_markdown_file_is_its_first_heading(file):
+    """Markdown files were left out without a word."""
+    text = "Before.\n\n## The *first* one ##\n\n# Another\n"
+    assert read(file("a.md", text)) == [("file:a.md", text, {"title": "The *first* one"})]
+    assert read(file("b.md", "no heading\n#hashtag")) == [("file:b.md", "no heading\n#hashtag", {})]
+
+
+def test_a_sidecar_wins_over_what_the_text_tells(file):
+    sidecar = file("a.json", '{"title": "T", "url": "http://a.org/"}')
+    assert read(file("a.md", "# Heading"), sidecar=sidecar) == [("http://a.org/", "# Heading", {"title": "T"})]
+
+
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_text_is_read_in_the_encoding_that_it_declares(file, encoding):
+    """Texts in UTF-16 were unreadable."""
+    assert read(file("a.txt", "Ünicode".encode(encoding))) == [("file:a.txt", "Ünicode", {})]
+    assert read(file("a.json", '{"text": "Ü"}'.encode(encoding))) == [("file:a.json:1", "Ü", {})]
+    assert read(file("a.jsonl", '{"text": "Ü"}\n'.encode(encoding))) == [("file:a.jsonl:1", "Ü", {})]
+    assert read(file("a.csv", "text,n\nÜ,1\n".encode(encoding))) == [("file:a.csv:2", "Ü", {"n": "1"})]
+
+
+def test_a_text_of_no_encoding_is_unreadable_alone(file):
+    assert read(file("a.txt", b"caf\xe9"))[0][1].startswith("not valid UTF-8 (")
+    assert read(file("b.txt", b"\xff\xfea"))[0][1].startswith("not in the encoding that its first bytes declare (")
+
+
+@pytest.mark.parametrize("name", ["https%3A%2F%2Fa.org%2Fb.txt", "https%3A%2F%2Fa.org%2Fb.TXT.gz"])
+def test_a_url_may_be_the_name_of_a_text(file, name):
+    assert read(file(name, gzip.compress(b"t") if name.endswith(".gz") else b"t")) == [("https://a.org/b", "t", {})]
+
+
+# Tables
+
+
+def test_a_table_with_quoted_newlines_and_huge_fields_is_read(file):
+    """CSV files were left out without a word."""
+    huge = "x" * 300_000
+    path = file("a.csv", f'url,text,note\r\nhttp://a.org/,"one,\n""two""\r\nthree",n\r\n,{huge},\r\n')
+    assert read(path) == [
+        ("http://a.org/", 'one,\n"two"\r\nthree', {"note": "n"}),
+        ("file:a.csv:5", huge, {"note": ""}),
+    ]
+
+
+def test_tables_may_be_separated_by_tabs_or_semicolons(file):
+    assert read(file("a.tsv", "text\turl\na,b\tu\n")) == [("u", "a,b", {})]
+    assert read(file("a.csv", 'text;url;\n"a,b";u;1\n')) == [("u", "a,b", {"column_3": "1"})]
+
+
+def test_a_bad_row_is_named_and_the_rows_after_it_are_read(file):
+    """A lenient reader takes a quote that is never closed, and all rows after it, for one long field."""
+    path = file("a.csv", b'text,n\na,1\nb\nc,1,2\n"d"x,1\n\ncaf\xe9,1\ne,"f\n2"\n"g,1\nh,2\n')
+    found = read(path)
+    assert found[0] == ("file:a.csv:2", "a", {"n": "1"})
+    assert found[1] == ("line 3", "a row of more or fewer cells than the header (1, not 2)")
+    assert found[2] == ("line 4", "a row of more or fewer cells than the header (3, not 2)")
+    assert found[3][0] == "line 5"
+    assert found[3][1].startswith("not a valid row (")
+    assert found[4] == ("line 7", "not valid UTF-8 (save it as UTF-8)")
+    assert found[5] == ("file:a.csv:8", "e", {"n": "f\n2"})
+    assert found[6] == ("line 10", "not a valid row (unexpected end of data)")
+    assert len(found) == 7
+
+
+def test_an_empty_table_holds_no_records(file):
+    assert read(file("a.csv", "")) == read(file("b.csv", "text,url\n")) == []
+
+
+# Parquet
+
+
+def test_a_parquet_file_of_any_columns_is_read(tmp_path):
+    """Parquet files were left out, with the advice to rename them."""
+    rows = [
+        {"content": "one", "id": 1, "meta": {"lang": "en"}, "title": None},
+        {"content": None, "id": 2, "meta": None, "title": "T"},
+        {"content": "three", "id": 3, "meta": None, "title": None},
+    ]
+    pq.write_table(pa.Table.from_pylist(rows), tmp_path / "a.parquet", row_group_size=2)
+    assert read(tmp_path / "a.parquet", Keys(("text", "content"), ("id",))) == [
+        ("id:1", "one", {"meta": {"lang": "en"}}),
+        ("id:2", "", {"title": "T"}),
+        ("id:3", "three", {}),
+    ]
+    assert read(tmp_path / "a.parquet", Keys(("meta.lang",), ("url",)))[0] == (
+        "file:a.parquet:1",
+        "en",
+        {"content": "one", "id": 1, "meta": {}},
+    )
+
+
+# JSON
+
+
+def test_records_joined_in_a_line_are_several_and_a_bad_rest_is_named(file):
+    path = file("a.jsonl", json.dumps({"text": "a"}) * 2 + '{"text": \n' + json.dumps({"text": "b"}))
+    found = read(path)
+    assert found[:2] == [("file:a.jsonl:1", "a", {}), ("file:a.jsonl:1:2", "a", {})]
+    assert found[2][0] == "line 1"
+    assert found[2][1].startswith("not valid JSON (")
+    assert found[3] == ("file:a.jsonl:2", "b", {})
