@@ -8,11 +8,10 @@ import random
 
 import pytest
 import zstandard
-from hypothesis import given
-from hypothesis import strategies as st
 
 from webtext_prep.documents import compression
-from webtext_prep.documents.compression import bare_name, read_chunks, read_lines, write_zstd
+from webtext_prep.documents.compression import bare_name, read_chunks, write_zstd
+from webtext_prep.documents.lines import read_lines
 from webtext_prep.errors import InputError
 
 COMPRESS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}
@@ -122,24 +121,6 @@ def test_no_piece_is_large_however_densely_it_was_compressed(file, suffix):
     assert max(sizes) <= compression.CHUNK_BYTES == 1 << 20
 
 
-@pytest.mark.parametrize("suffix", ["", *COMPRESS])
-def test_the_bytes_of_a_line_are_copied_a_fixed_number_of_times(file, suffix, monkeypatch):
-    """Each piece of a long line was joined to all the pieces before it: 16 MiB took 5.6 s, four times those of 8."""
-
-    class Counted(bytearray):
-        added = 0
-
-        def __iadd__(self, piece):
-            Counted.added += len(piece)
-            return super().__iadd__(piece)
-
-    monkeypatch.setattr(compression, "CHUNK_BYTES", 1 << 10)
-    monkeypatch.setattr(compression, "bytearray", Counted, raising=False)
-    line = b"x" * (1 << 20)
-    assert list(read_lines(file(suffix, COMPRESS.get(suffix, bytes)(line + b"\nend\n")))) == [line, b"end"]
-    assert len(line) <= Counted.added <= 2 * len(line)
-
-
 def test_a_suffix_in_capitals_is_a_suffix(tmp_path):
     """A.JSONL.GZ was read as if it were not compressed."""
     path = tmp_path / "A.JSONL.GZ"
@@ -154,26 +135,9 @@ def test_a_missing_file_or_a_folder_is_named(tmp_path):
             list(read_chunks(path))
 
 
-@given(data=st.binary(max_size=200), chunk=st.integers(1, 7))
-def test_lines_do_not_depend_on_where_the_pieces_end(tmp_path_factory, data, chunk):
-    path = tmp_path_factory.mktemp("lines") / "file"
-    path.write_bytes(data)
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(compression, "CHUNK_BYTES", chunk)
-        found = list(read_lines(path))
-    expected = data.split(b"\n")
-    assert found == (expected[:-1] if expected[-1] == b"" else expected)
-
-
 def test_a_last_line_without_a_newline_is_a_line(file):
     """Pitfall 11: two records were joined where a newline was missing."""
     assert list(read_lines(file(".gz", gzip.compress(b"a\nb")))) == [b"a", b"b"]
-
-
-def test_a_line_without_end_is_refused_before_it_fills_the_memory(file, monkeypatch):
-    monkeypatch.setattr(compression, "MAX_LINE_BYTES", 3 << 20)
-    with pytest.raises(InputError, match="a line of more than 3 MiB: it is not a text file"):
-        list(read_lines(file(".gz", gzip.compress(bytes(5 << 20)))))
 
 
 def test_what_is_written_appears_when_it_is_complete_and_any_zstandard_reads_it(tmp_path):

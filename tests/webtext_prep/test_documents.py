@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.documents import formats
-from webtext_prep.documents.compression import read_lines
 from webtext_prep.documents.document import (
     Document,
     decode_document,
     decode_url_row,
     encode_document,
 )
+from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.shards import known_formats, read_documents, shard_name, write_documents
 from webtext_prep.errors import InputError
 

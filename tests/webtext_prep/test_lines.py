@@ -1,12 +1,13 @@
-"""Text files in any declared encoding: their lines are UTF-8, without a mark in front of the first one."""
+"""Text files as lines: UTF-8 whatever they declare, each as it is wherever the pieces end, in linear time."""
 
 import codecs
+import gzip
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.documents import compression
+from webtext_prep.documents import compression, lines
 from webtext_prep.documents.lines import read_lines, read_utf8
 from webtext_prep.errors import InputError
 
@@ -35,7 +36,7 @@ def test_lines_are_the_same_in_every_encoding(tmp_path, monkeypatch, encoding, c
 @pytest.mark.parametrize("data", [codecs.BOM_UTF16_LE + b"a\0b", codecs.BOM_UTF16_BE + b"\xdc\x00\xdc\x00"])
 def test_a_file_that_is_not_what_its_mark_says_is_named(tmp_path, data):
     (tmp_path / "a.txt").write_bytes(data)
-    with pytest.raises(InputError, match=r"a\.txt is not valid UTF-16, which its first bytes declare .*save it as UTF-8"):
+    with pytest.raises(InputError, match=r"a\.txt is not valid UTF-16, which .* declare .*save it as UTF-8"):
         list(read_lines(tmp_path / "a.txt"))
 
 
@@ -44,3 +45,40 @@ def test_bytes_without_a_mark_are_not_touched(tmp_path_factory, data):
     path = tmp_path_factory.mktemp("lines") / "file"
     path.write_bytes(b"\n\n" + data)
     assert b"".join(read_utf8(path)) == b"\n\n" + data
+
+
+@given(data=st.binary(max_size=200), chunk=st.integers(1, 7))
+def test_lines_do_not_depend_on_where_the_pieces_end(tmp_path_factory, data, chunk):
+    path = tmp_path_factory.mktemp("lines") / "file"
+    path.write_bytes(data)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(compression, "CHUNK_BYTES", chunk)
+        found = list(read_lines(path))
+    expected = data.split(b"\n")
+    assert found == (expected[:-1] if expected[-1] == b"" else expected)
+
+
+def test_the_bytes_of_a_line_are_copied_a_fixed_number_of_times(tmp_path, monkeypatch):
+    """Each piece of a long line was joined to all the pieces before it: 16 MiB took 5.6 s, four times those of 8."""
+
+    class Counted(bytearray):
+        added = 0
+
+        def __iadd__(self, piece):
+            Counted.added += len(piece)
+            return super().__iadd__(piece)
+
+    monkeypatch.setattr(compression, "CHUNK_BYTES", 1 << 10)
+    monkeypatch.setattr(lines, "bytearray", Counted, raising=False)
+    line = b"x" * (1 << 20)
+    (tmp_path / "a").write_bytes(line + b"\nend\n")
+    assert list(read_lines(tmp_path / "a")) == [line, b"end"]
+    assert len(line) <= Counted.added <= 2 * len(line)
+
+
+def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path, monkeypatch):
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 3 << 20)
+    path = tmp_path / "a.gz"
+    path.write_bytes(gzip.compress(bytes(5 << 20)))
+    with pytest.raises(InputError, match="a line of more than 3 MiB: it is not a text file"):
+        list(read_lines(path))

@@ -2,18 +2,22 @@
 
 import gzip
 import json
+import re
+import uuid
 from pathlib import Path
 
 import pytest
 import zstandard
 
 from webtext_prep.cli import main
+from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import read_documents
+from webtext_prep.documents.shards import read_documents, shards_in, write_documents
 from webtext_prep.stages.merge import MOST_TASKS, _groups
 
 
 def run(capsys, *arguments: object) -> dict:
+    arguments = ("--allow-unreadable", *arguments)
     assert main(["merge", *map(str, arguments), "--workers", "1", "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
@@ -76,23 +80,109 @@ def test_a_lost_newline_joins_no_records(tmp_path, capsys):
     assert sorted(document.text for document in documents(tmp_path / "out")) == ["a", "b", "c", "d"]
 
 
-def test_a_bad_line_is_counted_and_named_and_the_rest_goes_on(tmp_path, capsys):
+def test_a_bad_line_is_counted_and_named_and_the_rest_is_read(tmp_path, capsys):
     """Pitfall 11: merge stopped at the first bad line."""
     bad = tmp_path / "a.jsonl"
-    rows = [line("http://a.org/1", "a"), "{broken", "[1]", '{"url": "http://x"}', '{"url": 3, "text": "t"}']
+    rows = [line("http://a.org/1", "a"), "{broken", "[1]", '{"url": "http://x"}', '{"url": [], "text": "t"}']
     bad.write_bytes("\n".join([*rows, line("http://a.org/2", "b")]).encode() + b'\n{"text": "\xff"}\n')
     summary = run(capsys, "--input", bad, "--output", tmp_path / "out")
     assert (summary["out"], summary["dropped"]) == (2, {"unreadable": 5})
     assert all(f"{bad}, line {n}:" in p for n, p in zip([2, 3, 4, 5, 7], summary["problems"], strict=True))
 
 
-def test_a_text_that_is_no_utf8_is_counted_and_named(tmp_path, capsys):
+def test_a_text_that_is_not_utf8_is_counted_and_named(tmp_path, capsys):
     (tmp_path / "a.txt").write_bytes(b"caf\xe9")
     (tmp_path / "b.txt").write_bytes("café".encode())
     summary = run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
     assert summary["dropped"] == {"unreadable": 1}
-    assert "a.txt" in summary["problems"][0]
-    assert "no valid UTF-8" in summary["problems"][0]
+    assert "a.txt: not valid UTF-8" in summary["problems"][0]
+
+
+def test_records_that_can_not_be_read_for_one_reason_are_one_note(tmp_path, capsys):
+    """A thousand records without the right key filled the summary with ten notes that differed in the line alone."""
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(json.dumps({"title": n}) for n in range(500)) + "\n{\n")
+    (tmp_path / "c.txt").write_text("c")
+    summary = run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
+    assert summary["dropped"] == {"unreadable": 1002}
+    assert summary["problems"] == [
+        "; ".join(f"{tmp_path}/a.jsonl, line {n}" for n in (1, 2, 3))
+        + " and 997 more: none of the keys text, content, body, raw_content (but title: name the right one with "
+        "--text-key).",
+        f"{tmp_path}/a.jsonl, line 501; {tmp_path}/b.jsonl, line 501: not valid JSON (Expecting property name "
+        "enclosed in double quotes at character 1).",
+    ]
+
+
+@pytest.mark.parametrize(("bad", "code"), [(1, 0), (2, 2)])
+def test_more_than_a_tenth_unreadable_is_an_error_unless_it_is_allowed(tmp_path, capsys, bad, code):
+    """merge ended with exit code 0 though two thirds of the records were unreadable."""
+    rows = [line(f"http://a.org/{number}", "a") for number in range(10)]
+    (tmp_path / "a.jsonl").write_text("\n".join(rows[bad:] + ["{"] * bad))
+    arguments = ["merge", "--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
+    assert main(arguments) == code
+    if code:
+        assert re.search(
+            r"2 of 10 records could not be read: .*a\.jsonl, line 9; .*line 10: not valid JSON .*Nothing was written: "
+            r".*--restart.* --allow-unreadable",
+            capsys.readouterr().err,
+        )
+        assert [path.name for path in (tmp_path / "out").iterdir()] == [".state"]
+        assert main([*arguments, "--allow-unreadable"]) == 0
+    assert len(documents(tmp_path / "out")) == 10 - bad
+    assert main(arguments) == 0, "what is finished stays finished"
+
+
+def test_a_text_too_long_for_any_shard_is_unreadable(tmp_path, capsys, monkeypatch):
+    """A text of more than 256 MiB was written to a piece that could not be read again, and stopped the merge."""
+    monkeypatch.setattr("webtext_prep.stages.merge.MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr("webtext_prep.documents.records.plain_text.MAX_LINE_BYTES", 2000)
+    (tmp_path / "a.txt").write_text("\x01" * 300)  # six bytes each in JSON
+    (tmp_path / "b.txt").write_text("b" * 3000)
+    (tmp_path / "c.txt").write_text("c" * 300)
+    summary = run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
+    assert [document.url for document in documents(tmp_path / "out")] == ["file:c.txt"]
+    assert summary["dropped"] == {"unreadable": 2}
+
+
+def test_files_of_every_kind_make_one_corpus(tmp_path, capsys):
+    """.md, .csv and .parquet files, and names in capitals, were left out of a folder without a word."""
+    pages = tmp_path / "pages"
+    pages.mkdir()
+    (pages / "a.md").write_text("# Title\n\nMarkdown")
+    (pages / "a.json").write_text('{"url": "http://a.org/"}')
+    (pages / "B.TXT").write_text("capitals")
+    (pages / "c.csv").write_text('url,text\nhttp://c.org/,"a\nb"\n')
+    (pages / "d.tsv").write_text("url\ttext\nhttp://d.org/\ttabs\n")
+    (pages / "e.JSONL.GZ").write_bytes(gzip.compress(line("http://e.org/", "e").encode()))
+    (pages / "g.html").write_text("<p>")
+    with write_documents(pages / "f.parquet") as writer:
+        writer.write(Document("http://f.org/", "f", {"title": "F", "n": 1}))
+    (pages / "lost.txt").symlink_to("gone")
+    summary = run(capsys, "--input", pages, "--output", tmp_path / "out")
+    assert {document.url: (document.text, document.metadata) for document in documents(tmp_path / "out")} == {
+        "http://a.org/": ("# Title\n\nMarkdown", {"title": "Title"}),
+        "file:B.TXT": ("capitals", {}),
+        "http://c.org/": ("a\nb", {}),
+        "http://d.org/": ("tabs", {}),
+        "http://e.org/": ("e", {}),
+        "http://f.org/": ("f", {"title": "F", "n": 1}),
+    }
+    assert summary["problems"] == [
+        "not read, by suffix: 1 .html.",
+        f"not read: {pages}/lost.txt is a symbolic link that leads nowhere: fix or remove it.",
+    ]
+
+
+def test_files_and_output_may_lie_behind_a_url(tmp_path, capsys):
+    """merge could only read paths of this machine."""
+    here = storage.location(f"memory://{uuid.uuid4().hex}")
+    for name, content in (("a.txt", "a"), ("a.json", '{"url": "http://a.org/"}'), ("deep/b.txt", "b")):
+        with storage.create(here / "in" / name) as file:
+            file.write(content.encode())
+    run(capsys, "--input", here / "in", "--output", here / "out", "--state", tmp_path / "state")
+    (shard,) = shards_in(here / "out")
+    assert {document.url for document in read_documents(shard)} == {"http://a.org/", "file:deep/b.txt"}
 
 
 def test_documents_without_a_url_are_kept_whatever_their_files_are_called(tmp_path, capsys):
@@ -132,10 +222,7 @@ def test_the_key_that_names_the_url_of_a_text_wins_over_a_key_url(tmp_path, caps
 
 def test_a_large_corpus_is_read_in_a_bounded_number_of_tasks(tmp_path):
     files = [tmp_path / f"{number}.jsonl" for number in range(1000)]
-    for path in files:
-        with path.open("wb") as file:
-            file.truncate(15 << 20)  # takes no room on the disk
-    groups = _groups(files)
+    groups = _groups(files, [15 << 20] * len(files))
     assert len(groups) <= 2 * MOST_TASKS
     assert [path for group in groups for path in group] == files
 
@@ -163,6 +250,25 @@ def test_other_keys_can_be_named(tmp_path, capsys):
     run(capsys, "--input", tmp_path, "--output", tmp_path / "out", "--text-key", "content", "--url-key", "link")
     (document,) = documents(tmp_path / "out")
     assert (document.url, document.text, document.metadata) == ("http://a.org/", "body", {})
+
+
+def test_which_of_several_keys_held_the_text_is_counted(tmp_path, capsys):
+    """Files with the text under different keys took one run each."""
+    (tmp_path / "a.jsonl").write_text('{"content": "a"}\n{"text": "b"}\n{"data": {"story": "c"}, "id": 7}\n')
+    arguments = ("--text-key", "text", "content", "data.story", "--url-key", "url", "id")
+    summary = run(capsys, "--input", tmp_path, "--output", tmp_path / "out", *arguments)
+    assert summary["notes"] == {"text from content": 1, "text from data.story": 1}
+    assert {document.url: document.text for document in documents(tmp_path / "out")} == {
+        "file:a.jsonl:1": "a",
+        "file:a.jsonl:2": "b",
+        "id:7": "c",
+    }
+
+
+@pytest.mark.parametrize("flag", ["--text-key", "--url-key"])
+def test_an_empty_key_is_refused(tmp_path, capsys, flag):
+    assert main(["merge", "--input", str(tmp_path), "--output", str(tmp_path / "out"), flag, ""]) == 2
+    assert f"{flag} must name at least one key" in capsys.readouterr().err
 
 
 def test_the_shard_of_a_document_does_not_depend_on_the_number_of_files(tmp_path, capsys):

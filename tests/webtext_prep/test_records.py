@@ -37,7 +37,8 @@ def file(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "name", ["a.txt", "B.TXT", "a.md", "a.MARKDOWN", "a.json", "A.JSONL.GZ", "a.ndjson", "a.csv.zst", "a.tsv", "a.parquet"]
+    "name",
+    ["a.txt", "B.TXT", "a.md", "a.MARKDOWN", "a.json", "A.JSONL.GZ", "a.ndjson", "a.csv.zst", "a.parquet"],
 )
 def test_files_of_these_names_are_read(name):
     assert is_raw_file(location(name))
@@ -109,14 +110,16 @@ def test_keys_may_be_nested():
 @pytest.mark.parametrize(("number", "url"), [(5, "page%20id:5"), (5.0, "page%20id:5"), (0, "page%20id:0")])
 def test_a_number_may_stand_for_a_url(number, url):
     """A numeric `--url-key id` made every record unreadable."""
-    assert Keys(("text",), ("page id",)).record({"page id": number, "text": "t"}, "", "f").document == Document(url, "t")
+    assert Keys(("text",), ("page id",)).record({"page id": number, "text": "t"}, "", "f").document == Document(
+        url, "t"
+    )
 
 
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
         ([1], "not a JSON object (found list)"),
-        ({"b": 1, "a": 2}, "no key 'text' or 'content' (but a, b: name the right one with --text-key)"),
+        ({"b": 1, "a": 2}, "none of the keys text, content (but a, b: name the right one with --text-key)"),
         ({"text": ["x"]}, "'text' is not a string (found list)"),
         ({"text": "t", "url": True}, "'url' is neither a string nor a number (found bool)"),
     ],

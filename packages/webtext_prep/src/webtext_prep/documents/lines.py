@@ -65,9 +65,9 @@ def read_utf8(location: Location) -> Iterator[bytes]:
             yield decoder.decode(chunk).encode()
         decoder.decode(b"", final=True)
     except UnicodeDecodeError as error:
+        name = encoding[:6].upper()
         raise EncodingError(
-            f"{location} is not valid {encoding[:6].upper()}, which its first bytes declare ({error.reason}): save it as "
-            "UTF-8."
+            f"{location} is not valid {name}, which its first bytes declare ({error.reason}): save it as UTF-8."
         ) from error
 
 

@@ -1,7 +1,7 @@
 """`webtext blacklist`: from lists of URLs, as they were found, to clean URL shards.
 
 Two phases. The first only splits the lists by host, so that one host is always in one shard; the second, on all cores,
-asks the questions of each shard: is it a URL, is its site blocked, does its path end like a file, has it been seen.
+judges the URLs of each shard: is it one, is its site blocked, does its path end like a file, has it been seen.
 Each shard keeps the order of the input, and depends on nothing but the input and the settings.
 """
 
@@ -18,10 +18,12 @@ from urllib.parse import unquote, urlsplit
 
 from command_kit import setting
 from webtext_prep.documents import storage
-from webtext_prep.documents.compression import read_lines, write_zstd
-from webtext_prep.documents.document import Document, decode_url_row
+from webtext_prep.documents.compression import write_zstd
+from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.documents.inputs import is_url_list
+from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.url_lists import read_urls
 from webtext_prep.documents.urls import bucket_of, host_of, registered_name, shards_for, url_key
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome, write_shard
@@ -29,22 +31,44 @@ from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
 BYTES_PER_SHARD = 8 << 20
-"""With `--shards 0`: so much input makes one shard, some 100,000 URLs."""
+"""With `--shards 0`: bytes of input for each shard, some 100,000 URLs."""
+
+
+REPLACEMENT = "\ufffd"
+"""What stands in a URL in place of bytes that are not UTF-8: it is not known which page is meant."""
 
 
 def read_rules(path: str, shipped: str) -> frozenset[str]:
     """The lines of a list of rules, in lower case, without comments; the shipped list if `path` is empty.
 
+    A list is read once in a process, however many tasks ask for it, unless the file changes.
+
     Raises InputError if it can't be read.
     """
+    if not path:
+        return _shipped_rules(shipped)
+    place = Path(path)
     try:
-        text = (
-            Path(path).read_text(encoding="utf-8")
-            if path
-            else (importlib.resources.files("webtext_prep") / "lists" / shipped).read_text(encoding="utf-8")
-        )
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"can't read the list {path} ({error}): give a text file with one rule a line.") from error
+        version = tuple(storage.stamp(place))
+    except OSError as error:
+        raise InputError(f"can't read the list {path} ({error}): give a text file with one rule per line.") from error
+    return _rules_in(place, version)
+
+
+@functools.lru_cache(maxsize=4)
+def _rules_in(place: Path, version: tuple[Any, ...]) -> frozenset[str]:
+    try:
+        return _rules(b"\n".join(read_lines(place)).decode())
+    except UnicodeDecodeError as error:
+        raise InputError(f"the list {place} is not valid UTF-8 ({error.reason}): save it as UTF-8.") from error
+
+
+@functools.lru_cache(maxsize=2)
+def _shipped_rules(name: str) -> frozenset[str]:
+    return _rules((importlib.resources.files("webtext_prep") / "lists" / name).read_text(encoding="utf-8"))
+
+
+def _rules(text: str) -> frozenset[str]:
     lines = (line.strip().lower() for line in text.splitlines())
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
@@ -56,7 +80,7 @@ def is_blocked_site(host: str, rules: frozenset[str]) -> bool:
 
 
 def blocked_extension(url: str, rules: frozenset[str]) -> str | None:
-    """The ending in `rules` that the path of `url` has, or None. Host, query and fragment have no say."""
+    """The file extension in `rules` that the path of `url` has, or None. Host, query and fragment do not matter."""
     name = unquote(urlsplit(url).path).rsplit("/", 1)[-1].lower()
     _, *parts = name.split(".")
     return next((rule for start in range(len(parts)) if (rule := ".".join(parts[start:])) in rules), None)
@@ -72,22 +96,23 @@ def _host_key(url: str) -> str:
 
 @dataclass(frozen=True)
 class Blacklist(Stage):
-    """Drop URLs that are malformed, too long, blocked by site or by ending, or there already; split the rest by host.
+    """Drop URLs that are malformed, too long, blocked by site or file extension, or repeated; split the rest by host.
 
-    Reads URL lists: one URL, or one JSON object with "url", a line; plain, .gz, .xz, .bz2 or .zst; files, folders,
-    globs, or standard input (-). Writes URL shards for `webtext download`.
-    Drops: malformed, too_long, blocked_domain, blocked_extension, duplicate."""
+    Reads URL lists: one URL, or one JSON object with "url", per line, or a table with a column "url" (.csv, .tsv);
+    plain, .gz, .xz, .bz2 or .zst; files, folders, globs, URLs, or standard input (-). Writes URL shards for
+    `webtext download`.
+    Drops: not_utf8, malformed, too_long, blocked_domain, blocked_extension, duplicate."""
 
     name: ClassVar[str] = "blacklist"
     order: ClassVar[int] = 20
     summary: ClassVar[str] = "URL lists -> clean URLs, one host always in one shard"
     unit: ClassVar[str] = "URLs"
-    input_kinds: ClassVar[str] = "URL lists (.txt, .jsonl, .csv, or without an ending; compressed or not)"
+    input_kinds: ClassVar[str] = "URL lists (.txt, .jsonl, .csv, .tsv, or without a suffix; compressed or not)"
     reads_standard_input: ClassVar[bool] = True
 
     blocked_domains: str = setting("", "the list of blocked sites, instead of the shipped one", metavar="FILE")
-    blocked_extensions: str = setting("", "the list of blocked endings, instead of the shipped one", metavar="FILE")
-    shards: int = setting(0, "output shards; 0 asks for one for each 8 MiB of input")
+    blocked_extensions: str = setting("", "the list of blocked extensions, instead of the shipped one", metavar="FILE")
+    shards: int = setting(0, "output shards; 0 means one for each 8 MiB of input")
     max_length: int = setting(2048, "drop URLs with more characters")
 
     def __post_init__(self) -> None:
@@ -104,7 +129,7 @@ class Blacklist(Stage):
 
     @functools.cached_property
     def rules(self) -> tuple[frozenset[str], frozenset[str]]:
-        """Blocked sites and endings. Raises InputError for a list that can't be read."""
+        """Blocked sites and file extensions. Raises InputError for a list that can't be read."""
         extensions = read_rules(self.blocked_extensions, "blocked_extensions.txt")
         sites = read_rules(self.blocked_domains, "blocked_domains.txt")
         return sites, frozenset(rule.lstrip(".") for rule in extensions)
@@ -116,6 +141,8 @@ class Blacklist(Stage):
     def judge(self, url: str) -> str | None:
         """The reason to drop `url`, or None to keep it, whatever was seen before."""
         domains, extensions = self.rules
+        if REPLACEMENT in url:
+            return "not_utf8"
         if len(url) > self.max_length:
             return "too_long"
         try:
@@ -131,12 +158,8 @@ class Blacklist(Stage):
         count = 0
         with contextlib.ExitStack() as stack:
             pieces = [stack.enter_context(write_zstd(path, durable=False)) for path in task.outputs]
-            for line in read_lines(task.inputs[0]):
-                document = decode_url_row(line)
-                if document is None:
-                    continue
-                pieces[bucket_of(_host_key(document.url), len(pieces))].write(line.strip() + b"\n")
-                count += 1
+            for count, row in enumerate(read_urls(task.inputs[0]), 1):
+                pieces[bucket_of(_host_key(row.url), len(pieces))].write(encode_document(row) + b"\n")
                 if count % REPORT_EVERY == 0:
                     context.report(count)
         context.report(count)
@@ -144,7 +167,7 @@ class Blacklist(Stage):
 
     def judge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the pieces of one shard, in order of the lists, to the shard."""
-        rows = (row for path in task.inputs for line in read_lines(path) if (row := decode_url_row(line)) is not None)
+        rows = (row for path in task.inputs for row in read_urls(path))
         return write_shard(task, context, rows, self.process)
 
     def process(self, rows: Iterable[Document], tally: Tally) -> Iterator[Document]:

@@ -20,8 +20,9 @@ import numpy.typing as npt
 
 from command_kit import setting
 from webtext_prep.documents import storage
-from webtext_prep.documents.compression import read_lines, write_zstd
+from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.document import Document, encode_document
+from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError

@@ -9,8 +9,8 @@ where that is a tenth of all records, the keys or the files are wrong, and nothi
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,7 +31,7 @@ from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
 BYTES_PER_SHARD = 64 << 20
-"""With `--shards 0`: so many bytes of input files make one shard."""
+"""With `--shards 0`: bytes of input files for each shard."""
 BYTES_PER_TASK = 16 << 20
 """Files are read together, as one task, until they have so many bytes,"""
 MOST_TASKS = 256
@@ -88,7 +88,7 @@ class Merge(Stage):
         metavar="KEY",
     )
     url_key: tuple[str, ...] = setting(("url",), "the keys (or columns) that may hold the URL", metavar="KEY")
-    shards: int = setting(0, "output shards; 0 asks for one for each 64 MiB of input")
+    shards: int = setting(0, "output shards; 0 means one for each 64 MiB of input")
     allow_unreadable: bool = setting(
         False, "write the rest even if more than 10% of the records are unreadable", identity=False
     )
@@ -211,10 +211,10 @@ class Merge(Stage):
                 problems.add(reason, sentence, places, count)
         unreadable = read.dropped["unreadable"]
         if unreadable > UNREADABLE_SHARE * read.read and not self.allow_unreadable:
+            first = " ".join(problems.sentences()[:3])
             raise InputError(
-                f"{unreadable:,} of {read.read:,} records are unreadable: {' '.join(problems.sentences()[:3])} Nothing "
-                "was written: correct the input, or the settings (and give --restart), or accept the loss with "
-                "--allow-unreadable."
+                f"{unreadable:,} of {read.read:,} records could not be read: {first} Nothing was written: correct the "
+                "input, or the settings (and give --restart), or accept the loss with --allow-unreadable."
             )
         for sentence in problems.sentences():
             read.problem(sentence)
@@ -254,7 +254,9 @@ def _names(files: Sequence[Location]) -> list[str]:
         parent: (os.path.realpath(parent) if isinstance(parent, Path) else str(parent)).split("/")
         for parent in {path.parent for path in files}
     }
-    shared = len(os.path.commonprefix(list(folders.values())))
+    shared = sum(
+        1 for _ in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*folders.values(), strict=False))
+    )
     return ["/".join([*folders[path.parent][shared:], path.name]) for path in files]
 
 

@@ -8,9 +8,10 @@ from typing import BinaryIO, ClassVar
 
 import msgspec
 
-from webtext_prep.documents.compression import compressed, read_lines
+from webtext_prep.documents.compression import compressed
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.formats.base import DocumentWriter, Format
+from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 

@@ -1,1 +1,1 @@
-"""How raw files hold records, one kind a module: adding a module with a `RecordReader` makes `webtext merge` read it."""
+"""How raw files hold records, one kind a module: `webtext merge` reads what any `RecordReader` here can read."""

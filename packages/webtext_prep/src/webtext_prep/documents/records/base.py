@@ -83,8 +83,9 @@ class Keys:
             text_key, text = _take(value, self.text)
             if not text_key:
                 found = ", ".join(sorted(map(str, value))[:8])
+                missing = "none of the keys" if len(self.text) > 1 else "no key"
                 raise Unreadable(
-                    f"no key {' or '.join(map(repr, self.text))}", f"but {found}: name the right one with --text-key"
+                    f"{missing} {', '.join(self.text)}", f"but {found or 'none'}: name the right one with --text-key"
                 )
             text = "" if text is None else text
             if not isinstance(text, str):

@@ -9,7 +9,7 @@ from __future__ import annotations
 import csv
 import re
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar, NamedTuple
 
 from webtext_prep.documents.compression import MAX_LINE_BYTES
 from webtext_prep.documents.lines import read_lines
@@ -17,6 +17,13 @@ from webtext_prep.documents.records.base import Keys, Record, RecordReader, Sour
 from webtext_prep.documents.stores.base import Location
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
+
+
+class Row(NamedTuple):
+    """A row of a table: the number of its first line, and its cells, or why they can't be told."""
+
+    line: int
+    cells: list[str] | Unreadable
 
 
 class CsvRecords(RecordReader):
@@ -27,9 +34,18 @@ class CsvRecords(RecordReader):
 
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
-        for line, row in read_table(file.location, self.delimiters):
+        header: list[str] | None = None
+        for line, cells in read_rows(file.location, self.delimiters):
             place, url = f"line {line}", file.url(line)
-            yield Record(place, row, url) if isinstance(row, Unreadable) else keys.record(row, place, url)
+            if isinstance(cells, Unreadable):
+                yield Record(place, cells, url)
+            elif header is None:
+                header = [name.strip() or f"column_{number}" for number, name in enumerate(cells, 1)]
+            elif len(cells) != len(header):
+                reason = "a row of more or fewer cells than the header"
+                yield Record(place, Unreadable(reason, f"{len(cells)}, not {len(header)}"), url)
+            else:
+                yield keys.record(dict(zip(header, cells, strict=True)), place, url)
 
 
 class TsvRecords(CsvRecords):
@@ -39,44 +55,29 @@ class TsvRecords(CsvRecords):
     delimiters: ClassVar[tuple[str, ...]] = ("\t",)
 
 
-def read_table(location: Location, delimiters: tuple[str, ...]) -> Iterator[tuple[int, dict[str, Any] | Unreadable]]:
-    """The rows below the header as column name to value, each with the number of its first line.
+def read_rows(location: Location, delimiters: tuple[str, ...]) -> Iterator[Row]:
+    """The rows of a table, its header among them, but not its empty lines.
 
-    The first of `delimiters` that the header holds counts.
+    They are separated by the first of `delimiters` that the first line holds.
     """
-    rows = _rows(location, delimiters)
-    header: list[str] | None = None
-    for line, row in rows:
-        if isinstance(row, Unreadable):
-            yield line, row
-        elif header is None:
-            header = [name.strip() or f"column_{number}" for number, name in enumerate(row, 1)]
-        elif len(row) != len(header):
-            yield line, Unreadable("a row of more or fewer cells than the header", f"{len(row)}, not {len(header)}")
-        else:
-            yield line, dict(zip(header, row, strict=True))
-
-
-def _rows(location: Location, delimiters: tuple[str, ...]) -> Iterator[tuple[int, list[str] | Unreadable]]:
     csv.field_size_limit(MAX_LINE_BYTES)
     lines = _Lines(location)
-    first = lines.peek()
-    delimiter = next((sign for sign in delimiters if sign in first), delimiters[0])
+    delimiter = next((sign for sign in delimiters if sign in lines.peek()), delimiters[0])
     # Strict, as otherwise a quote that is never closed takes in the rest of the file without an error.
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
         number = lines.number + 1
         try:
-            row = next(reader, None)
+            cells = next(reader, None)
         except csv.Error as error:
-            yield number, Unreadable("not a valid row", error)
+            yield Row(number, Unreadable("not a valid row", error))
             continue
-        if row is None:
+        if cells is None:
             return
-        if _NOT_UTF8.search("".join(row)):
-            yield number, Unreadable("not valid UTF-8", "save it as UTF-8")
-        elif row:
-            yield number, row
+        if _NOT_UTF8.search("".join(cells)):
+            yield Row(number, Unreadable("not valid UTF-8", "save it as UTF-8"))
+        elif cells:
+            yield Row(number, cells)
 
 
 class _Lines:
