@@ -236,15 +236,19 @@ def _within_limits(record: Record) -> Document | Unreadable:
 
 def sidecars_of(inputs: Sequence[Location]) -> dict[Location, Location]:
     """Text file to the JSON file beside it that holds its metadata: `page.json` or `page.txt.json` for `page.txt`."""
-    texts = [path for path in inputs if (reader := reader_of(path)) is not None and reader.one_text_a_file]
-    beside = {folder: {entry.name: entry for entry in storage.files_in(folder)} for folder in {t.parent for t in texts}}
+    beside: dict[Location, dict[str, Location]] = {}
     found: dict[Location, Location] = {}
-    for path in texts:
-        bare = bare_name(path)
-        names = (f"{bare.rsplit('.', 1)[0]}.json", f"{bare}.json")
-        place = next((beside[path.parent][name] for name in names if name in beside[path.parent]), None)
-        if place is not None:
-            found[path] = place
+    for path in inputs:
+        reader = reader_of(path)
+        if reader is None or not reader.one_text_a_file:
+            continue
+        folder = path.parent
+        if folder not in beside:
+            beside[folder] = {entry.name: entry for entry in storage.files_in(folder) if entry.suffix == ".json"}
+        if beside[folder]:
+            bare = bare_name(path)
+            names = (f"{bare.rsplit('.', 1)[0]}.json", f"{bare}.json")
+            found |= {path: beside[folder][name] for name in reversed(names) if name in beside[folder]}
     return found
 
 
