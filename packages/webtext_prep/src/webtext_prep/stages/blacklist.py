@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.resources
+import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -34,6 +35,7 @@ BYTES_PER_SHARD = 8 << 20
 """With `--shards 0`: bytes of input for each shard, some 100,000 URLs."""
 
 
+_BARE = re.compile(r"[^\s#{]\S*")
 REPLACEMENT = "\ufffd"
 """What stands in a URL in place of bytes that are not UTF-8: it is not known which page is meant."""
 
@@ -92,6 +94,13 @@ def _host_key(url: str) -> str:
         return host_of(url)
     except ValueError:
         return url
+
+
+def _line(row: Document) -> bytes:
+    """One line of a piece, as `read_urls` reads it: the bare URL where that is all there is, which is quicker."""
+    if not row.metadata and row.url.isascii() and _BARE.fullmatch(row.url):
+        return row.url.encode()
+    return encode_document(row)
 
 
 @dataclass(frozen=True)
@@ -159,7 +168,7 @@ class Blacklist(Stage):
         with contextlib.ExitStack() as stack:
             pieces = [stack.enter_context(write_zstd(path, durable=False)) for path in task.outputs]
             for count, row in enumerate(read_urls(task.inputs[0]), 1):
-                pieces[bucket_of(_host_key(row.url), len(pieces))].write(encode_document(row) + b"\n")
+                pieces[bucket_of(_host_key(row.url), len(pieces))].write(_line(row) + b"\n")
                 if count % REPORT_EVERY == 0:
                     context.report(count)
         context.report(count)

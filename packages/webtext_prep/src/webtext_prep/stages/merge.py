@@ -247,8 +247,9 @@ def sidecars_of(inputs: Sequence[Location]) -> dict[Location, Location]:
             beside[folder] = {entry.name: entry for entry in storage.files_in(folder) if entry.suffix == ".json"}
         if beside[folder]:
             bare = bare_name(path)
-            names = (f"{bare.rsplit('.', 1)[0]}.json", f"{bare}.json")
-            found |= {path: beside[folder][name] for name in reversed(names) if name in beside[folder]}
+            for name in (f"{bare.rsplit('.', 1)[0]}.json", f"{bare}.json"):
+                if name in beside[folder]:
+                    found.setdefault(path, beside[folder][name])
     return found
 
 
