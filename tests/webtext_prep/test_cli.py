@@ -159,7 +159,7 @@ def test_several_inputs_are_all_read_however_they_are_given(webtext, write_shard
         (["--input", "input", "--output", "file"], "file is a file: give a folder"),
         (["--input", "input", "--output", "file/below"], "Not a directory"),
         (["--input", "input", "--output", "out", "--workers", "-1"], "--workers must not be negative"),
-        (["--input", "file", "--output", "out"], "file is not one of the document shards"),
+        (["--input", "file", "--output", "out"], "file is not among the document shards"),
     ],
 )
 def test_wrong_paths_are_one_sentence(webtext, pages, tmp_path, monkeypatch, arguments, sentence):
@@ -173,7 +173,7 @@ def test_wrong_paths_are_one_sentence(webtext, pages, tmp_path, monkeypatch, arg
 def test_an_unfinished_stage_is_no_input(webtext, pages, tmp_path):
     (tmp_path / "half" / ".state").mkdir(parents=True)
     result = webtext("shout", "--input", tmp_path / "half", "--output", tmp_path / "out")
-    assert "half is not finished: run the stage that makes it once more" in result.sentence
+    assert "half is not finished: run the stage that makes it again, it resumes" in result.sentence
 
 
 # Standard input
