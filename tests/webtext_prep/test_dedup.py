@@ -13,12 +13,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.cli import main
+from webtext_prep.documents.compression import read_lines
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import read_documents, write_documents
 from webtext_prep.near_duplicates import fingerprints
-from webtext_prep.stages.dedup import TABLE, read_table
+from webtext_prep.stages.dedup import TABLE
 
 WORDS = [f"word{number}" for number in range(2000)]
+
+
+def read_table(path) -> list[dict]:
+    """The rows of a table of duplicates: url, duplicate_of, similarity."""
+    return [json.loads(line) for line in read_lines(path)]
 
 
 def text_of(seed: int, words: int = 200) -> str:

@@ -19,6 +19,7 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.job import Job
 from webtext_prep.running.summary import Summary
 from webtext_prep.running.tally import Tally
+from webtext_prep.running.task import Task
 
 
 def pytest_generate_tests(metafunc):
@@ -542,3 +543,65 @@ def test_an_internal_error_is_one_sentence_and_a_traceback_only_for_debug(write_
         assert "internal error: KeyError: 'a bug' (run again with --debug" in webtext(*arguments).sentence
         debugged = webtext(*arguments, "--debug")
         assert (debugged.code, "practice_stages.py" in debugged.err) == (1, True)
+
+
+# What a stage says
+
+
+def test_a_fact_of_a_stage_never_hides_a_count(home, write_shards, state_of):
+    """A stage's own figure called `in` replaced the number of documents in."""
+
+    class Boastful(practice_stages.Shout):
+        def run(self, job):
+            outcome = super().run(job)
+            outcome.facts["in"] = 1_000_000
+            return outcome
+
+    folder = write_shards([["a", "b"]])
+    summary = Job(Boastful(), shards_in(folder), home / "output", state=state_of(home / "output")).run()
+    assert summary.as_dict()["in"] == 2
+    assert record(home / "output")["in"] == 2
+    assert record(home / "output")["facts"] == {"in": 1_000_000}
+
+
+def test_a_task_that_has_nothing_to_say_is_done_once(home, write_shards, state_of):
+    """A task that returned None was run again and again."""
+    calls = []
+
+    class Silent(practice_stages.Shout):
+        def run(self, job):
+            job.map("quiet", lambda task, context: calls.append(task.name), [Task("one", ())])
+            return super().run(job)
+
+    folder = write_shards([["a"]])
+    for _ in range(2):
+        Job(Silent(), shards_in(folder), home / "output", state=state_of(home / "output")).run()
+        storage.remove(home / "output" / "stage.json")
+    assert calls == ["one"]
+
+
+def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, state_of, shout, monkeypatch):
+    """After an interruption the progress began at 0 and had no total, so that it showed no time left."""
+    from webtext_prep.running import job as module
+
+    folder = write_shards([["a"] * 5, ["b"] * 7])
+    (home / "output").parent.mkdir(parents=True, exist_ok=True)
+    shout(folder)
+    storage.remove(home / "output" / shard_name(1))
+    seen = []
+
+    class Watched(module.Progress):
+        def __init__(self, label, unit, total=None, *, done=0, **options):
+            seen.append((total, done))
+            super().__init__(label, unit, total, done=done, **options)
+
+    monkeypatch.setattr(module, "Progress", Watched)
+    monkeypatch.setattr(Job, "expected_documents", lambda self: 12)
+    assert not shout(folder).resumed
+    assert seen == [(12, 5)]
+
+
+def test_the_state_of_an_output_behind_a_url_needs_a_place_here(write_shards):
+    folder = write_shards([["a"]])
+    with pytest.raises(InputError, match=r"is not on this machine: say with --state DIR where to keep the state"):
+        Job(practice_stages.Shout(), shards_in(folder), storage.location("memory://bucket/out"))

@@ -32,7 +32,7 @@ From a list of URLs to clean, deduplicated documents and GPT-2 token binaries, s
 Each stage reads what the one before it wrote:"""
 
 EPILOG = """\
-A stage that was interrupted, or killed, goes on when the same command is given again. `webtext STAGE --help`
+A stage that was interrupted, or killed, resumes when the same command is given again. `webtext STAGE --help`
 lists a stage's settings; each is also a key for its table in a --config file.
 
 example:
@@ -86,8 +86,8 @@ def build_parser(known: dict[str, type[Stage]]) -> argparse.ArgumentParser:
         )
         add_flags(command, RunSettings)
         again = command.add_mutually_exclusive_group()
-        again.add_argument("--resume", action="store_true", help="go on where an earlier run stopped (always so)")
-        again.add_argument("--restart", action="store_true", help="discard what an earlier run made and start anew")
+        again.add_argument("--resume", action="store_true", help="resume an earlier run (what happens without it, too)")
+        again.add_argument("--restart", action="store_true", help="discard an earlier run and start from scratch")
         add_common_flags(command)
         add_flags(command, stage)
     inspection.add_command(commands)

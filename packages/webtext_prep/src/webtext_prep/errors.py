@@ -13,5 +13,3 @@ class RetryableError(WebtextError):
 
 class InputError(WebtextError, UsageError):
     """What the user gave, a path, a file or a setting, has to change first (exit code 2)."""
-
-    exit_code = 2

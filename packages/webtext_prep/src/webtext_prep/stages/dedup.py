@@ -1,10 +1,10 @@
-"""`webtext dedup`: of documents that say nearly the same, keep one, and record for which others it stands.
+"""`webtext dedup`: of documents that say nearly the same, keep one, and record whose representative it is.
 
 Three phases: each shard's shingles are hashed (all cores); bands of the MinHash signatures propose pairs, whose exact
 Jaccard similarity decides (one process, the shingle hashes memory-mapped); each shard drops what was decided (all
 cores). Documents are gone through from the longest to the shortest, equal lengths by URL: a document is dropped if
 one that is already kept is at least `--similarity` similar to it. So each group keeps its longest document, and a
-chain of similar documents cannot swallow strangers. The order of the input has no say.
+chain of similar documents cannot merge unrelated ones. The order of the input does not matter.
 Deciding takes 8 bytes a band and document (some 200 MB a million documents) in the one process that does it.
 """
 
@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -22,7 +21,6 @@ from command_kit import setting
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.document import Document, encode_document
-from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
@@ -136,9 +134,9 @@ class Dedup(Stage):
         return len(lengths)
 
     def decide(self, task: Task, context: Context) -> int:
-        """Task: which documents of the whole corpus go, and for which they stand. Returns how many.
+        """Task: which documents of the whole corpus go, and which one represents each. Returns how many.
 
-        Writes one array of shape (dropped, 2), document and survivor, and one of their similarities.
+        Writes one array of shape (dropped, 2), document and representative, and one of their similarities.
         """
         shards = task.options["shards"]
         prints, inputs = task.inputs[:-shards], task.inputs[-shards:]
@@ -154,7 +152,7 @@ class Dedup(Stage):
     def _duplicates(
         self, corpus: _Corpus, inputs: Sequence[Location], context: Context
     ) -> tuple[list[tuple[int, int]], list[float]]:
-        """Pairs of a document to drop and the one that stands for it, with their similarities."""
+        """Pairs of a document to drop and its representative, with their similarities."""
         buckets = shared_bands(corpus, *fingerprints.bands_for(self.similarity))
         suspects = np.flatnonzero(np.any([column >= 0 for column in buckets], axis=0))
         lengths = np.concatenate([shard.lengths for shard in corpus.shards])
@@ -169,12 +167,12 @@ class Dedup(Stage):
                 if column[document] >= 0
             ]
             candidates = [ranked[other] for other in sorted(set().union(*own))]
-            survivor, similarity = self._closest(document, candidates, corpus)
-            if survivor is None:
+            representative, similarity = self._closest(document, candidates, corpus)
+            if representative is None:
                 for kept in own:
                     kept.append(rank)
             else:
-                pairs.append((document, survivor))
+                pairs.append((document, representative))
                 similarities.append(similarity)
             context.report(rank + 1)
         return pairs, similarities
@@ -273,13 +271,6 @@ def _write_table(
     urls = _urls(np.unique(pairs), firsts, shards)
     with write_zstd(path) as stream:
         for row in np.argsort(pairs[:, 0], kind="stable"):
-            document, survivor = pairs[row].tolist()
-            metadata = {"duplicate_of": urls[survivor], "similarity": round(float(similarities[row]), 6)}
+            document, representative = pairs[row].tolist()
+            metadata = {"duplicate_of": urls[representative], "similarity": round(float(similarities[row]), 6)}
             stream.write(encode_document(Document(urls[document], "", metadata)) + b"\n")
-
-
-def read_table(path: Path) -> list[dict[str, Any]]:
-    """The rows of a table of duplicates: url, duplicate_of, similarity."""
-    import msgspec
-
-    return [msgspec.json.decode(line) for line in read_lines(path)]
