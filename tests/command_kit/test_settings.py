@@ -247,3 +247,35 @@ def test_what_only_says_how_the_work_is_done_is_no_part_of_the_identity():
 def test_differences_are_said_in_words():
     assert differences({"a": 1, "b": "x"}, {"a": 2, "b": "x", "c": None}) == ["a was 1, now 2"]
     assert differences({}, {"kind": "cake"}) == ["kind was not set, now 'cake'"]
+
+
+@dataclass(frozen=True)
+class Door:
+    open_to: Literal["nobody", "friends", "all"] | bool = setting(False, "who may come in")
+
+
+@pytest.mark.parametrize(
+    ("flags", "value"),
+    [
+        ([], False),
+        (["--open-to"], True),
+        (["--no-open-to"], False),
+        (["--open-to", "friends"], "friends"),
+        (["--open-to", "--no-open-to"], False),
+    ],
+)
+def test_a_switch_may_take_values_too(toml, flags, value):
+    """A switch could only be on or off, so that a third state needed another flag."""
+
+    def read(*arguments, config=None):
+        parser = argparse.ArgumentParser()
+        add_flags(parser, Door)
+        return settings_from(Door, parser.parse_args(arguments), command="door", config=config).open_to
+
+    assert read(*flags) is value or read(*flags) == value
+    assert read(config=toml("open_to = true")) is True
+    assert read(config=toml("open_to = 'friends'")) == "friends"
+    with pytest.raises(UsageError, match="true, false, or one of nobody, friends, all"):
+        read(config=toml("open_to = 'burglars'"))
+    with pytest.raises(SystemExit):
+        read("--open-to", "burglars")

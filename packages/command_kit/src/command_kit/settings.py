@@ -121,8 +121,19 @@ def _without_none(annotation: Any) -> Any:
     return annotation
 
 
+def _switch_choices(annotation: Any) -> tuple[Any, ...]:
+    """The values that a switch may also take: `Literal["a", "b"] | bool` -> ("a", "b"); () for any other annotation."""
+    parts = typing.get_args(annotation)
+    if typing.get_origin(annotation) not in (types.UnionType, typing.Union) or bool not in parts:
+        return ()
+    literals = [part for part in parts if typing.get_origin(part) is typing.Literal]
+    return typing.get_args(literals[0]) if len(literals) == 1 and len(parts) == 2 else ()
+
+
 def _described(annotation: Any) -> str:
     annotation = _without_none(annotation)
+    if choices := _switch_choices(annotation):
+        return f"true, false, or one of {', '.join(map(str, choices))}"
     if typing.get_origin(annotation) is typing.Literal:
         return "one of " + ", ".join(str(choice) for choice in typing.get_args(annotation))
     if typing.get_origin(annotation) is tuple:
@@ -159,6 +170,11 @@ def add_flags(parser: argparse.ArgumentParser, settings_class: type, *, skip: It
         options: dict[str, Any] = {"dest": field.name, "default": _NOT_GIVEN, "help": text}
         if kind is bool:
             target.add_argument(flag_name(field.name), action=argparse.BooleanOptionalAction, **options)
+            continue
+        if choices := _switch_choices(kind):
+            switched_off = {**options, "const": False, "help": f"not {flag_name(field.name)}, in any form"}
+            target.add_argument(flag_name(field.name), nargs="?", const=True, choices=choices, **options)
+            target.add_argument("--no-" + flag_name(field.name)[2:], action="store_const", **switched_off)
             continue
         if typing.get_origin(kind) is tuple:
             options |= {"nargs": "+", "action": _Collect}
