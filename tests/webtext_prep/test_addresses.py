@@ -6,7 +6,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.web.addresses import BlockedAddressError, OddAddressError, check_host, is_public, literal_address
+from webtext_prep.documents.urls import url_key, without_credentials
+from webtext_prep.web.addresses import (
+    BlockedAddressError,
+    OddAddressError,
+    check_host,
+    is_allowed,
+    is_public,
+    literal_address,
+)
+from webtext_prep.web.fetcher import next_url
+from webtext_prep.web.requests import parse_url
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "93.184.215.14", "2606:2800:21f:cb07::1", "::ffff:8.8.8.8"])
@@ -57,7 +67,7 @@ def test_every_notation_of_an_address_is_the_same_address(address):
 @pytest.mark.parametrize("host", ["1.2.3.4.5", "999.1.1.1", "0x", "4294967296", "08.1.1.1", "12345::g"])
 def test_numbers_that_are_no_address_are_refused(host):
     with pytest.raises(OddAddressError):
-        check_host(host, allow_private=True)
+        check_host(host, private="all")
 
 
 def test_names_are_left_to_the_resolver():
@@ -66,7 +76,67 @@ def test_names_are_left_to_the_resolver():
 
 
 def test_private_hosts_pass_only_where_allowed():
-    check_host("127.0.0.1", allow_private=True)
+    check_host("127.0.0.1", private="all")
     for host in ("127.0.0.1", "127.1", "2130706433", "0x7f000001", "[::1]", "0"):
         with pytest.raises(BlockedAddressError):
-            check_host(host, allow_private=False)
+            check_host(host, private="none")
+
+
+def test_loopback_alone_opens_this_machine_and_nothing_else():
+    """What a site on loopback needs also opened the metadata services of clouds and the whole private network."""
+    for host in ("127.0.0.1", "127.1", "[::1]", "[::ffff:127.0.0.1]", "0x7f000001"):
+        check_host(host, private="loopback")
+    for host in ("169.254.169.254", "10.0.0.1", "192.168.1.1", "100.100.100.200", "[fe80::1]", "[fd00::1]", "0.0.0.0"):
+        with pytest.raises(BlockedAddressError):
+            check_host(host, private="loopback")
+        check_host(host, private="all")
+    assert is_allowed("8.8.8.8", "loopback") and not is_allowed("::1%lo", "loopback")
+
+
+@pytest.mark.parametrize("host", ["%31%32%37%2e0.0.1", "%31%36%39.254.169.254", "127%2E0%2e0.1", "%3127.1"])
+def test_a_host_in_percent_escapes_is_checked_as_what_it_is(host):
+    """An address written as %31%32%37.0.0.1 passed the check of hosts, and only the resolver stood in its way."""
+    with pytest.raises(BlockedAddressError):
+        check_host(host, private="none")
+    with pytest.raises(BlockedAddressError):
+        parse_url(f"http://{host}/", "none")
+
+
+def test_a_name_in_percent_escapes_is_asked_for_by_its_letters():
+    assert str(parse_url("http://ex%61mple.com/a%62", "none")) == "http://example.com/ab"
+
+
+@pytest.mark.parametrize(
+    ("url", "plain"),
+    [
+        ("http://user:secret@example.com/", "http://example.com/"),
+        ("https://user@example.com:8443/a?b#c", "https://example.com:8443/a?b#c"),
+        ("http://us@er:sec@ret@example.com", "http://example.com"),
+        ("http://user:secret@[::1]/", "http://[::1]/"),
+        ("HTTP://user:secret@example.com/~a@b", "HTTP://example.com/~a@b"),
+        (" http://user:secret@example.com/", " http://example.com/"),
+        ("http:\\\\user:secret@example.com", "http:\\\\example.com"),
+        ("http:user:secret@example.com", "http:example.com"),
+        ("ftp://user:secret@example.com/", "ftp://example.com/"),
+        ("//user:secret@example.com/", "//example.com/"),
+        ("http://example.com/user:secret@here", "http://example.com/user:secret@here"),
+        ("http://example.com?q=a@b", "http://example.com?q=a@b"),
+        ("mailto:somebody@example.com", "mailto:somebody@example.com"),
+        ("no address", "no address"),
+    ],
+)
+def test_user_and_password_are_taken_out_of_a_url_and_nothing_else(url, plain):
+    assert without_credentials(url) == plain
+    assert without_credentials(plain) == plain
+
+
+def test_credentials_do_not_matter_for_which_page_a_url_names():
+    assert url_key("http://user:secret@example.com/a") == url_key("http://example.com/a")
+
+
+def test_a_redirect_carries_no_credentials_on():
+    """A redirect to a URL with user and password put both into the document's metadata."""
+    assert next_url("http://a.org/x", "http://user:secret@b.org/y#z") == "http://b.org/y"
+    assert next_url("http://user:secret@a.org/x", "y") == "http://a.org/y"
+    assert next_url("http://a.org/x", "//user:secret@b.org/y") == "http://b.org/y"
+    assert "secret" not in str(parse_url("http://user:secret@a.org/", "none"))

@@ -5,7 +5,7 @@ import time
 from collections.abc import Callable
 
 from webtext_prep.web.crawling import Crawler, Visit
-from webtext_prep.web.requests import Reply
+from webtext_prep.web.fetcher import Reply
 
 
 class ScriptedClient:
@@ -42,7 +42,7 @@ def test_a_pause_that_a_host_asks_for_holds_for_redirects_to_it_too():
     pause = 0.3
     client = ScriptedClient(
         {
-            "http://busy.org/a": [lambda url: Reply("http_503", url, 503, retry_after=pause, passes_soon=True), ok],
+            "http://busy.org/a": [lambda url: Reply("http_503", url, 503, retry_after=pause, retry_now=True), ok],
             "http://other.org/": [lambda url: Reply("redirect", url, 301, location="http://busy.org/b")],
             "http://busy.org/b": [ok],
         }

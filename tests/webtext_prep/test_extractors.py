@@ -3,7 +3,8 @@
 import pytest
 
 from webtext_prep.extraction import extractors
-from webtext_prep.extraction.extractors import EXTRACTORS, declared_charset, decode, nests_too_deep, scrub, title_of
+from webtext_prep.extraction.decoding import TITLE_CHARACTERS, declared_charset, decode, scrub, title_of
+from webtext_prep.extraction.extractors import EXTRACTORS, nests_too_deep
 
 SENTENCE = "The café on the corner was where Zoë and Viktor met, and it is not known to us why they had left Malmö. "
 PAGE = (
@@ -124,4 +125,30 @@ def test_depth_is_counted_as_the_parser_nests():
 def test_a_title_is_one_line_of_text():
     assert title_of("<head><TITLE>\n A &lt;b&gt;\n title </TITLE>") == "A <b> title"
     assert title_of("<p>no title</p>") == ""
-    assert len(title_of("<title>" + "x" * 1000)) == extractors.TITLE_CHARACTERS
+    assert len(title_of("<title>" + "x" * 1000)) == TITLE_CHARACTERS
+
+
+@pytest.mark.parametrize(
+    ("label", "encoding", "text"),
+    [
+        ("x-gbk", "gb18030", "你好，世界"),
+        ("gb2312", "gb18030", "你好，镕"),  # more than the label says, as all browsers read it
+        ("windows-949", "cp949", "안녕하세요 뷁"),
+        ("ks_c_5601-1987", "cp949", "안녕하세요 뷁"),
+        ("windows-31j", "cp932", "こんにちは①"),
+        ("shift_jis", "cp932", "こんにちは①"),
+        ("iso-8859-8-i", "iso8859-8", "שלום עולם"),
+        ("x-mac-cyrillic", "mac_cyrillic", "Привет"),
+        ("ISO-8859-1", "cp1252", "“quoted” – and €"),
+        ("latin-1", "cp1252", "“quoted” – and €"),
+        ("tis-620", "cp874", "สวัสดี"),
+        ("hz-gb-2312", "hz", "你好"),
+        ("iso-2022-jp", "iso2022_jp", "こんにちは"),
+        ("unicode-1-1-utf-8", "utf-8", "Grüße"),
+    ],
+)
+def test_the_labels_of_the_web_name_the_encodings_that_browsers_use(label, encoding, text):
+    """x-gbk, windows-949, windows-31j and iso-8859-8-i were not known, and pages in ISO-2022-JP, all of whose bytes are
+    ASCII, were taken for UTF-8."""
+    assert decode(text.encode(encoding), label) == text
+    assert decode(f"<meta charset={label}>{text}".encode(encoding)).endswith(text)

@@ -6,11 +6,14 @@ import select
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+from webtext_prep.errors import WebtextError
+from webtext_prep.extraction import pool as pool_module
 from webtext_prep.extraction.extractors import EXTRACTORS
-from webtext_prep.extraction.workers import ParsePool
+from webtext_prep.extraction.pool import ExtractorPool
 
 GOOD = (
     b"<html><title>T</title><body><article><p>" + b"A plain sentence of words. " * 20 + b"</p></article></body></html>"
@@ -21,7 +24,7 @@ NESTED = b"<html><body>" + b"<div>" * 50_000 + b"<p>deep inside</p>" + b"</div>"
 
 def outcomes(name, pages, tmp_path, *, seconds=1.0, memory=1024):
     async def run():
-        async with ParsePool(name, workers=1, seconds=seconds, memory=memory, folder=str(tmp_path)) as pool:
+        async with ExtractorPool(name, workers=1, seconds=seconds, memory=memory, folder=str(tmp_path)) as pool:
             return [await pool.extract(page, "http://example.com/", None) for page in pages]
 
     return asyncio.run(run())
@@ -47,7 +50,7 @@ def test_a_page_that_wants_too_much_memory_is_named_so(name, tmp_path):
 
 def test_a_page_without_text_is_empty_and_plain_text_is_taken_whole(tmp_path):
     async def run():
-        async with ParsePool("resiliparse", workers=1, seconds=5, memory=1024, folder=str(tmp_path)) as pool:
+        async with ExtractorPool("resiliparse", workers=1, seconds=5, memory=1024, folder=str(tmp_path)) as pool:
             empty = await pool.extract(b"<html><body></body></html>", "http://example.com/", None)
             plain = await pool.extract(b"a < b\r\n\x00c", "http://example.com/", None, is_html=False)
             return empty, plain
@@ -59,7 +62,7 @@ def test_a_page_without_text_is_empty_and_plain_text_is_taken_whole(tmp_path):
 
 def test_a_worker_that_crashes_is_replaced(tmp_path):
     async def run():
-        async with ParsePool("resiliparse", workers=1, seconds=60, memory=1024, folder=str(tmp_path)) as pool:
+        async with ExtractorPool("resiliparse", workers=1, seconds=60, memory=1024, folder=str(tmp_path)) as pool:
             await pool.extract(GOOD, "http://example.com/", None)
             process = pool._workers[0]._process
             lost = asyncio.create_task(pool.extract(EMPTY_DIVS, "http://example.com/", None))
@@ -74,7 +77,7 @@ def test_a_worker_that_crashes_is_replaced(tmp_path):
 
 def test_several_workers_give_each_page_its_own_text(tmp_path):
     async def run():
-        async with ParsePool("resiliparse", workers=2, seconds=20, memory=1024, folder=str(tmp_path)) as pool:
+        async with ExtractorPool("resiliparse", workers=2, seconds=20, memory=1024, folder=str(tmp_path)) as pool:
             pages = [b"<title>%d</title><p>Page number %d.</p>" % (n, n) for n in range(40)]
             return await asyncio.gather(*(pool.extract(page, "http://example.com/", None) for page in pages))
 
@@ -83,10 +86,10 @@ def test_several_workers_give_each_page_its_own_text(tmp_path):
 
 PARENT = """
 import asyncio, sys
-from webtext_prep.extraction.workers import ParsePool
+from webtext_prep.extraction.pool import ExtractorPool
 
 async def run():
-    async with ParsePool("resiliparse", workers=1, seconds=600, memory=4096, folder=sys.argv[1]) as pool:
+    async with ExtractorPool("resiliparse", workers=1, seconds=600, memory=4096, folder=sys.argv[1]) as pool:
         await pool.extract(b"<p>warm</p>", "http://example.com/", None)
         busy = asyncio.create_task(pool.extract(b"<div>" * 200_000, "http://example.com/", None))
         await asyncio.sleep(0)
@@ -103,3 +106,33 @@ def test_a_worker_in_the_middle_of_a_page_ends_when_its_parent_is_killed(tmp_pat
         parent.kill()
         assert select.select([worker], [], [], 30)[0], "the worker outlived its parent"
         os.close(worker)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
+def test_a_worker_that_hears_nothing_ends_with_its_parent_and_is_first_to_go_without_memory(tmp_path):
+    """A worker held up inside C code never saw that its parent was gone, and went on for ever."""
+    with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE) as parent:
+        pid = int(parent.stdout.readline())
+        worker = os.pidfd_open(pid)
+        assert int(Path(f"/proc/{pid}/oom_score_adj").read_text()) == 1000
+        os.kill(pid, signal.SIGSTOP)  # it can't read from its pipe any more
+        parent.kill()
+        assert select.select([worker], [], [], 30)[0], "the worker outlived its parent"
+        os.close(worker)
+
+
+def test_an_extractor_that_cannot_start_is_a_sentence_with_what_it_said(tmp_path, monkeypatch):
+    """It read "internal error: IncompleteReadError", and what the process had printed was thrown away."""
+    monkeypatch.setattr(pool_module, "MAIN", "print(1); raise ImportError('no module named quince')")
+    with pytest.raises(WebtextError, match=r"the extractor resiliparse did not start: ImportError: .*quince"):
+        outcomes("resiliparse", [GOOD], tmp_path)
+    monkeypatch.setattr(pool_module, "MAIN", "import os; os._exit(7)")
+    with pytest.raises(WebtextError, match="did not start: exit code 7"):
+        outcomes("resiliparse", [GOOD], tmp_path)
+
+
+def test_a_worker_that_never_gets_ready_is_given_up(tmp_path, monkeypatch):
+    monkeypatch.setattr(pool_module, "START_SECONDS", 0.2)
+    monkeypatch.setattr(pool_module, "MAIN", "import sys; sys.stdin.read()")
+    with pytest.raises(WebtextError, match="did not start"):
+        outcomes("resiliparse", [GOOD], tmp_path)

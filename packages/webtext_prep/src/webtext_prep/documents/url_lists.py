@@ -17,6 +17,7 @@ from webtext_prep.documents.records.base import Unreadable
 from webtext_prep.documents.records.tables import Row, read_rows
 from webtext_prep.documents.shards import format_of
 from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.urls import without_credentials
 
 _COLUMN = "url"
 _DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
@@ -32,8 +33,7 @@ def read_urls(location: Location) -> Iterator[Document]:
     found = format_of(location.name)
     if found is not None and not isinstance(found, JsonLines):
         for document in found.read(location):
-            document.text = ""
-            yield document
+            yield Document(without_credentials(document.url), metadata=document.metadata)
         return
     suffix = bare_name(location)[-4:].lower()
     if suffix in _DELIMITERS:

@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f<>\"\\^`{|}\s]")
 _HOST = re.compile(r"[^\s/?#@:%\[\]]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
+# Browsers take any number of slashes of either kind after http and https, so that much is taken for the beginning.
+_CREDENTIALS = re.compile(r"^(\s*(?:https?:[/\\]*|(?:[a-z][a-z0-9+.-]*:)?[/\\]{2,}))[^/\\?#]*@", re.IGNORECASE)
 
 
 def shards_for(size: int, bytes_per_shard: int) -> int:
@@ -57,6 +59,18 @@ def registered_name(host: str) -> tuple[str, str]:
     """
     parts = _suffixes()(host)
     return parts.domain, f"{parts.domain}.{parts.suffix}" if parts.suffix else parts.domain
+
+
+def without_credentials(url: str) -> str:
+    """`url` without user name and password.
+
+    Whoever put them into a list did not mean them for a corpus, a log, or a stranger's server: they are taken out where
+    a URL is read, and where a redirect names one.
+
+    >>> without_credentials("http://user:secret@example.com/~a@b?c=d@e")
+    'http://example.com/~a@b?c=d@e'
+    """
+    return _CREDENTIALS.sub(r"\1", url) if "@" in url else url
 
 
 def url_key(url: str) -> str:

@@ -15,7 +15,7 @@ import datetime
 import platform
 import shutil
 import time
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -120,7 +120,7 @@ class Job:
         *,
         unit: str = "documents",
         total: int | None = None,
-        again: Collection[str] = (),
+        again: Callable[[Any], bool] = lambda result: False,
     ) -> list[Any]:
         """Run `call(task, context)` for each task that is not done yet; all results in the order of the tasks.
 
@@ -130,14 +130,14 @@ class Job:
             tasks: what to do.
             unit: what `context.report` counts.
             total: how many units there are in all, where known.
-            again: names of tasks to run even though they are done.
+            again: is asked with the result of each task that is done whether to run it once more.
         """
         markers = Markers(self.state / "markers" / phase)
         keys = [self._key(phase, task) for task in tasks]
         done = {
             position: found
             for position, (task, key) in enumerate(zip(tasks, keys, strict=True))
-            if task.name not in again and (found := markers.read(task, key)) is not None
+            if (found := markers.read(task, key)) is not None and not again(found.result)
         }
         todo = [position for position in range(len(tasks)) if position not in done]
         if todo:

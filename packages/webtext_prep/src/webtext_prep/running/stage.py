@@ -11,7 +11,7 @@ from __future__ import annotations
 import abc
 import contextlib
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
@@ -59,7 +59,7 @@ class Run(Protocol):
         *,
         unit: str = "documents",
         total: int | None = None,
-        again: Collection[str] = (),
+        again: Callable[[Any], bool] = ...,
     ) -> list[Any]:
         """Run `call(task, context)` for each task that is not done yet; all results in the order of the tasks."""
 

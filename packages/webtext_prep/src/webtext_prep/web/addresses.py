@@ -4,23 +4,28 @@ A list of URLs from strangers, or a redirect, may name this machine, its network
 (169.254.169.254 hands out credentials). So a name is resolved once, each of its addresses is checked, and the checked
 addresses are the very ones connected to: a name that answers differently the second time gains nothing. Hosts that
 are written as addresses never reach a resolver and are checked by themselves, in every notation that sockets know.
+
+Names are looked up by c-ares inside the event loop: the system's own look-up holds a thread for each name until it
+gives up, so that a few dozen dead names would keep all others waiting. It reads the same resolv.conf and hosts files.
 """
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import ipaddress
 import re
 import socket
-from typing import TYPE_CHECKING
+from typing import Literal
+from urllib.parse import unquote
 
-from aiohttp.abc import AbstractResolver
-from aiohttp.resolver import ThreadedResolver
-
-if TYPE_CHECKING:
-    from aiohttp.abc import ResolveResult
+import aiodns
+from aiohttp.abc import AbstractResolver, ResolveResult
+from aiohttp.resolver import AsyncResolver
 
 Address = ipaddress.IPv4Address | ipaddress.IPv6Address
+PrivateAddresses = Literal["none", "loopback", "all"]
+"""Which addresses outside the public internet may be connected to: none, those of this very machine, or all."""
 
 _NOT_PUBLIC = [
     ipaddress.ip_network(network)
@@ -39,6 +44,7 @@ _NOT_PUBLIC = [
 
 _NAT64 = ipaddress.ip_network("64:ff9b::/96")
 _SIX_TO_FOUR = ipaddress.ip_network("2002::/16")
+_NO_SUCH_NAME = ((aiodns.error.ARES_ENOTFOUND,), (aiodns.error.ARES_ENODATA,))
 _NUMERIC = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)(?:\.(?:0x[0-9a-f]*|[0-9]+))*\.?", re.IGNORECASE)
 
 
@@ -47,7 +53,11 @@ class BlockedAddressError(Exception):
 
 
 class OddAddressError(ValueError):
-    """A host in numbers that is no valid address, or a public one in a notation that no site uses."""
+    """A host in numbers that is not a valid address."""
+
+
+class NoSuchNameError(OSError):
+    """A name that has no address, as its name server says."""
 
 
 def _inner(address: Address) -> Address:
@@ -76,11 +86,31 @@ def is_public(address: str) -> bool:
     return not any(inner in network for network in _NOT_PUBLIC if network.version == inner.version)
 
 
+def is_allowed(address: str, private: PrivateAddresses) -> bool:
+    """Whether an address (a literal, without brackets) may be connected to.
+
+    >>> is_allowed("127.0.0.1", "loopback"), is_allowed("169.254.169.254", "loopback"), is_allowed("10.0.0.1", "all")
+    (True, False, True)
+    """
+    if private == "all" or is_public(address):
+        return True
+    if private != "loopback" or "%" in address:
+        return False
+    parsed = ipaddress.ip_address(address)
+    mapped = parsed.ipv4_mapped if isinstance(parsed, ipaddress.IPv6Address) else None
+    return (mapped or parsed).is_loopback
+
+
+def decoded_host(host: str) -> str:
+    """The host of a URL with `%31` and the like decoded, as browsers do before they look at it."""
+    return host if ":" in host else unquote(host)
+
+
 def literal_address(host: str) -> str | None:
     """The address that a host in a URL is, or None where it is a name.
 
     Knows the notations of `inet_aton`, which sockets accept: `127.1`, `0x7f.1`, `017700000001`, `2130706433`.
-    Raises OddAddressError for numbers that are no address.
+    Raises OddAddressError for numbers that are not an address.
     """
     host = host.strip("[]")
     with contextlib.suppress(ValueError):
@@ -93,35 +123,51 @@ def literal_address(host: str) -> str | None:
     return None
 
 
-def check_host(host: str, *, allow_private: bool) -> None:
+def check_host(host: str, *, private: PrivateAddresses) -> None:
     """Check the host of a URL before it is connected to. A name passes: `CheckedResolver` sees to it.
 
-    Raises BlockedAddressError if it is an address outside the public internet, OddAddressError if it is none at all.
+    Raises BlockedAddressError if it is an address that may not be connected to, OddAddressError if it is not a valid
+    one at all.
     """
-    address = literal_address(host)
-    if address is not None and not allow_private and not is_public(address):
+    address = literal_address(decoded_host(host))
+    if address is not None and not is_allowed(address, private):
         raise BlockedAddressError(host)
 
 
 class CheckedResolver(AbstractResolver):
-    """Resolves names to public addresses only; the connector connects to what this gives back, and nothing else.
+    """Resolves names to allowed addresses only; the connector connects to what this gives back, and nothing else.
 
-    Raises BlockedAddressError where a name has addresses, but no public one; OSError where it has none.
+    Args:
+        private: which addresses outside the public internet are allowed.
+        seconds: for one name, all name servers and attempts together.
+
+    Raises BlockedAddressError where a name has addresses, but none that is allowed; NoSuchNameError where it has none;
+    OSError where no name server says so in time.
     """
 
-    def __init__(self) -> None:
-        self._resolver = ThreadedResolver()
+    def __init__(self, private: PrivateAddresses, *, seconds: float) -> None:
+        self._private, self._seconds = private, seconds
+        self._resolver = AsyncResolver()
 
     async def resolve(
         self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
     ) -> list[ResolveResult]:
         """See aiohttp's `AbstractResolver`."""
-        found = await self._resolver.resolve(host, port, family)
-        public = [entry for entry in found if is_public(entry["host"])]
-        if found and not public:
+        try:
+            async with asyncio.timeout(self._seconds):
+                found = await self._resolver.resolve(host, port, family)
+        except TimeoutError:
+            raise OSError(f"no name server answered within {self._seconds:g} seconds") from None
+        except OSError as error:
+            reason = error.__cause__
+            if isinstance(reason, aiodns.error.DNSError) and reason.args[:1] in _NO_SUCH_NAME:
+                raise NoSuchNameError(f"no address of {host}") from error
+            raise
+        allowed = [entry for entry in found if is_allowed(entry["host"], self._private)]
+        if found and not allowed:
             raise BlockedAddressError(host)
-        return public
+        return allowed
 
     async def close(self) -> None:
-        """Nothing to release."""
+        """Close the connections to name servers."""
         await self._resolver.close()

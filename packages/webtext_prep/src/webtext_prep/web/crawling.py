@@ -3,13 +3,14 @@
 The unit is one request. Every host has a queue; a request takes a place among `concurrency` only while it is really
 under way, so that a slow host, a long pause between requests, or a wait before another attempt holds up nobody else.
 A redirect becomes a request in the queue of the host that it leads to, with that host's rules. Memory holds at most
-`WINDOW` URLs and `concurrency` pages, however long the list.
+`WINDOW` URLs and `PAGE_BYTES` of pages, however long the list and whatever comes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import heapq
 import itertools
 import random
@@ -19,12 +20,19 @@ from dataclasses import dataclass, field
 
 from yarl import URL
 
-from webtext_prep.web.requests import Client, Reply, next_url
-from webtext_prep.web.robots import Robots
+from webtext_prep.documents.outcomes import PageOutcome
+from webtext_prep.documents.urls import without_credentials
+from webtext_prep.web.fetcher import Fetcher, Reply, next_url
+from webtext_prep.web.memory import ByteBudget, Reservation
+from webtext_prep.web.robots import Robots, Rules
 
 MAX_REDIRECTS = 5
 WINDOW = 100_000
 """URLs waiting in memory; with fewer, the URLs of one slow host that stand together would keep the others out."""
+URLS_AT_ONCE = 500
+"""URLs taken from the list before requests have their turn again: looking each up may cost a tenth of a millisecond."""
+PAGE_BYTES = 256 << 20
+"""Bytes of page bodies that are being read, extracted, or wait for a free extractor, but for one page more."""
 BACKOFF_SECONDS = 1.0
 """Before the second attempt; twice as long before each further one."""
 LONGEST_WAIT = 60.0
@@ -34,7 +42,7 @@ LONGEST_CRAWL_DELAY = 30.0
 GIVE_UP_HOST_AFTER = 10
 """URLs in a row without any answer after which a host's other URLs end as `host_down`, for a later run."""
 
-_NO_ANSWER = frozenset({"timeout", "connection", "dns", "tls"})
+_NO_ANSWER = frozenset({PageOutcome.TIMEOUT, PageOutcome.CONNECTION, PageOutcome.DNS, PageOutcome.TLS})
 
 
 @dataclass(slots=True)
@@ -77,18 +85,18 @@ class Crawler:
     """Visits URLs.
 
     Args:
-        client: sends the requests.
+        fetcher: makes the requests.
         finish: awaited once for each URL with what became of it; while it works, the URL keeps its place.
         concurrency: requests at once, pages being finished included.
         per_host: requests at once to one host.
         delay: seconds from the start of one request to the next at one host.
-        retries: further attempts at a request that may pass.
+        retries: further attempts at a request whose failure may be gone in a moment.
         obey_robots: whether robots.txt is asked for and obeyed.
     """
 
     def __init__(
         self,
-        client: Client,
+        fetcher: Fetcher,
         finish: Finish,
         *,
         concurrency: int,
@@ -97,10 +105,10 @@ class Crawler:
         retries: int,
         obey_robots: bool,
     ) -> None:
-        self._client, self._finish = client, finish
+        self._fetcher, self._finish = fetcher, finish
         self._concurrency, self._per_host, self._delay, self._retries = concurrency, per_host, delay, retries
-        self._robots = Robots(client, self._pause) if obey_robots else None
-        self._agent = client.user_agent.split("/")[0].split(" ")[0] or "*"
+        self._robots = Robots(fetcher, self._pause) if obey_robots else None
+        self._memory = ByteBudget(PAGE_BYTES)
         self._hosts: dict[str, _Host] = {}
         self._ready: collections.deque[_Host] = collections.deque()
         self._timers: list[tuple[float, int, _Host, Visit | None]] = []
@@ -112,51 +120,65 @@ class Crawler:
 
     async def run(self, urls: Iterator[str]) -> None:
         """Visit all `urls`; returns when each one is finished. Raises what `finish` raises."""
-        exhausted = False
+        is_exhausted = False
         try:
             while True:
                 self._wake.clear()
-                while self._ended:
-                    task = self._ended.pop()
-                    self._running.discard(task)
-                    task.result()
-                while not exhausted and self._queued < WINDOW:
-                    url = next(urls, None)
-                    if url is None:
-                        exhausted = True
-                    else:
-                        self._enqueue(Visit(url, url))
-                now = time.monotonic()
-                while self._timers and self._timers[0][0] <= now:
-                    _, _, host, visit = heapq.heappop(self._timers)
-                    host.waiting -= 1
-                    if visit is None:
-                        host.is_timed = False
-                    else:
-                        host.queue.append(visit)
-                    self._offer(host)
+                self._collect_ended()
+                if not is_exhausted:
+                    is_exhausted = self._take(urls)
+                self._fire_timers()
                 while self._ready and len(self._running) < self._concurrency:
                     self._start(self._ready.popleft())
-                if exhausted and not self._queued and not self._running:
+                if is_exhausted and not self._queued and not self._running:
                     return
-                if self._ready and len(self._running) < self._concurrency:
-                    continue
-                pause = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
-                try:
-                    async with asyncio.timeout(pause):
-                        await self._wake.wait()
-                except TimeoutError:
-                    continue
+                if not is_exhausted and self._queued < WINDOW:
+                    await asyncio.sleep(0)
+                elif not self._ready or len(self._running) >= self._concurrency:
+                    await self._sleep()
         finally:
             for task in self._running:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
 
+    def _collect_ended(self) -> None:
+        while self._ended:
+            task = self._ended.pop()
+            self._running.discard(task)
+            task.result()
+
+    def _take(self, urls: Iterator[str]) -> bool:
+        """Queue the next URLs; True if there are no more."""
+        for _ in range(min(URLS_AT_ONCE, WINDOW - self._queued)):
+            url = next(urls, None)
+            if url is None:
+                return True
+            self._enqueue(Visit(url, url))
+        return False
+
+    def _fire_timers(self) -> None:
+        now = time.monotonic()
+        while self._timers and self._timers[0][0] <= now:
+            _, _, host, visit = heapq.heappop(self._timers)
+            host.waiting -= 1
+            if visit is None:
+                host.is_timed = False
+            else:
+                host.queue.append(visit)
+            self._offer(host)
+
+    async def _sleep(self) -> None:
+        """Until a request ends, a host has a free place, or a timer is due."""
+        pause = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(pause):
+                await self._wake.wait()
+
     # Hosts and their queues
 
     def _host(self, url: str) -> _Host:
         try:
-            name = URL(url).host or ""
+            name = URL(without_credentials(url)).host or ""
         except ValueError:
             name = ""  # fails at once, whatever it waits for
         host = self._hosts.get(name)
@@ -217,56 +239,61 @@ class Crawler:
     # One request
 
     async def _visit(self, host: _Host, visit: Visit) -> None:
-        attempts, pause_ends = visit.attempts, host.not_before
-        try:
-            reply = await self._ask(host, visit)
-        finally:
-            host.running -= 1
-            if visit.attempts == attempts and host.not_before == pause_ends:
-                host.not_before = 0.0  # nothing was sent, there is nothing to rest from
-            self._offer(host)
-            self._wake.set()
-        if reply.outcome == "redirect":
-            reply = self._redirect(visit, reply) or reply
-            if reply.outcome == "redirect":
+        with self._memory.reservation() as reservation:
+            attempts, pause_ends = visit.attempts, host.not_before
+            try:
+                reply = await self._ask(host, visit, reservation)
+            finally:
+                host.running -= 1
+                if visit.attempts == attempts and host.not_before == pause_ends:
+                    host.not_before = 0.0  # nothing was sent, there is nothing to rest from
+                self._offer(host)
+                self._wake.set()
+            if reply.outcome == PageOutcome.REDIRECT:
+                refusal = self._redirect(visit, reply)
+                if refusal is None:
+                    return
+                reply = refusal
+            elif reply.retry_now and visit.failures < self._retries and self._retry(host, visit, reply):
                 return
-        elif reply.passes_soon and visit.failures < self._retries and self._retry(host, visit, reply):
-            return
-        await self._finish(visit, reply)
+            await self._finish(visit, reply)
 
-    async def _ask(self, host: _Host, visit: Visit) -> Reply:
+    async def _ask(self, host: _Host, visit: Visit, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
-            return Reply("host_down", visit.url)
+            return Reply(PageOutcome.HOST_DOWN, visit.url)
         if self._robots is not None:
             try:
                 rules = await self._robots.rules(visit.url)
             except ValueError:
-                return Reply("malformed_url", visit.url)
-            refusal = rules.refusal(visit.url, self._agent)
+                return Reply(PageOutcome.MALFORMED_URL, visit.url)
+            refusal = rules.refusal(visit.url)
             if refusal is not None:
                 return Reply(refusal, visit.url)
-            crawl_delay = rules.crawl_delay(self._agent)
-            if crawl_delay is None:
-                host.limit = self._per_host
-            elif crawl_delay > host.delay:
-                host.delay = min(crawl_delay, LONGEST_CRAWL_DELAY)
-                host.not_before = max(host.not_before, time.monotonic() + host.delay)
-            self._offer(host)
+            self._follow_rules(host, rules)
         visit.attempts += 1
-        reply = await self._client.get(visit.url)
+        reply = await self._fetcher.get(visit.url, reservation=reservation)
         if reply.outcome not in _NO_ANSWER:
             host.silent = 0
         elif not visit.failures:
             host.silent += 1
         return reply
 
+    def _follow_rules(self, host: _Host, rules: Rules) -> None:
+        crawl_delay = rules.crawl_delay
+        if crawl_delay is None:
+            host.limit = self._per_host
+        elif crawl_delay > host.delay:
+            host.delay = min(crawl_delay, LONGEST_CRAWL_DELAY)
+            host.not_before = max(host.not_before, time.monotonic() + host.delay)
+        self._offer(host)
+
     def _redirect(self, visit: Visit, reply: Reply) -> Reply | None:
         """Send the visit on, or say why not."""
         target = next_url(reply.url, reply.location)
         if target is None:
-            return Reply("bad_redirect", reply.url, reply.status)
+            return Reply(PageOutcome.BAD_REDIRECT, reply.url, reply.status)
         if visit.redirects >= MAX_REDIRECTS:
-            return Reply("too_many_redirects", reply.url, reply.status)
+            return Reply(PageOutcome.TOO_MANY_REDIRECTS, reply.url, reply.status)
         visit.url, visit.redirects, visit.failures = target, visit.redirects + 1, 0
         self._enqueue(visit)
         return None

@@ -1,14 +1,21 @@
-"""What a download has finished, on disk the moment it is finished: one append-only file a shard.
+"""What a download has finished, on disk the moment it is finished: one SQLite file for each shard of URLs.
 
-A record is a URL's outcome row and, if it has one, its document, with length and checksum in front: after a `kill -9`
-the torn end is recognised and cut off, and nothing before it is fetched again. Records are found by URL, never by line
-number, so that the list may grow, shrink or change its order. The index in memory takes some 200 bytes a URL.
+A row is a URL's outcome and, if it has one, its document, found by a digest of the URL: the list may grow, shrink or
+change its order, and nothing is kept in memory. Each addition is a transaction of its own in a write-ahead log: a
+`kill -9` loses nothing that was added, a power cut at most the last seconds. Writing one takes some 50 microseconds,
+but for now and then a wait for the disk, so that an event loop should add in a thread; reading goes beside it.
+
+Rows carry checksums that are verified when a journal is opened again: a damaged row costs itself alone. A file that
+is not a journal, or whose structure is damaged, is set aside under another name, never removed; the sound rows that can
+still be found in it are used.
 """
 
 from __future__ import annotations
 
-import struct
+import contextlib
+import sqlite3
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -18,31 +25,83 @@ import xxhash
 import zstandard
 
 from webtext_prep.documents.document import Document, decode_document, encode_document
+from webtext_prep.errors import WebtextError
 
-_HEADER = struct.Struct("<IIQ")  # bytes of the row, bytes of the document, checksum of both
-_MAGIC = b"webtext journal 1\n"
+SUFFIX = ".sqlite"
+_FORMER_SUFFIX = ".journal"
+SCHEMA = 1
+"""Raised when what a journal holds changes; a journal of another schema is set aside."""
+_APPLICATION = 0x77746A31  # "wtj1": tells our files from other programs'
+_COMPANIONS = ("", "-wal", "-shm")
+_GAP = 10_000
+"""Rows in a row that may be unreadable before the rest of a damaged file is given up."""
+_OTHER_SCHEMA = "is a journal of another version"
+_CREATE = "CREATE TABLE pages (digest BLOB PRIMARY KEY, pass INTEGER, row BLOB, document BLOB, checksum BLOB)"
 
 
 def url_digest(url: str) -> bytes:
-    """16 bytes that stand for a URL in indexes."""
+    """16 bytes by which a URL is found."""
     return xxhash.xxh3_128_digest(url.encode("utf-8", "surrogatepass"))
+
+
+def journal_path(scratch: Path, task: str) -> Path:
+    """Where the journal of a task lies."""
+    return scratch / "journals" / f"{task}{SUFFIX}"
+
+
+def _checksum(digest: bytes, row: bytes, document: bytes | None) -> bytes:
+    checksum = xxhash.xxh3_64(digest)
+    checksum.update(len(row).to_bytes(8, "little"))
+    checksum.update(row)
+    checksum.update(document or b"")
+    return checksum.digest()
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One URL's record.
+
+    Attributes:
+        row: its outcome, with `url`.
+        document: its document, if the outcome is `ok`.
+        retry_pass: the pass over the list in which it was fetched; 0 for what was carried over from finished shards.
+    """
+
+    row: dict[str, Any]
+    document: Document | None = None
+    retry_pass: int = 0
 
 
 class Journal:
     """The records of one shard. Use as a context manager; a later record of a URL replaces the earlier one.
 
+    Additions may come from another thread than readings, one at a time.
+
     Attributes:
-        fetched: digests of the URLs whose last record was made by fetching, in this run or in one that was cut short.
+        notes: a sentence for each thing that was found wrong with the file.
     """
 
     def __init__(self, path: Path) -> None:
+        self.path, self.notes = path, list[str]()
         path.parent.mkdir(parents=True, exist_ok=True)
-        self._file = path.open("a+b")
-        self._offsets: dict[bytes, int] = {}
-        self.fetched: set[bytes] = set()
         self._compress = zstandard.ZstdCompressor(level=1).compress
         self._decompress = zstandard.ZstdDecompressor().decompress
-        self._load()
+        former = path.with_suffix(_FORMER_SUFFIX)
+        if former.exists():
+            former.unlink()
+            self.notes.append(f"{former.name} was made by an earlier version: its pages are fetched again.")
+        reason = _why_not_ours(path)
+        aside = None if reason is None else self._set_aside(reason)
+        self._open()
+        if aside is None:
+            try:
+                self._remove_damaged_rows()
+            except sqlite3.DatabaseError as error:
+                self.close()
+                aside = self._set_aside(f"is damaged ({error})")
+                self._open()
+        if aside is not None and reason != _OTHER_SCHEMA:
+            self._salvage(aside)
 
     def __enter__(self) -> Journal:
         return self
@@ -50,87 +109,179 @@ class Journal:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._file.close()
+        self.close()
 
     def __contains__(self, url: str) -> bool:
-        return url_digest(url) in self._offsets
+        found = self._reader.execute("SELECT 1 FROM pages WHERE digest = ?", (url_digest(url),))
+        return found.fetchone() is not None
 
     def __len__(self) -> int:
-        return len(self._offsets)
+        return int(self._reader.execute("SELECT count(*) FROM pages").fetchone()[0])
 
-    def _load(self) -> None:
-        """Index the records, and cut off whatever follows the last whole one."""
-        self._file.seek(0)
-        if self._file.read(len(_MAGIC)) != _MAGIC:
-            self._file.truncate(0)
-            self._file.write(_MAGIC)
-            self._file.flush()
-        self._end = len(_MAGIC)
-        self._file.seek(self._end)
-        while (record := self._read_record()) is not None:
-            row = record[0]
-            self._note(row, self._end)
-            self._end = self._file.tell()
-        self._file.truncate(self._end)
+    # Adding and finding
 
-    def _note(self, row: dict[str, Any], offset: int) -> None:
-        digest = url_digest(row["url"])
-        self._offsets[digest] = offset
-        (self.fetched.discard if row["seeded"] else self.fetched.add)(digest)
+    def add(self, entry: Entry) -> None:
+        """Add a record; once this returns, it is found again though this process be killed."""
+        self._insert(entry)
 
-    def _read_record(self) -> tuple[dict[str, Any], bytes] | None:
-        """The record at the file's position, or None if there is no whole one."""
-        header = self._file.read(_HEADER.size)
-        if len(header) < _HEADER.size:
-            return None
-        row_bytes, document_bytes, checksum = _HEADER.unpack(header)
-        payload = self._file.read(row_bytes + document_bytes)
-        if len(payload) < row_bytes + document_bytes or xxhash.xxh3_64_intdigest(payload) != checksum:
-            return None
-        return msgspec.json.decode(payload[:row_bytes]), payload[row_bytes:]
+    def add_many(self, entries: Iterator[Entry]) -> None:
+        """Add records in one transaction: all of them, or none if this is interrupted."""
+        self._writer.execute("BEGIN")
+        try:
+            for entry in entries:
+                self._insert(entry)
+        except BaseException:
+            self._writer.execute("ROLLBACK")
+            raise
+        self._writer.execute("COMMIT")
 
-    def add(self, row: dict[str, Any], document: Document | None, *, seeded: bool = False) -> None:
-        """Append a record and hand it to the system, which keeps it though this process be killed.
+    def _insert(self, entry: Entry) -> None:
+        digest = url_digest(entry.row["url"])
+        row = msgspec.json.encode(entry.row)
+        document = None if entry.document is None else self._compress(encode_document(entry.document))
+        values = (digest, entry.retry_pass, row, document, _checksum(digest, row, document))
+        self._writer.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?)", values)
 
-        Args:
-            row: the URL's outcome, with `url`.
-            document: its document, if the outcome is `ok`.
-            seeded: whether it comes from an earlier run's output instead of the network.
-        """
-        row = {**row, "seeded": seeded}
-        encoded = msgspec.json.encode(row)
-        body = self._compress(encode_document(document)) if document is not None else b""
-        payload = encoded + body
-        self._file.write(_HEADER.pack(len(encoded), len(body), xxhash.xxh3_64_intdigest(payload)) + payload)
-        self._file.flush()
-        self._note(row, self._end)
-        self._end += _HEADER.size + len(payload)
+    def outcome(self, url: str) -> Entry | None:
+        """The record of `url` without its document, which is not even read; None if there is none."""
+        found = self._reader.execute("SELECT pass, row FROM pages WHERE digest = ?", (url_digest(url),)).fetchone()
+        return None if found is None else Entry(msgspec.json.decode(found[1]), None, found[0])
+
+    def get(self, url: str) -> Entry | None:
+        """The record of `url` with its document; None if there is none."""
+        query = "SELECT pass, row, document FROM pages WHERE digest = ?"
+        found = self._reader.execute(query, (url_digest(url),)).fetchone()
+        return None if found is None else self._entry(*found)
+
+    def entries(self) -> Iterator[Entry]:
+        """All records, in the order in which they were added."""
+        for found in self._reader.execute("SELECT pass, row, document FROM pages ORDER BY rowid"):
+            yield self._entry(*found)
 
     def urls(self) -> Iterator[str]:
-        """The URL of each record, those of replaced records included; nothing may be added meanwhile."""
-        position = len(_MAGIC)
-        while position < self._end:
-            self._file.seek(position)
-            record = self._read_record()
-            if record is None:
-                return
-            position = self._file.tell()
-            yield record[0]["url"]
+        """The URLs of all records."""
+        for (row,) in self._reader.execute("SELECT row FROM pages ORDER BY rowid"):
+            yield msgspec.json.decode(row)["url"]
 
-    def row(self, url: str) -> dict[str, Any] | None:
-        """The outcome row of `url`, or None."""
-        found = self.get(url)
-        return found[0] if found else None
+    def _entry(self, retry_pass: int, row: bytes, document: bytes | None) -> Entry:
+        text = None if document is None else decode_document(self._decompress(document))
+        return Entry(msgspec.json.decode(row), text, retry_pass)
 
-    def get(self, url: str) -> tuple[dict[str, Any], Document | None] | None:
-        """The outcome row and the document of `url`, or None if there is no record."""
-        offset = self._offsets.get(url_digest(url))
-        if offset is None:
-            return None
-        self._file.seek(offset)
-        record = self._read_record()
-        if record is None:
-            raise OSError(f"the journal {self._file.name} changed while it was read")
-        row, body = record
-        row.pop("seeded")
-        return row, decode_document(self._decompress(body)) if body else None
+    # The file
+
+    def _open(self) -> None:
+        try:
+            self._writer = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            self._writer.execute("PRAGMA journal_mode = WAL")
+            self._writer.execute("PRAGMA synchronous = NORMAL")
+            if self._writer.execute("PRAGMA user_version").fetchone()[0] == 0:
+                for statement in ("BEGIN", _CREATE, f"PRAGMA application_id = {_APPLICATION}"):
+                    self._writer.execute(statement)
+                self._writer.execute(f"PRAGMA user_version = {SCHEMA}")
+                self._writer.execute("COMMIT")
+            self._reader = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
+            self._reader.execute("PRAGMA query_only = ON")
+        except sqlite3.OperationalError as error:
+            raise WebtextError(f"can't open {self.path} ({error}): free space, or check its folder.") from None
+
+    def close(self) -> None:
+        """Close the file, which then holds all that was added."""
+        self._reader.close()
+        self._writer.close()  # the last to close folds the log into the file
+
+    def _set_aside(self, reason: str) -> Path:
+        number = 1
+        while (aside := self.path.with_name(f"{self.path.name}.set-aside-{number}")).exists():
+            number += 1
+        for suffix in reversed(_COMPANIONS):
+            with contextlib.suppress(FileNotFoundError):
+                Path(f"{self.path}{suffix}").rename(f"{aside}{suffix}")
+        self.notes.append(f"{self.path.name} {reason}: it was set aside, and its pages are fetched again.")
+        return aside
+
+    def _remove_damaged_rows(self) -> None:
+        (verdict,) = self._writer.execute("PRAGMA integrity_check(1)").fetchone()
+        if verdict != "ok":
+            raise sqlite3.DatabaseError(verdict.replace("\n", " "))
+        damaged = [
+            rowid
+            for rowid, digest, row, document, checksum in self._reader.execute(
+                "SELECT rowid, digest, row, document, checksum FROM pages"
+            )
+            if not _is_sound(digest, row, document, checksum)
+        ]
+        for rowid in damaged:
+            self._writer.execute("DELETE FROM pages WHERE rowid = ?", (rowid,))
+        if damaged:
+            self.notes.append(f"{self.path.name}: {len(damaged):,} damaged records are fetched again.")
+
+    def _salvage(self, damaged: Path) -> None:
+        """Copy what can be read of a damaged journal, row by row."""
+        connection = sqlite3.connect(f"{damaged.resolve().as_uri()}?mode=ro", uri=True, isolation_level=None)
+        saved, rowid, misses = 0, 1, 0
+        try:
+            while misses < _GAP:
+                try:
+                    found = connection.execute(
+                        "SELECT digest, pass, row, document, checksum FROM pages WHERE rowid = ?", (rowid,)
+                    ).fetchone()
+                except sqlite3.DatabaseError:
+                    found = None
+                rowid += 1
+                if found is None or not _is_sound(found[0], *found[2:]):
+                    misses += 1
+                    continue
+                misses = 0
+                saved += 1
+                self._writer.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?)", found)
+        finally:
+            connection.close()
+        if saved:
+            self.notes.append(f"{damaged.name}: {saved:,} sound records were found in it, and are used.")
+
+
+def _why_not_ours(path: Path) -> str | None:
+    """What is wrong with a file that is not a journal of this schema, or None where it is one, or none yet."""
+    if not path.exists():
+        return None
+    try:
+        with contextlib.closing(sqlite3.connect(path, isolation_level=None)) as connection:
+            application, schema, tables = (
+                connection.execute(query).fetchone()[0]
+                for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
+            )
+    except sqlite3.DatabaseError as error:
+        return f"is not a journal, or is damaged ({error})"
+    if application == _APPLICATION:
+        return None if schema == SCHEMA else _OTHER_SCHEMA
+    # A kill may have come before the first transaction.
+    return None if not (application or schema or tables) else "is not a journal"
+
+
+def _is_sound(digest: Any, row: Any, document: Any, checksum: Any) -> bool:
+    """Whether the columns of a record are what was written; any of them may be of any type in a damaged file."""
+    if not (isinstance(digest, bytes) and isinstance(row, bytes) and isinstance(document, bytes | None)):
+        return False
+    return bool(_checksum(digest, row, document) == checksum)
+
+
+class UrlSet:
+    """A set of URLs that goes to disk when it grows: a list may hold millions. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._connection = sqlite3.connect("", isolation_level=None)
+        self._connection.execute("CREATE TABLE urls (digest BLOB PRIMARY KEY) WITHOUT ROWID")
+        self._connection.execute("BEGIN")
+
+    def __enter__(self) -> UrlSet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def add(self, url: str) -> bool:
+        """Add a URL; True if it was not there before."""
+        found = self._connection.execute("INSERT OR IGNORE INTO urls VALUES (?)", (url_digest(url),))
+        return found.rowcount == 1

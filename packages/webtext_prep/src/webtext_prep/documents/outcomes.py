@@ -1,0 +1,71 @@
+"""How a URL can end: the one list of outcomes, and which of them are worth another try.
+
+An outcome is a plain string in rows and tallies; fetching and extracting name it through `PageOutcome`, so that a
+typing error fails at once. HTTP statuses have outcomes of their own, `http_404`, made by `http_outcome`.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+
+class PageOutcome(StrEnum):
+    """What became of a URL, but for HTTP statuses. `REDIRECT` is an answer on the way and never an end."""
+
+    OK = "ok"
+    REDIRECT = "redirect"
+    # The URL itself, or a list that names it twice
+    MALFORMED_URL = "malformed_url"
+    DUPLICATE = "duplicate"
+    # The way to the server
+    BLOCKED_ADDRESS = "blocked_address"
+    DNS = "dns"
+    CONNECTION = "connection"
+    TLS = "tls"
+    TIMEOUT = "timeout"
+    HOST_DOWN = "host_down"
+    # What its robots.txt says
+    ROBOTS = "robots"
+    ROBOTS_UNREACHABLE = "robots_unreachable"
+    # The answer
+    MALFORMED_RESPONSE = "malformed_response"
+    BAD_REDIRECT = "bad_redirect"
+    TOO_MANY_REDIRECTS = "too_many_redirects"
+    TOO_LARGE = "too_large"
+    NOT_HTML = "not_html"
+    # The text in it
+    EMPTY = "empty"
+    TOO_DEEP = "too_deep"
+    EXTRACT_TIMEOUT = "extract_timeout"
+    EXTRACT_MEMORY = "extract_memory"
+    EXTRACT_CRASH = "extract_crash"
+    EXTRACT_ERROR = "extract_error"
+
+
+_RETRYABLE = frozenset(
+    {
+        PageOutcome.TIMEOUT,
+        PageOutcome.CONNECTION,
+        PageOutcome.DNS,
+        PageOutcome.TLS,
+        PageOutcome.HOST_DOWN,
+        PageOutcome.ROBOTS_UNREACHABLE,
+    }
+)
+_RETRYABLE_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
+
+
+def http_outcome(status: int) -> str:
+    """The outcome of an answer that is not a page: 404 -> `http_404`."""
+    return f"http_{status}"
+
+
+def is_retryable(outcome: str) -> bool:
+    """Whether a URL that ended so may be there at another time: the network or the server had trouble.
+
+    >>> is_retryable("timeout"), is_retryable("http_503"), is_retryable("http_404")
+    (True, True, False)
+    """
+    if outcome.startswith("http_"):
+        return int(outcome.removeprefix("http_")) in _RETRYABLE_STATUSES
+    return outcome in _RETRYABLE

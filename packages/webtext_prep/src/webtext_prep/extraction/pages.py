@@ -1,0 +1,65 @@
+"""One page to its outcome row and its document, whatever it came from: a download, a web archive, a file."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.outcomes import PageOutcome
+from webtext_prep.documents.urls import registered_name
+from webtext_prep.extraction.pool import ExtractorPool
+
+PAGE_METADATA = ("title", "domain", "final_url")
+"""The metadata that a document has from its page; all other comes from the list that named it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """The bytes of a page and what its source says of them.
+
+    Attributes:
+        url: the URL by which it was asked for, which its document keeps.
+        body: its bytes, decompressed.
+        charset: as an HTTP header says, or None.
+        is_html: whether it is HTML, or else plain text.
+        final_url: where redirects led, or None if there were none.
+        status: the HTTP status, or None where the source does not know it.
+    """
+
+    url: str
+    body: bytes
+    charset: str | None = None
+    is_html: bool = True
+    final_url: str | None = None
+    status: int | None = None
+
+
+def outcome_row(url: str, outcome: str, *, status: int | None, final_url: str | None) -> dict[str, Any]:
+    """The row of a URL as it begins, whether or not there is a page."""
+    row: dict[str, Any] = {"url": url, "outcome": str(outcome)}
+    if status is not None:
+        row["status"] = status
+    if final_url is not None:
+        row["final_url"] = final_url
+    return row
+
+
+async def make_row(page: Page, pool: ExtractorPool) -> tuple[dict[str, Any], Document | None]:
+    """The outcome row of a page, and its document if there is text."""
+    address = page.url if page.final_url is None else page.final_url
+    parsed = await pool.extract(page.body, address, page.charset, is_html=page.is_html)
+    row = outcome_row(page.url, parsed.outcome, status=page.status, final_url=page.final_url)
+    row["bytes"] = len(page.body)
+    if parsed.detail:
+        row["detail"] = parsed.detail
+    if parsed.outcome != PageOutcome.OK:
+        return row, None
+    document = Document(page.url, parsed.text)
+    if parsed.title:
+        document.metadata["title"] = parsed.title
+    document.metadata["domain"] = registered_name(urlsplit(address).hostname or "")[1]
+    if page.final_url is not None:
+        document.metadata["final_url"] = page.final_url
+    return row, document

@@ -1,0 +1,199 @@
+"""Reading the body of an answer: decompressed in small steps against a cap, and told apart by its first bytes.
+
+A few kilobytes of gzip can stand for gigabytes, so that only formats that can be read in steps are asked for. aiohttp's
+own decoder also goes in steps, but takes a gzip stream that breaks off for a whole one, and begins before a cap on
+bytes can stop it; hence this one. Between two awaits at most `STEP_BYTES` come out of it, whatever goes in.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import zlib
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from typing import Protocol
+
+import aiohttp
+
+STEP_BYTES = 1 << 20
+"""So much is decompressed at most, or taken in, before other requests have their turn: some 5 ms."""
+MAX_MEMBERS = 1024
+"""Gzip members in one body: real ones have one, or one for each block of some ten kilobytes."""
+_GZIP = b"\x1f\x8b"
+_PIECE = 1 << 16
+_WINDOW = 1 << 12
+"""Compressed bytes handed over at once. zlib copies what follows a member's end, so that a stream of tiny members
+handed over whole costs the square of its length."""
+
+_HTML_PREFIXES = (b"<!doctype html", b"<html", b"<head", b"<body", b"<!--", b"<title", b"<?xml", b"<script", b"<meta")
+_BINARY = frozenset(bytes([*range(9), 0x0B, *range(0x0E, 0x1B), *range(0x1C, 0x20)]))
+_OTHER_FORMATS = (b"%PDF-", b"PK\x03\x04", b"\x89PNG", b"GIF8", b"\xff\xd8\xff", b"\x1f\x8b", b"ID3", b"OggS", b"Rar!")
+"""What some servers send as text/html all the same."""
+
+
+class TooLargeError(Exception):
+    """A body with more bytes than allowed."""
+
+
+class DamagedBodyError(Exception):
+    """A body that is not compressed as its header says, or in a way that was not asked for."""
+
+
+class CutShortError(Exception):
+    """A compressed body that breaks off."""
+
+
+class Response(Protocol):
+    """The part of `aiohttp.ClientResponse` that is used here."""
+
+    @property
+    def headers(self) -> Mapping[str, str]:
+        """Its headers."""
+        ...
+
+    @property
+    def content_length(self) -> int | None:
+        """The bytes that it announces."""
+        ...
+
+    @property
+    def content(self) -> aiohttp.StreamReader:
+        """Its body."""
+        ...
+
+
+class Decompressor:
+    """Takes the pieces of a body and gives back decompressed ones, each of at most 64 KiB.
+
+    Raises DamagedBodyError for an encoding that it does not know or data that does not follow it.
+    """
+
+    def __init__(self, encoding: str) -> None:
+        self.encoding = encoding.strip().lower()
+        if self.encoding not in ("", "identity", "gzip", "x-gzip", "deflate"):
+            raise DamagedBodyError(encoding)
+        self._is_plain = self.encoding in ("", "identity")
+        self._inflater: zlib._Decompress | None = None  # none between members
+        self._beginning = b""  # of a member, too short to be told apart
+        self._members = 0
+        self._is_over = False
+
+    def steps(self, data: bytes) -> Iterator[bytes]:
+        """Yield what `data` adds; an empty piece says that work was done with nothing to show for it."""
+        if self._is_plain:
+            yield data
+            return
+        for start in range(0, len(data), _WINDOW):
+            if self._is_over:
+                return
+            yield from self._inflate(data[start : start + _WINDOW])
+
+    def finish(self) -> None:
+        """Raise CutShortError if the body broke off; to be called once, after the last piece."""
+        if self._inflater is not None or (self._beginning and not self._members):
+            raise CutShortError(self.encoding)
+
+    def _inflate(self, data: bytes) -> Iterator[bytes]:
+        while data:
+            if self._inflater is None:
+                data = self._start_member(data)
+                continue
+            piece = self._decompress(data)
+            yield piece
+            # A full piece may leave more behind though all input is used up.
+            while not self._inflater.eof and (self._inflater.unconsumed_tail or len(piece) == _PIECE):
+                piece = self._decompress(self._inflater.unconsumed_tail)
+                yield piece
+            data = self._inflater.unused_data
+            if self._inflater.eof:
+                self._inflater = None
+
+    def _start_member(self, data: bytes) -> bytes:
+        """Choose the format of the member that begins with `data`; returns what there is of it."""
+        data, self._beginning = self._beginning + data, b""
+        if self._members:
+            data = data.lstrip(b"\0")  # padding
+        if len(data) < 2:
+            self._beginning = data
+            return b""
+        if self._members and not data.startswith(_GZIP):
+            self._is_over = True  # rubbish after the end
+            return b""
+        self._members += 1
+        if self._members > MAX_MEMBERS:
+            raise DamagedBodyError("too many members")
+        # Some servers send bare deflate data under the name of the zlib format, whose header is a multiple of 31.
+        is_zlib = data[0] & 15 == 8 and int.from_bytes(data[:2], "big") % 31 == 0
+        is_bare = self.encoding == "deflate" and not is_zlib and not data.startswith(_GZIP)
+        self._inflater = zlib.decompressobj(-zlib.MAX_WBITS if is_bare else zlib.MAX_WBITS | 32)
+        return data
+
+    def _decompress(self, data: bytes) -> bytes:
+        assert self._inflater is not None
+        try:
+            return self._inflater.decompress(data, _PIECE)
+        except zlib.error:
+            raise DamagedBodyError(self.encoding) from None
+
+
+async def _pieces(response: Response) -> AsyncIterator[tuple[bytes, int]]:
+    """The decompressed pieces of a body, each with the bytes received so far; others have their turn in between."""
+    decompressor = Decompressor(response.headers.get("Content-Encoding", ""))
+    received = work = 0
+    async for data in response.content.iter_any():
+        received += len(data)
+        for piece in decompressor.steps(data):
+            yield piece, received
+            work += len(piece) + _WINDOW
+            if work >= STEP_BYTES:
+                work = 0
+                await asyncio.sleep(0)
+    decompressor.finish()
+
+
+async def read_body(response: Response, limit: int, reserve: Callable[[int], Awaitable[None]]) -> bytes:
+    """The decompressed body.
+
+    Args:
+        response: whose body to read.
+        limit: raises TooLargeError beyond so many bytes, before they are all in memory.
+        reserve: awaited with the size of each piece before it is kept.
+
+    Raises DamagedBodyError and CutShortError as `Decompressor` does.
+    """
+    if (response.content_length or 0) > limit:
+        raise TooLargeError
+    pieces: list[bytes] = []
+    size = 0
+    async for piece, received in _pieces(response):
+        size += len(piece)
+        # Compressed data of which nothing comes out must not go on for ever either.
+        if max(size, received) > limit:
+            raise TooLargeError
+        if piece:
+            await reserve(len(piece))
+            pieces.append(piece)
+    return b"".join(pieces)
+
+
+async def read_beginning(response: Response, limit: int) -> bytes:
+    """The first `limit` bytes of a body, decompressed, or of what came of it."""
+    pieces: list[bytes] = []
+    size = 0
+    async for piece, received in _pieces(response):
+        size += len(piece)
+        pieces.append(piece)
+        if max(size, received) >= limit:
+            break
+    return b"".join(pieces)[:limit]
+
+
+def looks_like(body: bytes) -> str:
+    """What a body is by its first bytes: `html`, `text`, `binary` or, where that is certain, `other`."""
+    if body.startswith(_OTHER_FORMATS):
+        return "other"
+    if body.startswith((b"\xff\xfe", b"\xfe\xff")):
+        return "html" if b"<\0" in body[:64] or b"\0<" in body[:64] else "text"
+    head = body[:_PIECE].removeprefix(b"\xef\xbb\xbf").lstrip(b" \t\r\n\f")[:512].lower()
+    if head.startswith(_HTML_PREFIXES):
+        return "html"
+    return "binary" if any(byte in _BINARY for byte in body[:512]) else "text"

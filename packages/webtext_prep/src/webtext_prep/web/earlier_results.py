@@ -1,0 +1,228 @@
+"""What earlier runs of a download have fetched, whatever lists they were given.
+
+When the lists of a download change, in number, order or content, the shards and journals made so far are set aside as
+a generation: a folder of links to them, and an index from URL to shard. A new shard then finds every page that was
+ever fetched for this output, wherever it lay. The index is two sorted arrays on disk, 12 bytes a URL, looked up through
+a memory map; whoever looks up holds 8 bytes for each URL of its own list.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from command_kit import atomic_file
+from webtext_prep.documents import storage
+from webtext_prep.documents.outcomes import PageOutcome
+from webtext_prep.documents.shards import read_documents, shards_in
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.errors import InputError
+from webtext_prep.extraction.pages import PAGE_METADATA
+from webtext_prep.web.journal import SUFFIX, Entry, Journal, journal_path, url_digest
+
+OUTCOMES = "outcomes"
+"""The folder with one row for each URL, a shard for each shard of documents."""
+KEYS, SOURCES = "urls.u64", "sources.u32"
+"""The index: sorted keys of URLs, and for each the number of the source that holds it."""
+_ENTRY = np.dtype([("key", "<u8"), ("source", "<u4")])
+_BUCKETS = 256
+_CHUNK = 1 << 18
+
+
+def key_of(url: str) -> int:
+    """The first 8 bytes of a URL's digest as a number: enough to know where to look."""
+    return int.from_bytes(url_digest(url)[:8], "big")
+
+
+def finished_rows(documents: Location, outcomes: Location) -> Iterator[Entry]:
+    """The rows of a finished shard with their documents; ends early where the two files do not fit each other."""
+    if not (storage.is_file(documents) and storage.is_file(outcomes)):
+        return
+    with contextlib.suppress(InputError):  # damaged: what can't be read is fetched again
+        texts = read_documents(documents)
+        for row in read_documents(outcomes):
+            values = {"url": row.url, **row.metadata}
+            outcome = values.get("outcome")
+            if outcome == PageOutcome.DUPLICATE:
+                continue
+            document = next(texts, None) if outcome == PageOutcome.OK else None
+            if outcome == PageOutcome.OK and (document is None or document.url != row.url):
+                return
+            if document is not None:
+                # What the list says of the URL is taken from the list as it is now.
+                document.metadata = {key: document.metadata[key] for key in PAGE_METADATA if key in document.metadata}
+            yield Entry(values, document)
+
+
+class Generation:
+    """What was fetched for one set of lists: `part-*` shards, `outcomes/`, journals, and the index.
+
+    Args:
+        folder: where it lies.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    @property
+    def sources(self) -> list[Location]:
+        """Journals, whose rows are the newest, and then shards; the index knows them by their position."""
+        journals = sorted(self.folder.glob(f"part-*{SUFFIX}"))
+        return [*journals, *shards_in(self.folder)]
+
+    @property
+    def index_files(self) -> tuple[Path, Path]:
+        """The two files of the index."""
+        return self.folder / KEYS, self.folder / SOURCES
+
+    def entries(self, source: Location) -> Iterator[Entry]:
+        """The records of one source."""
+        if source.suffix != SUFFIX:
+            yield from finished_rows(source, self.folder / OUTCOMES / source.name)
+            return
+        with Journal(storage.local_path(source)) as journal:
+            yield from journal.entries()
+
+    def _urls(self, source: Location) -> Iterator[str]:
+        if source.suffix == SUFFIX:
+            with Journal(storage.local_path(source)) as journal:
+                yield from journal.urls()
+        else:
+            with contextlib.suppress(InputError):
+                yield from (row.url for row in read_documents(self.folder / OUTCOMES / source.name))
+
+    def build_index(self, report: Callable[[int], None]) -> int:
+        """Write the index; `report` is told the URLs done so far. Returns their number.
+
+        Entries go into buckets by their first byte, which are then sorted one after the other: memory holds one of
+        256 buckets, whatever the number of URLs.
+        """
+        buckets = self.folder / "buckets"
+        shutil.rmtree(buckets, ignore_errors=True)
+        buckets.mkdir()
+        count = 0
+        for number, source in enumerate(self.sources):
+            keys = map(key_of, self._urls(source))
+            while len(chunk := np.fromiter(itertools.islice(keys, _CHUNK), np.uint64)):
+                _append_to_buckets(buckets, chunk, number)
+                count += len(chunk)
+                report(count)
+        with atomic_file(self.folder / KEYS) as key_file, atomic_file(self.folder / SOURCES) as source_file:
+            for bucket in sorted(buckets.iterdir()):
+                entries = np.fromfile(bucket, _ENTRY)
+                entries.sort(order=("key", "source"))
+                key_file.write(entries["key"].tobytes())
+                source_file.write(entries["source"].tobytes())
+        shutil.rmtree(buckets)
+        return count
+
+    def sources_with(self, keys: NDArray[np.uint64]) -> list[Location]:
+        """The sources that hold any of the URLs with these keys (sorted)."""
+        if not (self.folder / KEYS).stat().st_size:
+            return []
+        known = np.memmap(self.folder / KEYS, "<u8", "r")
+        numbers = np.memmap(self.folder / SOURCES, "<u4", "r")
+        wanted: set[int] = set()
+        for start in range(0, len(keys), _CHUNK):
+            chunk = keys[start : start + _CHUNK]
+            first, last = np.searchsorted(known, chunk, "left"), np.searchsorted(known, chunk, "right")
+            most = int((last - first).max(initial=0))
+            for step in range(most):  # several sources may hold one URL
+                found = first[first + step < last] + step
+                wanted |= set(np.unique(numbers[found]).tolist())
+        sources = self.sources
+        return [sources[number] for number in sorted(wanted)]
+
+
+def _append_to_buckets(folder: Path, keys: NDArray[np.uint64], source: int) -> None:
+    entries = np.empty(len(keys), _ENTRY)
+    entries["key"], entries["source"] = np.sort(keys), source
+    bounds = np.searchsorted(entries["key"], np.arange(1, _BUCKETS, dtype=np.uint64) << np.uint64(56))
+    for bucket, part in enumerate(np.split(entries, bounds)):
+        if len(part):
+            with (folder / f"{bucket:03}").open("ab") as file:
+                file.write(part.tobytes())
+
+
+def generations_in(folder: Path) -> list[Generation]:
+    """The generations that were set aside, the newest first."""
+    return [Generation(entry) for entry in sorted(folder.glob("[0-9]*"), reverse=True)]
+
+
+def set_aside(output: Location, scratch: Path, folder: Path) -> None:
+    """Make a generation in `folder` of the shards of `output` and the journals in `scratch`.
+
+    Shards are linked, not copied, where the system can: they are only ever replaced as a whole. Journals are moved.
+    """
+    unfinished = folder / "unfinished"
+    shutil.rmtree(unfinished, ignore_errors=True)
+    (unfinished / OUTCOMES).mkdir(parents=True)
+    for shard in shards_in(output):
+        outcomes = output / OUTCOMES / shard.name
+        if storage.is_file(outcomes):
+            _link(shard, unfinished / shard.name)
+            _link(outcomes, unfinished / OUTCOMES / shard.name)
+    journals = journal_path(scratch, "part").parent
+    for journal in sorted(journals.glob(f"part-*{SUFFIX}")):
+        Journal(journal).close()  # what a kill has left in its log goes into the file
+        _link(journal, unfinished / journal.name)
+    unfinished.rename(folder / f"{len(list(folder.glob('[0-9]*'))):05}")
+    shutil.rmtree(journals, ignore_errors=True)
+
+
+def _link(place: Location, target: Path) -> None:
+    if storage.is_local(place):
+        with contextlib.suppress(OSError):  # a file system without links
+            os.link(storage.local_path(place), target)
+            return
+    with storage.open_for_reading(place) as source, target.open("wb") as copy:
+        shutil.copyfileobj(source, copy)
+
+
+def sorted_keys(urls: Iterable[str]) -> NDArray[np.uint64]:
+    """The keys of a list's URLs, sorted: 8 bytes each."""
+    keys = np.fromiter(map(key_of, urls), np.uint64)
+    keys.sort()
+    return keys
+
+
+def carry_over(urls: Iterable[str], journal: Journal, earlier: Path, outputs: Sequence[Location]) -> None:
+    """Bring into `journal` what earlier runs have fetched of `urls`.
+
+    Args:
+        urls: of one list.
+        journal: what it has already is newer, and stays.
+        earlier: the folder of generations.
+        outputs: documents and outcomes of the shard as it was finished last, if it was.
+    """
+    documents, outcomes = outputs[:2]
+    generations = generations_in(earlier)
+    if not generations and not storage.is_file(outcomes):
+        return
+    keys = sorted_keys(urls)
+
+    def wanted(entries: Iterator[Entry]) -> Iterator[Entry]:
+        for entry in entries:
+            url = entry.row["url"]
+            key = np.uint64(key_of(url))
+            position = int(np.searchsorted(keys, key))
+            if position < len(keys) and keys[position] == key and url not in journal:
+                yield entry
+
+    # A shard of other lists than these lies in a generation too, behind the journals of its time, which are newer.
+    if not (generations and _is_same(outcomes, generations[0].folder / OUTCOMES / outcomes.name)):
+        journal.add_many(wanted(finished_rows(documents, outcomes)))
+    for generation in generations:
+        for source in generation.sources_with(keys):
+            journal.add_many(wanted(generation.entries(source)))
+
+
+def _is_same(one: Location, other: Path) -> bool:
+    return storage.is_file(one) and other.exists() and storage.stamp(one) == storage.stamp(other)

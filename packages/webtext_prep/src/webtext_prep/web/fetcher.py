@@ -1,0 +1,80 @@
+"""What the crawler and robots.txt need to know of the network: a `Fetcher` that turns a URL into a `Reply`.
+
+`requests.Client` is the real one; tests bring others. A fetcher makes one request and follows nothing: a redirect is a
+reply like any other, so that each hop passes the same checks and waits its turn at its own host.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from yarl import URL
+
+from webtext_prep.documents.urls import without_credentials
+from webtext_prep.web.memory import Reservation
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of one request.
+
+    Attributes:
+        outcome: `ok`, `redirect`, or the reason for which there is no page (`http_404`, `timeout`, ...).
+        url: the URL that answered.
+        status: the HTTP status, or None where there was no answer.
+        location: where a redirect points to.
+        body: the page, decompressed, or nothing.
+        charset: as the header says, or None.
+        is_html: whether the page is HTML, or else plain text.
+        retry_after: how many seconds the server asks to wait.
+        retry_now: whether trying again in a moment may help.
+    """
+
+    outcome: str
+    url: str
+    status: int | None = None
+    location: str = ""
+    body: bytes = b""
+    charset: str | None = None
+    is_html: bool = True
+    retry_after: float | None = None
+    retry_now: bool = False
+
+
+class Fetcher(Protocol):
+    """Makes single requests."""
+
+    @property
+    def user_agent(self) -> str:
+        """How it introduces itself, `product/version`."""
+        ...
+
+    async def get(
+        self,
+        url: str,
+        *,
+        any_type: bool = False,
+        max_bytes: int | None = None,
+        reservation: Reservation | None = None,
+    ) -> Reply:
+        """Ask for `url` once. Never raises for what a URL, a server or a network can do: the reply's outcome says it.
+
+        Args:
+            url: an absolute http or https URL.
+            any_type: take a body of any type (robots.txt), cut at the cap instead of refused.
+            max_bytes: another cap than the fetcher's own.
+            reservation: grows with the body, and waits where memory is short.
+        """
+        ...
+
+
+def next_url(url: str, location: str) -> str | None:
+    """Where a redirect from `url` leads, without credentials and fragment, or None if that is not a web address."""
+    try:
+        target = URL(without_credentials(url)).join(URL(location))
+        if target.scheme not in ("http", "https") or not target.host:
+            return None
+        return without_credentials(str(target.with_fragment(None)))
+    except ValueError:
+        return None

@@ -1,0 +1,219 @@
+"""One shard of a download: the URLs of one list, fetched into a journal, then written out in the order of the list.
+
+Fetching costs waiting, extracting costs processor time: one event loop fetches, worker processes extract, a thread
+writes the journal. When a page was fetched stands in its outcome row only, so that documents depend on pages alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import datetime
+import filecmp
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from webtext_prep.documents import storage
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.outcomes import PageOutcome, is_retryable
+from webtext_prep.documents.shards import write_documents
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.extraction.pages import Page, make_row, outcome_row
+from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.running.tally import Tally
+from webtext_prep.web.addresses import PrivateAddresses
+from webtext_prep.web.crawling import Crawler, Visit
+from webtext_prep.web.fetcher import Reply
+from webtext_prep.web.journal import Entry, Journal, UrlSet
+from webtext_prep.web.requests import Client
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """How pages are fetched and extracted; the settings of `webtext download`, as far as one shard needs them.
+
+    Attributes:
+        connections: requests at once.
+        parsers: pages extracted at once.
+        private: which addresses outside the public internet may be connected to.
+        rounds: in how many passes over the list a retryable URL is tried.
+        retry_pass: the number of this pass, 1 for the first.
+
+    The others are settings of the same name.
+    """
+
+    extractor: str
+    connections: int
+    parsers: int
+    per_host: int
+    delay: float
+    timeout: float
+    retries: int
+    robots: bool
+    user_agent: str
+    private: PrivateAddresses
+    max_bytes: int
+    extract_timeout: float
+    extract_memory: int
+    rounds: int
+    retry_pass: int
+
+
+class Shard:
+    """The URLs of one list.
+
+    Args:
+        rows: gives the rows of the list, from the first, each time it is called.
+        journal: what is known of them, and where it is kept.
+        fetching: how to fetch.
+        report: is told how many URLs are done in all.
+    """
+
+    def __init__(
+        self,
+        rows: Callable[[], Iterator[Document]],
+        journal: Journal,
+        fetching: Fetching,
+        report: Callable[[int], None],
+    ) -> None:
+        self._rows, self._journal, self._fetching, self._report = rows, journal, fetching, report
+        self._done = 0
+
+    def fetch(self, folder: Path) -> None:
+        """Fetch every URL that is left, into the journal; `folder` takes what extractors want to put somewhere."""
+        urls = self._unfinished()
+        first = next(urls, None)
+        if first is not None:
+            asyncio.run(self._fetch(itertools.chain([first], urls), folder))
+
+    def _count(self) -> None:
+        self._done += 1
+        self._report(self._done)
+
+    def _unfinished(self) -> Iterator[str]:
+        """The URLs that are left to fetch, each once; the others are counted as done."""
+        with UrlSet() as begun:
+            for row in self._rows():
+                if begun.add(row.url) and self._is_due(self._journal.outcome(row.url)):
+                    yield row.url
+                else:
+                    self._count()
+
+    def _is_due(self, known: Entry | None) -> bool:
+        """Whether a URL of which this is known is to be fetched in this pass."""
+        if known is None:
+            return True
+        if known.retry_pass >= self._fetching.retry_pass:
+            return False  # a run that was cut short has tried it in this pass already
+        return is_retryable(known.row["outcome"]) and known.row.get("rounds", 0) < self._fetching.rounds
+
+    async def _fetch(self, urls: Iterator[str], folder: Path) -> None:
+        settings = self._fetching
+        client = Client(
+            connections=settings.connections,
+            timeout=settings.timeout,
+            max_bytes=settings.max_bytes,
+            user_agent=settings.user_agent,
+            private=settings.private,
+        )
+        pool = ExtractorPool(
+            settings.extractor,
+            workers=settings.parsers,
+            seconds=settings.extract_timeout,
+            memory=settings.extract_memory,
+            folder=str(folder),
+        )
+        loop = asyncio.get_running_loop()
+        # A thread of its own: writing waits for the disk now and then, and the event loop must not.
+        with ThreadPoolExecutor(1) as writer:
+
+            async def finish(visit: Visit, reply: Reply) -> None:
+                entry = await self._entry(visit, reply, pool)
+                await loop.run_in_executor(writer, self._journal.add, entry)
+                self._count()
+
+            async with client, pool:
+                crawler = Crawler(
+                    client,
+                    finish,
+                    concurrency=settings.connections,
+                    per_host=settings.per_host,
+                    delay=settings.delay,
+                    retries=settings.retries,
+                    obey_robots=settings.robots,
+                )
+                await crawler.run(urls)
+
+    async def _entry(self, visit: Visit, reply: Reply, pool: ExtractorPool) -> Entry:
+        """The record of a URL, with its document if there is text."""
+        final_url = reply.url if visit.redirects else None
+        document = None
+        if reply.outcome == PageOutcome.OK:
+            page = Page(visit.asked, reply.body, reply.charset, reply.is_html, final_url, reply.status)
+            row, document = await make_row(page, pool)
+        else:
+            row = outcome_row(visit.asked, reply.outcome, status=reply.status, final_url=final_url)
+        known = self._journal.outcome(visit.asked)
+        earlier = {} if known is None else known.row
+        row["attempts"] = earlier.get("attempts", 0) + visit.attempts
+        row["rounds"] = earlier.get("rounds", 0) + 1
+        row["fetched_at"] = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        return Entry(row, document, self._fetching.retry_pass)
+
+    def write(self, outputs: Sequence[Location], folder: Path) -> dict[str, Any]:
+        """Write documents, outcomes and, if there is a third output, dropped URLs, in the order of the list.
+
+        Metadata of the list stays with its URL. A file that would say the same as before is left alone, so that later
+        stages need not run again. Returns the tally, with `page_bytes`, and with `retryable`: how many retryable URLs
+        were tried in how many passes.
+        """
+        tally = Tally(problems=list(self._journal.notes))
+        retryable: collections.Counter[str] = collections.Counter()
+        page_bytes = 0
+        drafts = [folder / str(number) / output.name for number, output in enumerate(outputs)]
+        with contextlib.ExitStack() as stack:
+            documents, outcomes, *dropped = [stack.enter_context(write_documents(path)) for path in drafts]
+            tally.dropped_writer = dropped[0] if dropped else None
+            written = stack.enter_context(UrlSet())
+            for asked in tally.counted(self._rows()):
+                entry = self._entry_of(asked.url, is_first=written.add(asked.url))
+                row, document = entry.row, entry.document
+                outcomes.write(Document(asked.url, metadata={key: row[key] for key in row if key != "url"}))
+                if document is not None:
+                    document.metadata = {**asked.metadata, **document.metadata}
+                    page_bytes += row.get("bytes", 0)
+                    documents.write(document)
+                    continue
+                tally.drop(asked, row["outcome"])
+                if is_retryable(row["outcome"]):
+                    retryable[str(row.get("rounds", 0))] += 1
+            tally.kept = documents.written
+        for draft, output in zip(drafts, outputs, strict=True):
+            _replace_if_other(draft, output)
+        return {
+            **tally.as_dict(),
+            "retryable": dict(sorted(retryable.items())),
+            "retry_pass": self._fetching.retry_pass,
+            "page_bytes": page_bytes,
+        }
+
+    def _entry_of(self, url: str, *, is_first: bool) -> Entry:
+        if not is_first:
+            return Entry({"url": url, "outcome": str(PageOutcome.DUPLICATE)})
+        entry = self._journal.get(url)
+        if entry is None:
+            raise AssertionError(f"{url} was never finished")
+        return entry
+
+
+def _replace_if_other(new: Path, old: Location) -> None:
+    """Put `new` in the place of `old`, unless it says the same."""
+    if storage.is_local(old) and storage.is_file(old) and filecmp.cmp(new, storage.local_path(old), shallow=False):
+        new.unlink()
+        return
+    storage.publish(new, old)

@@ -1,0 +1,176 @@
+"""The journal of a download: what was added is there after any kill, and damage costs no more than it hit."""
+
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+
+import pytest
+
+from webtext_prep.documents.document import Document
+from webtext_prep.web.journal import Entry, Journal
+
+URLS = [f"http://a.org/{n}" for n in range(200)]
+
+
+def entry(url: str, **more: object) -> Entry:
+    text = f"text of {url} " * 20
+    return Entry({"url": url, "outcome": "ok", **more}, Document(url, text, {"title": url}), 1)
+
+
+@pytest.fixture
+def path(tmp_path):
+    return tmp_path / "journals" / "part-00000.sqlite"
+
+
+@pytest.fixture
+def full(path):
+    with Journal(path) as journal:
+        for url in URLS:
+            journal.add(entry(url))
+    return path
+
+
+def found(path) -> tuple[set[str], list[str]]:
+    with Journal(path) as journal:
+        for url in journal.urls():
+            document = journal.get(url).document
+            assert document == entry(url).document
+        return set(journal.urls()), journal.notes
+
+
+def test_what_was_added_is_found_by_url_and_replaced_by_what_comes_later(path):
+    with Journal(path) as journal:
+        journal.add(entry("http://a.org/1"))
+        journal.add(Entry({"url": "http://a.org/2", "outcome": "http_404"}, None, 3))
+        assert journal.get("http://a.org/1") == entry("http://a.org/1")
+        assert journal.outcome("http://a.org/1") == Entry({"url": "http://a.org/1", "outcome": "ok"}, None, 1)
+        assert journal.get("http://a.org/2") == Entry({"url": "http://a.org/2", "outcome": "http_404"}, None, 3)
+        assert journal.get("http://a.org/3") is journal.outcome("http://a.org/3") is None
+        assert "http://a.org/1" in journal and "http://a.org/3" not in journal
+        journal.add(entry("http://a.org/2", bytes=7))
+    with Journal(path) as journal:
+        assert len(journal) == 2 and list(journal.urls()) == ["http://a.org/1", "http://a.org/2"]
+        assert journal.get("http://a.org/2") == entry("http://a.org/2", bytes=7)
+        assert [found.row["url"] for found in journal.entries()] == ["http://a.org/1", "http://a.org/2"]
+        assert journal.notes == []
+
+
+def test_an_outcome_is_read_without_its_document(full, monkeypatch):
+    """Whoever asked for the outcome of a URL had its whole document read and decompressed."""
+    with Journal(full) as journal:
+        monkeypatch.setattr(journal, "_decompress", None)
+        statements = []
+        journal._reader.set_trace_callback(statements.append)
+        assert journal.outcome(URLS[0]).row["outcome"] == "ok"
+        assert len(statements) == 1 and "document" not in statements[0]
+
+
+WRITER = """
+import sys
+from pathlib import Path
+from webtext_prep.documents.document import Document
+from webtext_prep.web.journal import Entry, Journal
+
+journal = Journal(Path(sys.argv[1]))
+n = 0
+while True:
+    journal.add(Entry({"url": f"http://a.org/{n}", "outcome": "ok"}, Document(f"http://a.org/{n}", "text " * n)))
+    print(n, flush=True)
+    n += 1
+"""
+
+
+def test_a_kill_loses_nothing_that_was_added(path):
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], stdout=subprocess.PIPE) as process:
+        said = [int(process.stdout.readline()) for _ in range(300)]
+        os.kill(process.pid, signal.SIGKILL)
+        said += [int(line) for line in process.stdout.read().split(b"\n")[:-1]]
+    with Journal(path) as journal:
+        assert journal.notes == []
+        assert all(journal.get(f"http://a.org/{n}").document.text == "text " * n for n in said)
+        assert len(journal) in (len(said), len(said) + 1)
+
+
+def test_a_damaged_row_costs_itself_alone(full):
+    """One flipped bit dropped every record behind it: 100 became 10."""
+    with sqlite3.connect(full) as connection:
+        (row,) = connection.execute("SELECT row FROM pages WHERE rowid = 11").fetchone()
+        connection.execute("UPDATE pages SET row = ? WHERE rowid = 11", (row.replace(b"ok", b"oj"),))
+        (text,) = connection.execute("SELECT document FROM pages WHERE rowid = 21").fetchone()
+        connection.execute("UPDATE pages SET document = ? WHERE rowid = 21", (text[:-1] + b"\0",))
+        connection.execute("UPDATE pages SET digest = 7 WHERE rowid = 31")
+    urls, notes = found(full)
+    assert urls == set(URLS) - {URLS[10], URLS[20], URLS[30]}
+    assert len(notes) == 1 and "3 damaged records" in notes[0]
+    assert found(full) == (urls, [])
+
+
+@pytest.mark.parametrize("bit", [0, 4, 7])
+def test_one_flipped_bit_anywhere_costs_the_records_of_one_page_at_most(full, bit):
+    """One flipped bit dropped every record behind it."""
+    whole = full.read_bytes()
+    # The first two pages say where all the others are: what is damaged there may cost the whole file.
+    for place in range(8192 + 137 * bit, len(whole), len(whole) // 20):
+        for old in full.parent.glob("*"):
+            old.unlink()
+        damaged = bytearray(whole)
+        damaged[place] ^= 1 << bit
+        full.write_bytes(damaged)
+        urls, _ = found(full)
+        assert len(urls) >= len(URLS) - 20, f"byte {place}"
+        assert found(full)[0] == urls
+        with Journal(full) as journal:
+            journal.add(entry("http://b.org/"))
+            assert "http://b.org/" in journal
+
+
+@pytest.mark.parametrize("length", [0, 50, 5000, 16_384, -4096, -1])
+def test_a_file_that_was_cut_off_is_noted_and_goes_on_being_written(full, length):
+    full.write_bytes(full.read_bytes()[:length])
+    urls, notes = found(full)
+    assert urls <= set(URLS)
+    assert (length == 0) == (notes == [])
+    with Journal(full) as journal:
+        journal.add(entry(URLS[0]))
+        assert journal.get(URLS[0]) == entry(URLS[0])
+
+
+def test_a_file_that_is_no_journal_is_set_aside_whole(path):
+    """A file of another format was truncated to nothing, so that a change of format would have erased days of work."""
+    path.parent.mkdir()
+    for number, content in enumerate([b"webtext journal 1\n" + b"precious" * 1000, b"precious"], 1):
+        path.write_bytes(content)
+        with Journal(path) as journal:
+            assert len(journal) == 0 and "is not a journal" in journal.notes[0]
+            journal.add(entry(URLS[0]))
+        assert path.with_name(f"{path.name}.set-aside-{number}").read_bytes() == content
+        path.unlink()
+
+
+def test_a_journal_of_another_version_or_of_another_program_is_set_aside(full):
+    with sqlite3.connect(full) as connection:
+        connection.execute("PRAGMA user_version = 99")
+    urls, notes = found(full)
+    assert urls == set() and "another version" in notes[0]
+    full.unlink()
+    with sqlite3.connect(full) as connection:
+        connection.execute("CREATE TABLE pages (recipe)")
+    urls, notes = found(full)
+    assert urls == set() and "is not a journal" in notes[0]
+    with sqlite3.connect(full.with_name(f"{full.name}.set-aside-2")) as connection:
+        assert connection.execute("SELECT count(*) FROM pages").fetchone() == (0,)
+
+
+def test_records_added_together_are_added_all_or_not_at_all(path):
+    def failing():
+        yield entry(URLS[0])
+        raise KeyboardInterrupt
+
+    with Journal(path) as journal:
+        with pytest.raises(KeyboardInterrupt):
+            journal.add_many(failing())
+        assert len(journal) == 0
+        journal.add_many(map(entry, URLS))
+        assert len(journal) == len(URLS)
