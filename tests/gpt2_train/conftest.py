@@ -15,7 +15,7 @@ import pytest
 import torch
 
 from gpt2_train.cli import main
-from gpt2_train.train import STOP_SIGNALS
+from gpt2_train.stopping import STOP_SIGNALS
 from indexed_tokens import IndexedTokensWriter
 
 COMMON = """

@@ -14,7 +14,8 @@ from gpt2_train.config import PRESETS, TrainSettings, plan_batches
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_shortage
 from gpt2_train.evaluate import EvaluateSettings
 from gpt2_train.generate import GenerateSettings
-from gpt2_train.train import lock_folder, plan_steps
+from gpt2_train.prepare import plan_steps
+from gpt2_train.run_folder import lock_folder
 
 
 def test_help_does_not_import_torch() -> None:
@@ -135,8 +136,8 @@ def test_a_flag_replaces_what_the_file_says_in_other_words(
     """--layers beside a file with layers, hidden and heads dropped all three of them, and then asked for the others."""
     (tmp_path / "run.toml").write_text("[train]\nlayers = 3\nhidden = 128\nheads = 4\nsteps = 7\n")
     got: list[TrainSettings] = []
-    monkeypatch.setattr("gpt2_train.launch.launch", lambda settings, **_: got.append(settings))
-    assert main(["train", "--config", str(tmp_path / "run.toml"), *flags]) == 0
+    monkeypatch.setattr("gpt2_train.launch.launch", lambda settings, **_: got.append(settings) or 0)
+    assert main(["train", "--config", str(tmp_path / "run.toml"), "--data", "x", "--output", "y", *flags]) == 0
     (found,) = got
     assert (found.model, found.layers, found.hidden, found.heads, found.steps, found.epochs) == expected
 

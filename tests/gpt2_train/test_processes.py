@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import select
@@ -18,8 +19,8 @@ from gpt2_train.checkpoint import load_model, read_info
 from gpt2_train.cli import main
 from gpt2_train.config import ModelConfig, check_tensor_parallel
 from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.model import AttentionCore
-from gpt2_train.parallel import give_own_dropout, seed_micro_step
+from gpt2_train.model import GPT2, AttentionCore
+from gpt2_train.parallel import SharedDropout, World, _mixed_bits, seed_micro_step, share_dropout
 
 EXACT = ("--steps", 20, "--dropout", 0, "--save-every", 10)
 
@@ -161,47 +162,62 @@ def test_heads_that_cannot_be_shared_are_refused() -> None:
 # --- dropout ---------------------------------------------------------------------------------------------------------
 
 
-def dropped(core: Callable[..., torch.Tensor], dp_rank: int = 0) -> torch.Tensor:
-    """Which attention weights a core drops, and (last) what the common generator gives afterwards."""
-    seed_micro_step(1, 2, 3, dp_rank)
+def dropped(core: Callable[..., torch.Tensor], tp_rank: int = 0, tp_size: int = 1, dp_rank: int = 0) -> torch.Tensor:
+    """Which attention weights a core drops."""
+    world = World(torch.device("cpu"), dp_rank=dp_rank, dp_size=2, tp_rank=tp_rank, tp_size=tp_size)
+    seed_micro_step(torch.nn.Identity(), 1, 2, 3, world)
     query = torch.zeros(1, 2, 16, 8)
     value = torch.eye(16)[None, None].expand(1, 2, 16, 16)
-    weights = core(query, torch.zeros(1, 2, 16, 8), value)
-    return torch.cat([(weights == 0).float().flatten(), torch.rand(4)])
-
-
-def core_of_rank(tp_rank: int) -> AttentionCore:
-    core = AttentionCore(0.5).train()
-    give_own_dropout(core, tp_rank)
-    return core
+    return core(query, torch.zeros(1, 2, 16, 8), value) == 0
 
 
 def test_data_parallel_ranks_drop_different_weights() -> None:
     """Pitfall 28: all data-parallel ranks shared one dropout seed."""
     core = AttentionCore(0.5).train()
-    assert torch.equal(dropped(core, 0), dropped(core, 0))
-    assert not torch.equal(dropped(core, 0), dropped(core, 1))
+    assert torch.equal(dropped(core, dp_rank=0), dropped(core, dp_rank=0))
+    assert not torch.equal(dropped(core, dp_rank=0), dropped(core, dp_rank=1))
 
 
-def test_tensor_parallel_ranks_drop_differently_in_attention_only() -> None:
-    """Their heads differ; the residual stream, dropped next from the common generator, is the same."""
-    first, second = dropped(core_of_rank(0)), dropped(core_of_rank(1))
-    assert not torch.equal(first[:-4], second[:-4])
-    assert torch.equal(first[-4:], second[-4:])
-    assert torch.equal(first, dropped(core_of_rank(0)))
+def test_tensor_parallel_ranks_drop_differently_in_attention() -> None:
+    """Their heads differ."""
+    core = AttentionCore(0.5).train()
+    assert not torch.equal(dropped(core, 0, 2), dropped(core, 1, 2))
 
 
-def test_recomputation_drops_the_same_weights_on_a_tensor_parallel_rank() -> None:
-    from torch.utils.checkpoint import checkpoint
+def test_tensor_parallel_ranks_drop_alike_in_the_residual_stream() -> None:
+    """It is the same on all of them; each of its places has a mask of its own, and each micro-step other ones."""
+    masks = []
+    for step, tp_rank in ((1, 0), (1, 1), (2, 0)):
+        model = GPT2(ModelConfig(2, 32, 4, 16, 100, dropout=0.3)).train()
+        share_dropout(model)
+        world = World(torch.device("cpu"), tp_rank=tp_rank, tp_size=2)
+        seed_micro_step(model, 7, step, 0, world)
+        places = [module for module in model.modules() if isinstance(module, SharedDropout)]
+        masks.append([place(torch.ones(50, 100)) for place in places])
+    first, other_rank, next_step = masks
+    assert len(first) == 5
+    assert all(torch.equal(left, right) for left, right in zip(first, other_rank, strict=True))
+    assert not any(torch.equal(left, right) for left, right in zip(first, next_step, strict=True))
+    assert not any(torch.equal(left, right) for left, right in itertools.combinations(first, 2))
+    for mask in first:
+        assert float((mask == 0).float().mean()) == pytest.approx(0.3, abs=0.03)
+        assert float(mask.mean()) == pytest.approx(1.0, abs=0.05)
 
-    gradients = []
-    for recompute in (False, True):
-        core = core_of_rank(1)
-        value = torch.rand(1, 2, 16, 8, generator=torch.Generator().manual_seed(1)).requires_grad_()
-        seed_micro_step(1, 2, 3, 0)
-        query = torch.zeros(1, 2, 16, 8)
-        result = checkpoint(core, query, query, value, use_reentrant=False) if recompute else core(query, query, value)
-        torch.rand(7)
-        (result**2).sum().backward()
-        gradients.append(value.grad)
-    assert torch.equal(gradients[0], gradients[1])
+
+def test_shared_dropout_is_off_outside_training_and_leaves_the_generator_alone() -> None:
+    module = SharedDropout(0.5, torch.tensor([3, 4]))
+    x = torch.rand(4, 8)
+    state = torch.get_rng_state()
+    assert not torch.equal(module.train()(x), x)
+    assert torch.equal(torch.get_rng_state(), state)
+    assert torch.equal(module.eval()(x), x)
+
+
+def test_the_bits_of_shared_dropout_are_even() -> None:
+    """Each bit is set in half of the numbers, and consecutive numbers share no pattern."""
+    bits = _mixed_bits(_mixed_bits(torch.arange(1 << 16) ^ 12345) ^ 67890)
+    assert len(bits.unique()) == 1 << 16 and int(bits.max()) < 1 << 32
+    for place in range(32):
+        share = (bits >> place & 1).float()
+        assert float(share.mean()) == pytest.approx(0.5, abs=0.01)
+        assert float((share[1:] * share[:-1]).mean()) == pytest.approx(0.25, abs=0.01)

@@ -16,10 +16,10 @@ import pytest
 import torch
 from tests.gpt2_train.conftest import command, losses, rows, start_until, write_corpus
 
-from gpt2_train import train as train_module
+from gpt2_train import trainer as train_module
 from gpt2_train.checkpoint import load_model, read_info
 from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.train import lock_folder
+from gpt2_train.run_folder import lock_folder
 
 Run = Callable[..., int]
 
@@ -180,7 +180,7 @@ def test_changed_data_under_a_run_is_refused(tmp_path: Path, gpt2: Run, capsys: 
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
-        (("--global-batch-size", 8, "--micro-batch-size", 3), "is no multiple of --micro-batch-size 3"),
+        (("--global-batch-size", 8, "--micro-batch-size", 3), "is not a multiple of --micro-batch-size 3"),
         (("--steps", 5, "--epochs", 1), "length is given twice"),
         (("--model", "124M"), "--model already sets"),
         (("--split", "0,1,1"), "--split"),

@@ -1,8 +1,8 @@
 """Doing a thing on all processes so that none is left waiting when one of them fails.
 
 An exception on one process, while the others are on their way into a collective operation, hangs the whole job. What
-may fail on its own (a disk, a damaged file) is therefore done inside `agreed`, after which all processes go on, or all
-of them raise. In a single process without a group these are plain calls.
+may fail on its own (a disk, a damaged file) is therefore done by one of these functions, after which all processes
+continue, or all of them raise. In a single process without a group they are plain calls.
 """
 
 from __future__ import annotations
@@ -27,11 +27,14 @@ def rank_and_size() -> tuple[int, int]:
 
 def barrier() -> None:
     """Wait until all processes are here."""
-    agreed(lambda: None)
+    on_all_ranks(lambda: None)
 
 
-def agreed(work: Callable[[], Result]) -> list[Result]:
-    """Do `work` on each process; return the results by rank, or raise on all processes the first failure of any."""
+def on_all_ranks(work: Callable[[], Result]) -> list[Result]:
+    """Do `work` on each process; return the results by rank, or raise on all processes the first failure of any.
+
+    Results are pickled and sent to every process: keep them small.
+    """
     rank, size = rank_and_size()
     result: Result | None = None
     failure: Exception | None = None
@@ -39,15 +42,16 @@ def agreed(work: Callable[[], Result]) -> list[Result]:
         result = work()
     except Exception as error:
         failure = error
-    everyone: list = [(result, failure)]
+    outcomes: list = [(result, failure)]
     if size > 1:
-        everyone = [None] * size
-        dist.all_gather_object(everyone, (result, None if failure is None else _sendable(failure)))
-        everyone[rank] = (result, failure)
-    for _, met in everyone:
-        if met is not None:
-            raise met
-    return [result for result, _ in everyone]
+        outcomes = [None] * size
+        dist.all_gather_object(outcomes, (result, None if failure is None else _picklable(failure)))
+        outcomes[rank] = (result, failure)
+    for _, found in outcomes:
+        if found is not None:
+            found.add_note(SHARED)
+            raise found
+    return [result for result, _ in outcomes]
 
 
 def check_is_shared(folder: Path) -> None:
@@ -61,11 +65,44 @@ def check_is_shared(folder: Path) -> None:
                 "be on storage that all machines of the run share."
             )
 
-    agreed(look)
+    on_all_ranks(look)
 
 
-def _sendable(error: Exception) -> Exception:
-    """An error that survives the journey to other processes."""
+def keep_on_all_ranks(work: Callable[[], Result]) -> Result:
+    """Do `work` on each process and return this one's result, or raise on all processes the first failure of any."""
+    results: list[Result] = []
+    on_all_ranks(lambda: results.append(work()))
+    return results[0]
+
+
+def from_first_rank(work: Callable[[], Result]) -> Result:
+    """Do `work` on the first process and return its result on all of them; all raise if it fails.
+
+    What processes must agree on (which checkpoint is the newest) is found out once: on network storage two processes
+    can see different listings of one folder.
+    """
+    rank, _ = rank_and_size()
+    return on_all_ranks(lambda: work() if rank == 0 else None)[0]  # type: ignore[return-value]
+
+
+SHARED = "raised on all processes"
+"""The note on an error that every process raises: it need be shown by one of them only."""
+
+
+def is_shared(error: BaseException | None) -> bool:
+    """Whether all processes raise this error, or raised the one that caused it."""
+    while error is not None:
+        if SHARED in getattr(error, "__notes__", ()):
+            return True
+        error = error.__cause__
+    return False
+
+
+def _picklable(error: Exception) -> Exception:
+    """An error of the same meaning that can be sent to other processes."""
     if isinstance(error, OSError):
         return OSError(error.errno, error.strerror, error.filename)
     return type(error)(str(error)) if isinstance(error, CommandError) else Gpt2Error(f"{type(error).__name__}: {error}")
+
+
+agreed = on_all_ranks

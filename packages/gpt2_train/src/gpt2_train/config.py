@@ -146,9 +146,9 @@ class DataSettings:
     )
     tokenizer: str | None = setting(
         None,
-        "folder with vocab.json and merges.txt of the tokenizer that made the data, copied into each checkpoint; "
-        "GPT-2's own without it",
-        metavar="DIR",
+        "tokenizer that made data which has none beside it: a folder with vocab.json and merges.txt, or a "
+        "tokenizer.json of byte-level BPE; without it the one beside the data, else GPT-2's",
+        metavar="DIR|FILE",
         group=_DATA,
         identity=False,
     )
@@ -244,7 +244,7 @@ class TrainSettings(ModelSettings, DataSettings):
         0.01, "warm-up of the learning rate: a fraction of the run if below 1, else steps", group=_OPTIMIZER
     )
     schedule: Literal["cosine", "linear", "constant", "wsd"] = setting(
-        "cosine", "course of the learning rate after the warm-up (wsd: constant, then linear decay)", group=_OPTIMIZER
+        "cosine", "learning-rate schedule after the warm-up (wsd: constant, then linear decay)", group=_OPTIMIZER
     )
     cooldown: float = setting(0.2, "fraction of the run over which wsd decays", group=_OPTIMIZER)
     weight_decay: float = setting(0.01, "weight decay of matrices (not of biases and norms)", group=_OPTIMIZER)
@@ -252,7 +252,7 @@ class TrainSettings(ModelSettings, DataSettings):
     beta2: float = setting(0.999, "Adam's decay of the squared gradient", group=_OPTIMIZER)
     clip: float = setting(1.0, "largest norm of the gradient, 0 for no limit", group=_OPTIMIZER)
     precision: Literal["fp32", "bf16", "fp16"] | None = setting(
-        None, "arithmetic of matrix products: bf16 on GPUs that have it, else fp32", group=_OPTIMIZER
+        None, "autocast precision of matrix products: bf16 on GPUs that have it, else fp32", group=_OPTIMIZER
     )
 
     micro_batch_size: int | None = setting(
@@ -267,12 +267,22 @@ class TrainSettings(ModelSettings, DataSettings):
         group=_SPEED,
         identity=False,
     )
-    tensor_parallel: int = setting(1, "processes that share each matrix", group=_SPEED, identity=False)
+    tensor_parallel: int = setting(
+        1, "tensor-parallel size: processes that share each matrix", group=_SPEED, identity=False
+    )
     data_parallel: int | None = setting(
-        None, "processes that share each batch; every GPU without it, one process on CPU", group=_SPEED, identity=False
+        None,
+        "data-parallel size: processes that share each batch; without it as many of the GPUs as divide the global "
+        "batch, one process on CPU",
+        group=_SPEED,
+        identity=False,
     )
     compile: bool | None = setting(
-        None, "compile each block with torch.compile; on CUDA only without it", group=_SPEED, identity=False
+        None,
+        "compile each block with torch.compile; on CUDA only without it; a resumed run repeats an unbroken one bit for "
+        "bit only if both are compiled, or neither",
+        group=_SPEED,
+        identity=False,
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute", group=_SPEED, identity=False)
     threads: int | None = setting(
@@ -287,6 +297,16 @@ class TrainSettings(ModelSettings, DataSettings):
     eval_batches: int = setting(10, "global batches of an evaluation", group=_RUN, identity=False)
     save_every: int = setting(1000, "steps between checkpoints, 0 for one at the end only", group=_RUN, identity=False)
     keep_checkpoints: int = setting(3, "newest checkpoints to keep, 0 for all", group=_RUN, identity=False)
+    save: bool = setting(
+        True, "save checkpoints; without them (for a benchmark) nothing can be resumed", group=_RUN, identity=False
+    )
+    exit_zero_on_stop: bool = setting(
+        False,
+        "exit with 0, not 128 plus its number, after a signal stopped the run and it was saved: for launchers that "
+        "start failed jobs again (torchrun --max-restarts)",
+        group=_RUN,
+        identity=False,
+    )
 
     def __post_init__(self) -> None:
         self._check_ranges()
@@ -356,6 +376,58 @@ def check_tensor_parallel(config: ModelConfig, size: int) -> None:
             )
 
 
+def choose_data_parallel(settings: TrainSettings, gpus: int) -> int:
+    """The data-parallel size on a machine with `gpus` GPUs (0: on CPU): as asked, else the largest that fits.
+
+    That is the largest number of processes for which there are GPUs and which divides the global batch (in whole
+    micro-batches, where their size is given). Raises Gpt2UsageError if --tensor-parallel alone needs more GPUs.
+    """
+    if settings.data_parallel is not None:
+        return settings.data_parallel
+    if gpus == 0:
+        return 1
+    if settings.tensor_parallel > gpus:
+        raise Gpt2UsageError(
+            f"--tensor-parallel {settings.tensor_parallel} needs that many GPUs, and this machine has {gpus}: lower it."
+        )
+    unit = settings.micro_batch_size or 1
+    most = gpus // settings.tensor_parallel
+    return max((size for size in range(1, most + 1) if settings.global_batch_size % (size * unit) == 0), default=1)
+
+
+def check_layout(settings: TrainSettings, gpus: int = 0) -> int:
+    """Check all that can be checked before there are data and torch; return the data-parallel size.
+
+    Args:
+        settings: a run's.
+        gpus: GPUs of the machine that are to be used, 0 for a CPU run.
+
+    Raises Gpt2UsageError if model, batch and layout don't fit together, or the layout needs more GPUs than there are.
+    """
+    data_parallel = choose_data_parallel(settings, gpus)
+    check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
+    plan_batches(settings.global_batch_size, settings.micro_batch_size, data_parallel, on_cpu=gpus == 0)
+    processes = settings.tensor_parallel * data_parallel
+    if processes > gpus > 0:
+        raise Gpt2UsageError(
+            f"--tensor-parallel {settings.tensor_parallel} times --data-parallel {data_parallel} needs {processes} "
+            f"GPUs, and this machine has {gpus}: lower one of them."
+        )
+    return data_parallel
+
+
+def check_before_torch(settings: TrainSettings) -> None:
+    """Find mistakes in the settings of a run before the second that importing torch takes.
+
+    Raises Gpt2UsageError if data or output are missing, or model and batch don't fit together.
+    """
+    settings.corpora()
+    if not settings.output:
+        raise Gpt2UsageError("no --output: give a folder for the run.")
+    check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
+    plan_batches(settings.global_batch_size, settings.micro_batch_size, settings.data_parallel or 1, on_cpu=True)
+
+
 def plan_batches(
     global_batch_size: int, micro_batch_size: int | None, data_parallel: int, *, on_cpu: bool
 ) -> tuple[int, int]:
@@ -375,7 +447,7 @@ def plan_batches(
         return micro, share // micro
     if share % micro_batch_size:
         raise Gpt2UsageError(
-            f"--global-batch-size {global_batch_size} is no multiple of --micro-batch-size {micro_batch_size} times "
+            f"--global-batch-size {global_batch_size} is not a multiple of --micro-batch-size {micro_batch_size} times "
             f"{data_parallel} data-parallel process{'es' if data_parallel > 1 else ''}: "
             f"choose a micro-batch that divides {share}."
         )

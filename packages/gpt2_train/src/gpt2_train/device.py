@@ -30,12 +30,16 @@ _HALF_PRECISION_INSTRUCTIONS = {
 """CPU capabilities that multiply matrices in half precision, as `torch.cpu.get_capabilities` names them."""
 
 
-def choose_device(kind: DeviceKind = "auto", *, local_rank: int = 0, local_size: int = 1) -> torch.device:
+def choose_device(
+    kind: DeviceKind = "auto", *, local_rank: int = 0, local_size: int = 1, sees_own_only: bool = False
+) -> torch.device:
     """The device of a process: its own GPU, or the CPU; MPS for a process that is alone.
 
     Args:
         kind: what was asked for; `auto` takes a GPU if there is one.
         local_rank, local_size: this process's number among those of its machine.
+        sees_own_only: whether a launcher may show each process its own GPU alone (Slurm's --gpus-per-task=1), so
+            that fewer are seen than there are processes.
 
     Raises Gpt2UsageError if the device asked for is not there, or has no room for so many processes.
     """
@@ -45,13 +49,13 @@ def choose_device(kind: DeviceKind = "auto", *, local_rank: int = 0, local_size:
     if kind == "cuda":
         if not torch.cuda.is_available():
             raise Gpt2UsageError("--device cuda: torch sees no GPU here; give --device cpu, or install a CUDA build.")
-        if local_size > torch.cuda.device_count():
+        count = torch.cuda.device_count()
+        if local_size > count and not sees_own_only:
             raise Gpt2UsageError(
-                f"{local_size} processes asked of {torch.cuda.device_count()} GPUs: lower --tensor-parallel or "
-                "--data-parallel."
+                f"{local_size} processes asked of {count} GPUs: lower --tensor-parallel or --data-parallel."
             )
-        torch.cuda.set_device(local_rank)
-        return torch.device("cuda", local_rank)
+        torch.cuda.set_device(local_rank % count)
+        return torch.device("cuda", local_rank % count)
     if kind == "mps":
         if not torch.backends.mps.is_available():
             raise Gpt2UsageError("--device mps: torch sees no Apple GPU here; give --device cpu.")

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from command_kit import CommandError, UsageError
 
 MOST_THREADS = 1024
-"""More CPU threads than this are a slip of the hand, on which torch crashes."""
+"""More CPU threads than this are a typo, on which torch crashes."""
 
 
 class Gpt2Error(CommandError):
@@ -22,16 +22,37 @@ class Gpt2UsageError(Gpt2Error, UsageError):
 
 
 @contextlib.contextmanager
-def explained_shortage(advice: str) -> Iterator[None]:
-    """Turn want of memory, of a GPU or of the machine, into a Gpt2Error that gives `advice`."""
+def explained_out_of_memory(advice: str) -> Iterator[None]:
+    """Turn running out of memory, on a GPU or on the machine, into a Gpt2Error that gives `advice`."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         # torch's own class is for GPUs alone; its allocator on CPUs says the same in words only.
-        is_shortage = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-        if not is_shortage and "can't allocate memory" not in str(error):
+        is_out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+        if not is_out_of_memory and "can't allocate memory" not in str(error):
             raise
         raise Gpt2Error(f"out of memory: {advice}.") from error
+
+
+explained_shortage = explained_out_of_memory
+
+
+@contextlib.contextmanager
+def explained_compile_failure() -> Iterator[None]:
+    """Turn a failure of torch.compile (no C compiler, an unsupported GPU) into a Gpt2Error that names --no-compile."""
+    try:
+        yield
+    except Exception as error:
+        if not type(error).__module__.startswith(_COMPILER_MODULES):
+            raise
+        lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+        needs_compiler = any("compiler" in line.lower() for line in lines)
+        advice = "install a C++ compiler, or give --no-compile" if needs_compiler else "give --no-compile"
+        raise Gpt2Error(f"torch.compile failed ({lines[0] if lines else type(error).__name__}): {advice}.") from error
+
+
+_COMPILER_MODULES = ("torch._dynamo", "torch._inductor", "triton")
+"""Where the errors of torch.compile are defined; it has no public class for them."""
 
 
 def check_threads(threads: int | None) -> None:

@@ -1,6 +1,6 @@
 """The numbers of a run: `metrics.jsonl`, and lines on standard error.
 
-One JSON object a logged step. A run that resumes first cuts off the rows behind its checkpoint, so that each step is
+One JSON object per logged step. A run that resumes first cuts off the rows behind its checkpoint, so that each step is
 there once however often the run was killed.
 """
 
@@ -8,40 +8,60 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import time
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from command_kit import atomic_file, duration
+from gpt2_train.device import peak_memory
+from gpt2_train.optim import LossScale
 
-PEAK_FLOPS = {
+PEAK_FLOPS: dict[str, float | None] = {
+    "Laptop": None,
+    "B200": 2250e12,
+    "GH200": 989e12,
     "H200": 989e12,
     "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
     "H100": 989e12,
     "A100": 312e12,
     "A40": 150e12,
     "A10G": 70e12,
     "L40S": 362e12,
+    "L40": 181e12,
     "L4": 121e12,
-    "B200": 2250e12,
     "V100": 125e12,
     "T4": 65e12,
+    "RTX 4090 D": None,
     "RTX 4090": 165e12,
+    "RTX 3090 Ti": None,
     "RTX 3090": 71e12,
 }
-"""Dense bf16 or fp16 FLOPs a second with float32 sums, from the makers' data sheets; longer names first."""
+"""Dense bf16 or fp16 FLOPs per second with float32 sums, from the makers' data sheets, by words of a GPU's name.
+
+The first that fits counts; None where a longer name is another GPU whose number is not known here.
+"""
 
 FILE = "metrics.jsonl"
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
-    """The most that a GPU can do a second in this precision; None where it is not known."""
+    """The most FLOPs per second that a GPU can do in this precision; None where that is not known."""
     if device.type != "cuda" or precision == "fp32":
         return None
-    name = torch.cuda.get_device_name(device)
-    return next((value for part, value in PEAK_FLOPS.items() if part in name), None)
+    return peak_flops_of(torch.cuda.get_device_name(device))
+
+
+def peak_flops_of(gpu: str) -> float | None:
+    """The entry of `PEAK_FLOPS` for a GPU's name, compared by whole words: an L40 is not an L4."""
+    for words, value in PEAK_FLOPS.items():
+        if re.search(rf"(?<![A-Za-z0-9]){re.escape(words)}(?![A-Za-z0-9])", gpu):
+            return value
+    return None
 
 
 def cut_rows_after(path: Path, step: int) -> None:
@@ -83,29 +103,115 @@ class StepClock:
     def __init__(self, loss_sum: float = 0.0, steps: int = 0) -> None:
         self.loss_sum, self.steps = loss_sum, steps
         """Since the last row, also of steps before a resume, so that the logged mean is that of an unbroken run."""
+        self.norm = math.nan
         self.timed_steps, self.seconds, self.waited = 0, 0.0, 0.0
+        self._first_seconds = 0.0
         self._run_start: float | None = None
         self._run_steps = 0
 
-    def add(self, loss: float, seconds: float, waited: float) -> None:
+    def add(self, loss: float, norm: float, seconds: float, waited: float) -> None:
         """Count one step."""
-        self.loss_sum, self.steps = self.loss_sum + loss, self.steps + 1
+        self.loss_sum, self.steps, self.norm = self.loss_sum + loss, self.steps + 1, norm
         self.timed_steps, self.seconds, self.waited = self.timed_steps + 1, self.seconds + seconds, self.waited + waited
         if self._run_start is None:
-            # The first step also pays for compiling and warming up: the time left is judged from the second on.
-            self._run_start = time.monotonic()
+            # The first step also pays for compiling and warming up: once there is a second, only that counts.
+            self._run_start, self._first_seconds = time.monotonic(), seconds
         else:
             self._run_steps += 1
 
     def seconds_left(self, steps: int) -> float | None:
-        """How long `steps` more steps will take, evaluations and saving included; None before the second step."""
-        if self._run_start is None or not self._run_steps:
+        """How long `steps` more steps will take, evaluations and saving included; None before the first step."""
+        if self._run_start is None:
             return None
+        if not self._run_steps:
+            return self._first_seconds * steps
         return (time.monotonic() - self._run_start) / self._run_steps * steps
 
     def reset(self) -> None:
         """Begin the next row."""
         self.loss_sum, self.steps, self.timed_steps, self.seconds, self.waited = 0.0, 0, 0, 0.0, 0.0
+
+
+class Heartbeat:
+    """Says when a line is due, so that a slow run shows one every half minute.
+
+    Args:
+        every: seconds between lines.
+        now: the clock.
+    """
+
+    def __init__(self, every: float = 30.0, now: Callable[[], float] = time.monotonic) -> None:
+        self._every, self._now = every, now
+        self._last = now()
+
+    def is_due(self) -> bool:
+        """Whether the last line is long enough ago; if so, the next one is counted from now."""
+        if self._now() - self._last < self._every:
+            return False
+        self.reset()
+        return True
+
+    def reset(self) -> None:
+        """A line was shown now."""
+        self._last = self._now()
+
+
+class EpochNotes:
+    """Collects which epochs ended between two logged steps, so that a tiny corpus makes one line of many."""
+
+    def __init__(self) -> None:
+        self._ended: dict[int, list[tuple[int, int]]] = {}
+
+    def set(self, step: int, ended: Iterable[tuple[int, int]]) -> None:
+        """Remember that in `step` the given (stream, epoch) ended; a step that is repeated counts once."""
+        self._ended[step] = list(ended)
+
+    def lines(self, names: Sequence[str]) -> list[str]:
+        """One line for each stream (named by `names`) with epochs that ended since the last call."""
+        epochs: dict[int, list[int]] = {}
+        for ended in self._ended.values():
+            for stream, epoch in ended:
+                epochs.setdefault(stream, []).append(epoch)
+        self._ended.clear()
+        return [
+            f"epoch{f's {numbers[0]} to {numbers[-1]}' if len(numbers) > 1 else f' {numbers[0]}'} of {names[stream]} "
+            "ended; the next one is shuffled again"
+            for stream, numbers in sorted(epochs.items())
+        ]
+
+
+def metrics_row(
+    clock: StepClock,
+    *,
+    step: int,
+    plan_steps: int,
+    tokens_per_step: int,
+    epoch: float,
+    rate: float,
+    scale: LossScale,
+    processes: int,
+    flops_per_token: float,
+    peak_flops: float | None,
+    device: torch.device,
+) -> dict[str, Any]:
+    """One row of `metrics.jsonl`: the mean loss since the last row, and how `step` went."""
+    speed = tokens_per_step * clock.timed_steps / clock.seconds
+    return {
+        "step": step,
+        "tokens": step * tokens_per_step,
+        "epoch": epoch,
+        "loss": clock.loss_sum / clock.steps,
+        "lr": rate,
+        "grad_norm": clock.norm,
+        **({"loss_scale": scale.scale} if scale.is_active else {}),
+        "skipped": scale.skipped,
+        "tokens_per_second": speed,
+        "tokens_per_second_per_process": speed / processes,
+        "mfu": speed * flops_per_token / (peak_flops * processes) if peak_flops else None,
+        "peak_memory_bytes": peak_memory(device),
+        "data_wait_share": min(1.0, clock.waited / clock.seconds),
+        "seconds_left": clock.seconds_left(plan_steps - step),
+    }
 
 
 def line_of(row: dict[str, Any], steps: int) -> str:

@@ -1,6 +1,6 @@
 """GPT-2 in one file: token and position embeddings, pre-norm blocks, tied output (Radford et al. 2019).
 
-Nothing here knows of processes. Tensor parallelism is put on from outside by splitting `qkv` and `up` by rows and
+Nothing here knows of processes. Tensor parallelism is applied from outside by splitting `qkv` and `up` by rows and
 `out` and `down` by columns, which is why the fused qkv rows are interleaved per head, [heads, 3, head_dim]: any
 contiguous share of the rows is then a set of whole heads, and the code below takes the number of heads from the
 activations' width. Attention is `scaled_dot_product_attention`: memory linear in the sequence where a flash kernel
@@ -70,7 +70,7 @@ class KeyValueCache:
 
 
 class AttentionCore(nn.Module):
-    """softmax(QKᵀ/√d)V under a causal mask; a module of its own so that its randomness can be steered per process."""
+    """softmax(QKᵀ/√d)V under a causal mask; a module of its own, so that it can be replaced."""
 
     def __init__(self, dropout: float) -> None:
         super().__init__()
@@ -130,12 +130,14 @@ class Block(nn.Module):
         self.attention = Attention(config, layer)
         self.feed_forward_norm = nn.LayerNorm(config.hidden)
         self.feed_forward = FeedForward(config)
-        self.dropout = nn.Dropout(config.dropout)
+        # One for each branch, so that each can have a seed of its own.
+        self.attention_dropout = nn.Dropout(config.dropout)
+        self.feed_forward_dropout = nn.Dropout(config.dropout)
 
     def forward(self, x: Tensor, cache: KeyValueCache | None = None) -> Tensor:
         """(B, T, hidden) -> (B, T, hidden)."""
-        x = x + self.dropout(self.attention(self.attention_norm(x), cache))
-        return x + self.dropout(self.feed_forward(self.feed_forward_norm(x)))
+        x = x + self.attention_dropout(self.attention(self.attention_norm(x), cache))
+        return x + self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
 class GPT2(nn.Module):
@@ -175,14 +177,16 @@ class GPT2(nn.Module):
     def initialise(self, generator: torch.Generator | None = None) -> GPT2:
         """Set new weights: normal with deviation 0.02, biases 0, norms 1; returns itself.
 
-        The two matrices that add to the residual stream get 0.02/√(2·layers), so that its variance does not grow with
-        depth (Radford et al. 2019, section 2.3).
+        They are drawn on the CPU, one matrix at a time, and copied to where the model is: the same `generator`, one of
+        the CPU, gives the same weights on any device. The two matrices that add to the residual stream get
+        0.02/√(2·layers), so that its variance does not grow with depth (Radford et al. 2019, section 2.3).
         """
         residual = INIT_STD / math.sqrt(2 * self.config.layers)
         for name, module in self.named_modules():
             if isinstance(module, nn.Linear | nn.Embedding) and name != "output":
                 std = residual if name.endswith(("attention.out", "feed_forward.down")) else INIT_STD
-                module.weight.normal_(0.0, std, generator=generator)
+                drawn = torch.empty(module.weight.shape, dtype=module.weight.dtype, device="cpu")
+                module.weight.copy_(drawn.normal_(0.0, std, generator=generator))
             if isinstance(module, nn.LayerNorm):
                 module.weight.fill_(1.0)
             if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:

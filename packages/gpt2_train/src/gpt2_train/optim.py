@@ -1,4 +1,4 @@
-"""The optimizer and the course of the learning rate.
+"""The optimizer and the learning-rate schedule.
 
 AdamW, fused where torch has a fused kernel, with weight decay on matrices only. The learning rate is a pure function
 of the step and the settings: nothing about it is stored, so that a run that resumes has the rate that an uninterrupted
@@ -10,11 +10,13 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, Replicate
 
 from gpt2_train.config import TrainSettings
 from gpt2_train.device import has_fused_adamw
@@ -109,10 +111,47 @@ def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     return [g.to_local() if hasattr(g, "to_local") else g for g in gradients]
 
 
+NORM_PIECE = 1 << 16
+"""Elements that are squared and added in float32 at a time: one sum over a large matrix is wrong in the third digit."""
+
+
 def gradient_norm(parameters: Iterable[Tensor]) -> float:
-    """The 2-norm of the whole gradient, the same number on all processes; infinite or NaN after an overflow."""
-    norm: Any = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+    """The 2-norm of the whole gradient, the same number on all processes; infinite or NaN after an overflow.
+
+    On CPU it is exact to float32's last digits, and so the same in every layout: norms of pieces, combined in float64.
+    On GPUs, whose kernels add in a tree, it is torch's own.
+    """
+    gradients: list[Any] = [p.grad for p in parameters if p.grad is not None]
+    if gradients and gradients[0].device.type == "cpu":
+        return _exact_norm(gradients)
+    norm: Any = torch.nn.utils.get_total_norm(gradients)
     return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
+
+
+def _exact_norm(gradients: Sequence[Any]) -> float:
+    total = torch.zeros((), dtype=torch.float64)
+    is_sharded = False
+    for gradient in gradients:
+        copies = 1
+        if isinstance(gradient, DTensor):
+            is_sharded = True
+            if any(placement.is_partial() for placement in gradient.placements):
+                gradient = gradient.redistribute(placements=[Replicate()] * len(gradient.placements))
+            sizes = zip(gradient.placements, gradient.device_mesh.shape, strict=True)
+            copies = math.prod(size for placement, size in sizes if placement.is_replicate())
+            gradient = gradient.to_local()
+        total += _sum_of_squares(gradient.reshape(-1)) / copies
+    if is_sharded:
+        dist.all_reduce(total)
+    return math.sqrt(total) if total >= 0 else math.nan
+
+
+def _sum_of_squares(values: Tensor) -> Tensor:
+    """The sum of squares of (n,) values, in float64."""
+    whole = values.numel() // NORM_PIECE * NORM_PIECE
+    pieces = torch.linalg.vector_norm(values[:whole].view(-1, NORM_PIECE), dim=1)
+    rest = torch.linalg.vector_norm(values[whole:])
+    return pieces.double().square().sum() + rest.double().square()
 
 
 def scale_gradients(parameters: Iterable[Tensor], factor: float) -> None:
@@ -151,7 +190,7 @@ class LossScale:
         return {"loss_scale": self.scale, "good_steps": self.good_steps, "skipped": self.skipped}
 
     def restore(self, state: dict[str, Any]) -> None:
-        """Go on from what a checkpoint stored."""
+        """Resume from what a checkpoint stored."""
         self.scale, self.good_steps, self.skipped = state["loss_scale"], state["good_steps"], state["skipped"]
 
     def after_step(self) -> None:
@@ -165,6 +204,6 @@ class LossScale:
         self.scale, self.good_steps, self.skipped = self.scale / 2, 0, self.skipped + 1
         if self.scale < 1:
             raise Gpt2Error(
-                "the gradients are infinite at any fp16 loss scale: the run diverged; go on from an earlier "
+                "the gradients are infinite at any fp16 loss scale: the run diverged; resume from an earlier "
                 "checkpoint with a lower --lr, or use --precision bf16 or fp32."
             )

@@ -8,14 +8,16 @@ over the data-parallel processes. Parameters are gathered once a step in float32
 traffic as averaging gradients costs), so the arithmetic is the same in every layout; autocast does the rest.
 
 Random numbers: each micro-step begins by seeding from (seed, step, micro-step, data-parallel rank), so that dropout
-repeats exactly when a run resumes and differs between data-parallel ranks. Tensor-parallel ranks share the seed, since
-they hold the same residual stream, except inside attention, where they hold different heads.
+repeats exactly when a run resumes and differs between data-parallel ranks. Tensor-parallel ranks hold different heads
+and drop different attention weights, but the same residual stream, where all must drop the same: they seed the device's
+generator each for itself, and `SharedDropout` makes its masks from seeds that all of them share.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import functools
+import sys
 import warnings
 from typing import Any, Literal
 
@@ -32,7 +34,7 @@ from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selectiv
 from gpt2_train.config import check_tensor_parallel
 from gpt2_train.device import widest_float
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.model import GPT2, AttentionCore
+from gpt2_train.model import GPT2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +60,13 @@ class World:
 
     @property
     def tp_group(self) -> dist.ProcessGroup | None:
-        """The group over which the vocabulary is spread; None where it is not."""
+        """The group that shares the vocabulary; None where each process has all of it."""
         return self.mesh.get_group("tp") if self.mesh is not None and self.tp_size > 1 else None
+
+    def say(self, line: str) -> None:
+        """Show a line on standard error, from the first process only."""
+        if self.rank == 0:
+            print(line, file=sys.stderr, flush=True)
 
     def sum_over_processes(self, values: list[float]) -> list[float]:
         """The sums of `values` over all processes, in float64 (float32 on MPS)."""
@@ -133,30 +140,53 @@ def apply_tensor_parallel(model: GPT2, world: World) -> None:
             _replicate(module, mesh)
     if not model.is_tied or any(not isinstance(parameter, DTensor) for parameter in model.parameters()):
         raise Gpt2Error("tensor parallelism left a parameter untied or whole: this version of torch is not supported.")
-    for core in model.modules():
-        if isinstance(core, AttentionCore):
-            give_own_dropout(core, world.tp_rank)
+    if model.config.dropout > 0:
+        share_dropout(model)
 
 
-def give_own_dropout(core: AttentionCore, tp_rank: int) -> None:
-    """Let attention dropout differ between tensor-parallel ranks and leave the common generator in step.
+class SharedDropout(nn.Module):
+    """Dropout with a mask that follows from a seed tensor, the same on all tensor-parallel ranks.
 
-    All ranks draw the same number from the common generator and mix their rank into it; recomputation in activation
-    checkpointing sets the generator back and so draws the same number again.
+    The device's generator differs between those ranks and is left alone. The seed is a tensor, so that a compiled
+    graph takes it as an input, and recomputation in activation checkpointing drops the same elements again.
+
+    Args:
+        probability: of an element to be dropped.
+        seed: int64 (2,), each below 2^32; whoever changes it in place changes the mask.
     """
-    plain = core.forward
 
-    @torch.compiler.disable
-    def forward(query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        if not core.training or core.dropout == 0:
-            return plain(query, key, value)
-        number = int(torch.randint(2**62, ()))
-        devices = [query.device.index or 0] if query.is_cuda else []
-        with torch.random.fork_rng(devices=devices):
-            torch.manual_seed(mixed_seed(number, tp_rank))
-            return plain(query, key, value)
+    def __init__(self, probability: float, seed: Tensor) -> None:
+        super().__init__()
+        self.probability = probability
+        self.seed: Tensor
+        self.register_buffer("seed", seed, persistent=False)
 
-    core.forward = forward  # type: ignore[method-assign]
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` with elements dropped and the others scaled up, in training; else `x`."""
+        if not self.training:
+            return x
+        index = torch.arange(x.numel(), device=x.device).view(x.shape)
+        bits = _mixed_bits(_mixed_bits(index ^ self.seed[0]) ^ self.seed[1])
+        kept = bits >= round(self.probability * 2**32)
+        return x * (kept / (1 - self.probability)).to(x.dtype)
+
+
+def _mixed_bits(x: Tensor) -> Tensor:
+    """A bijection of 32-bit numbers, held in int64, in which each bit of `x` changes half of the result's."""
+    for _ in range(2):
+        # The factor is small enough for the product to stay below 2^63.
+        x = (((x >> 16) ^ x) * 0x45D9F3B) & 0xFFFFFFFF
+    return (x >> 16) ^ x
+
+
+def share_dropout(model: GPT2) -> None:
+    """Replace dropout on the residual stream by `SharedDropout`; `seed_micro_step` then seeds it."""
+    places = [(module, name) for module in model.modules() for name, child in module.named_children()
+              if isinstance(child, nn.Dropout)]  # fmt: skip
+    seeds = torch.zeros(len(places), 2, dtype=torch.int64, device=model.final_norm.weight.device)
+    model.register_buffer("dropout_seeds", seeds, persistent=False)
+    for (module, name), seed in zip(places, seeds, strict=True):
+        setattr(module, name, SharedDropout(model.config.dropout, seed))
 
 
 def mixed_seed(*numbers: int) -> int:
@@ -164,9 +194,17 @@ def mixed_seed(*numbers: int) -> int:
     return int(np.random.SeedSequence(list(numbers)).generate_state(1, np.uint64)[0] >> np.uint64(1))
 
 
-def seed_micro_step(seed: int, step: int, micro_step: int, dp_rank: int) -> None:
-    """Make all randomness that follows a function of these four numbers."""
-    torch.manual_seed(mixed_seed(seed, step, micro_step, dp_rank))
+def seed_micro_step(model: nn.Module, seed: int, step: int, micro_step: int, world: World) -> None:
+    """Make all randomness that follows a function of seed, step, micro-step and this process's place."""
+    numbers = (seed, step, micro_step, world.dp_rank)
+    if world.tp_size == 1:
+        torch.manual_seed(mixed_seed(*numbers))
+        return
+    torch.manual_seed(mixed_seed(*numbers, world.tp_rank))
+    shared: Tensor | None = getattr(model, "dropout_seeds", None)
+    if shared is not None:
+        state = np.random.SeedSequence(list(numbers)).generate_state(shared.numel(), np.uint32)
+        shared.copy_(torch.from_numpy(state.astype(np.int64)).view(shared.shape))
 
 
 # --- activation checkpointing ----------------------------------------------------------------------------------------
@@ -179,7 +217,7 @@ _KEPT = {
     torch.ops.aten._scaled_dot_product_cudnn_attention.default,
     torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
 }
-"""What is dear to compute again: matrix products and attention."""
+"""Saved because recomputing them is expensive: matrix products and attention."""
 
 
 def _keep_products(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -238,7 +276,9 @@ def parallelize(
     apply_activation_checkpointing(model, activation_checkpointing)
     if compile_blocks:
         for block in model.blocks:
-            block.compile(dynamic=False)
+            # The forward method, since hooks around it (FSDP's) can't be compiled; as one graph, since a break within
+            # activation checkpointing would silently compile nothing.
+            block.forward = torch.compile(block.forward, dynamic=False, fullgraph=True)
     if world.dp_size > 1:
         apply_data_parallel(model, world)
     return model
@@ -256,12 +296,3 @@ def free_gathered_parameters(model: nn.Module) -> None:
     for module in model.modules():
         if isinstance(module, FSDPModule):
             module.reshard()
-
-
-def gather_vocabulary(logits: Tensor, world: World) -> Tensor:
-    """Logits (..., V) on all processes from each one's share (..., V / tp), for sampling."""
-    if world.tp_group is None:
-        return logits
-    parts = [torch.empty_like(logits) for _ in range(world.tp_size)]
-    dist.all_gather(parts, logits.contiguous(), group=world.tp_group)
-    return torch.cat(parts, dim=-1)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from command_kit import add_flags, settings_from
-from gpt2_train.config import TrainSettings, overridden_keys
+from gpt2_train.config import TrainSettings, check_before_torch, overridden_keys
 
 EXAMPLE = """\
 example:
@@ -29,6 +29,7 @@ def run(arguments: argparse.Namespace) -> int:
     given = {name for name, value in vars(arguments).items() if isinstance(value, int | float | str)}
     replaced = overridden_keys(given)
     settings = settings_from(TrainSettings, arguments, command="train", config=arguments.config, ignore=replaced)
+    check_before_torch(settings)
     from gpt2_train.launch import launch
 
     return launch(settings, as_json=arguments.json, debug=arguments.debug)

@@ -1,0 +1,276 @@
+"""Everything that is settled before the first step: tokenizer, data, model size, batches, and what is resumed.
+
+All processes prepare together and come to the same answers. What can differ from one machine to another (the newest
+checkpoint in a folder on network storage) the first process decides for all.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gpt2_train.checkpoint import FOLDER, CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
+from gpt2_train.collectives import from_first_rank, keep_on_all_ranks
+from gpt2_train.config import ModelConfig, TrainSettings, check_tensor_parallel, plan_batches
+from gpt2_train.data import Blend, Corpus, blend_split, open_corpora
+from gpt2_train.data.shared_cache import SharedIndexCache
+from gpt2_train.device import default_precision
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.estimate import memory_per_rank, size_line
+from gpt2_train.model import GPT2
+from gpt2_train.parallel import World, mixed_seed, parallelize
+from gpt2_train.run_folder import CACHE_FOLDER, check_same_run, data_identity, identity_settings
+from indexed_tokens import Tokenizer, corpus_tokenizer, prefix_of, tokenizer_path
+
+
+@dataclasses.dataclass(frozen=True)
+class Plan:
+    """What follows from settings, data and world before the first step.
+
+    Attributes:
+        steps: optimizer steps of the whole run.
+        micro_batch: sequences that a process takes at once.
+        accumulation: micro-batches of a process in one step.
+        tokens_per_step: over all processes.
+        precision: `fp32`, `bf16` or `fp16`.
+        compile_blocks: whether torch.compile is used.
+    """
+
+    steps: int
+    micro_batch: int
+    accumulation: int
+    tokens_per_step: int
+    precision: str
+    compile_blocks: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Prepared:
+    """A run that can begin.
+
+    Attributes:
+        settings: as given.
+        world: this process among all.
+        folder: the run's folder.
+        tokenizer: the one that made the data.
+        config: the model's shape.
+        plan: steps, batches, precision.
+        training, validation: samples; None where no document fell to validation.
+        resumed: the checkpoint to resume from, None for a new run.
+        identity: the settings that decide the weights.
+        data: what the training files are.
+    """
+
+    settings: TrainSettings
+    world: World
+    folder: Path
+    tokenizer: Tokenizer
+    config: ModelConfig
+    plan: Plan
+    training: Blend
+    validation: Blend | None
+    resumed: CheckpointInfo | None
+    identity: dict[str, Any]
+    data: list[dict[str, Any]]
+
+    @property
+    def step(self) -> int:
+        """The step from which the run begins."""
+        return self.resumed.step if self.resumed else 0
+
+    def epochs(self, step: int) -> float:
+        """Passes over the training split after `step` steps."""
+        return step * self.settings.global_batch_size / self.training.epoch_samples
+
+    def resolved_settings(self) -> TrainSettings:
+        """The settings with every default that depends on machine or data filled in."""
+        settings, plan = self.settings, self.plan
+        has_length = settings.steps or settings.tokens or settings.epochs
+        changes: dict[str, Any] = {
+            "model": None,
+            "layers": self.config.layers,
+            "hidden": self.config.hidden,
+            "heads": self.config.heads,
+            "vocabulary_size": self.config.vocabulary_size,
+            "micro_batch_size": plan.micro_batch,
+            "data_parallel": self.world.dp_size,
+            "precision": plan.precision,
+            "compile": plan.compile_blocks,
+            "device": self.world.device.type,
+            "threads": torch.get_num_threads(),
+            **({} if has_length else {"epochs": 1.0}),
+        }
+        return dataclasses.replace(settings, **changes)
+
+
+def plan_steps(settings: TrainSettings, epoch_samples: int) -> int:
+    """Optimizer steps of the run, from its length in steps, tokens or epochs (one epoch if none is given)."""
+    if settings.steps is not None:
+        return settings.steps
+    if settings.tokens is not None:
+        return max(1, math.ceil(settings.tokens / (settings.global_batch_size * settings.sequence_length)))
+    return max(1, math.ceil((settings.epochs or 1.0) * epoch_samples / settings.global_batch_size))
+
+
+def open_tokenizer(settings: TrainSettings) -> Tokenizer:
+    """The tokenizer that made the data: the one beside the token files, else --tokenizer, else GPT-2's.
+
+    Raises Gpt2UsageError if two corpora, or a corpus and --tokenizer, have different ones, IndexedTokensError if a
+    file of it is missing or damaged.
+    """
+    prefixes = [prefix for _, prefix in settings.corpora()]
+    beside = {prefix: found for prefix in prefixes if (found := corpus_tokenizer(prefix)) is not None}
+    if settings.tokenizer is not None:
+        tokenizer, source = Tokenizer.from_path(settings.tokenizer), f"--tokenizer {settings.tokenizer}"
+    elif beside:
+        first = next(iter(beside))
+        tokenizer, source = beside[first], str(tokenizer_path(first))
+    else:
+        tokenizer, source = Tokenizer.gpt2(), "GPT-2's tokenizer"
+    for prefix in prefixes:
+        made_with = beside[prefix].fingerprint if prefix in beside else recorded_fingerprint(prefix)
+        if made_with is None and beside and settings.tokenizer is None:
+            raise Gpt2UsageError(
+                f"{prefix} names no tokenizer, where {next(iter(beside))} has its own beside it: give --tokenizer "
+                f"{tokenizer_path(next(iter(beside)))} if that made both, else train on them one at a time."
+            )
+        if made_with is not None and made_with != tokenizer.fingerprint:
+            raise Gpt2UsageError(
+                f"{prefix} was made with another tokenizer than {source}: its token ids would mean other text; "
+                + (
+                    "leave out --tokenizer, or tokenize the text again with it."
+                    if settings.tokenizer is not None
+                    else "give the --tokenizer that made it."
+                    if not beside
+                    else "tokenize the texts again with one tokenizer."
+                )
+            )
+    return tokenizer
+
+
+def recorded_fingerprint(prefix: str) -> str | None:
+    """The tokenizer's fingerprint in the record that `webtext tokenize` leaves beside token files; None without it."""
+    try:
+        found = json.loads(Path(f"{prefix_of(prefix)}.json").read_text(encoding="utf-8"))["tokenizer"]
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+    return found if isinstance(found, str) else None
+
+
+def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
+    """Settle a run; all processes call this together.
+
+    Raises Gpt2UsageError for settings or data that don't fit together, or a folder that holds another run.
+    """
+
+    def read_checkpoint() -> CheckpointInfo | None:
+        found = latest_checkpoint(folder / FOLDER)
+        return read_info(found) if found is not None else None
+
+    resumed = from_first_rank(read_checkpoint)
+    tokenizer = keep_on_all_ranks(lambda: open_tokenizer(settings))
+    config = settings.model_config(tokenizer.vocabulary_size)
+    check_tensor_parallel(config, world.tp_size)
+    corpora, weights = keep_on_all_ranks(lambda: open_corpora(settings.corpora(), settings.split_weights()))
+    training = _blend(settings, world, folder, corpora, weights, "train")
+    validation = _blend(settings, world, folder, corpora, weights, "valid")
+    if training is None:
+        raise Gpt2UsageError("the training split holds no tokens: change --split or give other --data.")
+    plan = make_plan(settings, world, config, training, resumed)
+    run = Prepared(
+        settings=settings,
+        world=world,
+        folder=folder,
+        tokenizer=tokenizer,
+        config=config,
+        plan=plan,
+        training=training,
+        validation=validation,
+        resumed=resumed,
+        identity=identity_settings(settings, plan.precision),
+        data=data_identity(corpora, weights),
+    )
+    if resumed is not None:
+        prefixes = [prefix for _, prefix in settings.corpora()]
+        check_same_run(resumed, folder, config, run.identity, run.data, describe_tokenizer(tokenizer), prefixes)
+    return run
+
+
+def _blend(
+    settings: TrainSettings,
+    world: World,
+    folder: Path,
+    corpora: list[Corpus],
+    weights: list[float] | None,
+    split: str,
+) -> Blend | None:
+    return blend_split(
+        corpora,
+        weights,
+        split,
+        sequence_length=settings.sequence_length,
+        seed=settings.seed,
+        cache=SharedIndexCache(folder / CACHE_FOLDER),
+        say=world.say,
+    )
+
+
+def make_plan(
+    settings: TrainSettings, world: World, config: ModelConfig, training: Blend, resumed: CheckpointInfo | None
+) -> Plan:
+    """Steps, batches and precision of the run; a resumed one keeps its precision. Raises as `plan_batches` does."""
+    micro_batch, accumulation = plan_batches(
+        settings.global_batch_size, settings.micro_batch_size, world.dp_size, on_cpu=world.device.type == "cpu"
+    )
+    precision = settings.precision or (resumed.settings.get("precision") if resumed else None)
+    return Plan(
+        steps=plan_steps(settings, training.epoch_samples),
+        micro_batch=micro_batch,
+        accumulation=accumulation,
+        tokens_per_step=settings.global_batch_size * config.sequence_length,
+        precision=precision or default_precision(world.device),
+        compile_blocks=world.device.type == "cuda" if settings.compile is None else settings.compile,
+    )
+
+
+def describe_run(run: Prepared) -> list[str]:
+    """What is said before the first step: the model, its memory, the data, the layout."""
+    config, plan, world = run.config, run.plan, run.world
+    memory = memory_per_rank(
+        config,
+        micro_batch=plan.micro_batch,
+        tensor_parallel=world.tp_size,
+        data_parallel=world.dp_size,
+        accumulation=plan.accumulation,
+        precision=plan.precision,
+        activation_checkpointing=run.settings.activation_checkpointing,
+        on_cpu=world.device.type == "cpu",
+    )
+    return [
+        size_line(config, memory),
+        f"data: {run.training.epoch_tokens:,} tokens to train on ({run.training.epoch_samples:,} sequences per epoch), "
+        f"{run.validation.epoch_tokens if run.validation else 0:,} to validate",
+        f"run: {plan.steps:,} steps of {plan.tokens_per_step:,} tokens ({run.epochs(plan.steps):.2f} epochs) on "
+        f"{world.size} process{'es' if world.size > 1 else ''} ({world.device.type}, {plan.precision}): data parallel "
+        f"{world.dp_size}, tensor parallel {world.tp_size}, {plan.micro_batch} × {plan.accumulation} sequences each",
+    ]
+
+
+def build_model(run: Prepared) -> GPT2:
+    """The model on its device, parallelised; with its initial weights if the run is new, else without values."""
+    with torch.device("meta"):
+        model = GPT2(run.config)
+    model.materialise(run.world.device)
+    if run.resumed is None:
+        model.initialise(torch.Generator().manual_seed(mixed_seed(run.settings.seed)))
+    return parallelize(
+        model,
+        run.world,
+        activation_checkpointing=run.settings.activation_checkpointing,
+        compile_blocks=run.plan.compile_blocks,
+    ).train()

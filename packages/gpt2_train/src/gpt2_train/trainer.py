@@ -1,0 +1,326 @@
+"""The training loop: a prepared run in, a trained model out, as each process runs it.
+
+What a step does is a function of the settings, the step's number and the last checkpoint: batch, learning rate and
+dropout follow from the step, so a run that is stopped, killed or made longer continues as if nothing had happened, bit
+for bit on CPU with the same number of threads and processes. Signals end the loop between two steps, after saving.
+`Trainer.fit` is the loop; read `train_step` next, then `after_step`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from command_kit import duration
+from gpt2_train.checkpoint import FOLDER, model_tensors
+from gpt2_train.checkpoint.restoring import load_tensors
+from gpt2_train.checkpoint.saving import save_checkpoint
+from gpt2_train.collectives import barrier, on_all_ranks
+from gpt2_train.data import BatchReader
+from gpt2_train.device import autocast
+from gpt2_train.errors import Gpt2Error, explained_compile_failure
+from gpt2_train.loss import token_losses
+from gpt2_train.metrics import EpochNotes, Heartbeat, MetricsLog, StepClock, line_of, metrics_row, peak_flops
+from gpt2_train.optim import (
+    LossScale,
+    gradient_norm,
+    learning_rate,
+    make_optimizer,
+    optimizer_tensors,
+    scale_gradients,
+    set_learning_rate,
+    set_step,
+)
+from gpt2_train.parallel import seed_micro_step, synchronize_gradients
+from gpt2_train.prepare import Prepared, build_model
+from gpt2_train.run_folder import write_config
+from gpt2_train.stopping import StopRequest
+from gpt2_train.validate import validation_loss
+
+CLIP_EPSILON = 1e-6
+
+
+@dataclasses.dataclass
+class TrainState:
+    """What moves from step to step.
+
+    Attributes:
+        step: optimizer steps taken.
+        loss: of the last step, in nats per token.
+        valid_loss: of the last validation.
+        checkpoint: the newest one, None before the first.
+        saved_step: its step, -1 before the first.
+        stop_signal: the signal that ends the run, 0 for none.
+    """
+
+    step: int = 0
+    loss: float | None = None
+    valid_loss: float | None = None
+    checkpoint: Path | None = None
+    saved_step: int = -1
+    stop_signal: int = 0
+
+    @classmethod
+    def resumed(cls, run: Prepared) -> TrainState:
+        """The state in which `run` begins."""
+        info = run.resumed
+        if info is None:
+            return cls()
+        return cls(info.step, info.state.get("loss"), info.state.get("valid_loss"), info.folder, info.step)
+
+
+def summary(run: Prepared, state: TrainState) -> dict[str, Any]:
+    """What `--json` prints at the end of a run, its duration aside."""
+    return {
+        "output": str(run.folder),
+        "parameters": run.config.parameters,
+        "steps": run.plan.steps,
+        "step": state.step,
+        "tokens": state.step * run.plan.tokens_per_step,
+        "epochs": run.epochs(state.step),
+        "loss": state.loss,
+        "valid_loss": state.valid_loss,
+        "checkpoint": str(state.checkpoint) if state.checkpoint else None,
+        "stopped_by": signal.Signals(state.stop_signal).name if state.stop_signal else None,
+    }
+
+
+class Trainer:
+    """The model, its optimizer and the loop over steps, in one process of a run."""
+
+    def __init__(self, run: Prepared, stop: StopRequest) -> None:
+        self.run, self.stop = run, stop
+        self.settings, self.world, self.plan = run.settings, run.world, run.plan
+        self.state = TrainState.resumed(run)
+        self.model = build_model(run)
+        self.parameters: list[Tensor] = list(self.model.parameters())
+        self.optimizer = make_optimizer(self.model, self.settings, self.world.device)
+        self.tensors = model_tensors(self.model) | optimizer_tensors(self.model, self.optimizer)
+        self.scale = LossScale.for_precision(self.plan.precision)
+        self.clock = StepClock()
+        if run.resumed is not None:
+            self._restore(run.resumed.folder, run.resumed.state)
+        on_all_ranks(self._write_config)
+        self.log = MetricsLog(run.folder, self.world.rank == 0, self.state.step)
+        self.peak_flops = peak_flops(self.world.device, self.plan.precision)
+        self.epoch_notes, self.heartbeat = EpochNotes(), Heartbeat()
+        self.reader = BatchReader(
+            run.training,
+            global_batch=self.settings.global_batch_size,
+            rank=self.world.dp_rank,
+            size=self.world.dp_size,
+            vocabulary_size=run.config.vocabulary_size,
+        )
+
+    def _restore(self, folder: Path, state: dict[str, Any]) -> None:
+        load_tensors(folder, self.tensors)
+        set_step(self.optimizer, self.state.step)
+        self.scale.restore(state)
+        self.clock = StepClock(state["loss_sum"], state["loss_steps"])
+        self.world.say(f"resuming {self.run.folder} at step {self.state.step:,}")
+
+    def _write_config(self) -> None:
+        if self.world.rank == 0:
+            write_config(self.run.folder, self.run.resolved_settings())
+
+    def fit(self) -> dict[str, Any]:
+        """Train to the end, or to the step in which a signal came; save; return the summary."""
+        state = self.state
+        try:
+            with explained_compile_failure():
+                while state.step < self.plan.steps and not state.stop_signal:
+                    if self.train_step():
+                        self.after_step()
+            if state.saved_step != state.step and state.step:
+                self.save()
+        finally:
+            self.reader.close()
+        barrier()
+        found = summary(self.run, state)
+        if state.stop_signal:
+            saved = (
+                "all saved; the same command resumes from here" if self.settings.save else "nothing saved (--no-save)"
+            )
+            self.world.say(f"stopped by {found['stopped_by']} at step {state.step:,} of {self.plan.steps:,}, {saved}.")
+        return found
+
+    # --- a step ------------------------------------------------------------------------------------------------------
+
+    def train_step(self) -> bool:
+        """Take the next step; False if an overflow of fp16 skipped it, so that it has to be repeated.
+
+        Raises Gpt2Error if the gradient is not finite in another precision.
+        """
+        begin = time.monotonic()
+        batch, waited = self.next_batch()
+        loss_here = self.forward_backward(batch)
+        norm = gradient_norm(self.parameters) / self.scale.scale
+        total, waited = self.share([float(loss_here), waited])
+        loss = total / self.world.tp_size
+        if not math.isfinite(norm):
+            self.skip(loss)
+            return False
+        self.optimizer_step(norm)
+        self.state.step += 1
+        self.state.loss = loss
+        self.clock.add(loss, norm, time.monotonic() - begin, waited / self.world.size)
+        return True
+
+    def next_batch(self) -> tuple[Tensor, float]:
+        """This process's rows of the next global batch, (rows, sequence_length + 1), and seconds spent waiting."""
+        begin = time.monotonic()
+        samples, epochs_ended = self.reader.take(self.state.step + 1)
+        waited = time.monotonic() - begin
+        self.epoch_notes.set(self.state.step + 1, epochs_ended)
+        batch = torch.from_numpy(samples).to(self.world.device)
+        if self.state.step + 1 < self.plan.steps:
+            # Asked for again, and read again, only if an overflow repeats this step.
+            self.reader.request(self.state.step + 2)
+        return batch, waited
+
+    def forward_backward(self, batch: Tensor) -> Tensor:
+        """Add the gradient of `batch` to the parameters, a micro-batch at a time.
+
+        Returns this process's part of the global batch's mean loss, a scalar on its device.
+        """
+        total = torch.zeros((), device=self.world.device)
+        for micro, rows in enumerate(batch.split(self.plan.micro_batch)):
+            seed_micro_step(self.model, self.settings.seed, self.state.step, micro, self.world)
+            synchronize_gradients(self.model, micro == self.plan.accumulation - 1)
+            with autocast(self.world.device, self.plan.precision):
+                logits = self.model(rows[:, :-1])
+            share = token_losses(logits, rows[:, 1:], self.world.tp_group).sum() / self.plan.tokens_per_step
+            # Data parallelism averages gradients where the loss of the global batch is a sum.
+            (share * (self.world.dp_size * self.scale.scale)).backward()
+            total += share.detach()
+            del logits, share
+            if micro + 1 < self.plan.accumulation and self.heartbeat.is_due():
+                self.world.say(
+                    f"step {self.state.step + 1:,}/{self.plan.steps:,}  micro-batch {micro + 1:,} of "
+                    f"{self.plan.accumulation:,}"
+                )
+        return total
+
+    def share(self, values: list[float]) -> list[float]:
+        """The sums of `values` over all processes; also finds out whether any process was asked to stop."""
+        *sums, signals = self.world.sum_over_processes([*values, float(self.stop.signal)])
+        # Signals need not reach all processes alike: any one of them stops all, at the same step.
+        self.state.stop_signal = max(on_all_ranks(lambda: self.stop.signal)) if signals else 0
+        return sums
+
+    def optimizer_step(self, norm: float) -> None:
+        """Clip the gradient, whose norm is `norm`, and move the weights at this step's learning rate."""
+        clip = self.settings.clip
+        factor = min(1.0, clip / (norm + CLIP_EPSILON)) if clip else 1.0
+        scale_gradients(self.parameters, factor / self.scale.scale)
+        set_learning_rate(self.optimizer, self.learning_rate(self.state.step + 1))
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+        self.scale.after_step()
+
+    def learning_rate(self, step: int) -> float:
+        """The learning rate of `step`."""
+        return learning_rate(step, self.plan.steps, self.settings)
+
+    def skip(self, loss: float) -> None:
+        """Drop a gradient that is not finite. Raises Gpt2Error unless a lower fp16 loss scale can help."""
+        self.optimizer.zero_grad()
+        if not self.scale.is_active:
+            raise Gpt2Error(
+                f"the gradient of step {self.state.step + 1:,} is not finite (loss {loss:g}): the run diverged; "
+                "resume from the last checkpoint with a lower --lr in another --output."
+            )
+        self.scale.after_overflow()
+
+    # --- between steps -----------------------------------------------------------------------------------------------
+
+    def after_step(self) -> None:
+        """Log, validate and save where it is time to."""
+        settings, step = self.settings, self.state.step
+        is_last = step == self.plan.steps
+        if step == 1 or step % settings.log_every == 0 or is_last:
+            self.log_step()
+        elif self.heartbeat.is_due():
+            self.world.say(line_of(self.row(), self.plan.steps))
+        if self.run.validation is not None and (is_last or (settings.eval_every and step % settings.eval_every == 0)):
+            self.validate()
+        if settings.save_every and step % settings.save_every == 0:
+            self.save()
+
+    def row(self) -> dict[str, Any]:
+        """The numbers since the last logged step."""
+        return metrics_row(
+            self.clock,
+            step=self.state.step,
+            plan_steps=self.plan.steps,
+            tokens_per_step=self.plan.tokens_per_step,
+            epoch=self.run.epochs(self.state.step),
+            rate=self.learning_rate(self.state.step),
+            scale=self.scale,
+            processes=self.world.size,
+            flops_per_token=self.run.config.flops_per_token,
+            peak_flops=self.peak_flops,
+            device=self.world.device,
+        )
+
+    def log_step(self) -> None:
+        """Write a row of metrics and show it."""
+        for line in self.epoch_notes.lines([stream.corpus.prefix for stream in self.run.training.streams]):
+            self.world.say(f"step {self.state.step:,}/{self.plan.steps:,}  {line}")
+        row = self.row()
+        self.log.write(row)
+        self.world.say(line_of(row, self.plan.steps))
+        self.heartbeat.reset()
+        self.clock.reset()
+
+    def validate(self) -> None:
+        """Measure the validation loss; write and show it."""
+        assert self.run.validation is not None
+        self.state.valid_loss, tokens = validation_loss(
+            self.model,
+            self.world,
+            self.run.validation,
+            samples=self.settings.eval_batches * self.settings.global_batch_size,
+            micro_batch=self.plan.micro_batch,
+            precision=self.plan.precision,
+        )
+        row = {
+            "step": self.state.step,
+            "tokens": self.state.step * self.plan.tokens_per_step,
+            "valid_loss": self.state.valid_loss,
+            "valid_tokens": tokens,
+        }
+        self.log.write(row)
+        self.world.say(line_of(row, self.plan.steps))
+
+    def save(self) -> None:
+        """Save a checkpoint; all processes together. Raises Gpt2Error if it can't be written."""
+        if not self.settings.save:
+            return
+        begin = time.monotonic()
+        state, run = self.state, self.run
+        state.checkpoint = save_checkpoint(
+            run.folder / FOLDER,
+            self.tensors,
+            step=state.step,
+            samples=state.step * self.settings.global_batch_size,
+            config=run.config,
+            tokenizer=run.tokenizer,
+            settings=run.identity,
+            data=run.data,
+            state=self.scale.state()
+            | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
+            | {"loss": state.loss, "valid_loss": state.valid_loss},
+            keep=self.settings.keep_checkpoints,
+        )
+        state.saved_step = state.step
+        self.world.say(
+            f"step {state.step:,}/{self.plan.steps:,}  saved {state.checkpoint} in {duration(time.monotonic() - begin)}"
+        )

@@ -1,0 +1,62 @@
+"""What every process of a group does at its beginning and its end, whoever started it."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import signal
+import sys
+from typing import Any, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from gpt2_train.config import TrainSettings
+from gpt2_train.errors import Gpt2UsageError
+
+
+def join_group(device: torch.device, **meeting_point: Any) -> None:
+    """Join the process group: of the environment, or of the store, rank and size in `meeting_point`.
+
+    Objects and barriers go over gloo, tensors of a GPU over nccl, which is told its GPU at once: it would otherwise
+    guess it from the rank. Raises Gpt2UsageError if two processes were given one GPU.
+    """
+    is_gpu = device.type == "cuda"
+    try:
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if is_gpu else "gloo", device_id=device if is_gpu else None, **meeting_point
+        )
+    except RuntimeError as error:
+        if "Duplicate GPU" in str(error):
+            raise Gpt2UsageError(
+                "two processes of the job were given the same GPU: start one process for each GPU."
+            ) from error
+        raise
+
+
+def close_group() -> None:
+    """Synchronise and destroy the process group, after all work is done."""
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def leave(status: int) -> NoReturn:
+    """End a process of a group at once: gloo's threads can abort an interpreter that shuts down the usual way."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def exit_code(summary: dict[str, Any], settings: TrainSettings) -> int:
+    """0 for a run that ended; for one that a signal stopped 128 plus its number, unless --exit-zero-on-stop."""
+    stopped_by = summary["stopped_by"]
+    return 128 + signal.Signals[stopped_by] if stopped_by and not settings.exit_zero_on_stop else 0
+
+
+def finish(summary: dict[str, Any], settings: TrainSettings, *, as_json: bool) -> int:
+    """Print the summary if that was asked for; return the exit code."""
+    if as_json:
+        print(json.dumps(summary), flush=True)
+    return exit_code(summary, settings)
