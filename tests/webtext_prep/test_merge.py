@@ -170,7 +170,7 @@ def test_files_of_every_kind_make_one_corpus(tmp_path, capsys):
     }
     assert summary["problems"] == [
         "not read, by suffix: 1 .html.",
-        f"not read: {pages}/lost.txt is a symbolic link that leads nowhere: fix or remove it.",
+        f"not read, 1 symbolic links that lead nowhere: {pages}/lost.txt.",
     ]
 
 

@@ -1,8 +1,8 @@
 """From what a user gives as input to the list of files to read: a file, a folder, a glob, or standard input.
 
-Each may be a path of this machine or a URL of any fsspec file system. The order is that of the arguments; inside a
-folder or a glob, that of the names. Hidden files and the output folder itself are never read; what else is left out
-of a folder is counted by suffix, so that nothing is passed over in silence. No input is an error.
+A file, folder or glob may be a path of this machine or a URL of any fsspec file system. The order is that of the
+arguments; inside a folder or a glob, that of the names. Hidden files and the output folder itself are never read; what
+else is left out of a folder is counted by suffix, so that nothing is left out in silence. No input is an error.
 """
 
 from __future__ import annotations
@@ -33,6 +33,9 @@ Accepts = Callable[[Location], bool]
 """Whether a file is read, by its name."""
 
 
+_SHOWN = 3
+
+
 @dataclass
 class Inputs:
     """What was found to read.
@@ -40,19 +43,29 @@ class Inputs:
     Attributes:
         files: the files to read, in order.
         skipped: suffix to number of files of that suffix which lie in the given folders and are not read.
-        problems: sentences about single files that can't be read, such as broken symbolic links.
+        broken_links: symbolic links in the given folders that lead nowhere.
+        special_files: pipes and devices in the given folders.
     """
 
     files: list[Location] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
-    problems: list[str] = field(default_factory=list)
+    broken_links: list[Location] = field(default_factory=list)
+    special_files: list[Location] = field(default_factory=list)
 
     def notes(self) -> list[str]:
         """Sentences for the end of a command: what lay in the given folders and was not read."""
-        if not self.skipped:
-            return self.problems
-        counts = sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))
-        return [f"not read, by suffix: {', '.join(f'{count:,} {suffix}' for suffix, count in counts)}.", *self.problems]
+        sentences = []
+        if self.skipped:
+            counts = sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))
+            sentences.append(f"not read, by suffix: {', '.join(f'{count:,} {suffix}' for suffix, count in counts)}.")
+        for files, kind in (
+            (self.broken_links, "symbolic links that lead nowhere"),
+            (self.special_files, "pipes or devices"),
+        ):
+            if files:
+                names = ", ".join(map(str, files[:_SHOWN])) + (", ..." if len(files) > _SHOWN else "")
+                sentences.append(f"not read, {len(files):,} {kind}: {names}.")
+        return sentences
 
 
 def is_url_list(place: Location) -> bool:
@@ -105,7 +118,11 @@ class _Search:
                 raise InputError(f"{place} is not among the {self.kinds} by its suffix: {self._hint(place)}")
             self.found.files.append(place)
         elif isinstance(place, Path) and os.path.lexists(place):
-            raise InputError(f"{place} is {_SPECIAL[_is_link(place)]}")
+            if _is_broken_link(place):
+                raise InputError(f"{place} is a symbolic link that leads nowhere: fix or remove it.")
+            raise InputError(
+                f"{place} is a pipe or a device, which can't be read twice: write its content to a file and give that."
+            )
         elif glob.has_magic(given):
             self._add_matches(place)
         else:
@@ -165,7 +182,7 @@ class _Search:
 
     def _is_readable(self, file: Location) -> bool:
         if isinstance(file, Path) and not storage.is_file(file):
-            self.found.problems.append(f"not read: {file} is {_SPECIAL[_is_link(file)]}")
+            (self.found.broken_links if _is_broken_link(file) else self.found.special_files).append(file)
             return False
         if not self.accepts(file):
             self.found.skipped[_suffix(file)] += 1
@@ -207,15 +224,8 @@ class _Search:
         return "convert it to one of these first."
 
 
-_SPECIAL = {
-    True: "a symbolic link that leads nowhere: fix or remove it.",
-    False: "a pipe or a device, which can't be read twice: write its content to a file and give that.",
-}
-"""What a name is that is neither a file nor a folder, by whether it is a link."""
-
-
-def _is_link(place: Location) -> bool:
-    return isinstance(place, Path) and place.is_symlink() and not place.exists()
+def _is_broken_link(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()
 
 
 def _suffix(file: Location) -> str:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -46,13 +47,13 @@ def lineage_of(inputs: Iterable[Location]) -> list[dict[str, Any]]:
 
     Raises InputError for a damaged record.
     """
-    folders = dict.fromkeys(path.parent for path in inputs)
+    folders = Counter(path.parent for path in inputs)
     found: list[dict[str, Any]] = []
     plain = 0
-    for folder in folders:
+    for folder, files in folders.items():
         record = read_record(folder)
         if record is None:
-            plain += sum(1 for path in inputs if path.parent == folder)
+            plain += files
         else:
             digest = hashlib.sha256(storage.read_bytes(folder / RECORD)).hexdigest()
             found.append({"sha256": digest, **{key: record[key] for key in _SUMMARY if key in record}})

@@ -28,17 +28,17 @@ def shards_for(size: int, bytes_per_shard: int) -> int:
 
 
 def host_of(url: str) -> str:
-    """The host of `url` in lower case, without port and user. Raises ValueError if `url` is no absolute web address."""
+    """The host of `url` in lower case, without port and user. Raises ValueError if it is not an absolute web address."""
     if _FORBIDDEN.search(url):
-        raise ValueError("white space or a character that no URL may hold")
+        raise ValueError("white space or a character that a URL may not hold")
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https"):
         raise ValueError("not http or https")
     host = parts.hostname or ""
-    _ = parts.port  # raises ValueError where it is no number
+    _ = parts.port  # raises ValueError where it is not a number
     bracketed = f"[{host}]" if ":" in host else host
     if not _HOST.fullmatch(bracketed) or ".." in host or host.startswith(".") or len(host) > 253:
-        raise ValueError("no valid host")
+        raise ValueError("not a valid host")
     return host.rstrip(".")
 
 
