@@ -136,6 +136,13 @@ def test_the_title_of_a_markdown_file_is_its_first_heading(file):
     text = "Before.\n\n## The *first* one ##\n\n# Another\n"
     assert read(file("a.md", text)) == [("file:a.md", text, {"title": "The *first* one"})]
     assert read(file("b.md", "no heading\n#hashtag")) == [("file:b.md", "no heading\n#hashtag", {})]
+    assert read(file("c.md", "```sh\n# a comment\n~~~\n# another\n```\n# On C#"))[0][2] == {"title": "On C#"}
+
+
+def test_the_title_is_found_in_linear_time(file):
+    """A heading with a long run of spaces must not cost the square of its length."""
+    spaces = " " * 1_000_000
+    assert read(file("a.md", f"# a{spaces}b #"))[0][2] == {"title": f"a{spaces}b"}
 
 
 def test_a_sidecar_wins_over_what_the_text_tells(file):

@@ -28,7 +28,10 @@ def shards_for(size: int, bytes_per_shard: int) -> int:
 
 
 def host_of(url: str) -> str:
-    """The host of `url` in lower case, without port and user. Raises ValueError if it is not an absolute web address."""
+    """The host of `url` in lower case, without port and user.
+
+    Raises ValueError if `url` is not an absolute web address.
+    """
     if _FORBIDDEN.search(url):
         raise ValueError("white space or a character that a URL may not hold")
     parts = urlsplit(url)

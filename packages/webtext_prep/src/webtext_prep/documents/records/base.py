@@ -63,8 +63,10 @@ class SourceFile:
     sidecar: Location | None = None
 
     def url(self, *places: int) -> str:
-        """The URL of what has none: the file's name, and which record of it. It has no fragment: fragments do not tell
-        pages apart."""
+        """The URL of what has none: the file's name, and which record of it.
+
+        That is no fragment, as URLs that differ in the fragment alone are one page.
+        """
         return ":".join([f"file:{quote(os.fsencode(self.name))}", *map(str, places)])
 
 

@@ -44,12 +44,23 @@ class MarkdownRecords(TextRecords):
     """A text in Markdown, kept as it is; its first heading is its title."""
 
     suffixes: ClassVar[tuple[str, ...]] = (".md", ".markdown")
-    _HEADING = re.compile(r"^ {0,3}#{1,6}[ \t]+(\S.*?)[ \t]*#*[ \t]*$", re.MULTILINE)
+    _MARKS = re.compile(r"^ {0,3}(?:(```|~~~)|#{1,6}[ \t]+(\S.*)$)", re.MULTILINE)
 
     def metadata_of(self, text: str) -> dict[str, Any]:
         """The title."""
-        found = self._HEADING.search(text)
-        return {"title": found[1]} if found else {}
+        in_code = ""
+        for fence, heading in (found.groups() for found in self._MARKS.finditer(text)):
+            if heading and not in_code:
+                return {"title": _without_closing_marks(heading.rstrip())}
+            if fence:
+                in_code = "" if fence == in_code else in_code or fence
+        return {}
+
+
+def _without_closing_marks(heading: str) -> str:
+    """`Title ##` -> `Title`, but `C#` stays."""
+    bare = heading.rstrip("#")
+    return bare.rstrip() if bare.endswith((" ", "\t")) else heading
 
 
 def _whole(file: SourceFile) -> bytes:
