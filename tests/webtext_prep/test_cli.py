@@ -159,7 +159,7 @@ def test_several_inputs_are_all_read_however_they_are_given(webtext, write_shard
         (["--input", "input", "--output", "file"], "file is a file: give a folder"),
         (["--input", "input", "--output", "file/below"], "Not a directory"),
         (["--input", "input", "--output", "out", "--workers", "-1"], "--workers must not be negative"),
-        (["--input", "file", "--output", "out"], "file is not among the document shards"),
+        (["--input", "file", "--output", "out"], "file has the wrong suffix: here document shards"),
     ],
 )
 def test_wrong_paths_are_one_sentence(webtext, pages, tmp_path, monkeypatch, arguments, sentence):

@@ -149,7 +149,7 @@ def test_a_pipe_is_refused_in_a_sentence_and_never_opened(tree):
     ("given", "holds"),
     [
         ("texts", ", which holds 2 .txt, 1 .pdf: "),
-        ("texts/a.txt", " is not among the document shards by its suffix: "),
+        ("texts/a.txt", " has the wrong suffix: here document shards are read; "),
     ],
 )
 def test_a_stage_that_reads_documents_says_how_to_make_them_from_text(tree, given, holds):

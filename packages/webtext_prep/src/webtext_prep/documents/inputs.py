@@ -115,7 +115,7 @@ class _Search:
             self._add_folder(place)
         elif storage.is_file(place):
             if not self.accepts(place):
-                raise InputError(f"{place} is not among the {self.kinds} by its suffix: {self._hint(place)}")
+                raise InputError(f"{place} has the wrong suffix: here {self.kinds} are read; {self._hint(place)}")
             self.found.files.append(place)
         elif isinstance(place, Path) and os.path.lexists(place):
             if _is_broken_link(place):

@@ -33,4 +33,4 @@ def is_raw_file(file: Location) -> bool:
 def kinds_of_raw_files() -> str:
     """The suffixes of the files that are read, for a message."""
     suffixes = dict.fromkeys(suffix for reader in known_readers().values() for suffix in reader.suffixes)
-    return f"{', '.join(sorted(suffixes))} files, compressed or not"
+    return f"{', '.join(sorted(suffixes))} files (compressed or not)"

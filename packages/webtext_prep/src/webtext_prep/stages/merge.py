@@ -109,7 +109,7 @@ class Merge(Stage):
         """The documents of one file; what can't be read is counted and named."""
         reader = reader_of(file.location)
         if reader is None:
-            raise InputError(f"{file.location} is not among the {self.input_kinds}.")
+            raise InputError(f"{file.location} has the wrong suffix: here {self.input_kinds} are read.")
         for record in reader.read(file, Keys(self.text_key, self.url_key)):
             tally.read += 1
             document = _within_limits(record)
