@@ -7,12 +7,15 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from webtext_prep.documents import raw_files, records
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.raw_files import is_raw_file, kinds_of_raw_files, known_readers, reader_of
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
 from webtext_prep.documents.storage import location
+from webtext_prep.errors import InputError
 
 KEYS = Keys(("text", "content"), ("url",))
 
@@ -239,3 +242,32 @@ def test_records_joined_in_a_line_are_several_and_a_bad_rest_is_named(file):
     assert found[2][0] == "line 1"
     assert found[2][1].startswith("not valid JSON (")
     assert found[3] == ("file:a.jsonl:2", "b", {})
+
+
+# Anything
+
+
+PIECES = [b"{", b"}", b"[", b'"', b'"text"', b":", b",", b";", b"\t", b"\n", b"\r", b"\r\n", b"1e999", b"null", b"NaN"]
+PIECES += [b'{"text": "a"}', b'{"url": 1, "text": "b"}', b"text,url\n", b"\xff", b"\xff\xfe", b"\xef\xbb\xbf", b"\0"]
+PIECES += [b"\\ud800", b"PAR1", b"# ", b"```", b"\xed\xa0\x80", b"9" * 5000, b'{"text": "\\ud800"}']
+
+
+@settings(max_examples=60)
+@given(pieces=st.lists(st.sampled_from(PIECES) | st.binary(max_size=4), max_size=12))
+def test_whatever_a_file_holds_its_records_are_documents_or_named(tmp_path_factory, pieces):
+    folder = tmp_path_factory.mktemp("any")
+    for suffix, reader in known_readers().items():
+        if suffix not in reader.suffixes:
+            continue
+        path = folder / f"a{suffix}"
+        path.write_bytes(b"".join(pieces))
+        try:
+            found = list(reader.read(SourceFile(path, path.name), KEYS))
+        except InputError as error:
+            assert str(path) in str(error)
+            continue
+        for record in found:
+            if isinstance(record.document, Document):
+                assert decode_document(encode_document(record.document)).url
+            else:
+                assert str(record.document)
