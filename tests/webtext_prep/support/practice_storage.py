@@ -3,10 +3,10 @@
 It is reached as `practice:///folder`, through fsspec alone: whatever takes its files for files of this machine fails.
 """
 
-import warnings
-
 import fsspec
 from fsspec.implementations.local import LocalFileSystem
+from upath import UPath
+from upath.registry import register_implementation
 
 
 class PracticeFileSystem(LocalFileSystem):
@@ -17,5 +17,9 @@ class PracticeFileSystem(LocalFileSystem):
         return super()._strip_protocol(str(path).removeprefix("practice://"))
 
 
+class PracticePath(UPath):
+    """A location in it, which other processes can make again."""
+
+
 fsspec.register_implementation("practice", PracticeFileSystem, clobber=True)
-warnings.filterwarnings("ignore", "UPath 'practice' filesystem not explicitly implemented")
+register_implementation("practice", PracticePath, clobber=True)
