@@ -103,6 +103,3 @@ def _picklable(error: Exception) -> Exception:
     if isinstance(error, OSError):
         return OSError(error.errno, error.strerror, error.filename)
     return type(error)(str(error)) if isinstance(error, CommandError) else Gpt2Error(f"{type(error).__name__}: {error}")
-
-
-agreed = on_all_ranks

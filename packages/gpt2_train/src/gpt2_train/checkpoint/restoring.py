@@ -9,7 +9,7 @@ from torch import Tensor
 
 from gpt2_train.checkpoint.info import CheckpointInfo, read_info
 from gpt2_train.checkpoint.reading import by_part, check_files, check_shapes, fill
-from gpt2_train.collectives import agreed, check_is_shared, rank_and_size
+from gpt2_train.collectives import check_is_shared, from_first_rank, on_all_ranks, rank_and_size
 
 
 def load_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> CheckpointInfo:
@@ -20,12 +20,11 @@ def load_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> CheckpointI
     together; the first one decides which checkpoint it is. Raises Gpt2UsageError, on all of them.
     """
     rank, size = rank_and_size()
-    info = agreed(lambda: read_info(path) if rank == 0 else None)[0]
-    assert info is not None
+    info = from_first_rank(lambda: read_info(path))
     check_is_shared(info.folder)
     parts = by_part(info, tensors)
-    agreed(lambda: check_files(info, parts, rank=rank, size=size))
-    agreed(lambda: check_shapes(info, parts))
+    on_all_ranks(lambda: check_files(info, parts, rank=rank, size=size))
+    on_all_ranks(lambda: check_shapes(info, parts))
     for part, group in parts.items():
         fill(info, part, group, in_one_process=size == 1)
     return info

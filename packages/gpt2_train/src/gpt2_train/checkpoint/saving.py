@@ -22,7 +22,7 @@ from command_kit.atomic import remove_leftovers, sync_folder, temporary_name
 from gpt2_train.checkpoint.folders import INFO_FILE, LATEST_FILE, latest_checkpoint, list_checkpoints, step_folder
 from gpt2_train.checkpoint.info import FORMAT, TOKENIZER_FOLDER, describe_tokenizer
 from gpt2_train.checkpoint.reading import file_crc, innermost, without_notices
-from gpt2_train.collectives import agreed, check_is_shared, rank_and_size
+from gpt2_train.collectives import check_is_shared, on_all_ranks, rank_and_size
 from gpt2_train.config import ModelConfig
 from gpt2_train.errors import Gpt2Error
 from indexed_tokens import Tokenizer
@@ -79,12 +79,12 @@ class Checkpointer:
         unfinished = temporary_name(folder)
         parts = _parts_of(tensors)
         try:
-            agreed(lambda: self._begin(unfinished, list(parts)))
+            on_all_ranks(lambda: self._begin(unfinished, list(parts)))
             check_is_shared(unfinished)
             self._write(unfinished, parts)
             files = self._seal(unfinished, list(parts))
             table = self._describe(step, samples, dict(state or {}), files)
-            agreed(lambda: self._publish(unfinished, folder, list(parts), table))
+            on_all_ranks(lambda: self._publish(unfinished, folder, list(parts), table))
         except (Exception, dcp.CheckpointException) as error:
             if self._rank == 0:
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -125,7 +125,7 @@ class Checkpointer:
                 for path in paths
             }
 
-        return {name: entry for files in agreed(own_files) for name, entry in files.items()}
+        return {name: entry for files in on_all_ranks(own_files) for name, entry in files.items()}
 
     def _describe(self, step: int, samples: int, state: dict[str, Any], files: Files) -> dict[str, Any]:
         """The content of `checkpoint.json`."""

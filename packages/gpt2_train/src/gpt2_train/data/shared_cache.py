@@ -6,7 +6,7 @@ is whether each process could do its part; the arrays themselves come from the d
 
 from __future__ import annotations
 
-from gpt2_train.collectives import agreed, check_is_shared, rank_and_size
+from gpt2_train.collectives import check_is_shared, keep_on_all_ranks, on_all_ranks, rank_and_size
 from gpt2_train.data.index_cache import Build, IndexCache, read_index
 from gpt2_train.data.sample_index import SampleIndex
 
@@ -23,12 +23,9 @@ class SharedIndexCache(IndexCache):
         Raises Gpt2UsageError if a process can't see what the first one wrote, OSError if it can't be written.
         """
         folder = self.folder / name
-        agreed(lambda: self._build_if_missing(folder, build) if rank_and_size()[0] == 0 else None)
+        on_all_ranks(lambda: self._build_if_missing(folder, build) if rank_and_size()[0] == 0 else None)
         check_is_shared(folder)
-        # The index itself stays in this process: only whether it could be read is exchanged.
-        found: list[SampleIndex] = []
-        agreed(lambda: found.append(read_index(folder)))
-        return found[0]
+        return keep_on_all_ranks(lambda: read_index(folder))
 
     def keep_blend_state(self, name: str, block: int, taken: list[int]) -> None:
         """Keep what `blend_state` returns, if this is the first process and it can be written."""
