@@ -190,6 +190,12 @@ def test_tables_may_be_separated_by_tabs_or_semicolons(file):
     assert read(file("a.csv", 'text;url;\n"a,b";u;1\n')) == [("u", "a,b", {"column_3": "1"})]
 
 
+def test_columns_of_one_name_are_told_apart(file):
+    assert read(file("a.csv", "text,n,n,\na,1,2,3\n")) == [
+        ("file:a.csv:2", "a", {"n": "1", "n_3": "2", "column_4": "3"})
+    ]
+
+
 def test_a_bad_row_is_named_and_the_rows_after_it_are_read(file):
     """A lenient reader takes a quote that is never closed, and all rows after it, for one long field."""
     path = file("a.csv", b'text,n\na,1\nb\nc,1,2\n"d"x,1\n\ncaf\xe9,1\ne,"f\n2"\n"g,1\nh,2\n')

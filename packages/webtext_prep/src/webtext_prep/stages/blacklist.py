@@ -34,7 +34,6 @@ from webtext_prep.running.task import Context, Task
 BYTES_PER_SHARD = 8 << 20
 """With `--shards 0`: bytes of input for each shard, some 100,000 URLs."""
 
-
 _BARE = re.compile(r"[^\s#{]\S*")
 REPLACEMENT = "\ufffd"
 """What stands in a URL in place of bytes that are not UTF-8: it is not known which page is meant."""
@@ -114,6 +113,7 @@ class Blacklist(Stage):
 
     name: ClassVar[str] = "blacklist"
     order: ClassVar[int] = 20
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "URL lists -> clean URLs, one host always in one shard"
     unit: ClassVar[str] = "URLs"
     input_kinds: ClassVar[str] = "URL lists (.txt, .jsonl, .csv, .tsv, or without a suffix; compressed or not)"
@@ -121,14 +121,10 @@ class Blacklist(Stage):
 
     blocked_domains: str = setting("", "the list of blocked sites, instead of the shipped one", metavar="FILE")
     blocked_extensions: str = setting("", "the list of blocked extensions, instead of the shipped one", metavar="FILE")
-    shards: int = setting(0, "output shards; 0 means one for each 8 MiB of input")
-    max_length: int = setting(2048, "drop URLs with more characters")
+    shards: int = setting(0, "output shards; 0 means one for each 8 MiB of input", ge=0, le=4096)
+    max_length: int = setting(2048, "drop URLs with more characters", ge=1)
 
     def __post_init__(self) -> None:
-        if not 0 <= self.shards <= 4096:
-            raise InputError(f"--shards must be between 0 and 4096, but is {self.shards}.")
-        if self.max_length < 1:
-            raise InputError(f"--max-length must be at least 1, but is {self.max_length}.")
         _ = self.rules  # a list that can't be read is said before anything is done
 
     @staticmethod

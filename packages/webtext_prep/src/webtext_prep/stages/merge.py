@@ -88,14 +88,12 @@ class Merge(Stage):
         metavar="KEY",
     )
     url_key: tuple[str, ...] = setting(("url",), "the keys (or columns) that may hold the URL", metavar="KEY")
-    shards: int = setting(0, "output shards; 0 means one for each 64 MiB of input")
+    shards: int = setting(0, "output shards; 0 means one for each 64 MiB of input", ge=0, le=4096)
     allow_unreadable: bool = setting(
         False, "write the rest even if more than 10% of the records are unreadable", identity=False
     )
 
     def __post_init__(self) -> None:
-        if not 0 <= self.shards <= 4096:
-            raise InputError(f"--shards must be between 0 and 4096, but is {self.shards}.")
         for name, keys in (("--text-key", self.text_key), ("--url-key", self.url_key)):
             if not keys or not all(keys):
                 raise InputError(f"{name} must name at least one key, and none that is empty.")

@@ -40,12 +40,21 @@ class CsvRecords(RecordReader):
             if isinstance(cells, Unreadable):
                 yield Record(place, cells, url)
             elif header is None:
-                header = [name.strip() or f"column_{number}" for number, name in enumerate(cells, 1)]
+                header = _names(cells)
             elif len(cells) != len(header):
                 reason = "a row of more or fewer cells than the header"
                 yield Record(place, Unreadable(reason, f"{len(cells)}, not {len(header)}"), url)
             else:
                 yield keys.record(dict(zip(header, cells, strict=True)), place, url)
+
+
+def _names(header: list[str]) -> list[str]:
+    """The names of the columns; one without a name, or with that of another, is called by its number."""
+    names: list[str] = []
+    for number, cell in enumerate(header, 1):
+        name = cell.strip()
+        names.append(name if name and name not in names else f"{name or 'column'}_{number}")
+    return names
 
 
 class TsvRecords(CsvRecords):
