@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import Callable
 
+from webtext_prep.web import crawling
 from webtext_prep.web.crawling import Crawler, Visit
 from webtext_prep.web.fetcher import Reply
 
@@ -51,3 +52,68 @@ def test_a_pause_that_a_host_asks_for_holds_for_redirects_to_it_too():
     (first, begin), *rest = client.asked
     assert first == "http://busy.org/a"
     assert all(when - begin >= pause for url, when in rest if url.startswith("http://busy.org/"))
+
+
+def test_pages_that_wait_for_a_parser_hold_back_the_reading_of_others(monkeypatch):
+    """Every connection could hold a page of the largest size while it waited for a parser: a gigabyte by default."""
+    monkeypatch.setattr(crawling, "PAGE_BYTES", 10_000)
+    page = 4000
+    held = most = 0
+
+    class Pages:
+        user_agent = "test/1"
+
+        async def get(self, url, *, reservation, **_):
+            nonlocal held, most
+            for _ in range(page // 1000):
+                await reservation.grow(1000)
+                held += 1000
+                most = max(most, held)
+                await asyncio.sleep(0)
+            return Reply("ok", url, 200)
+
+    parser = asyncio.Semaphore(1)
+    finished = []
+
+    async def finish(visit, reply):
+        nonlocal held
+        async with parser:
+            for _ in range(10):
+                await asyncio.sleep(0)
+        finished.append(visit.asked)
+        held -= page
+
+    urls = [f"http://host{n}.org/" for n in range(60)]
+    asyncio.run(
+        Crawler(Pages(), finish, concurrency=50, per_host=1, delay=0.0, retries=0, obey_robots=False).run(iter(urls))
+    )
+    assert sorted(finished) == sorted(urls)
+    assert 2 * page <= most <= 10_000 + page
+
+
+def test_requests_have_their_turn_while_a_long_list_is_read(monkeypatch):
+    """A hundred thousand URLs were looked up in the journal before the first request was sent."""
+    monkeypatch.setattr(crawling, "URLS_AT_ONCE", 10)
+    read = 0
+    read_at_request = []
+
+    def urls():
+        nonlocal read
+        for n in range(500):
+            read += 1
+            yield f"http://host{n}.org/"
+
+    class Pages:
+        user_agent = "test/1"
+
+        async def get(self, url, **_):
+            read_at_request.append(read)
+            return Reply("ok", url, 200)
+
+    async def finish(visit, reply):
+        pass
+
+    crawler = Crawler(Pages(), finish, concurrency=5, per_host=1, delay=0.0, retries=0, obey_robots=False)
+    asyncio.run(crawler.run(urls()))
+    assert len(read_at_request) == read == 500
+    assert read_at_request[0] <= 20

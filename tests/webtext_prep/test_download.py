@@ -15,6 +15,7 @@ import time
 from pathlib import Path
 
 import pytest
+import zstandard
 
 from webtext_prep import cli
 from webtext_prep.documents.document import Document
@@ -24,6 +25,7 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.job import Job
 from webtext_prep.stages.download import OUTCOMES, Download
 from webtext_prep.web import addresses, crawling
+from webtext_prep.web import shard as shard_module
 from webtext_prep.web.journal import Journal
 
 SENTENCE = "This is a sentence of the page, long enough for anybody to see that it is text. "
@@ -119,10 +121,10 @@ def write_list(path, urls):
     return path
 
 
-def download(inputs, output, *, restart=False, keep_dropped=False, **settings):
+def download(inputs, output, *, restart=False, keep_dropped=False, workers=1, **settings):
     values = {"extractor": "resiliparse", "allow_private_addresses": True, "delay": 0.0, **settings}
     inputs = [inputs] if isinstance(inputs, Path) else inputs
-    return Job(Download(**values), inputs, output, restart=restart, keep_dropped=keep_dropped).run()
+    return Job(Download(**values), inputs, output, restart=restart, keep_dropped=keep_dropped, workers=workers).run()
 
 
 def outcome_rows(output):
@@ -344,6 +346,68 @@ def test_a_name_with_private_addresses_only_is_refused(site, tmp_path, monkeypat
     assert site.asked == []
 
 
+def test_loopback_as_a_value_opens_this_machine_and_nothing_else(site, tmp_path, webtext):
+    """What a site on this machine needs also opened the metadata service of clouds and the whole private network."""
+    source = tmp_path / "urls.txt"
+    source.write_text(f"{site.url('/a')}\n{site.url('/b', 'localhost')}\nhttp://169.254.169.254/\nhttp://10.0.0.1/\n")
+    flags = ["--input", source, "--output", tmp_path / "out", "--extractor", "resiliparse"]
+    assert webtext("download", *flags, "--allow-private-addresses", "loopback").code == 0
+    assert outcomes(tmp_path / "out") == ["ok", "ok", "blocked_address", "blocked_address"]
+    changed = webtext("download", *flags, "--allow-private-addresses")
+    assert "allow_private_addresses was 'loopback', now True" in changed.sentence
+
+
+def test_all_and_none_are_the_same_settings_as_the_bare_flags():
+    assert Download(allow_private_addresses="all") == Download(allow_private_addresses=True)
+    assert Download(allow_private_addresses="none") == Download(allow_private_addresses=False) == Download()
+    assert Download(allow_private_addresses="loopback").private_addresses == "loopback"
+
+
+SECRET = "hunter2"
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".jsonl", ".csv"])
+def test_credentials_in_urls_reach_no_server_and_no_file(site, tmp_path, webtext, suffix):
+    """`http://user:password@host/` was kept whole in documents and outcomes."""
+    with_secret = f"http://user:{SECRET}@127.0.0.1:{site.port}"
+    site.routes |= {
+        "/gone": lambda r: r.answer(404),
+        "/moved": lambda r: r.answer(302, Location=f"{with_secret}/target"),
+    }
+    urls = [f"{with_secret}{path}" for path in ("/a", "/gone", "/moved")] + [f"ftp://user:{SECRET}@a.org/", "http:x"]
+    source = tmp_path / f"urls{suffix}"
+    source.write_text(
+        "".join((url if suffix == ".txt" else json.dumps({"url": url, "score": 1})) + "\n" for url in urls)
+    )
+    lists, out = tmp_path / "lists", tmp_path / "out"
+    assert webtext("blacklist", "--input", source, "--output", lists, "--keep-dropped").code == 0
+    flags = ["--extractor", "resiliparse", "--allow-private-addresses", "--keep-dropped", "--user-agent", "t/1"]
+    for inputs, output in ((lists, out), (source, tmp_path / "direct")):
+        site.asked.clear()
+        shown = webtext("download", "--input", inputs, "--output", output, *flags)
+        assert shown.code == 0 and SECRET not in shown.err
+        assert sorted(path for path, _, _ in site.asked) == ["/a", "/gone", "/moved", "/robots.txt", "/target"]
+        assert not any("Authorization" in headers or SECRET in str(headers) for _, headers, _ in site.asked)
+    assert outcomes(out) == ["ok", "http_404", "ok"]
+    assert [document.url for document in documents(out)] == site.urls("/a", "/moved")
+    for folder in (lists, out, tmp_path / "direct"):
+        for path in folder.rglob("*"):
+            if path.is_file():
+                data = path.read_bytes()
+                if path.name.endswith(".zst"):
+                    data = zstandard.ZstdDecompressor().stream_reader(data).read()
+                assert SECRET.encode() not in data, path
+
+
+def test_what_is_fetched_is_in_no_journal_with_its_credentials(site, tmp_path):
+    site.routes["/a"] = lambda r: r.answer(404)
+    with pytest.raises(WebtextError):
+        download(
+            write_list(tmp_path / "urls.jsonl.zst", [site.url("/a", f"user:{SECRET}@127.0.0.1")]), tmp_path / "out"
+        )
+    assert outcome_rows(tmp_path / "out")[0]["url"] == site.url("/a")
+
+
 # Politeness
 
 
@@ -448,7 +512,7 @@ def test_cookies_are_not_kept(site, tmp_path):
 # Going on
 
 
-def test_a_second_run_asks_only_for_what_may_pass_now(site, tmp_path):
+def test_a_second_run_asks_only_for_what_is_retryable(site, tmp_path):
     """Pitfall 8: a timeout lost the URL for good while the checkpoint moved on."""
     source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/good", "/trouble", "/gone", "/slow"))
     site.routes |= {
@@ -481,6 +545,53 @@ def test_trying_again_comes_to_an_end_and_can_be_prolonged(site, tmp_path):
     assert site.counts()["/trouble"] == 4
     row = outcome_rows(tmp_path / "out")[1]
     assert (row["attempts"], row["rounds"]) == (4, 2)
+
+
+def test_more_rounds_than_before_are_a_reason_to_try_again(site, tmp_path):
+    """`--rounds 6` after `--rounds 2` said "already done": it had been counted under the old number."""
+    site.routes["/trouble"] = lambda r: r.answer(503)
+    source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/good", "/trouble"))
+
+    def run(rounds):
+        return download(source, tmp_path / "out", rounds=rounds, retries=0)
+
+    assert [run(2).resumed for _ in range(3)] == [False, False, True]
+    more = run(4)
+    assert (more.resumed, more.facts["retryable"]) == (False, 1)
+    assert outcome_rows(tmp_path / "out")[1]["rounds"] == 3
+    assert run(3).resumed  # fewer again: tried often enough
+    assert [run(4).resumed for _ in range(2)] == [False, True]
+    assert site.counts() == {"/robots.txt": 4, "/good": 1, "/trouble": 4}
+
+
+def test_what_is_left_to_do_gets_all_the_connections(site, tmp_path, monkeypatch):
+    """Connections and parsers were divided by the number of all shards: the one of 64 that was left ran with three."""
+    lists = [write_list(tmp_path / f"list{n}.jsonl.zst", site.urls(f"/{n}")) for n in range(4)]
+    download(lists, tmp_path / "out", workers=4, concurrency=40)
+    write_list(lists[2], site.urls("/new"))
+    asked_for = []
+    real = shard_module.Client
+    monkeypatch.setattr(
+        shard_module, "Client", lambda **settings: asked_for.append(settings["connections"]) or real(**settings)
+    )
+    download(lists, tmp_path / "out", workers=4, concurrency=40)
+    assert asked_for == [40]
+
+
+def test_a_journal_of_an_earlier_version_is_noted_and_started_again(site, tmp_path):
+    source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a"))
+    journals = tmp_path / "out" / ".state" / "scratch" / "journals"
+    site.routes["/a"] = lambda r: r.answer(404)
+    with pytest.raises(WebtextError):  # nothing kept: the scratch folder stays
+        download(source, tmp_path / "out")
+    del site.routes["/a"]
+    journals.mkdir(exist_ok=True)
+    (journals / "part-00000.journal").write_bytes(b"webtext journal 1\n")
+    (journals / "part-00000.sqlite").write_bytes(b"something else")
+    source.touch()
+    summary = download(write_list(source, site.urls("/a", "/b")), tmp_path / "out")
+    assert outcomes(tmp_path / "out") == ["http_404", "ok"]
+    assert summary.tally.kept == 1
 
 
 def test_a_list_that_was_reordered_and_has_grown_fetches_only_what_is_new(site, tmp_path):

@@ -11,8 +11,6 @@ from typing import Any
 
 import msgspec
 
-from webtext_prep.documents.urls import without_credentials
-
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -64,8 +62,6 @@ def decode_document(line: bytes) -> Document:
 def decode_url_row(line: bytes) -> Document | None:
     """The URL in one line of a list, bare or as a JSON object with `url` and metadata; None for an empty line or `#`.
 
-    User name and password are left out of it.
-
     What looks like JSON but holds no URL is given back as it is, for the caller to find that it is none.
     """
     line = line.strip()
@@ -74,5 +70,6 @@ def decode_url_row(line: bytes) -> Document | None:
     if line.startswith(b"{"):
         with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
             document = decode_document(line)
-            return Document(without_credentials(document.url), metadata=document.metadata)
-    return Document(without_credentials(line.decode("utf-8", "replace")))
+            document.text = ""
+            return document
+    return Document(line.decode("utf-8", "replace"))

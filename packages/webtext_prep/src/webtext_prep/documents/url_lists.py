@@ -26,14 +26,20 @@ _DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
 def read_urls(location: Location) -> Iterator[Document]:
     """The rows of a URL list, as documents without text; `#` begins a comment.
 
-    What is not a URL is given back as it is, for the caller to find that it is none.
+    User names and passwords are taken out of URLs here, so that nothing behind knows them. What is not a URL is given
+    back as it is, for the caller to find that out.
 
     Raises InputError as its format does.
     """
+    for row in _rows(location):
+        row.url, row.text = without_credentials(row.url), ""
+        yield row
+
+
+def _rows(location: Location) -> Iterator[Document]:
     found = format_of(location.name)
     if found is not None and not isinstance(found, JsonLines):
-        for document in found.read(location):
-            yield Document(without_credentials(document.url), metadata=document.metadata)
+        yield from found.read(location)
         return
     suffix = bare_name(location)[-4:].lower()
     if suffix in _DELIMITERS:

@@ -45,8 +45,6 @@ UNSAID_TYPES = frozenset({"", "application/octet-stream", "binary/octet-stream",
 """What servers send that don't know: the content decides."""
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
-EMPTY_STATUSES = frozenset({204, 205, 304})
-"""Answers without a body by definition."""
 DNS_SECONDS = 10.0
 """For one name look-up at most; less where a whole request may not take so long."""
 

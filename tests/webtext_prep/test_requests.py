@@ -1,0 +1,175 @@
+"""Single requests to servers that answer byte for byte what the tests say, and names that resolve as they say."""
+
+import asyncio
+import gzip
+import socket
+
+import aiodns
+import pytest
+
+from webtext_prep.web import addresses, requests
+from webtext_prep.web.fetcher import Reply
+from webtext_prep.web.requests import Client, retry_after
+
+PAGE = b"<html><body><p>Some words of a page.</p></body></html>"
+
+
+def ask(answer: bytes, *, path: str = "/", **settings: object) -> Reply:
+    """The reply to one request that a server answers with `answer`, closing the connection."""
+
+    async def run() -> Reply:
+        async def serve(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer)
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        options = {"connections": 4, "timeout": 20.0, "max_bytes": 1 << 20, "user_agent": "t/1", "private": "loopback"}
+        async with server, Client(**(options | settings)) as client:
+            return await client.get(f"http://127.0.0.1:{port}{path}")
+
+    return asyncio.run(run())
+
+
+def answer(status: str, body: bytes = b"", **headers: str) -> bytes:
+    lines = [f"HTTP/1.1 {status}", *(f"{name.replace('_', '-')}: {value}" for name, value in headers.items())]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        (answer("204 No Content"), "http_204"),
+        (answer("204 No Content", Content_Length="0"), "http_204"),
+        (answer("204 No Content", Content_Type="text/html", Content_Encoding="gzip"), "http_204"),
+        (answer("205 Reset Content", Content_Length="0"), "http_205"),
+        (answer("205 Reset Content", b"<p>", Content_Length="3"), "http_205"),
+        (answer("304 Not Modified", Content_Length="1000"), "http_304"),
+        (answer("418 I'm a teapot", b"<p>", Content_Length="3"), "http_418"),
+    ],
+)
+def test_an_answer_without_a_page_is_named_by_its_status(text, outcome):
+    """An answer that has no body by definition could pass for a damaged one."""
+    assert ask(text).outcome == outcome
+
+
+def test_a_compressed_page_that_breaks_off_is_a_broken_connection_and_retried():
+    """A gzip page without a length, cut off anywhere, passed as the whole page."""
+    packed = gzip.compress(PAGE * 1000)
+    for length in (1, len(packed) // 2, len(packed) - 1):
+        reply = ask(answer("200 OK", packed[:length], Content_Type="text/html", Content_Encoding="gzip"))
+        assert (reply.outcome, reply.retry_now) == ("connection", True)
+    reply = ask(answer("200 OK", packed, Content_Type="text/html", Content_Encoding="gzip"))
+    assert (reply.outcome, reply.body) == ("ok", PAGE * 1000)
+
+
+@pytest.mark.parametrize(
+    ("value", "seconds"),
+    [
+        (None, None),
+        ("", None),
+        ("120", 120.0),
+        (" 7 ", 7.0),
+        ("²", None),
+        ("-1", None),
+        ("soon", None),
+        ("9" * 5000, 1e300),
+    ],
+)
+def test_a_wait_that_is_no_number_is_no_wait(value, seconds):
+    """ "²" counts as a digit but not as a number, and made a server's polite 503 a malformed response."""
+    found = retry_after(value)
+    assert found == seconds or (seconds == 1e300 and found is not None and found > 1e50)
+
+
+# Names
+
+
+@pytest.fixture
+def names(monkeypatch):
+    """`names[host] = [address, ...]`, or an error code of c-ares; all other names never answer."""
+    known = {}
+
+    async def resolve(self, host, port=0, family=0):
+        found = known.get(host)
+        if found is None:
+            await asyncio.Event().wait()
+        if isinstance(found, int):
+            raise OSError(None, "failed") from aiodns.error.DNSError(found, "failed")
+        return [
+            {"hostname": host, "host": entry, "port": port, "family": socket.AF_INET, "proto": 0, "flags": 0}
+            for entry in found
+        ]
+
+    monkeypatch.setattr(addresses.AsyncResolver, "resolve", resolve)
+    return known
+
+
+def test_dead_names_do_not_keep_live_ones_waiting_and_are_named_dns(names, monkeypatch):
+    """Each look-up of a dead name held one of 32 threads until the system gave up: healthy URLs behind them ended as
+    `timeout`."""
+    monkeypatch.setattr(requests, "DNS_SECONDS", 0.3)
+    names["live.example"] = ["127.0.0.1"]
+
+    async def run():
+        async def serve(reader, writer):
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(answer("200 OK", PAGE, Content_Type="text/html", Content_Length=str(len(PAGE))))
+            await writer.drain()
+            writer.close()
+
+        server = await asyncio.start_server(serve, "127.0.0.1", 0)
+        port = server.sockets[0].getsockname()[1]
+        client = Client(connections=200, timeout=60.0, max_bytes=1 << 20, user_agent="t/1", private="loopback")
+        async with server, client:
+            dead = [asyncio.create_task(client.get(f"http://dead{n}.example/")) for n in range(100)]
+            await asyncio.sleep(0)  # all of them are being looked up
+            live = await client.get(f"http://live.example:{port}/")
+            return live, [task.done() for task in dead], await asyncio.gather(*dead)
+
+    live, were_done, dead = asyncio.run(run())
+    assert live.outcome == "ok"
+    assert not any(were_done)
+    assert {(reply.outcome, reply.retry_now) for reply in dead} == {("dns", True)}
+
+
+@pytest.mark.parametrize(
+    ("code", "retry_now"),
+    [
+        (aiodns.error.ARES_ENOTFOUND, False),
+        (aiodns.error.ARES_ENODATA, False),
+        (aiodns.error.ARES_ETIMEOUT, True),
+        (aiodns.error.ARES_ESERVFAIL, True),
+    ],
+)
+def test_a_name_that_does_not_exist_is_not_asked_for_again_at_once(names, code, retry_now):
+    names["gone.example"] = code
+
+    async def run():
+        async with Client(connections=1, timeout=9.0, max_bytes=9, user_agent="t/1", private="none") as client:
+            return await client.get("http://gone.example/")
+
+    reply = asyncio.run(run())
+    assert (reply.outcome, reply.retry_now) == ("dns", retry_now)
+
+
+def test_loopback_alone_lets_names_of_this_machine_pass_and_no_others(names):
+    names |= {
+        "here.example": ["127.0.0.1"],
+        "cloud.example": ["169.254.169.254"],
+        "both.example": ["10.0.0.1", "127.0.0.1"],
+    }
+
+    async def run():
+        resolver = addresses.CheckedResolver("loopback", seconds=9.0)
+        try:
+            assert [entry["host"] for entry in await resolver.resolve("here.example")] == ["127.0.0.1"]
+            assert [entry["host"] for entry in await resolver.resolve("both.example")] == ["127.0.0.1"]
+            with pytest.raises(addresses.BlockedAddressError):
+                await resolver.resolve("cloud.example")
+        finally:
+            await resolver.close()
+
+    asyncio.run(run())
