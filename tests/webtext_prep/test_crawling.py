@@ -30,7 +30,14 @@ def crawl(client: ScriptedClient, urls: list[str], **settings: object) -> dict[s
     async def finish(visit: Visit, reply: Reply) -> None:
         outcomes[visit.asked] = reply.outcome
 
-    options = {"concurrency": 1, "per_host": 1, "delay": 0.0, "retries": 1, "obey_robots": False} | settings
+    options = {
+        "concurrency": 1,
+        "per_host": 1,
+        "delay": 0.0,
+        "retries": 1,
+        "obey_robots": False,
+        "page_bytes": 1 << 20,
+    } | settings
     asyncio.run(Crawler(client, finish, **options).run(iter(urls)))
     return outcomes
 
@@ -54,9 +61,8 @@ def test_a_pause_that_a_host_asks_for_holds_for_redirects_to_it_too():
     assert all(when - begin >= pause for url, when in rest if url.startswith("http://busy.org/"))
 
 
-def test_pages_that_wait_for_a_parser_hold_back_the_reading_of_others(monkeypatch):
+def test_pages_that_wait_for_a_parser_hold_back_the_reading_of_others():
     """Every connection could hold a page of the largest size while it waited for a parser: a gigabyte by default."""
-    monkeypatch.setattr(crawling, "PAGE_BYTES", 10_000)
     page = 4000
     held = most = 0
 
@@ -84,9 +90,15 @@ def test_pages_that_wait_for_a_parser_hold_back_the_reading_of_others(monkeypatc
         held -= page
 
     urls = [f"http://host{n}.org/" for n in range(60)]
-    asyncio.run(
-        Crawler(Pages(), finish, concurrency=50, per_host=1, delay=0.0, retries=0, obey_robots=False).run(iter(urls))
-    )
+    settings = {
+        "concurrency": 50,
+        "per_host": 1,
+        "delay": 0.0,
+        "retries": 0,
+        "obey_robots": False,
+        "page_bytes": 10_000,
+    }
+    asyncio.run(Crawler(Pages(), finish, **settings).run(iter(urls)))
     assert sorted(finished) == sorted(urls)
     assert 2 * page <= most <= 10_000 + page
 
@@ -113,7 +125,7 @@ def test_requests_have_their_turn_while_a_long_list_is_read(monkeypatch):
     async def finish(visit, reply):
         pass
 
-    crawler = Crawler(Pages(), finish, concurrency=5, per_host=1, delay=0.0, retries=0, obey_robots=False)
-    asyncio.run(crawler.run(urls()))
+    settings = {"concurrency": 5, "per_host": 1, "delay": 0.0, "retries": 0, "obey_robots": False, "page_bytes": 1}
+    asyncio.run(Crawler(Pages(), finish, **settings).run(urls()))
     assert len(read_at_request) == read == 500
     assert read_at_request[0] <= 20

@@ -1,4 +1,4 @@
-"""`webtext download` against real servers on loopback: every way in which a page can fail, and every way to go on."""
+"""`webtext download` against real servers on loopback: every way in which a page can fail, and every way to resume."""
 
 import collections
 import contextlib
@@ -17,13 +17,15 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from command_kit import UsageError
 from webtext_prep import cli
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import find_inputs
+from webtext_prep.documents.outcomes import OUTCOMES
 from webtext_prep.documents.shards import read_documents, write_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.job import Job
-from webtext_prep.stages.download import OUTCOMES, Download
+from webtext_prep.stages.download import Download
 from webtext_prep.web import addresses, crawling
 from webtext_prep.web import shard as shard_module
 from webtext_prep.web.journal import Journal
@@ -309,7 +311,7 @@ def test_addresses_that_are_not_public_are_refused_and_nothing_is_sent(site, tmp
 
 @pytest.fixture
 def loopback_is_public(monkeypatch):
-    """127.0.0.1 stands for the internet, every other address keeps its meaning."""
+    """127.0.0.1 plays the internet, every other address keeps its meaning."""
     real = addresses.is_public
     monkeypatch.setattr(addresses, "is_public", lambda address: address == "127.0.0.1" or real(address))
 
@@ -509,7 +511,7 @@ def test_cookies_are_not_kept(site, tmp_path):
     assert not any("Cookie" in headers for _, headers, _ in site.asked)
 
 
-# Going on
+# Resuming
 
 
 def test_a_second_run_asks_only_for_what_is_retryable(site, tmp_path):
@@ -677,6 +679,16 @@ def test_lists_that_shrink_grow_and_change_their_order_never_lose_a_page(site, t
     assert run(paths[:2], paths[4:6], paths[8:9]) == set()  # fewer
     # What is not in the lists any more is gone from the output, and fetched again when it comes back.
     assert run(paths[:9], paths[20:], paths[9:20]) == set(paths) - {*paths[:2], *paths[4:6], paths[8]}
+
+
+def test_shards_whose_history_is_not_known_are_looked_through_all_the_same(site, tmp_path):
+    lists = [write_list(tmp_path / f"list{n}.jsonl.zst", site.urls(f"/{n}")) for n in range(3)]
+    download(lists, tmp_path / "out")
+    (tmp_path / "out" / ".state" / "download.json").unlink()
+    site.asked.clear()
+    download(lists[::-1], tmp_path / "out")
+    assert site.asked == []
+    assert [document.url for document in documents(tmp_path / "out")] == site.urls("/2", "/1", "/0")
 
 
 def run_and_kill(site, command, path_count):
@@ -847,7 +859,7 @@ def test_a_list_longer_than_the_window_is_fetched_whole(site, tmp_path, monkeypa
     ],
 )
 def test_a_setting_out_of_range_is_named(settings, flag):
-    with pytest.raises(InputError, match=flag):
+    with pytest.raises(UsageError, match=flag):
         Download(**settings)
 
 

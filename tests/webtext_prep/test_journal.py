@@ -9,6 +9,7 @@ import sys
 import pytest
 
 from webtext_prep.documents.document import Document
+from webtext_prep.errors import WebtextError
 from webtext_prep.web.journal import Entry, Journal
 
 URLS = [f"http://a.org/{n}" for n in range(200)]
@@ -174,3 +175,29 @@ def test_records_added_together_are_added_all_or_not_at_all(path):
         assert len(journal) == 0
         journal.add_many(map(entry, URLS))
         assert len(journal) == len(URLS)
+
+
+def test_a_full_disk_is_a_sentence_and_loses_nothing_that_was_added(path):
+    with Journal(path) as journal:
+        journal.add(entry(URLS[0]))
+        journal._writer.execute("PRAGMA max_page_count = 10")
+        with pytest.raises(WebtextError, match=r"can't use .* full"):
+            for url in URLS:
+                journal.add(entry(url))
+        with pytest.raises(WebtextError, match="full"):
+            journal.add_many(map(entry, URLS))
+    urls, notes = found(path)
+    assert URLS[0] in urls and notes == []
+
+
+def test_a_journal_that_another_process_holds_is_not_taken_for_a_damaged_one(full, monkeypatch):
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda *arguments, **more: connect(*arguments, timeout=0.1, **more))
+    with sqlite3.connect(full, isolation_level=None) as holder:
+        holder.execute("PRAGMA locking_mode = EXCLUSIVE")
+        holder.execute("BEGIN EXCLUSIVE")
+        with pytest.raises(WebtextError, match="locked"):
+            Journal(full)
+        holder.execute("ROLLBACK")
+    holder.close()
+    assert found(full) == (set(URLS), [])

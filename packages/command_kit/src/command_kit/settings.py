@@ -172,7 +172,7 @@ def add_flags(parser: argparse.ArgumentParser, settings_class: type, *, skip: It
             target.add_argument(flag_name(field.name), action=argparse.BooleanOptionalAction, **options)
             continue
         if choices := _switch_choices(kind):
-            switched_off = {**options, "const": False, "help": f"not {flag_name(field.name)}, in any form"}
+            switched_off = {**options, "const": False, "help": f"the opposite of {flag_name(field.name)}"}
             target.add_argument(flag_name(field.name), nargs="?", const=True, choices=choices, **options)
             target.add_argument("--no-" + flag_name(field.name)[2:], action="store_const", **switched_off)
             continue

@@ -8,6 +8,9 @@ from __future__ import annotations
 
 from enum import StrEnum
 
+OUTCOMES = "outcomes"
+"""The folder of an output with one row for each URL, a shard for each shard of documents."""
+
 
 class PageOutcome(StrEnum):
     """What became of a URL, but for HTTP statuses. `REDIRECT` is an answer on the way and never an end."""

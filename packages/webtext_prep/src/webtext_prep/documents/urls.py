@@ -67,8 +67,8 @@ def registered_name(host: str) -> tuple[str, str]:
 def without_credentials(url: str) -> str:
     """`url` without user name and password.
 
-    Whoever put them into a list did not mean them for a corpus, a log, or a stranger's server: they are taken out where
-    a URL is read, and where a redirect names one.
+    Whoever put them into a list did not mean them for a corpus, a log, or a server: they are taken out where a URL is
+    read, and where a redirect names one.
 
     >>> without_credentials("http://user:secret@example.com/~a@b?c=d@e")
     'http://example.com/~a@b?c=d@e'

@@ -19,9 +19,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from command_kit import available_cores, setting, write_json
+from command_kit.settings import check_limits
 from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import is_url_list
+from webtext_prep.documents.outcomes import OUTCOMES
 from webtext_prep.documents.shards import shards_in
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.url_lists import read_urls
@@ -33,8 +35,9 @@ from webtext_prep.running.task import Context, Task
 if TYPE_CHECKING:
     from webtext_prep.web.shard import Fetching
 
-OUTCOMES = "outcomes"
-"""The folder with one row for each URL, a shard for each shard of documents."""
+PAGE_BYTES = 256 << 20
+"""Bytes of page bodies that are being read, extracted, or wait for a free extractor, all --workers together; each of
+them may exceed its part by one page."""
 EARLIER = "earlier"
 """The folder in the scratch folder with what runs over other lists have fetched."""
 
@@ -70,6 +73,11 @@ def _retryable_below(rounds: int, retryable: dict[str, int]) -> int:
     return sum(count for tried, count in retryable.items() if int(tried) < rounds)
 
 
+def _pace(default: Any, help: str, **more: Any) -> Any:
+    """A setting of how fast to go, on which the result does not depend."""
+    return setting(default, help, group="pace", identity=False, **more)
+
+
 @dataclass(frozen=True)
 class Download(Stage):
     """Fetch the pages of a list of URLs and keep their text.
@@ -90,44 +98,28 @@ class Download(Stage):
     extractor: Literal["trafilatura", "newspaper", "resiliparse"] = setting(
         "trafilatura", "what finds the text in a page"
     )
-    max_urls: int = setting(0, "only the first N URLs of the input; 0 means all")
+    max_urls: int = setting(0, "only the first N URLs of the input; 0 means all", ge=0)
     robots: bool = setting(True, "ask for robots.txt and obey it")
     user_agent: str = setting("webtext/0.1", "how to introduce ourselves; the part before / is looked up in robots.txt")
     allow_private_addresses: Literal["none", "loopback", "all"] | bool = setting(
         False, "also connect to addresses outside the public internet: those of this machine (loopback), or all"
     )
-    max_bytes: int = setting(5_000_000, "most bytes of a page, decompressed")
-    extract_timeout: float = setting(20.0, "seconds of processor time to extract one page", metavar="SECONDS")
-    extract_memory: int = setting(1024, "MiB of memory to extract one page", metavar="MIB")
-    concurrency: int = setting(200, "requests at once, all --workers together", group="pace", identity=False)
-    per_host: int = setting(2, "requests at once to one host", group="pace", identity=False)
-    delay: float = setting(0.1, "seconds between requests to one host", metavar="SECONDS", group="pace", identity=False)
-    timeout: float = setting(
-        20.0, "seconds for one request, all in all", metavar="SECONDS", group="pace", identity=False
+    max_bytes: int = setting(5_000_000, "most bytes of a page, decompressed", ge=1, le=1 << 30)
+    extract_timeout: float = setting(
+        20.0, "seconds of processor time to extract one page", metavar="SECONDS", ge=0.1, le=3600
     )
-    retries: int = setting(2, "further attempts in the same run where that may help", group="pace", identity=False)
-    rounds: int = setting(3, "runs of this command that try a retryable URL", group="pace", identity=False)
+    extract_memory: int = setting(1024, "MiB of memory to extract one page", metavar="MIB", ge=64)
+    concurrency: int = _pace(200, "requests at once, all --workers together", ge=1, le=10_000)
+    per_host: int = _pace(2, "requests at once to one host", ge=1, le=1000)
+    delay: float = _pace(0.1, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)
+    timeout: float = _pace(20.0, "seconds for one request, all in all", metavar="SECONDS", ge=0.1, le=3600)
+    retries: int = _pace(2, "further attempts in the same run where that may help", ge=0, le=10)
+    rounds: int = _pace(3, "runs of this command that try a retryable URL", ge=1, le=1000)
 
     def __post_init__(self) -> None:
-        for name, least, most in (
-            ("max_urls", 0, None),
-            ("max_bytes", 1, 1 << 30),
-            ("extract_timeout", 0.1, 3600),
-            ("extract_memory", 64, None),
-            ("concurrency", 1, 10_000),
-            ("per_host", 1, 1000),
-            ("delay", 0, 3600),
-            ("timeout", 0.1, 3600),
-            ("retries", 0, 10),
-            ("rounds", 1, 1000),
-        ):
-            value = getattr(self, name)
-            if not (value >= least and (most is None or value <= most)):
-                limits = f"at least {least:,}" if most is None else f"between {least:,} and {most:,}"
-                raise InputError(f"--{name.replace('_', '-')} must be {limits}, but is {value}.")
+        check_limits(self)
         if not self.user_agent.strip() or not self.user_agent.isascii() or not self.user_agent.isprintable():
             raise InputError(f"--user-agent must be printable ASCII text, not {self.user_agent!r}.")
-
         # "all" and "none" say what the bare flags say: the same settings, whichever way they are written.
         said = {"all": True, "none": False}.get(str(self.allow_private_addresses), self.allow_private_addresses)
         object.__setattr__(self, "allow_private_addresses", said)
@@ -217,7 +209,7 @@ class Download(Stage):
             shutil.rmtree(job.scratch, ignore_errors=True)
             history = _History()
         earlier = job.scratch / EARLIER
-        if history.lists and history.lists != lists:
+        if history.lists != lists and (history.lists or self.outputs_in(job.output)):
             from webtext_prep.web.earlier_results import set_aside
 
             set_aside(job.output, job.scratch, earlier)
@@ -268,6 +260,7 @@ class Download(Stage):
             # What this process may take of what all on this machine share.
             connections=max(1, self.concurrency // context.slots),
             parsers=max(1, available_cores() // context.slots),
+            page_bytes=PAGE_BYTES // context.slots,
             per_host=self.per_host,
             delay=self.delay,
             timeout=self.timeout,

@@ -1,6 +1,6 @@
 """Which addresses a download may connect to: those of the public internet.
 
-A list of URLs from strangers, or a redirect, may name this machine, its network, or the metadata service of a cloud
+A list that somebody else made, or a redirect, may name this machine, its network, or the metadata service of a cloud
 (169.254.169.254 hands out credentials). So a name is resolved once, each of its addresses is checked, and the checked
 addresses are the very ones connected to: a name that answers differently the second time gains nothing. Hosts that
 are written as addresses never reach a resolver and are checked by themselves, in every notation that sockets know.

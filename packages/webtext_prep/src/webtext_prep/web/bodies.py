@@ -1,6 +1,6 @@
 """Reading the body of an answer: decompressed in small steps against a cap, and told apart by its first bytes.
 
-A few kilobytes of gzip can stand for gigabytes, so that only formats that can be read in steps are asked for. aiohttp's
+A few kilobytes of gzip may hold gigabytes, so that only formats that can be read in steps are asked for. aiohttp's
 own decoder also goes in steps, but takes a gzip stream that breaks off for a whole one, and begins before a cap on
 bytes can stop it; hence this one. Between two awaits at most `STEP_BYTES` come out of it, whatever goes in.
 """
@@ -73,7 +73,7 @@ class Decompressor:
             raise DamagedBodyError(encoding)
         self._is_plain = self.encoding in ("", "identity")
         self._inflater: zlib._Decompress | None = None  # none between members
-        self._beginning = b""  # of a member, too short to be told apart
+        self._first_bytes = b""  # of a member, too short to be told apart
         self._members = 0
         self._is_over = False
 
@@ -89,13 +89,13 @@ class Decompressor:
 
     def finish(self) -> None:
         """Raise CutShortError if the body broke off; to be called once, after the last piece."""
-        if self._inflater is not None or (self._beginning and not self._members):
+        if self._inflater is not None or (self._first_bytes and not self._members):
             raise CutShortError(self.encoding)
 
     def _inflate(self, data: bytes) -> Iterator[bytes]:
         while data:
             if self._inflater is None:
-                data = self._start_member(data)
+                data = self._begin_member(data)
                 continue
             piece = self._decompress(data)
             yield piece
@@ -107,13 +107,13 @@ class Decompressor:
             if self._inflater.eof:
                 self._inflater = None
 
-    def _start_member(self, data: bytes) -> bytes:
+    def _begin_member(self, data: bytes) -> bytes:
         """Choose the format of the member that begins with `data`; returns what there is of it."""
-        data, self._beginning = self._beginning + data, b""
+        data, self._first_bytes = self._first_bytes + data, b""
         if self._members:
             data = data.lstrip(b"\0")  # padding
         if len(data) < 2:
-            self._beginning = data
+            self._first_bytes = data
             return b""
         if self._members and not data.startswith(_GZIP):
             self._is_over = True  # rubbish after the end
@@ -175,7 +175,7 @@ async def read_body(response: Response, limit: int, reserve: Callable[[int], Awa
     return b"".join(pieces)
 
 
-async def read_beginning(response: Response, limit: int) -> bytes:
+async def read_first(response: Response, limit: int) -> bytes:
     """The first `limit` bytes of a body, decompressed, or of what came of it."""
     pieces: list[bytes] = []
     size = 0

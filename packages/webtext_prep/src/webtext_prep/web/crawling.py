@@ -3,7 +3,7 @@
 The unit is one request. Every host has a queue; a request takes a place among `concurrency` only while it is really
 under way, so that a slow host, a long pause between requests, or a wait before another attempt holds up nobody else.
 A redirect becomes a request in the queue of the host that it leads to, with that host's rules. Memory holds at most
-`WINDOW` URLs and `PAGE_BYTES` of pages, however long the list and whatever comes.
+`WINDOW` URLs and `page_bytes` of pages, however long the list and whatever comes.
 """
 
 from __future__ import annotations
@@ -31,8 +31,6 @@ WINDOW = 100_000
 """URLs waiting in memory; with fewer, the URLs of one slow host that stand together would keep the others out."""
 URLS_AT_ONCE = 500
 """URLs taken from the list before requests have their turn again: looking each up may cost a tenth of a millisecond."""
-PAGE_BYTES = 256 << 20
-"""Bytes of page bodies that are being read, extracted, or wait for a free extractor, but for one page more."""
 BACKOFF_SECONDS = 1.0
 """Before the second attempt; twice as long before each further one."""
 LONGEST_WAIT = 60.0
@@ -92,6 +90,7 @@ class Crawler:
         delay: seconds from the start of one request to the next at one host.
         retries: further attempts at a request whose failure may be gone in a moment.
         obey_robots: whether robots.txt is asked for and obeyed.
+        page_bytes: bytes of pages that may be in memory, being read or being finished, but for one page more.
     """
 
     def __init__(
@@ -104,11 +103,12 @@ class Crawler:
         delay: float,
         retries: int,
         obey_robots: bool,
+        page_bytes: int,
     ) -> None:
         self._fetcher, self._finish = fetcher, finish
         self._concurrency, self._per_host, self._delay, self._retries = concurrency, per_host, delay, retries
         self._robots = Robots(fetcher, self._pause) if obey_robots else None
-        self._memory = ByteBudget(PAGE_BYTES)
+        self._memory = ByteBudget(page_bytes)
         self._hosts: dict[str, _Host] = {}
         self._ready: collections.deque[_Host] = collections.deque()
         self._timers: list[tuple[float, int, _Host, Visit | None]] = []

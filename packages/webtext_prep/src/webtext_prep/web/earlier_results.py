@@ -20,15 +20,13 @@ from numpy.typing import NDArray
 
 from command_kit import atomic_file
 from webtext_prep.documents import storage
-from webtext_prep.documents.outcomes import PageOutcome
+from webtext_prep.documents.outcomes import OUTCOMES, PageOutcome
 from webtext_prep.documents.shards import read_documents, shards_in
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.pages import PAGE_METADATA
 from webtext_prep.web.journal import SUFFIX, Entry, Journal, journal_path, url_digest
 
-OUTCOMES = "outcomes"
-"""The folder with one row for each URL, a shard for each shard of documents."""
 KEYS, SOURCES = "urls.u64", "sources.u32"
 """The index: sorted keys of URLs, and for each the number of the source that holds it."""
 _ENTRY = np.dtype([("key", "<u8"), ("source", "<u4")])
@@ -96,7 +94,8 @@ class Generation:
                 yield from journal.urls()
         else:
             with contextlib.suppress(InputError):
-                yield from (row.url for row in read_documents(self.folder / OUTCOMES / source.name))
+                for row in read_documents(self.folder / OUTCOMES / source.name):
+                    yield row.url
 
     def build_index(self, report: Callable[[int], None]) -> int:
         """Write the index; `report` is told the URLs done so far. Returns their number.
@@ -116,8 +115,7 @@ class Generation:
                 report(count)
         with atomic_file(self.folder / KEYS) as key_file, atomic_file(self.folder / SOURCES) as source_file:
             for bucket in sorted(buckets.iterdir()):
-                entries = np.fromfile(bucket, _ENTRY)
-                entries.sort(order=("key", "source"))
+                entries = np.unique(np.fromfile(bucket, _ENTRY))  # sorted, too
                 key_file.write(entries["key"].tobytes())
                 source_file.write(entries["source"].tobytes())
         shutil.rmtree(buckets)

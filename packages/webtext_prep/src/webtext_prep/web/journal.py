@@ -35,6 +35,7 @@ _APPLICATION = 0x77746A31  # "wtj1": tells our files from other programs'
 _COMPANIONS = ("", "-wal", "-shm")
 _GAP = 10_000
 """Rows in a row that may be unreadable before the rest of a damaged file is given up."""
+_DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 _OTHER_SCHEMA = "is a journal of another version"
 _CREATE = "CREATE TABLE pages (digest BLOB PRIMARY KEY, pass INTEGER, row BLOB, document BLOB, checksum BLOB)"
 
@@ -97,6 +98,8 @@ class Journal:
             try:
                 self._remove_damaged_rows()
             except sqlite3.DatabaseError as error:
+                if not _says_damage(error):
+                    raise _unusable(path, error) from error
                 self.close()
                 aside = self._set_aside(f"is damaged ({error})")
                 self._open()
@@ -121,19 +124,25 @@ class Journal:
     # Adding and finding
 
     def add(self, entry: Entry) -> None:
-        """Add a record; once this returns, it is found again though this process be killed."""
-        self._insert(entry)
+        """Add a record; once this returns, it is found again though this process be killed.
+
+        Raises WebtextError if it can't be written (a full disk).
+        """
+        try:
+            self._insert(entry)
+        except sqlite3.OperationalError as error:
+            raise _unusable(self.path, error) from error
 
     def add_many(self, entries: Iterator[Entry]) -> None:
-        """Add records in one transaction: all of them, or none if this is interrupted."""
-        self._writer.execute("BEGIN")
+        """Add records in one transaction: all of them, or none if this is interrupted. Raises as `add` does."""
         try:
-            for entry in entries:
-                self._insert(entry)
-        except BaseException:
-            self._writer.execute("ROLLBACK")
-            raise
-        self._writer.execute("COMMIT")
+            # Commits at the end of the block, or rolls back what an exception has left half done.
+            with self._writer:
+                self._writer.execute("BEGIN")
+                for entry in entries:
+                    self._insert(entry)
+        except sqlite3.OperationalError as error:
+            raise _unusable(self.path, error) from error
 
     def _insert(self, entry: Entry) -> None:
         digest = url_digest(entry.row["url"])
@@ -182,7 +191,7 @@ class Journal:
             self._reader = sqlite3.connect(self.path, isolation_level=None, check_same_thread=False)
             self._reader.execute("PRAGMA query_only = ON")
         except sqlite3.OperationalError as error:
-            raise WebtextError(f"can't open {self.path} ({error}): free space, or check its folder.") from None
+            raise _unusable(self.path, error) from error
 
     def close(self) -> None:
         """Close the file, which then holds all that was added."""
@@ -240,6 +249,15 @@ class Journal:
             self.notes.append(f"{damaged.name}: {saved:,} sound records were found in it, and are used.")
 
 
+def _says_damage(error: sqlite3.DatabaseError) -> bool:
+    """Whether an error is about what the file holds; a full disk or a lock says nothing of that."""
+    return getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT) & 0xFF in _DAMAGE
+
+
+def _unusable(path: Path, error: sqlite3.Error) -> WebtextError:
+    return WebtextError(f"can't use {path} ({error}): free some space, or check its folder, and run the command again.")
+
+
 def _why_not_ours(path: Path) -> str | None:
     """What is wrong with a file that is not a journal of this schema, or None where it is one, or none yet."""
     if not path.exists():
@@ -251,6 +269,8 @@ def _why_not_ours(path: Path) -> str | None:
                 for query in ("PRAGMA application_id", "PRAGMA user_version", "SELECT count(*) FROM sqlite_master")
             )
     except sqlite3.DatabaseError as error:
+        if not _says_damage(error):
+            raise _unusable(path, error) from error
         return f"is not a journal, or is damaged ({error})"
     if application == _APPLICATION:
         return None if schema == SCHEMA else _OTHER_SCHEMA

@@ -1,4 +1,4 @@
-"""One HTTP request to a stranger, bounded in every way: address, time, bytes, type; never more than one hop.
+"""One HTTP request to an unknown server, bounded in every way: address, time, bytes, type; never more than one hop.
 
 Redirects are given back, not followed. A deadline covers the whole request but for two things: the name look-up has
 one of its own, so that a dead name server is told apart from a slow site, and the time in which no memory was free
@@ -33,8 +33,8 @@ from webtext_prep.web.bodies import (
     DamagedBodyError,
     TooLargeError,
     looks_like,
-    read_beginning,
     read_body,
+    read_first,
 )
 from webtext_prep.web.fetcher import Reply
 from webtext_prep.web.memory import Reservation
@@ -213,7 +213,7 @@ class Client:
         if "Content-Type" not in response.headers:
             kind = ""
         if any_type:
-            return Reply(PageOutcome.OK, url, status, body=await read_beginning(response, limit), charset=charset)
+            return Reply(PageOutcome.OK, url, status, body=await read_first(response, limit), charset=charset)
         if kind not in HTML_TYPES | TEXT_TYPES | UNSAID_TYPES:
             return Reply(PageOutcome.NOT_HTML, url, status)
         body = await read_body(response, limit, deadline.reserve)

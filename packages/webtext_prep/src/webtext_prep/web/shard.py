@@ -40,6 +40,7 @@ class Fetching:
     Attributes:
         connections: requests at once.
         parsers: pages extracted at once.
+        page_bytes: bytes of pages that may be in memory, but for one page more.
         private: which addresses outside the public internet may be connected to.
         rounds: in how many passes over the list a retryable URL is tried.
         retry_pass: the number of this pass, 1 for the first.
@@ -50,6 +51,7 @@ class Fetching:
     extractor: str
     connections: int
     parsers: int
+    page_bytes: int
     per_host: int
     delay: float
     timeout: float
@@ -146,6 +148,7 @@ class Shard:
                     delay=settings.delay,
                     retries=settings.retries,
                     obey_robots=settings.robots,
+                    page_bytes=settings.page_bytes,
                 )
                 await crawler.run(urls)
 

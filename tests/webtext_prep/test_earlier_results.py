@@ -1,0 +1,98 @@
+"""What earlier runs have fetched is found by URL, wherever it lies, without reading what does not hold it."""
+
+import random
+
+import numpy as np
+import pytest
+
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.outcomes import OUTCOMES
+from webtext_prep.documents.shards import write_documents
+from webtext_prep.web import earlier_results
+from webtext_prep.web.earlier_results import Generation, carry_over, generations_in, key_of, set_aside, sorted_keys
+from webtext_prep.web.journal import Entry, Journal, journal_path
+
+
+def write_finished(output, number, urls):
+    """A finished shard of a download."""
+    name = f"part-{number:05}.jsonl.zst"
+    with write_documents(output / name) as documents, write_documents(output / OUTCOMES / name) as outcomes:
+        for position, url in enumerate(urls):
+            outcome = "duplicate" if url in urls[:position] else "ok"
+            outcomes.write(Document(url, metadata={"outcome": outcome, "rounds": 1}))
+            if outcome == "ok":
+                documents.write(Document(url, f"text of {url}", {"title": url, "score": 3}))
+
+
+@pytest.fixture
+def make_generation(tmp_path):
+    def make(parts, journals=()) -> Generation:
+        output, scratch = tmp_path / "out", tmp_path / "scratch"
+        for old in output.glob("**/part-*"):
+            old.unlink()
+        for number, urls in enumerate(parts):
+            write_finished(output, number, urls)
+        for number, entries in enumerate(journals):
+            with Journal(journal_path(scratch, f"part-{number:05}")) as journal:
+                journal.add_many(iter(entries))
+        set_aside(output, scratch, tmp_path / "earlier")
+        generation = generations_in(tmp_path / "earlier")[0]
+        generation.build_index(lambda count: None)
+        return generation
+
+    return make
+
+
+def carried(tmp_path, urls):
+    none = [tmp_path / "none.jsonl.zst", tmp_path / OUTCOMES / "none.jsonl.zst"]
+    with Journal(tmp_path / "new" / "part-00000.sqlite") as journal:
+        carry_over(urls, journal, tmp_path / "earlier", none)
+        return {entry.row["url"]: entry for entry in journal.entries()}
+
+
+@pytest.mark.parametrize("chunk", [1 << 18, 7])
+def test_only_the_shards_that_hold_a_url_of_the_list_are_read(tmp_path, make_generation, monkeypatch, chunk):
+    monkeypatch.setattr(earlier_results, "_CHUNK", chunk)
+    urls = [f"http://a.org/{n}" for n in range(400)]
+    random.Random(1).shuffle(urls)
+    generation = make_generation([urls[start : start + 10] for start in range(0, 400, 10)])
+    read = []
+    entries = Generation.entries
+    monkeypatch.setattr(Generation, "entries", lambda self, source: read.append(source.name) or entries(self, source))
+    wanted = [urls[0], urls[7], urls[155], urls[399], "http://b.org/"]
+    found = carried(tmp_path, wanted)
+    assert set(found) == set(wanted[:-1])
+    assert read == [f"part-{number:05}.jsonl.zst" for number in (0, 15, 39)]
+    assert found[urls[7]] == Entry(
+        {"url": urls[7], "outcome": "ok", "rounds": 1}, Document(urls[7], f"text of {urls[7]}", {"title": urls[7]})
+    )
+    assert [source.name for source in generation.sources_with(sorted_keys(urls))] == [
+        f"part-{number:05}.jsonl.zst" for number in range(40)
+    ]
+
+
+def test_the_index_is_sorted_and_a_url_that_was_listed_often_stands_in_it_once(make_generation):
+    generation = make_generation([["http://a.org/"] * 500 + ["http://b.org/"], ["http://a.org/"], []])
+    keys, sources = (np.fromfile(path, kind) for path, kind in zip(generation.index_files, ("<u8", "<u4"), strict=True))
+    a, b = key_of("http://a.org/"), key_of("http://b.org/")
+    assert list(zip(keys.tolist(), sources.tolist(), strict=True)) == sorted([(a, 0), (a, 1), (b, 0)])
+
+
+def test_the_newest_generation_wins_and_in_it_the_journal_that_a_kill_left(tmp_path, make_generation):
+    urls = ["http://a.org/1", "http://a.org/2", "http://a.org/3"]
+    make_generation([urls])
+    newer = Entry({"url": urls[1], "outcome": "http_404", "rounds": 2}, None, 5)
+    newest = Entry({"url": urls[0], "outcome": "http_410", "rounds": 3}, None, 6)
+    make_generation([urls[:1]], [[newer, newest]])
+    assert not (tmp_path / "scratch" / "journals").exists()
+    found = carried(tmp_path, urls)
+    assert found[urls[0]] == newest and found[urls[1]] == newer
+    assert found[urls[2]].row["outcome"] == "ok"
+
+
+def test_a_shard_that_is_damaged_costs_what_cannot_be_read(tmp_path, make_generation):
+    generation = make_generation([["http://a.org/1"], ["http://a.org/2"]])
+    shard = generation.folder / "part-00000.jsonl.zst"
+    shard.unlink()
+    shard.write_bytes(b"no shard at all")
+    assert set(carried(tmp_path, ["http://a.org/1", "http://a.org/2"])) == {"http://a.org/2"}
