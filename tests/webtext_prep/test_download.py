@@ -8,6 +8,7 @@ import itertools
 import json
 import os
 import signal
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -45,6 +46,7 @@ class Site:
     def __init__(self):
         self.routes = {}
         self.asked = []  # (path, headers, time)
+        self.answers = None  # after so many requests it says nothing more
         self.condition = threading.Condition()
         site = self
 
@@ -52,10 +54,15 @@ class Site:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
+                asked = (self.path, dict(self.headers), time.monotonic())
                 with site.condition:
-                    site.asked.append((self.path, dict(self.headers), time.monotonic()))
+                    site.asked.append(asked)
                     site.condition.notify_all()
                 with contextlib.suppress(ConnectionError):
+                    if site.answers is not None and len(site.asked) > site.answers:
+                        site.asked.remove(asked)  # as if it had not been there: it was not answered
+                        self.connection.recv(1)
+                        return
                     site.routes.get(self.path, site.page)(self)
 
             def answer(self, status=200, body=b"", kind="text/html; charset=utf-8", **headers):
@@ -691,12 +698,36 @@ def test_shards_whose_history_is_not_known_are_looked_through_all_the_same(site,
     assert [document.url for document in documents(tmp_path / "out")] == site.urls("/2", "/1", "/0")
 
 
-def run_and_kill(site, command, path_count):
-    """Start the real command and kill it, workers and all, when so many pages were asked for."""
+def journals_in(output):
+    return sorted((output / ".state" / "scratch" / "journals").glob("*.sqlite"))
+
+
+def fetched_in_pass(output, retry_pass):
+    """How many URLs the journals of a run at work hold that it has fetched itself."""
+    count = 0
+    for path in journals_in(output):
+        with (
+            contextlib.suppress(sqlite3.OperationalError),
+            contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)) as connection,
+        ):
+            count += connection.execute("SELECT count(*) FROM pages WHERE pass = ?", (retry_pass,)).fetchone()[0]
+    return count
+
+
+def run_and_kill(site, command, output, *, answers, retry_pass=1):
+    """Start the real command against a site that answers so many requests and then no more; kill it, workers and all,
+    when it has finished a few of them."""
+    site.answers = answers
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
-        site.wait_for(lambda counts: sum(counts.values()) >= path_count)
+        deadline = time.monotonic() + PATIENCE
+        while fetched_in_pass(output, retry_pass) < 5:
+            if process.poll() is not None or time.monotonic() > deadline:
+                process.kill()
+                pytest.fail(f"the command finished nothing: {process.communicate()[1]}")
+            time.sleep(0.01)
         process.kill()
         process.wait()
+    site.answers = None
 
 
 def command_for(source, output, *more):
@@ -713,9 +744,9 @@ def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(site, tm
     for n in range(shards):
         write_list(tmp_path / "lists" / f"part-{n:05}.jsonl.zst", site.urls(*paths[n::shards]))
     command = command_for(tmp_path / "lists", tmp_path / "out", "--workers", str(shards), "--per-host", "1")
-    run_and_kill(site, command, 25)
+    run_and_kill(site, command, tmp_path / "out", answers=25)
     finished = set()
-    for path in (tmp_path / "out" / ".state" / "scratch" / "journals").glob("*.sqlite"):
+    for path in journals_in(tmp_path / "out"):
         with Journal(path) as journal:
             finished |= set(journal.urls())
     assert 5 <= len(finished) < 60
@@ -757,7 +788,7 @@ def test_what_a_killed_run_had_fetched_is_used_though_the_list_has_changed_since
     source = tmp_path / "lists"
     write_list(source / "part-00000.jsonl.zst", site.urls(*paths[:50]))
     command = command_for(source, tmp_path / "out", "--per-host", "1")
-    run_and_kill(site, command, 25)
+    run_and_kill(site, command, tmp_path / "out", answers=25)
     with Journal(tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.sqlite") as journal:
         finished = set(journal.urls())
     assert finished
@@ -778,7 +809,7 @@ def test_a_second_round_that_is_killed_keeps_what_it_got(site, tmp_path):
     for path in paths:
         del site.routes[path]
     site.asked.clear()
-    run_and_kill(site, command, 15)
+    run_and_kill(site, command, tmp_path / "out", answers=15, retry_pass=2)
     with Journal(tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.sqlite") as journal:
         fetched = [entry.row["url"] for entry in journal.entries() if entry.retry_pass == 2]
         assert len(fetched) >= 3
