@@ -1,0 +1,80 @@
+"""The README and the guide: their examples run, and their commands have the flags that they use."""
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+import webtext_prep.cli
+from webtext_prep import stages
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.shards import write_documents
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "packages").glob("*/README.md"))]
+GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+
+
+def example(name: str) -> str:
+    """The Python example of the guide that defines `name`."""
+    (found,) = (text for text in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if f" {name}(" in text)
+    return found
+
+
+@pytest.fixture
+def documents(tmp_path: Path) -> Path:
+    texts = {
+        "good": "A page about something. " * 20,
+        "advertisement": "Subscribe now to read on. " * 5,
+        "numbers": "1 2 3 4 5 6 7 8 9 " * 20,
+        "long": "A very long page. " * 6000,
+    }
+    with write_documents(tmp_path / "input" / "part-00000.jsonl.zst") as writer:
+        for name, text in texts.items():
+            writer.write(Document(f"http://example.org/{name}", text))
+    return tmp_path / "input"
+
+
+def dropped(capsys: pytest.CaptureFixture[str], *arguments: object) -> dict[str, int]:
+    assert webtext_prep.cli.main([*map(str, arguments), "--workers", "1", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)["dropped"]
+
+
+def test_the_filter_of_the_guide_filters(documents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "my_filters.py").write_text(example("keep"))
+    function = f"{tmp_path / 'my_filters.py'}:keep"
+    found = dropped(capsys, "filter", "--function", function, "--input", documents, "--output", tmp_path / "out")
+    assert found == {"advertisement": 1, "few_letters": 1, "very_long": 1}
+
+
+def test_the_stage_of_the_guide_is_added_in_one_file(
+    documents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A file in the folder of stages is a command with flags and help; nothing else changes."""
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "shorten.py").write_text(example("Shorten"))
+    monkeypatch.setattr(stages, "__path__", [*stages.__path__, str(tmp_path / "plugins")])
+    try:
+        found = dropped(capsys, "shorten", "--input", documents, "--output", tmp_path / "out", "--max-characters", 400)
+        with pytest.raises(SystemExit):
+            webtext_prep.cli.main(["shorten", "--help"])
+    finally:
+        sys.modules.pop("webtext_prep.stages.shorten", None)
+    assert found == {"too_long": 2}
+    assert "--max-characters N" in capsys.readouterr().out
+
+
+def test_every_link_and_path_of_the_documentation_leads_somewhere() -> None:
+    for page in PAGES:
+        text = page.read_text(encoding="utf-8")
+        for target, anchor in re.findall(r"\]\((?!https?:)([^)#]*)(?:#([^)]*))?\)", text):
+            file = (page.parent / target).resolve() if target else page
+            assert file.exists(), f"{page.name}: {target}"
+            if anchor:
+                headings = re.findall(r"^#+ (.*)$", file.read_text(encoding="utf-8"), re.MULTILINE)
+                anchors = {re.sub(r"[^\w -]", "", heading.lower()).replace(" ", "-") for heading in headings}
+                assert anchor in anchors, f"{page.name}: {target}#{anchor}"
+        for path in re.findall(r"`((?:packages|pipelines|tests|docs|data|benchmarks)/[\w./-]+)`", text):
+            assert (ROOT / path).exists() or path.startswith("benchmarks/results/"), f"{page.name}: {path}"
