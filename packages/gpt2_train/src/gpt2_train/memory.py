@@ -1,0 +1,225 @@
+"""Memory of a training run, worked out before it starts: bytes in each process, part by part. Needs no torch.
+
+Every figure is counted from what the training loop holds, not fitted: float32 parameters, gradients and Adam's two
+moments, the tensors that autograd saves in each block, the logits with their gradient, and the loss's own workspace.
+Memory has its peak either at the start of the backward pass, when all activations are there and the gradients not yet,
+or at its end, when it is the other way round; both are worked out and the larger one counts. With every tensor
+followed on CPU, the true peak of tensors was between 9% below and 1% above the figure, with each mode of activation
+checkpointing and on either axis of parallelism; what torch.compile fuses saves a few percent more.
+
+On CPU the tensors are not all: Python and torch themselves come on top, and what the C library's heap holds but cannot
+reuse (`process_memory`). The resident memory of whole runs was between 4% below and 15% above the peak given. On
+a GPU the driver and PyTorch's allocator take about 1 GiB beside the peak.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from gpt2_train.config import ModelConfig, check_tensor_parallel
+from gpt2_train.loss_pieces import piece_elements
+
+GIB = 2**30
+
+CPU_PROCESS = 640 << 20
+"""Bytes of a CPU process before it has a tensor: Python, torch's libraries (half of it files mapped into memory)."""
+
+CPU_KERNELS = 96 << 20
+"""Bytes that the matrix kernels of a CPU pack their operands into, and the heap's small gaps."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes in one process of a run.
+
+    Attributes:
+        parameters, gradients, optimizer: this process's share of each, all float32.
+        gathered: copies of all parameters (and of gradients, if they accumulate) that data parallelism makes.
+        activations: what is saved for the backward pass, the logits aside.
+        logits: logits and their gradient.
+        process: on CPU, what the process takes beside its tensors.
+        peak: the most that is held at one moment, with what comes and goes at it; not the sum of the others, since
+            gradients come as activations go.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    activations: int
+    logits: int
+    process: int
+    peak: int
+
+
+def parameters_per_rank(config: ModelConfig, tensor_parallel: int = 1, vocabulary: int | None = None) -> int:
+    """Parameters in one tensor-parallel process: l·((7h²+7h)/t + 5h²/t + 6h) + 2h + V·h/t + s·h.
+
+    Rows of qkv and up are shared with their biases, columns of out and down without (their biases, and the norms, are
+    whole), the embedding by vocabulary; `vocabulary` is V, the padded one without it.
+    """
+    h, t = config.hidden, tensor_parallel
+    rows = config.padded_vocabulary if vocabulary is None else vocabulary
+    block = (7 * h * h + 7 * h) // t + 5 * h * h // t + 6 * h
+    return config.layers * block + 2 * h + rows * h // t + config.sequence_length * h
+
+
+def _block_parameters(config: ModelConfig, t: int) -> int:
+    h = config.hidden
+    return (12 * h * h + 7 * h) // t + 6 * h
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockActivations:
+    """Bytes that one block of the model saves, by mode of activation checkpointing.
+
+    Counted tensor by tensor for a block as `model.py` has it, with a fused attention kernel: it saves its inputs,
+    its output and one float32 a row and head, not the attention matrix. That kernel has no dropout on CPU, where the
+    matrix is kept three times over.
+
+    Attributes:
+        none: everything that the backward pass needs.
+        selective: the block's input, and the outputs of matrix products and attention.
+        full: the block's input alone.
+        casts: half-precision copies of the matrices, saved with `none`.
+    """
+
+    none: int
+    selective: int
+    full: int
+    casts: int
+
+
+def block_activations(
+    config: ModelConfig, micro_batch: int, *, tensor_parallel: int = 1, precision: str = "fp32", on_cpu: bool = False
+) -> BlockActivations:
+    """What each block saves for a micro-batch of `micro_batch` whole sequences."""
+    h, t, length = config.hidden, tensor_parallel, config.sequence_length
+    tokens, size = micro_batch * length, 4 if precision == "fp32" else 2
+    residual = 4 * h  # The residual stream is float32 in any precision.
+    norms = 2 * (residual + size * h + 8)  # Input and output of both, and mean and deviation of each row.
+    attention = (3 * size * h + size * h) // t + 4 * config.heads // t
+    feed_forward = 8 * size * h // t  # Before and after the GELU.
+    dropped = 0
+    if config.dropout > 0:
+        dropped = 2 * h * (size if on_cpu else 1)  # A mask is a factor on CPU, a byte elsewhere.
+        if on_cpu:
+            attention += (12 * length - 4) * config.heads // t + (3 * size * h // t if size == 2 else 0)
+    products = size * (2 * h + 8 * h // t) + 4 * config.heads // t  # qkv, attention, out, up, down.
+    return BlockActivations(
+        none=tokens * (norms + attention + feed_forward + dropped),
+        selective=tokens * (residual + products),
+        full=tokens * residual,
+        casts=2 * 12 * h * h // t if size == 2 else 0,
+    )
+
+
+def process_memory(logits: int) -> int:
+    """Bytes that a CPU process takes beside its tensors.
+
+    `gpt2 train` keeps freed memory for the next step instead of having the system clear it again. Smaller tensors
+    settle in the space that the logits, `logits` bytes, left free, so that the heap grows by about one more copy.
+    """
+    return CPU_PROCESS + CPU_KERNELS + logits
+
+
+def memory_per_rank(
+    config: ModelConfig,
+    *,
+    micro_batch: int,
+    tensor_parallel: int = 1,
+    data_parallel: int = 1,
+    accumulation: int = 1,
+    precision: str = "fp32",
+    activation_checkpointing: str = "none",
+    on_cpu: bool = False,
+) -> Memory:
+    """What one process of a training run holds, in bytes.
+
+    Args:
+        config: the model.
+        micro_batch: sequences that a process takes at once.
+        tensor_parallel, data_parallel: processes on each axis.
+        accumulation: micro-batches of a process in one step; gradients are then there from the start of the last.
+        precision: `fp32`, or `bf16` or `fp16` by autocast.
+        activation_checkpointing: `none`, `selective` or `full`.
+        on_cpu: whether the run is on CPU, where kernels save more under dropout and the process itself counts.
+
+    Raises Gpt2UsageError if the model can't be shared among `tensor_parallel` processes.
+    """
+    check_tensor_parallel(config, tensor_parallel)
+    h, t = config.hidden, tensor_parallel
+    half = 0 if precision == "fp32" else 2  # Bytes of the copy that autocast makes of a weight, or of its gradient.
+    size = half or 4
+    tokens, vocabulary = micro_batch * config.sequence_length, config.padded_vocabulary // t
+    is_shared, accumulates = data_parallel > 1, accumulation > 1
+
+    whole = parameters_per_rank(config, t)
+    share = math.ceil(whole / data_parallel)
+    in_block, around = _block_parameters(config, t), whole - config.layers * _block_parameters(config, t)
+    gathered = 4 * whole * (2 if accumulates else 1) if is_shared else 0
+
+    block = block_activations(config, micro_batch, tensor_parallel=t, precision=precision, on_cpu=on_cpu)
+    kept = {"none": block.none + block.casts, "selective": block.selective, "full": block.full}
+    # Around the blocks: the final norm (input, output, mean and deviation), the output matrix in half precision, the
+    # mask of the embeddings, and the ids and numbers of the loss.
+    mask = 0 if config.dropout == 0 else 4 * h if on_cpu else h
+    activations = config.layers * kept[activation_checkpointing] + half * vocabulary * h
+    activations += tokens * (4 * h + size * h + 8 + mask + 29)
+    logits = tokens * vocabulary * size
+
+    # What comes and goes: float32 pieces of logits in the loss, two or three at a time; the gradients of a matrix (in
+    # half precision first) and of its input; in a block, those of the wide activations and of the residual stream,
+    # and all activations of one block where they are computed again.
+    piece = min(piece_elements("cpu" if on_cpu else "cuda"), tokens * vocabulary)
+    loss_work = piece * 4 * (3 if half else 2)
+    output_work = vocabulary * h * (4 + half) + tokens * h * (4 + size)
+    block_work = tokens * h * (8 + 8 * size // t) + 4 * h * h // t * (4 + half)
+    block_work += block.none + block.casts - kept[activation_checkpointing]
+    # The gradient of a block before and after it is sent, and of the embeddings, whose parameters are whole to the end.
+    sending = 8 * in_block if is_shared else 0
+    sending_last = 12 * around + sending if is_shared else 0
+
+    forward = activations + logits + (0 if activation_checkpointing == "none" else config.layers * block.casts)
+    loss = activations + 2 * logits + max(loss_work, output_work)
+    last_block = activations + logits + block_work + sending + (0 if accumulates else 4 * vocabulary * h)
+    at_start = 12 * share + gathered + (4 * share if accumulates and not is_shared else 0)
+    at_start += max(forward, loss, last_block)
+    at_end = 16 * share + logits + block_work + sending_last
+    process = process_memory(logits) if on_cpu else 0
+    return Memory(
+        parameters=4 * share,
+        gradients=4 * share,
+        optimizer=8 * share,
+        gathered=gathered,
+        activations=activations,
+        logits=2 * logits,
+        process=process,
+        peak=process + max(at_start, at_end),
+    )
+
+
+def largest_micro_batch(config: ModelConfig, limit: float, **layout: Any) -> int:
+    """The largest micro-batch whose peak is at most `limit` bytes (0 if none is); `layout` is for `memory_per_rank`."""
+    fits, over = 0, 1
+    while over < 1 << 20 and memory_per_rank(config, micro_batch=over, **layout).peak <= limit:
+        fits, over = over, over * 2
+    while over - fits > 1:
+        middle = (fits + over) // 2
+        if memory_per_rank(config, micro_batch=middle, **layout).peak <= limit:
+            fits = middle
+        else:
+            over = middle
+    return fits
+
+
+def size_line(config: ModelConfig, memory: Memory) -> str:
+    """One line on a run before it starts: the model's shape, its parameters, and what a process will hold."""
+    state = memory.parameters + memory.gradients + memory.optimizer + memory.gathered
+    return (
+        f"model: {config.layers} layers, hidden {config.hidden}, {config.heads} heads, sequences of "
+        f"{config.sequence_length:,}: {config.parameters:,} parameters; at most {memory.peak / GIB:.2f} GiB in each "
+        f"process, {state / GIB:.2f} GiB of it for parameters, gradients and optimizer"
+    )

@@ -1,0 +1,70 @@
+"""Every example that a `--help` of `gpt2` shows is run as it stands there."""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import re
+import shlex
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.gpt2_train.small_models import END, byte_tokenizer, random_model, save
+
+from gpt2_train import config, launch
+from gpt2_train.cli import COMMANDS, main
+from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
+
+ROOT = Path(__file__).parents[2]
+
+
+def examples(command: str | None, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    """The command lines under `example:` in a command's --help, or that of `gpt2` itself."""
+    with pytest.raises(SystemExit):
+        main([*([command] if command else []), "--help"])
+    shown = capsys.readouterr().out.partition("example:\n")[2]
+    # What stands far behind a command explains it.
+    return [re.split(r"\s{3,}", line.strip())[0] for line in shown.splitlines() if line.startswith("  gpt2 ")]
+
+
+@pytest.fixture
+def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder with what the examples name: token files, the pipelines, and presets that train in a moment."""
+    random_texts = [f"In the beginning was line {number} of a text. " * 30 for number in range(60)]
+    for name in ("corpus_text_document", "other_text_document"):
+        with IndexedTokensWriter(tmp_path / name) as writer:
+            for text in random_texts:
+                writer.add([*text.encode(), END])
+        save_corpus_tokenizer(tmp_path / name, byte_tokenizer())
+    byte_tokenizer().save(tmp_path / "tokenizer")
+    (tmp_path / "pipelines").symlink_to(ROOT / "pipelines")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"A prompt\n")))
+    return tmp_path
+
+
+@pytest.mark.parametrize("command", [None, *COMMANDS])
+def test_the_examples_of_help_work(
+    command: str | None, sandbox: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An example in `gpt2 estimate --help` ended in an error. Runs are cut short, and their models are tiny."""
+    found = examples(command, capsys)
+    assert found
+    if not any(line.startswith("gpt2 train") for line in found):
+        save(sandbox / "runs" / "first", random_model())
+    if command != "estimate":
+        for name in config.PRESETS:
+            monkeypatch.setitem(config.PRESETS, name, {"layers": 1, "hidden": 16, "heads": 2})
+    real_launch = launch.launch
+
+    def short_launch(settings: config.TrainSettings, **options: Any) -> int:
+        short = dataclasses.replace(
+            settings, steps=1, tokens=None, epochs=None, global_batch_size=1, eval_batches=1, tokenizer="tokenizer"
+        )
+        return real_launch(short, **options)
+
+    monkeypatch.setattr(launch, "launch", short_launch)
+    for line in found:
+        assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)
