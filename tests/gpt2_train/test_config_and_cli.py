@@ -11,7 +11,7 @@ import torch
 
 from gpt2_train.cli import COMMANDS, main
 from gpt2_train.config import PRESETS, TrainSettings, plan_batches
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_shortage
+from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_out_of_memory
 from gpt2_train.evaluate import EvaluateSettings
 from gpt2_train.generate import GenerateSettings
 from gpt2_train.prepare import plan_steps
@@ -91,13 +91,13 @@ def test_threads_that_no_machine_has_are_refused(settings_class: type) -> None:
 def test_want_of_memory_is_explained() -> None:
     with (
         pytest.raises(Gpt2Error, match=r"^out of memory: lower --batch-size\.$"),
-        explained_shortage("lower --batch-size"),
+        explained_out_of_memory("lower --batch-size"),
     ):
         torch.empty(1 << 60, dtype=torch.uint8)
     for error in (MemoryError(), torch.OutOfMemoryError("CUDA out of memory.")):
-        with pytest.raises(Gpt2Error, match=r"^out of memory"), explained_shortage("lower it"):
+        with pytest.raises(Gpt2Error, match=r"^out of memory"), explained_out_of_memory("lower it"):
             raise error
-    with pytest.raises(RuntimeError, match="shapes"), explained_shortage("lower it"):
+    with pytest.raises(RuntimeError, match="shapes"), explained_out_of_memory("lower it"):
         raise RuntimeError("shapes differ")
 
 

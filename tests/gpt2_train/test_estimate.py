@@ -164,8 +164,9 @@ sys.exit(code)
 @pytest.mark.skipif(sys.platform != "linux", reason="the peak of resident memory is read from /proc")
 def test_a_process_on_cpu_takes_what_was_estimated(tmp_path: Path, corpus: str) -> None:
     """A run on CPU took up to three times its estimate, which left out the process itself and what its heap keeps."""
-    flags = "--layers 2 --hidden 64 --heads 2 --sequence-length 16 --global-batch-size 64 --micro-batch-size 64"
-    words = ["train", *flags.split(), "--steps", "3", "--device", "cpu", "--threads", "1", "--dropout", "0", "--eval-batches", "1"]
+    shape = "--layers 2 --hidden 64 --heads 2 --sequence-length 16 --global-batch-size 64 --micro-batch-size 64"
+    rest = "--steps 3 --device cpu --threads 1 --dropout 0 --eval-batches 1 --split 1"
+    words = ["train", *shape.split(), *rest.split()]
     done = subprocess.run(
         [sys.executable, "-c", TRAIN_AND_MEASURE, *words, "--data", corpus, "--output", str(tmp_path / "run")],
         capture_output=True, text=True, check=False,
@@ -237,7 +238,7 @@ def test_it_reads_the_file_of_a_training_run(tmp_path: Path, capsys: pytest.Capt
         ("--tflops nan", "--tflops is nan"),
         ("--tflops 50", "--tflops says how long a number of tokens takes: give --tokens, too"),
         ("--global-batch-size 7 --data-parallel 2", "--global-batch-size 7 can't be shared among 2"),
-        ("--global-batch-size 8 --micro-batch-size 3", "--global-batch-size 8 is no multiple of"),
+        ("--global-batch-size 8 --micro-batch-size 3", "--global-batch-size 8 is not a multiple of"),
         ("--sequence-length 0", "sequence_length is 0"),
         ("--layers 3", "--model already sets"),
     ],

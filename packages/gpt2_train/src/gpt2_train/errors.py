@@ -34,9 +34,6 @@ def explained_out_of_memory(advice: str) -> Iterator[None]:
         raise Gpt2Error(f"out of memory: {advice}.") from error
 
 
-explained_shortage = explained_out_of_memory
-
-
 @contextlib.contextmanager
 def explained_compile_failure() -> Iterator[None]:
     """Turn a failure of torch.compile (no C compiler, an unsupported GPU) into a Gpt2Error that names --no-compile."""

@@ -15,7 +15,7 @@ import typing
 from typing import Any, Literal
 
 from command_kit import add_flags, setting, settings_from
-from gpt2_train.errors import Gpt2UsageError, check_threads, explained_shortage
+from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
 from gpt2_train.evaluation import Task, tasks
 from gpt2_train.inference import TOKENIZER_HELP, note_other_tokenizer, open_model
 
@@ -109,7 +109,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Measure as the flags ask, print the result, return the exit code. Raises Gpt2Error."""
     settings = settings_from(settings_class(), arguments, command="evaluate", config=arguments.config)
-    with explained_shortage("lower --batch-size"):
+    with explained_out_of_memory("lower --batch-size"):
         result = evaluate(settings)
     if arguments.json:
         print(json.dumps(result))

@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from command_kit import Progress, add_flags, setting, settings_from
-from gpt2_train.errors import Gpt2UsageError, check_threads, explained_shortage
+from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
 from gpt2_train.inference import TOKENIZER_HELP, InferenceModel, note_other_tokenizer, open_model
 from gpt2_train.prompt_loop import prompt_loop
 from gpt2_train.prompts import prompts_of_file, prompts_of_lines, valid_text
@@ -155,7 +155,7 @@ def run(arguments: argparse.Namespace) -> int:
     if is_loop and arguments.json:
         raise Gpt2UsageError("--json needs its prompts beforehand: give --prompt or --prompts, or pipe them in.")
     prompts = [] if is_loop else read_prompts(settings, sys.stdin)
-    with explained_shortage("lower --batch-size"):
+    with explained_out_of_memory("lower --batch-size"):
         generator = make_generator(settings)
         if is_loop:
             print(f"{generator.source.folder}: reading the model", file=sys.stderr)

@@ -7,7 +7,6 @@ checkpoint in a folder on network storage) the first process decides for all.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 from pathlib import Path
 from typing import Any
@@ -18,14 +17,15 @@ from gpt2_train.checkpoint import FOLDER, CheckpointInfo, describe_tokenizer, la
 from gpt2_train.collectives import from_first_rank, keep_on_all_ranks
 from gpt2_train.config import ModelConfig, TrainSettings, check_tensor_parallel, plan_batches
 from gpt2_train.data import Blend, Corpus, blend_split, open_corpora
+from gpt2_train.data.made_with import recorded_fingerprint
 from gpt2_train.data.shared_cache import SharedIndexCache
 from gpt2_train.device import default_precision
 from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.estimate import memory_per_rank, size_line
+from gpt2_train.memory import memory_per_rank, size_line
 from gpt2_train.model import GPT2
 from gpt2_train.parallel import World, mixed_seed, parallelize
 from gpt2_train.run_folder import CACHE_FOLDER, check_same_run, data_identity, identity_settings
-from indexed_tokens import Tokenizer, corpus_tokenizer, prefix_of, tokenizer_path
+from indexed_tokens import Tokenizer, corpus_tokenizer, tokenizer_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,15 +151,6 @@ def open_tokenizer(settings: TrainSettings) -> Tokenizer:
                 )
             )
     return tokenizer
-
-
-def recorded_fingerprint(prefix: str) -> str | None:
-    """The tokenizer's fingerprint in the record that `webtext tokenize` leaves beside token files; None without it."""
-    try:
-        found = json.loads(Path(f"{prefix_of(prefix)}.json").read_text(encoding="utf-8"))["tokenizer"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return found if isinstance(found, str) else None
 
 
 def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:

@@ -2,8 +2,9 @@
 
 In the order of the work: `splits` (token files and their splits), `sample_index` (which tokens make up each sample),
 `index_cache` (that on disk), `streams` (endless samples of one split), `blending` (several streams in proportion),
-`batches` (each process's rows, one step ahead). All of it works in a single process without torch; `shared_cache`,
-which only training imports, lets several processes share one cache.
+`batches` (each process's rows, one step ahead); `made_with` says which tokenizer the files were made with. All of it
+works in a single process without torch; `shared_cache`, which only training imports, lets several processes share one
+cache.
 """
 
 from gpt2_train.data.batches import BatchReader, check_vocabulary

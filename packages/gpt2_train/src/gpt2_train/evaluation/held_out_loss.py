@@ -9,11 +9,9 @@ checkpoint records.
 from __future__ import annotations
 
 import dataclasses
-import json
 import math
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -21,11 +19,11 @@ import numpy.typing as npt
 
 from command_kit import Progress, setting
 from gpt2_train.config import DataSettings, parse_split
+from gpt2_train.data.made_with import made_with
 from gpt2_train.data.splits import SPLITS, Corpus
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.evaluation import Task
 from gpt2_train.unigram import count_tokens, text_bytes, unigram_loss
-from indexed_tokens import corpus_tokenizer, prefix_of
 
 if TYPE_CHECKING:
     from gpt2_train.inference import InferenceModel
@@ -183,27 +181,14 @@ def is_weights(split: str | None) -> bool:
 
 
 def check_tokenizer(source: InferenceModel, data: str) -> None:
-    """Raise Gpt2UsageError if token files were made with another tokenizer than the model's.
-
-    What they were made with is known from the tokenizer beside them, or from the record that `webtext tokenize`
-    writes; files of other programs have neither.
-    """
+    """Raise Gpt2UsageError if token files are known to be made with another tokenizer than the model's."""
     expected = source.tokenizer.fingerprint if source.tokenizer is not None else source.trained_with
-    beside = corpus_tokenizer(data)
-    made_with = beside.fingerprint if beside is not None else _recorded_tokenizer(data)
-    if made_with is not None and expected is not None and made_with != expected:
+    found = made_with(data)
+    if found is not None and expected is not None and found != expected:
         raise Gpt2UsageError(
             f"{data} was made with another tokenizer than the model's: tokenize the text again with the tokenizer "
             f"in {source.folder}."
         )
-
-
-def _recorded_tokenizer(data: str) -> str | None:
-    try:
-        made_with = json.loads(Path(f"{prefix_of(data)}.json").read_text(encoding="utf-8"))["tokenizer"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return made_with if isinstance(made_with, str) else None
 
 
 def split_range(corpus: Corpus, split: str) -> tuple[int, int]:
