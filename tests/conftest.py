@@ -1,8 +1,14 @@
-"""For all tests: property tests try the same examples on every run, however slow the machine."""
+"""For all tests: property tests try the same examples on every run, however slow the machine; a full disk."""
 
 import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import BinaryIO
 
 import hypothesis
+import pytest
+
+from command_kit import atomic
 
 # megatron-core is installed on Linux only.
 collect_ignore = [] if sys.platform == "linux" else ["indexed_tokens/test_megatron.py"]
@@ -15,3 +21,28 @@ hypothesis.settings.register_profile(
     suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
 )
 hypothesis.settings.load_profile("same every time")
+
+
+@pytest.fixture
+def disk_full_for(monkeypatch) -> Callable[..., None]:
+    """`disk_full_for(name, times=None)`: the disk is full when a file of this name is written atomically.
+
+    With `times`, only for the first so many attempts.
+    """
+
+    def fill(name: str, times: int | None = None) -> None:
+        create, left = atomic._create, times
+        # All full files are the same device, of which only one could be locked.
+        monkeypatch.setattr(atomic, "_lock", lambda descriptor: True)
+
+        def open_full(unfinished: Path) -> BinaryIO:
+            nonlocal left
+            if not unfinished.name.startswith(f".{name}.") or left == 0:
+                return create(unfinished)
+            left = None if left is None else left - 1
+            unfinished.touch()
+            return Path("/dev/full").open("wb")
+
+        monkeypatch.setattr(atomic, "_create", open_full)
+
+    return fill

@@ -5,11 +5,12 @@ import os
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from command_kit import atomic_file, atomic_folder, write_json, write_text
-from command_kit.atomic import remove_leftovers, temporary_name
+from command_kit import atomic, atomic_file, atomic_folder, write_json, write_text
+from command_kit.atomic import remove_leftovers, remove_leftovers_of, temporary_name
 
 HALF_A_FILE = """
 import sys
@@ -62,26 +63,115 @@ def test_an_error_leaves_the_old_file_and_nothing_else(tmp_path, error):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_kill_leaves_the_old_file_and_the_next_writer_goes_on(tmp_path):
+def test_a_kill_leaves_the_old_file_and_something_to_be_removed(tmp_path):
     """Pitfall 27: files were written in place, and a crash lost them."""
     path = tmp_path / "file"
     path.write_bytes(b"old")
     killed_in_the_middle(HALF_A_FILE, path)
     assert path.read_bytes() == b"old"
     write_text(path, "new")
+    assert len(list(tmp_path.iterdir())) == 2
+    remove_leftovers_of(path)
     assert path.read_text() == "new"
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_a_full_disk_leaves_the_old_file_and_no_half_of_a_new_one(tmp_path):
+def test_a_full_disk_leaves_the_old_file_and_no_half_of_a_new_one(tmp_path, disk_full_for):
     path = tmp_path / "file"
     path.write_bytes(b"old")
-    temporary_name(path).symlink_to("/dev/full")
+    disk_full_for("file")
     with pytest.raises(OSError, match="No space left") as caught:
         write_text(path, "new")
     assert caught.value.errno == errno.ENOSPC
     assert path.read_bytes() == b"old"
     assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_attempts_at_one_file_do_not_share_its_bytes(tmp_path):
+    """Two attempts at one file wrote under one temporary name, and either could publish the other's half."""
+    path = tmp_path / "file"
+    with atomic_file(path) as first:
+        first.write(b"first, ")
+        with atomic_file(path) as second:
+            second.write(b"second")
+        assert path.read_bytes() == b"second"
+        first.write(b"whole")
+    assert path.read_bytes() == b"first, whole"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_two_attempts_at_one_folder_do_not_share_their_files(tmp_path):
+    """Two attempts at one folder wrote into one temporary folder, and the second removed what the first had written."""
+    path = tmp_path / "folder"
+    with atomic_folder(path) as first:
+        (first / "a").write_text("first")
+        with atomic_folder(path) as second:
+            (second / "b").write_text("second")
+        assert [entry.name for entry in path.iterdir()] == ["b"]
+    assert [entry.name for entry in path.iterdir()] == ["a"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_a_folder_that_another_writer_finished_meanwhile_is_replaced(tmp_path, monkeypatch):
+    path, replace = tmp_path / "folder", Path.replace
+
+    def late(self, target):
+        monkeypatch.setattr(Path, "replace", replace)
+        with atomic_folder(path) as other:
+            (other / "b").write_text("other")
+        return replace(self, target)
+
+    with atomic_folder(path) as folder:
+        (folder / "a").write_text("ours")
+        monkeypatch.setattr(
+            Path, "replace", lambda self, target: late(self, target) if target == path else replace(self, target)
+        )
+    assert [entry.name for entry in path.iterdir()] == ["a"]
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("script", [HALF_A_FILE, HALF_A_FOLDER])
+def test_what_a_living_process_writes_is_no_leftover(tmp_path, script):
+    """A second command removed the half-written files of the first as if it had been killed."""
+    path = tmp_path / "new"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout.readline() == "written\n"
+        remove_leftovers(tmp_path)
+        remove_leftovers_of(path)
+        assert len(list(tmp_path.iterdir())) == 1
+        process.stdin.close()
+        assert process.wait() == 0
+    assert path.exists()
+    assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("moments", [1, 3])
+def test_a_file_that_was_removed_before_it_was_locked_is_made_again(tmp_path, monkeypatch, moments):
+    create, left = atomic._create, [None] * moments
+
+    def removed_at_once(unfinished):
+        file = create(unfinished)
+        if left:
+            left.pop()
+            remove_leftovers(tmp_path)
+            assert not unfinished.exists()
+        return file
+
+    monkeypatch.setattr(atomic, "_create", removed_at_once)
+    write_text(tmp_path / "file", "whole")
+    assert (tmp_path / "file").read_text() == "whole"
+
+
+def test_scratch_files_are_not_flushed_to_the_disk(tmp_path, monkeypatch):
+    """Each scratch file cost two flushes of the disk, some milliseconds for a few kilobytes."""
+    flushed = []
+    monkeypatch.setattr(os, "fsync", flushed.append)
+    write_json(tmp_path / "a", 1, durable=False)
+    assert (flushed, (tmp_path / "a").read_text()) == ([], "1\n")
+    write_json(tmp_path / "a", 2)
+    assert len(flushed) == 2
 
 
 def test_json_ends_with_a_newline_and_keeps_its_letters(tmp_path):

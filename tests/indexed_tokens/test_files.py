@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from command_kit.atomic import temporary_name
 from indexed_tokens import (
     IndexedTokens,
     IndexedTokensError,
@@ -304,9 +303,9 @@ def test_an_error_leaves_the_old_pair(write_tokens, tmp_path):
 
 @pytest.mark.parametrize("full", [bin_path, idx_path])
 @pytest.mark.parametrize("tokens", [1, 1_000_000])
-def test_a_full_disk_leaves_the_old_pair(write_tokens, tmp_path, full, tokens):
+def test_a_full_disk_leaves_the_old_pair(write_tokens, tmp_path, full, tokens, disk_full_for):
     prefix = write_tokens(GOLDEN)
-    temporary_name(full(prefix)).symlink_to("/dev/full")
+    disk_full_for(full(prefix).name)
     with pytest.raises(OSError, match="No space left"), IndexedTokensWriter(prefix) as writer:
         writer.add(np.ones(tokens, np.uint16))
     assert documents_in(IndexedTokens(prefix)) == GOLDEN

@@ -496,11 +496,9 @@ def test_a_full_disk_is_one_sentence_and_nothing_half_written(
 
 
 def test_a_full_disk_while_a_mark_is_written_costs_only_that_shard(
-    uninterrupted, markers, command, webtext, contents, home, state_of
+    uninterrupted, markers, command, webtext, contents, home, disk_full_for
 ):
-    markers_folder = state_of(home / "output") / "markers" / "shards"
-    markers_folder.mkdir(parents=True)
-    (markers_folder / ".part-00002.json.unfinished").symlink_to("/dev/full")
+    disk_full_for("part-00002.json", times=1)
     assert "the disk is full" in webtext(*command(1)).sentence
     finished = times(home / "output")
     assert markers() == 2

@@ -1,27 +1,49 @@
 """Files and folders that appear under their final name complete, or not at all.
 
 A file is written beside its final place under a hidden temporary name, flushed to the disk, and renamed: a crash, a
-full disk or `kill -9` leaves the old file or none, never half of a new one. What a killed process left behind under
-a temporary name is overwritten by the next writer of the same file, or removed by `remove_leftovers`.
+full disk or `kill -9` leaves the old file or none, never half of a new one. Each attempt has a temporary name of its
+own, so that two processes at work on one file never write into each other's. An attempt holds a lock (flock) on what it
+writes: `remove_leftovers` removes what killed processes left behind, and leaves alone what a living one writes.
+
+Flushing costs some milliseconds a file; `durable=False` leaves it out, for scratch files that a power cut may take.
 """
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import json
 import os
+import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
 
+try:
+    import fcntl
+except ImportError:  # not on this system: then whatever has a temporary name counts as left behind
+    fcntl = None  # type: ignore[assignment]
+
 LEFTOVER_SUFFIX = ".unfinished"
 """What the temporary name of an unfinished file or folder ends with; such a name also starts with a dot."""
 
 
+ATTEMPTS = 100
+"""How often a new temporary name is tried where another process, clearing leftovers, takes it away."""
+
+
 def temporary_name(path: Path) -> Path:
-    """The temporary name, in the same folder, under which `path` is written until it is complete."""
+    """A temporary name for `path`, in the same folder, that is always the same.
+
+    For what several processes write together and agree on; `atomic_file` and `atomic_folder` use names of their own.
+    """
     return path.with_name(f".{path.name}{LEFTOVER_SUFFIX}")
+
+
+def _new_name(path: Path) -> Path:
+    """A temporary name for `path` that no other attempt has."""
+    return path.with_name(f".{path.name}.{secrets.token_hex(6)}{LEFTOVER_SUFFIX}")
 
 
 def sync_folder(folder: Path) -> None:
@@ -34,25 +56,70 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def _create(unfinished: Path) -> BinaryIO:
+    return unfinished.open("xb")
+
+
+class UnfinishedFile:
+    """One attempt to write a file: `file` is open for writing, and becomes `path` by `commit`.
+
+    What `atomic_file` is made of; by itself for a writer that fills several files and lets them appear together.
+    Creates missing parent folders.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        for _ in range(ATTEMPTS):
+            self.name = _new_name(self.path)
+            self.file = _create(self.name)
+            # Between creation and lock it looked left behind, and may have been removed.
+            if _lock(self.file.fileno()) and os.fstat(self.file.fileno()).st_nlink:
+                break
+            self.discard()
+        else:
+            raise OSError(errno.EAGAIN, "another process removes what is written here", str(self.path))
+
+    def sync(self) -> None:
+        """Flush what was written to the disk."""
+        self.file.flush()
+        os.fsync(self.file.fileno())
+
+    def commit(self, *, durable: bool = True) -> None:
+        """Close the file and give it its final name. With `durable` it is on the disk before, and its name after."""
+        self.file.flush()
+        if durable:
+            self.sync()
+        # Renamed before it is closed: closing gives up the lock.
+        self.name.replace(self.path)
+        self.file.close()
+        if durable:
+            sync_folder(self.path.parent)
+
+    def discard(self) -> None:
+        """Close and remove it; does nothing after `commit`."""
+        # Closing writes what is still in the buffer, which fails once more where the disk is full.
+        with contextlib.suppress(OSError):
+            self.file.close()
+        self.name.unlink(missing_ok=True)
+
+
 @contextlib.contextmanager
-def atomic_file(path: str | Path) -> Iterator[BinaryIO]:
+def atomic_file(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO]:
     """Open `path` for writing bytes; it appears when the block ends well and is untouched when the block raises.
 
     Creates missing parent folders. Raises OSError as writing does (a full disk, no permission).
+
+    Args:
+        path: the file.
+        durable: flush it to the disk first, so that a power cut finds the old file or all of the new one.
     """
-    path = Path(path)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = temporary_name(path)
+    unfinished = UnfinishedFile(path)
     try:
-        with unfinished.open("wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        unfinished.replace(path)
-        sync_folder(path.parent)
-    except BaseException:
-        unfinished.unlink(missing_ok=True)
-        raise
+        yield unfinished.file
+        unfinished.commit(durable=durable)
+    finally:
+        unfinished.discard()
 
 
 @contextlib.contextmanager
@@ -60,44 +127,115 @@ def atomic_folder(path: str | Path) -> Iterator[Path]:
     """A fresh folder to fill; it is renamed to `path` when the block ends well, removed when the block raises.
 
     An older folder of that name is replaced: a crash at any moment leaves one of them whole, under this name or, for
-    the moment between two renames, under none. Files in it must be closed by the end of the block.
+    the moment between two renames, under none. Files in it must be closed by the end of the block. What killed
+    processes left of the same folder is removed.
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    unfinished = temporary_name(path)
-    shutil.rmtree(unfinished, ignore_errors=True)
-    unfinished.mkdir()
+    remove_leftovers_of(path)
+    unfinished, descriptor = _new_folder(path)
+    aside = _new_name(path)
     try:
         yield unfinished
         sync_folder(unfinished)
-        # Removing takes time, renaming does not: the old folder goes aside whole.
-        aside = path.with_name(f".{path.name}.old{LEFTOVER_SUFFIX}")
-        shutil.rmtree(aside, ignore_errors=True)
-        if path.exists():
-            path.replace(aside)
-        unfinished.replace(path)
+        _replace_folder(unfinished, path, aside)
         sync_folder(path.parent)
-        shutil.rmtree(aside, ignore_errors=True)
-    except BaseException:
+    finally:
+        os.close(descriptor)
         shutil.rmtree(unfinished, ignore_errors=True)
-        raise
+        shutil.rmtree(aside, ignore_errors=True)
 
 
-def write_text(path: str | Path, text: str) -> None:
+def _new_folder(path: Path) -> tuple[Path, int]:
+    """A new folder under a temporary name for `path`, and the descriptor that holds its lock."""
+    for _ in range(ATTEMPTS):
+        unfinished = _new_name(path)
+        unfinished.mkdir()
+        with contextlib.suppress(FileNotFoundError):
+            descriptor = os.open(unfinished, os.O_RDONLY)
+            # As with a file: it may have been removed before it was locked.
+            if _lock(descriptor) and unfinished.exists():
+                return unfinished, descriptor
+            os.close(descriptor)
+    raise OSError(errno.EAGAIN, "another process removes what is written here", str(path))
+
+
+def _replace_folder(new: Path, path: Path, aside: Path) -> None:
+    """Rename `new` to `path`; what is there goes to `aside` whole, since removing takes time and renaming does not."""
+    while True:
+        with contextlib.suppress(FileNotFoundError):
+            path.replace(aside)
+        try:
+            new.replace(path)
+            return
+        except OSError as error:
+            # Another process has put its folder there meanwhile.
+            if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
+                raise
+            shutil.rmtree(aside, ignore_errors=True)
+
+
+def write_text(path: str | Path, text: str, *, durable: bool = True) -> None:
     """Write `text` as UTF-8 to `path`, atomically."""
-    with atomic_file(path) as file:
+    with atomic_file(path, durable=durable) as file:
         file.write(text.encode("utf-8"))
 
 
-def write_json(path: str | Path, value: Any) -> None:
+def write_json(path: str | Path, value: Any, *, durable: bool = True) -> None:
     """Write `value` as indented JSON with a closing newline to `path`, atomically."""
-    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n")
+    write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", durable=durable)
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed writers left in `folder` (not below it) under temporary names."""
-    for leftover in folder.glob(f".*{LEFTOVER_SUFFIX}"):
-        if leftover.is_dir():
-            shutil.rmtree(leftover, ignore_errors=True)
-        else:
-            leftover.unlink(missing_ok=True)
+    """Remove what killed writers left in `folder` (not below it) under temporary names; what is being written stays."""
+    _remove_abandoned(folder, ".")
+
+
+def remove_leftovers_of(path: Path) -> None:
+    """Remove what killed writers of the file or folder `path` left beside it; what is being written stays."""
+    _remove_abandoned(path.parent, f".{path.name}.")
+
+
+def _remove_abandoned(folder: Path, prefix: str) -> None:
+    entries = sorted(folder.iterdir()) if folder.is_dir() else []
+    for path in entries:
+        if not (path.name.startswith(prefix) and path.name.endswith(LEFTOVER_SUFFIX)):
+            continue
+        with _claimed(path) as is_abandoned:
+            if not is_abandoned:
+                continue
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path, ignore_errors=True)
+            else:
+                path.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def _claimed(path: Path) -> Iterator[bool]:
+    """Whether no living process writes `path`; while the block runs, none can begin to."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | getattr(os, "O_NOFOLLOW", 0))
+    except OSError:
+        # A dead link, a file without permission to read, or gone meanwhile: nothing that is written here.
+        yield True
+        return
+    try:
+        yield _lock(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int) -> bool:
+    """Lock an open file or folder until it is closed. False, without waiting, if another process has it.
+
+    A file system without locks says nothing of who writes: there each lock succeeds.
+    """
+    if fcntl is None:
+        return True
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return True
+    return True

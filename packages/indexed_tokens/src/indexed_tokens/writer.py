@@ -8,7 +8,6 @@ does not belong together, and a full disk leaves the old pair as it was.
 from __future__ import annotations
 
 import array
-import contextlib
 import os
 from pathlib import Path
 from types import TracebackType
@@ -17,8 +16,7 @@ from typing import Any, BinaryIO
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import atomic_file
-from command_kit.atomic import temporary_name
+from command_kit.atomic import UnfinishedFile, atomic_file, remove_leftovers_of
 from indexed_tokens.errors import IndexedTokensError
 from indexed_tokens.reader import DTYPE_OF_CODE, HEADER, MAGIC, VERSION, IndexedTokens, bin_path, idx_path, prefix_of
 
@@ -38,13 +36,14 @@ class IndexedTokensWriter:
     Args:
         path: the prefix, or the path of either file.
         dtype: the type of a token in the file (see `smallest_dtype`).
+        durable: flush both files to the disk; without it a power cut may take them, as scratch files may be taken.
 
     >>> with IndexedTokensWriter("corpus_text_document") as writer:  # doctest: +SKIP
     ...     writer.add([15496, 995, 50256])
     """
 
-    def __init__(self, path: str | Path, dtype: npt.DTypeLike = np.uint16) -> None:
-        self.prefix = prefix_of(path)
+    def __init__(self, path: str | Path, dtype: npt.DTypeLike = np.uint16, *, durable: bool = True) -> None:
+        self.prefix, self._durable = prefix_of(path), durable
         self.dtype = np.dtype(dtype).newbyteorder("<")
         if self.dtype not in CODE_OF_DTYPE:
             raise IndexedTokensError(f"tokens of type {self.dtype} can't be stored: use uint16 or int32.")
@@ -54,9 +53,10 @@ class IndexedTokensWriter:
         """Tokens added so far."""
 
     def __enter__(self) -> IndexedTokensWriter:
-        final = bin_path(self.prefix)
-        final.parent.mkdir(parents=True, exist_ok=True)
-        self._file = temporary_name(final).open("wb")
+        for path in (bin_path(self.prefix), idx_path(self.prefix)):
+            remove_leftovers_of(path)
+        self._binary = UnfinishedFile(bin_path(self.prefix))
+        self._file = self._binary.file
         return self
 
     def add(self, tokens: npt.ArrayLike) -> None:
@@ -106,23 +106,19 @@ class IndexedTokensWriter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        unfinished = temporary_name(bin_path(self.prefix))
         try:
             if kind is None:
-                self._file.flush()
-                os.fsync(self._file.fileno())
-                self._file.close()
-                with atomic_file(idx_path(self.prefix)) as index:
+                if self._durable:
+                    self._binary.sync()
+                with atomic_file(idx_path(self.prefix), durable=self._durable) as index:
                     self._write_index(index)
                     index.flush()
-                    os.fsync(index.fileno())
+                    if self._durable:
+                        os.fsync(index.fileno())
                     idx_path(self.prefix).unlink(missing_ok=True)
-                    unfinished.replace(bin_path(self.prefix))
+                    self._binary.commit(durable=self._durable)
         finally:
-            # Closing writes what is still in the buffer, which fails once more where the disk is full.
-            with contextlib.suppress(OSError):
-                self._file.close()
-            unfinished.unlink(missing_ok=True)
+            self._binary.discard()
 
     def _write_index(self, file: BinaryIO) -> None:
         lengths = np.frombuffer(self._lengths, np.int32) if self._lengths else np.zeros(0, np.int32)

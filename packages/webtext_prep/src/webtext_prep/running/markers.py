@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import write_json
+from command_kit.atomic import remove_leftovers
 from webtext_prep.documents import storage
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.running.task import Task
@@ -42,6 +43,7 @@ class Markers:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder)
         self._folder = folder
 
     def read(self, task: Task, key: str) -> Done | None:

@@ -23,7 +23,7 @@ class LocalStore(Store):
 
     def create(self, location: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
         """See `Store`."""
-        return atomic_file(_path(location))
+        return atomic_file(_path(location), durable=durable)
 
     def publish(self, file: Path, location: Location) -> None:
         """See `Store`. The file must lie on the same file system."""
