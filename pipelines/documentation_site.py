@@ -7,7 +7,8 @@ real list holds: pictures, video sites, repeated and broken ones, pages that are
 
     python pipelines/documentation_site.py --port 8000
 
-The site ends when its standard input does, so that it never outlives the command that started it.
+The pages are the same in every run, whatever the folder, the port, the user and the environment. The site ends, and
+says so, when its standard input does, so that it never outlives the command that started it.
 """
 
 from __future__ import annotations
@@ -46,6 +47,12 @@ _PACKAGES = (
     "xml.dom", "xml.etree", "xml.sax", "xmlrpc", "zoneinfo",
 )  # fmt: skip
 
+_OF_THIS_PROCESS = ("site", "sys")
+"""Modules whose values say where this interpreter lies and how it was started: nothing to learn from."""
+
+ENVIRONMENT = {"PYTHONHASHSEED": "0", "PATH": os.defpath}
+"""What the pages are made in, and shown on some of them."""
+
 _MEMORY_ADDRESS = re.compile(r"(?: |&nbsp;)(?:at|handle)(?: |&nbsp;)(?:0x)?[0-9a-fA-F]{6,}")
 
 ROBOTS = "User-agent: *\nDisallow: /drafts/\n"
@@ -83,6 +90,9 @@ def modules() -> dict[str, types.ModuleType]:
 
     All are imported before the first page is made: what a page shows of a package depends on what is loaded.
     """
+    for environment in (os.environ, getattr(sys.modules.get("posix"), "environ", {})):
+        environment.clear()
+        environment.update(ENVIRONMENT if environment is os.environ else {})
     found = {}
     with warnings.catch_warnings(), contextlib.redirect_stdout(io.StringIO()):
         warnings.simplefilter("ignore")
@@ -94,12 +104,25 @@ def modules() -> dict[str, types.ModuleType]:
     return found
 
 
+class Writer(pydoc.HTMLDoc):
+    """pydoc's writer of pages; `shows_values` says whether the values of a module's names are shown."""
+
+    shows_values = True
+
+    def docother(self, object: Any, name: Any = None, mod: Any = None, *rest: Any) -> str:
+        """One name of a module and its value."""
+        if self.shows_values:
+            return str(super().docother(object, name, mod, *rest))  # type: ignore[no-untyped-call]
+        return f"<strong>{html.escape(name or '')}</strong>"
+
+
 def module_page(name: str) -> str | None:
     """The pydoc page of one module, or None if it has none."""
     module = modules().get(name)
     if module is None:
         return None
-    writer = pydoc.HTMLDoc()
+    writer = Writer()
+    writer.shows_values = name not in _OF_THIS_PROCESS
     page: str = writer.page(pydoc.describe(module), writer.document(module, name))
     # Where the interpreter lies on this machine, and its objects in memory, is nothing to learn from.
     page = _MEMORY_ADDRESS.sub("", page)
@@ -179,12 +202,20 @@ def main() -> None:
     """Serve until standard input ends; the first line printed is the site's address."""
     parser = argparse.ArgumentParser(description="Serve the interpreter's documentation on loopback.")
     parser.add_argument("--port", type=int, default=0, help="0 for any free one (default)")
+    port = parser.parse_args().port
+    if os.environ.get("PYTHONHASHSEED") != ENVIRONMENT["PYTHONHASHSEED"]:
+        # Sets are shown in the order of their hashes, which is decided when the interpreter starts.
+        os.execve(sys.executable, [sys.executable, __file__, "--port", str(port)], os.environ | ENVIRONMENT)  # noqa: S606
     modules()
-    server = Server((HOST, parser.parse_args().port), Handler)
+    try:
+        server = Server((HOST, port), Handler)
+    except (OSError, OverflowError) as error:
+        sys.exit(f"documentation_site.py: error: can't serve on port {port} ({error}): give another --port.")
     threading.Thread(target=server.serve_forever, daemon=True).start()
     print(f"http://{HOST}:{server.server_port}", flush=True)
     with contextlib.suppress(KeyboardInterrupt):
         sys.stdin.read()
+        print("documentation_site.py: standard input ended, and the site with it.", file=sys.stderr, flush=True)
     os._exit(0)
 
 
