@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from indexed_tokens import IndexedTokens, Tokenizer
+from indexed_tokens import IndexedTokens, Tokenizer, corpus_tokenizer
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import write_documents
@@ -105,6 +105,62 @@ def test_another_vocabulary_can_be_given_and_must_be_whole(source, tmp_path, cap
     arguments = ["--input", str(source), "--output", str(tmp_path / "c"), "--vocabulary", str(files[0])]
     assert main(["tokenize", *arguments]) == 2
     assert "belong together" in capsys.readouterr().err
+
+
+@pytest.fixture
+def own_tokenizer(tmp_path) -> Path:
+    """A folder with `vocab.json` and `merges.txt` of a tokenizer that knows few words and has ids of its own."""
+    from indexed_tokens.tokenizer import _byte_alphabet
+
+    merges = [("D", "o"), ("Do", "c"), ("Ġ", "t")]
+    tokens = ["<|endoftext|>", *("".join(pair) for pair in merges), *_byte_alphabet()]
+    own = Tokenizer({token: number for number, token in enumerate(tokens)}, merges)
+    own.save(tmp_path / "own")
+    own.save_json(tmp_path / "own.json")
+    return tmp_path / "own"
+
+
+def test_the_tokenizer_travels_with_the_corpus(source, own_tokenizer, tmp_path, capsys):
+    """The token files of another tokenizer had nothing beside them that said so: they were read as GPT-2's."""
+    run(capsys, "--input", source, "--output", tmp_path / "a")
+    run(capsys, "--input", source, "--output", tmp_path / "b", "--tokenizer", own_tokenizer)
+    assert corpus_tokenizer(tmp_path / "a_text_document") is Tokenizer.gpt2()
+    own = corpus_tokenizer(tmp_path / "b_text_document")
+    assert own.fingerprint == Tokenizer.from_path(own_tokenizer).fingerprint
+    decoded = {own.decode(tokens) for tokens in IndexedTokens(tmp_path / "b_text_document")}
+    assert "Document 0 0 with some text.<|endoftext|>" in decoded
+    assert main(["inspect", str(tmp_path / "b_text_document"), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found["samples"][0]["text"] in decoded
+    assert found["tokenizer"] == own.fingerprint
+
+
+@pytest.mark.parametrize("given", ["own", "own.json", "own/vocab.json"])
+def test_a_tokenizer_is_a_folder_or_a_file(source, own_tokenizer, tmp_path, capsys, given):
+    run(capsys, "--input", source, "--output", tmp_path / "a", "--tokenizer", tmp_path / given)
+    old = ["--vocabulary", own_tokenizer / "vocab.json", "--merges", own_tokenizer / "merges.txt"]
+    run(capsys, "--input", source, "--output", tmp_path / "b", *old)
+    for suffix in (".bin", ".idx", ".tokenizer.json"):
+        made = [(tmp_path / f"{name}_text_document{suffix}").read_bytes() for name in "ab"]
+        assert made[0] == made[1]
+
+
+def test_a_tokenizer_is_given_one_way_only(source, own_tokenizer, tmp_path, capsys):
+    pair = ["--vocabulary", str(own_tokenizer / "vocab.json"), "--merges", str(own_tokenizer / "merges.txt")]
+    command = ["tokenize", "--input", str(source), "--output", str(tmp_path / "a")]
+    assert main([*command, *pair, "--tokenizer", "gpt2"]) == 2
+    assert "leave these out" in capsys.readouterr().err
+    assert main([*command, "--tokenizer", str(tmp_path / "absent")]) == 2
+    assert "no tokenizer" in capsys.readouterr().err
+
+
+def test_another_tokenizer_on_restart_replaces_the_old_one(source, own_tokenizer, tmp_path, capsys):
+    run(capsys, "--input", source, "--output", tmp_path / "a", "--tokenizer", own_tokenizer)
+    run(capsys, "--input", source, "--output", tmp_path / "a", "--restart")
+    assert corpus_tokenizer(tmp_path / "a_text_document") is Tokenizer.gpt2()
+    (tmp_path / "a_text_document.tokenizer.json").unlink()
+    assert not run(capsys, "--input", source, "--output", tmp_path / "a")["resumed"]
+    assert corpus_tokenizer(tmp_path / "a_text_document") is Tokenizer.gpt2()
 
 
 def test_the_same_command_again_does_nothing_and_says_so(source, tmp_path, capsys):

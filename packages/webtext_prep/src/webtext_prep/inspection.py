@@ -11,7 +11,16 @@ from typing import Any
 
 import numpy as np
 
-from indexed_tokens import IndexedTokens, IndexedTokensError, Tokenizer, bin_path, idx_path, prefix_of
+from indexed_tokens import (
+    IndexedTokens,
+    IndexedTokensError,
+    Tokenizer,
+    bin_path,
+    corpus_tokenizer,
+    idx_path,
+    prefix_of,
+    tokenizer_path,
+)
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import find_inputs, is_url_list
 from webtext_prep.documents.shards import is_document_shard, read_documents
@@ -92,7 +101,9 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
 def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
     """Counts, lengths and decoded beginnings of a `.bin/.idx` pair. Raises IndexedTokensError."""
     tokens = IndexedTokens(prefix)
-    tokenizer = Tokenizer.gpt2()
+    # Megatron-LM's own files have no tokenizer beside them, and are GPT-2's as a rule.
+    known = corpus_tokenizer(prefix)
+    tokenizer = known or Tokenizer.gpt2()
     largest = max((int(sequence.max()) for sequence in itertools.islice(tokens, 1000) if len(sequence)), default=0)
     found: dict[str, Any] = {
         "path": str(tokens.prefix),
@@ -101,6 +112,7 @@ def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
         "documents": tokens.documents,
         "sequences": len(tokens),
         "tokens": tokens.total_tokens,
+        "tokenizer": known.fingerprint if known else "not recorded, taken for GPT-2's",
     }
     if len(tokens):
         found["tokens_per_sequence"] = {
@@ -109,8 +121,9 @@ def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
             "most": int(tokens.lengths.max()),
         }
     if largest >= tokenizer.vocabulary_size:
+        vocabulary = f"the vocabulary of {tokenizer_path(prefix).name}" if known else "GPT-2's vocabulary"
         raise IndexedTokensError(
-            f"{tokens.prefix} holds token {largest}, which GPT-2's vocabulary of {tokenizer.vocabulary_size} lacks: "
+            f"{tokens.prefix} holds token {largest}, which {vocabulary} of {tokenizer.vocabulary_size} lacks: "
             "it was made with another tokenizer."
         )
     found["samples"] = [

@@ -2,7 +2,8 @@
 
 Two phases: each shard is encoded by itself (all cores); then all documents are written in one seeded shuffle over the
 whole corpus. Tokens are streamed from memory-mapped files, so that memory grows with the number of documents (some 30
-bytes each) and not with their length.
+bytes each) and not with their length. The tokenizer is written beside the token files, so that whatever reads them
+knows what they mean.
 """
 
 from __future__ import annotations
@@ -14,7 +15,17 @@ from typing import Any, ClassVar
 import numpy as np
 
 from command_kit import setting
-from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, bin_path, idx_path, smallest_dtype
+from indexed_tokens import (
+    IndexedTokens,
+    IndexedTokensWriter,
+    Tokenizer,
+    bin_path,
+    idx_path,
+    save_corpus_tokenizer,
+    smallest_dtype,
+    tokenizer_path,
+)
+from indexed_tokens.tokenizer_files import files_of
 from webtext_prep.documents import storage
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.storage import is_local
@@ -28,42 +39,56 @@ SUFFIX = "_text_document"
 """What Megatron-LM's users expect between a prefix and `.bin`."""
 
 
-def token_files(output: Location) -> tuple[Location, Location]:
-    """The `.bin` and the `.idx` of an output prefix."""
-    return output.with_name(f"{output.name}{SUFFIX}.bin"), output.with_name(f"{output.name}{SUFFIX}.idx")
+SUFFIXES = (".bin", ".idx", ".tokenizer.json")
+
+
+def token_files(output: Location) -> tuple[Location, ...]:
+    """The `.bin`, the `.idx` and the tokenizer of an output prefix."""
+    return tuple(output.with_name(f"{output.name}{SUFFIX}{suffix}") for suffix in SUFFIXES)
 
 
 @dataclass(frozen=True)
 class Tokenize(Stage):
     """Encode documents with GPT-2's tokenizer into PREFIX_text_document.bin and .idx, in one seeded shuffle.
 
-    Reads document shards. <|endoftext|> follows each document; inside a document it is plain text.
+    Reads document shards. <|endoftext|> follows each document; inside a document it is plain text. The tokenizer is
+    written beside the token files, as PREFIX_text_document.tokenizer.json.
     Drops: empty."""
 
     name: ClassVar[str] = "tokenize"
     order: ClassVar[int] = 80
     summary: ClassVar[str] = "documents -> shuffled token files, PREFIX_text_document.bin and .idx"
+    version: ClassVar[int] = 2
     output_is_prefix: ClassVar[bool] = True
 
-    seed: int = setting(1234, "of the shuffle")
+    seed: int = setting(1234, "of the shuffle", ge=0)
     shuffle: bool = setting(True, "write documents in random order")
     append_eod: bool = setting(True, "end each document with <|endoftext|>")
-    vocabulary: str = setting("", "vocab.json of another tokenizer in GPT-2's format", metavar="FILE")
+    tokenizer: str | None = setting(
+        None,
+        "another byte-level BPE: a tokenizer.json, a vocab.json with merges.txt beside it, or the folder of either",
+        metavar="DIR|FILE",
+    )
+    vocabulary: str = setting("", "vocab.json of another tokenizer (older way to say --tokenizer)", metavar="FILE")
     merges: str = setting("", "merges.txt of that tokenizer", metavar="FILE")
 
     def __post_init__(self) -> None:
         if bool(self.vocabulary) != bool(self.merges):
             raise InputError("--vocabulary and --merges belong together: give both or neither.")
-        if self.seed < 0:
-            raise InputError(f"--seed must not be negative, but is {self.seed}.")
+        if self.vocabulary and self.tokenizer:
+            raise InputError("--tokenizer stands for --vocabulary and --merges: leave these out.")
 
-    def tokenizer(self) -> Tokenizer:
-        """GPT-2's tokenizer, or the one that the settings name."""
-        return Tokenizer.from_files(self.vocabulary, self.merges) if self.vocabulary else Tokenizer.gpt2()
+    def open_tokenizer(self) -> Tokenizer:
+        """GPT-2's tokenizer, or the one that the settings name. Raises IndexedTokensError."""
+        if self.vocabulary:
+            return Tokenizer.from_files(self.vocabulary, self.merges)
+        return Tokenizer.from_path(self.tokenizer or "gpt2")
 
     def setting_files(self) -> list[Path]:
-        """The vocabulary, where it is not GPT-2's own."""
-        return [Path(name) for name in (self.vocabulary, self.merges) if name]
+        """The tokenizer's files, where it is not GPT-2's own. Raises IndexedTokensError if they are not there."""
+        if self.vocabulary:
+            return [Path(self.vocabulary), Path(self.merges)]
+        return [] if self.tokenizer in (None, "gpt2") else files_of(Path(str(self.tokenizer)))
 
     def state_folder(self, output: Location) -> Location:
         """A hidden folder beside the files."""
@@ -74,16 +99,15 @@ class Tokenize(Stage):
         return output.with_name(f"{output.name}{SUFFIX}.json")
 
     def outputs_in(self, output: Location) -> list[Location]:
-        """The pair of token files."""
+        """The pair of token files and their tokenizer."""
         return [path for path in token_files(output) if storage.is_file(path)]
 
     def encode_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to a pair of token files in its own order."""
-        tokenizer, tally = self.tokenizer(), Tally()
+        tokenizer, tally = self.open_tokenizer(), Tally()
         end = [tokenizer.end_of_text] if self.append_eod else []
-        with IndexedTokensWriter(
-            storage.local_path(task.outputs[0]), smallest_dtype(tokenizer.vocabulary_size)
-        ) as writer:
+        path, dtype = storage.local_path(task.outputs[0]), smallest_dtype(tokenizer.vocabulary_size)
+        with IndexedTokensWriter(path, dtype, durable=False) as writer:
             for document in tally.counted(read_documents(task.inputs[0])):
                 ids = tokenizer.encode(document.text)
                 if ids:
@@ -97,7 +121,7 @@ class Tokenize(Stage):
         return tally.as_dict()
 
     def assemble(self, task: Task, context: Context) -> int:
-        """Task: the pairs of all shards to the final one. Returns the number of tokens."""
+        """Task: the pairs of all shards to the final one, and the tokenizer. Returns the number of tokens."""
         parts = [IndexedTokens(storage.local_path(path)) for path in task.inputs[::2]]
         counts = [len(part) for part in parts]
         shard = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
@@ -111,10 +135,13 @@ class Tokenize(Stage):
                 writer.add(parts[shard[at]].slice(int(row[at])))
                 if number % REPORT_EVERY == 0:
                     context.report(number)
+            # Before the index appears, so that none is ever found without its tokenizer.
+            save_corpus_tokenizer(writer.prefix, self.open_tokenizer())
         if draft != final:
             storage.remove(task.outputs[1])
-            for made, output in zip((bin_path(writer.prefix), idx_path(writer.prefix)), task.outputs, strict=True):
-                storage.publish(made, output)
+            made = (bin_path(writer.prefix), idx_path(writer.prefix), tokenizer_path(writer.prefix))
+            for at in (2, 0, 1):
+                storage.publish(made[at], task.outputs[at])
         return writer.total_tokens
 
     def run(self, job: Run) -> Outcome:
@@ -136,7 +163,7 @@ class Tokenize(Stage):
             return Outcome(tally, [])
         whole = Task("all", tuple(path for task in tasks for path in task.outputs), outputs)
         (tokens,) = job.map("write", self.assemble, [whole], total=tally.kept)
-        tokenizer = self.tokenizer()
+        tokenizer = self.open_tokenizer()
         facts = {
             "tokens": tokens,
             "bytes": storage.size(outputs[0]),
