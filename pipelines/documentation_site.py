@@ -112,7 +112,7 @@ class Writer(pydoc.HTMLDoc):
     def docother(self, object: Any, name: Any = None, mod: Any = None, *rest: Any) -> str:
         """One name of a module and its value."""
         if self.shows_values:
-            return str(super().docother(object, name, mod, *rest))  # type: ignore[no-untyped-call]
+            return str(super().docother(object, name, mod, *rest))
         return f"<strong>{html.escape(name or '')}</strong>"
 
 

@@ -186,6 +186,7 @@ class Job:
                 outcome.tally.problem(sentence)
             self._check(outcome.tally)
             self._remove_unexpected(outcome.outputs)
+            self._remove_leftovers()
             self._write_records(outcome, time.monotonic() - start)
             self._finished.write(key, outcome.outputs, self.record_path.parent)
             shutil.rmtree(self.scratch, ignore_errors=True)
@@ -260,6 +261,10 @@ class Job:
         elif theirs is not None and self._has_begun():
             claim.refuse_other_settings(theirs, self._settings(), self.output)
         claim.write_claim(self.state, self.stage, self._settings())
+        self._remove_leftovers()
+
+    def _remove_leftovers(self) -> None:
+        """Remove what killed processes left half-written: those of an earlier run, or workers of this one."""
         if not self.stage.output_is_prefix:
             storage.remove_leftovers(self.output)
             storage.remove_leftovers(self.output / DROPPED)
