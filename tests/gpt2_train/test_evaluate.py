@@ -131,6 +131,8 @@ def test_a_greedy_continuation_is_told_from_others() -> None:
     assert scorer.logprobs([5], [97, 97]).is_greedy
     assert not scorer.logprobs([5], [97, 98]).is_greedy
     assert not scorer.logprobs([5], [98] + [97] * 40).is_greedy
+    padded = Scorer(in_memory(constant_model({97: 0.0, 300: 5.0})))
+    assert padded.logprobs([5], [97]).is_greedy
     with pytest.raises(Gpt2Error, match="a context of at least one token"):
         scorer.logprobs([], [97])
 

@@ -42,8 +42,8 @@ class EstimateSettings(ModelSettings):
     Raises Gpt2UsageError where one is out of range or two don't fit together.
     """
 
-    tensor_parallel: int = setting(1, "processes that share each matrix", group=_LAYOUT)
-    data_parallel: int = setting(1, "processes that share each batch", group=_LAYOUT)
+    tensor_parallel: int = setting(1, "tensor-parallel size: processes that share each matrix", group=_LAYOUT)
+    data_parallel: int = setting(1, "data-parallel size: processes that share each batch", group=_LAYOUT)
     global_batch_size: int | None = setting(
         None, "sequences in one optimizer step; one micro-batch per process without it", group=_LAYOUT
     )
@@ -55,7 +55,7 @@ class EstimateSettings(ModelSettings):
         "none", "recompute activations in the backward pass", group=_LAYOUT
     )
     precision: Literal["fp32", "bf16", "fp16"] | None = setting(
-        None, "precision of matrix products; bf16 on a GPU and fp32 on CPU without it", group=_LAYOUT
+        None, "autocast precision of matrix products; bf16 on a GPU and fp32 on CPU without it", group=_LAYOUT
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = setting(
         "auto", "where the run will be: a GPU unless it is cpu", group=_MACHINE

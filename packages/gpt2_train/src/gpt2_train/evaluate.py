@@ -39,7 +39,7 @@ class EvaluateSettings:
         None, "windows scored at once; as many as make 8,192 tokens, or 1,024 on CPU, without it"
     )
     precision: Literal["fp32", "bf16", "fp16"] | None = setting(
-        None, "precision of matrix products: bf16 on GPUs that have it, else fp32"
+        None, "autocast precision of matrix products: bf16 on GPUs that have it, else fp32"
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
     threads: int | None = setting(None, "CPU threads; as many as cores without it")

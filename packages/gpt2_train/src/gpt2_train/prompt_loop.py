@@ -66,7 +66,7 @@ def use_line_editing() -> None:
 def prompt_loop(write: Callable[[str], object]) -> None:
     """Ask for prompts and call `write` for each, until `stop` on a line of its own or the end of input.
 
-    `write` prints the continuation of a prompt; a Gpt2UsageError that it raises is printed, and the loop goes on.
+    `write` prints the continuation of a prompt; a Gpt2UsageError that it raises is printed, and the loop continues.
     """
     use_line_editing()
     print(f"Write a prompt and press Enter. {HOW}", file=sys.stderr)

@@ -130,8 +130,10 @@ class Scorer:
 
     def _losses_and_greedy(self, row: Tensor, last: int) -> tuple[Tensor, bool]:
         losses, logits = self._scored(row, last)
+        # The rows that pad the embedding are never written, so they are not the most likely either.
         with torch.inference_mode():
-            return losses[0], bool((logits.argmax(dim=-1)[0].cpu() == row[0, -last:]).all())
+            likeliest = logits[0, :, : self.source.config.vocabulary_size].argmax(dim=-1).cpu()
+            return losses[0], bool((likeliest == row[0, -last:]).all())
 
     @torch.inference_mode()
     def _scored(self, rows: Tensor, last: int) -> tuple[Tensor, Tensor]:
