@@ -85,6 +85,40 @@ def test_a_large_file_is_parsed_beside_the_event_loop(monkeypatch):
     assert threads and threads[0] != threading.get_ident()
 
 
+def test_the_rules_of_many_hosts_are_remembered_up_to_a_number_of_rules_together(monkeypatch):
+    """Only the number of hosts was bounded: thousands of them with large files would have filled the memory."""
+    monkeypatch.setattr(robots, "KEPT_RULES", 1000)
+
+    class ManyFiles:
+        user_agent = "webtext/1"
+
+        def __init__(self):
+            self.asked = []
+
+        async def get(self, url, **_):
+            self.asked.append(url)
+            return Reply("ok", url, 200, body=b"User-agent: *\n" + b"Disallow: /private\n" * 100)
+
+    async def never(attempt):
+        raise AssertionError
+
+    async def run():
+        files = ManyFiles()
+        known = Robots(files, never)
+        origins = [f"http://host{n}.org" for n in range(50)]
+        together = await asyncio.gather(*(known.rules(f"{origin}/private/") for origin in origins))
+        assert {rules.refusal("http://a.org/private/") for rules in together} == {"robots"}
+        assert len(known._known) == 10 and known._rules == 1000
+        assert len(files.asked) == 50
+        await known.rules(origins[-1])
+        assert len(files.asked) == 50  # still known
+        await known.rules(origins[0])
+        assert len(files.asked) == 51  # forgotten
+        assert known._rules == 1000
+
+    asyncio.run(run())
+
+
 def test_our_group_is_found_among_thousands_and_obeyed():
     before = "".join(f"User-agent: a{n}\nDisallow: /\n" for n in range(4000))
     assert not allows(before + "User-agent: webtext\nDisallow: /private\n")

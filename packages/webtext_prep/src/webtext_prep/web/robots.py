@@ -37,6 +37,8 @@ MAX_REDIRECTS = 5
 ATTEMPTS = 2
 KEPT_ORIGINS = 5_000
 """How many origins' rules are remembered; the ones asked for longest ago are forgotten first."""
+KEPT_RULES = 500_000
+"""How many rules of all origins together are remembered: some 300 MB, whatever thousands of hosts send."""
 PARSED_AT_ONCE = 8 << 10
 """Bytes: a file up to this size costs less than the thread in which a larger one is parsed."""
 
@@ -53,10 +55,12 @@ class Rules:
     Attributes:
         parsed: its rules, as those of any agent, or None where it has none.
         failure: the outcome for all of its URLs where the rules could not be had, or None.
+        count: how many rules there are.
     """
 
     parsed: Protego | None = None
     failure: str | None = None
+    count: int = 0
 
     def refusal(self, url: str) -> str | None:
         """The outcome for `url` if it must not be fetched, or None."""
@@ -121,9 +125,10 @@ def parse_rules(body: bytes, agent: str) -> Rules:
     text = body[:MAX_BYTES].decode("utf-8-sig", "replace").replace("\0", "")
     rules = rules_for(text, agent)
     try:
-        return Rules(Protego.parse("\n".join(["User-agent: *", *rules]))) if rules else Rules()
+        parsed = Protego.parse("\n".join(["User-agent: *", *rules])) if rules else None
     except Exception:  # whatever the parser stumbles over is not a rule
         return Rules()
+    return Rules(parsed, count=len(rules))
 
 
 class Robots:
@@ -138,18 +143,32 @@ class Robots:
         self._fetcher, self._pause = fetcher, pause
         self._agent = fetcher.user_agent.split("/")[0].split(" ")[0] or "*"
         self._known: OrderedDict[str, asyncio.Task[Rules]] = OrderedDict()
+        self._counts: dict[str, int] = {}  # of the rules of each origin whose file is here
+        self._rules = 0
 
     async def rules(self, url: str) -> Rules:
         """The rules for the origin of `url`. Raises ValueError if `url` is not a URL."""
         origin = str(URL(without_credentials(url)).origin())
         task = self._known.get(origin)
         if task is None:
-            task = self._known[origin] = asyncio.create_task(self._fetch(origin))
-            while len(self._known) > KEPT_ORIGINS:
-                self._known.popitem(last=False)
+            task = self._known[origin] = asyncio.create_task(self._fetch_and_count(origin))
         self._known.move_to_end(origin)
+        self._forget()
         # Shielded: a visit that is given up does not take the answer from the others that wait for it.
         return await asyncio.shield(task)
+
+    def _forget(self) -> None:
+        while len(self._known) > KEPT_ORIGINS or (self._rules > KEPT_RULES and self._known):
+            origin, _ = self._known.popitem(last=False)
+            self._rules -= self._counts.pop(origin, 0)
+
+    async def _fetch_and_count(self, origin: str) -> Rules:
+        rules = await self._fetch(origin)
+        if origin in self._known:  # it may have been forgotten meanwhile
+            self._rules += rules.count - self._counts.get(origin, 0)
+            self._counts[origin] = rules.count
+            self._forget()
+        return rules
 
     async def _fetch(self, origin: str) -> Rules:
         reply = await self._follow(origin)
