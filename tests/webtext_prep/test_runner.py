@@ -509,14 +509,17 @@ def test_a_full_disk_while_a_mark_is_written_costs_only_that_shard(
 
 
 def test_what_a_killed_run_left_half_written_is_cleared_away(
-    uninterrupted, command, start, webtext, gate, home, state_of, tmp_path
+    uninterrupted, command, start, webtext, gate, home, state_of, tmp_path, monkeypatch
 ):
+    (tmp_path / "drafts").mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "drafts"))  # where files lie before they are put elsewhere
+    monkeypatch.setattr("tempfile.tempdir", None)
     gate.close()
     running = start(*command(3))
     running.wait_until(lambda: len(running.at_the_gate()) == 3, "the gate")
     os.kill(running.process.pid, signal.SIGKILL)
     running.end()
-    assert home != tmp_path or list(tmp_path.rglob(".part-00005*.unfinished"))
+    assert list(tmp_path.rglob(".part-00005*.unfinished" if home == tmp_path else ".webtext-upload*.unfinished"))
     gate.open()
     storage.remove(uninterrupted[0] / shard_name(5))
     assert webtext(*command(1), "--json").json["in"] == 45

@@ -132,7 +132,7 @@ class Job:
             total: how many units there are in all, where known.
             again: is asked with the result of each task that is done whether to run it once more.
         """
-        markers = Markers(self.state / "markers" / phase)
+        markers = Markers(self.state / "markers" / phase, self.scratch)
         keys = [self._key(phase, task) for task in tasks]
         done = {
             position: found

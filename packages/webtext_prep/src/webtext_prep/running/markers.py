@@ -18,6 +18,7 @@ from command_kit import write_json
 from command_kit.atomic import remove_leftovers
 from webtext_prep.documents import storage
 from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.stores.local import boot_id
 from webtext_prep.running.task import Task
 
 
@@ -39,17 +40,21 @@ class Markers:
 
     Args:
         folder: where they lie; it is made if need be.
+        scratch: the folder of files between phases, which are not flushed to the disk: a task that made some of them
+            is done only until the machine starts again, since a cut of power may have taken what they hold.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, scratch: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
-        self._folder = folder
+        self._folder, self._scratch = folder, scratch
 
     def read(self, task: Task, key: str) -> Done | None:
         """What the marker of `task` says, or None where there is none, or it no longer holds."""
         try:
             marker = json.loads((self._folder / f"{task.name}.json").read_bytes())
+            if marker.get("boot", "") != self._boot(task):
+                return None
             if marker.get("key") != key or marker.get("sizes") != [storage.size(output) for output in task.outputs]:
                 return None
         except (OSError, ValueError):
@@ -60,7 +65,13 @@ class Markers:
         """Mark `task` as done."""
         sizes = [storage.size(output) for output in task.outputs]
         marker = {"key": key, "sizes": sizes, "result": done.result, "units": done.units}
+        if boot := self._boot(task):
+            marker["boot"] = boot
         write_json(self._folder / f"{task.name}.json", marker)
+
+    def _boot(self, task: Task) -> str:
+        is_scratch = any(isinstance(path, Path) and path.is_relative_to(self._scratch) for path in task.outputs)
+        return boot_id() if is_scratch else ""
 
 
 class OutputMarker:

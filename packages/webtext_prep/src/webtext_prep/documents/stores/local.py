@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import os
 from contextlib import AbstractContextManager
 from pathlib import Path
@@ -10,6 +12,14 @@ from typing import Any, BinaryIO, ClassVar, cast
 from command_kit import atomic_file
 from command_kit.atomic import remove_leftovers, sync_folder
 from webtext_prep.documents.stores.base import Location, Store
+
+
+@functools.lru_cache(maxsize=1)
+def boot_id() -> str:
+    """What changes each time this machine starts, or "" where the system does not say (it is Linux that does)."""
+    with contextlib.suppress(OSError):
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    return ""
 
 
 class LocalStore(Store):
@@ -22,8 +32,8 @@ class LocalStore(Store):
         return _path(location).open("rb")
 
     def create(self, location: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
-        """See `Store`."""
-        return atomic_file(_path(location), durable=durable)
+        """See `Store`. Without a boot id, by which a marker tells that the power was cut, every file is durable."""
+        return atomic_file(_path(location), durable=durable or not boot_id())
 
     def publish(self, file: Path, location: Location) -> None:
         """See `Store`. The file must lie on the same file system."""

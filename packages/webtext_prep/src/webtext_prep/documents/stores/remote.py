@@ -8,14 +8,13 @@ again. Object stores show an object only when all of it is there; elsewhere it i
 from __future__ import annotations
 
 import contextlib
-import os
 import tempfile
 import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from command_kit.atomic import LEFTOVER_SUFFIX
+from command_kit.atomic import LEFTOVER_SUFFIX, UnfinishedFile, remove_leftovers_of
 from webtext_prep.documents.stores.base import Location, Store
 
 if TYPE_CHECKING:
@@ -38,18 +37,21 @@ class RemoteStore(Store):
     @contextlib.contextmanager
     def create(self, location: Location, *, durable: bool = True) -> Iterator[BinaryIO]:
         """See `Store`."""
-        descriptor, name = tempfile.mkstemp(prefix="webtext-")
-        draft = Path(name)
+        draft = UnfinishedFile(_drafts())
         try:
-            with os.fdopen(descriptor, "wb") as file:
-                yield file
-            self.publish(draft, location)
+            yield draft.file
+            draft.file.flush()
+            self._put(draft.name, _url(location))
         finally:
-            draft.unlink(missing_ok=True)
+            draft.discard()
 
     def publish(self, file: Path, location: Location) -> None:
         """See `Store`."""
-        url = _url(location)
+        self._put(file, _url(location))
+        file.unlink(missing_ok=True)
+
+    @staticmethod
+    def _put(file: Path, url: UPath) -> None:
         if url.protocol in PUT_IS_ATOMIC:
             url.fs.put_file(str(file), url.path)
         else:
@@ -63,7 +65,6 @@ class RemoteStore(Store):
                     url.fs.rm_file(unfinished.path)
                 raise
         url.fs.invalidate_cache(url.parent.path)
-        file.unlink(missing_ok=True)
 
     def stamp(self, location: Location) -> list[Any]:
         """Name, size in bytes, and the entity tag or modification time, whichever the file system has."""
@@ -111,12 +112,19 @@ class RemoteStore(Store):
         for entry, is_folder in self.list_folder(folder):
             if not is_folder and entry.name.startswith(".") and entry.name.endswith(LEFTOVER_SUFFIX):
                 self.remove(entry)
+        with contextlib.suppress(PermissionError):  # another user's
+            remove_leftovers_of(_drafts())
 
     @staticmethod
     def _info(location: Location) -> dict[str, Any]:
         url = _url(location)
         url.fs.invalidate_cache(url.parent.path)
         return dict(url.fs.info(url.path))
+
+
+def _drafts() -> Path:
+    """What the drafts of files to be put elsewhere are named after, in this machine's temporary folder."""
+    return Path(tempfile.gettempdir()) / "webtext-upload"
 
 
 def _url(location: Location) -> UPath:

@@ -1,0 +1,40 @@
+"""Completion markers: what they hold for, and that files between phases do not outlive a cut of power."""
+
+import pytest
+
+from webtext_prep.running import markers
+from webtext_prep.running.markers import Done, Markers
+from webtext_prep.running.task import Task
+
+
+@pytest.fixture
+def kept(tmp_path):
+    return Markers(tmp_path / "markers", tmp_path / "scratch")
+
+
+def task_that_made(path) -> Task:
+    path.parent.mkdir(exist_ok=True)
+    path.write_bytes(b"some bytes")
+    return Task("one", (), (path,))
+
+
+@pytest.mark.parametrize("result", [None, 0, {"in": 3}])
+def test_a_marker_gives_back_the_result(kept, tmp_path, result):
+    task = task_that_made(tmp_path / "output" / "a")
+    assert kept.read(task, "key") is None
+    kept.write(task, "key", Done(result, 7))
+    assert kept.read(task, "key") == Done(result, 7)
+    assert kept.read(task, "other key") is None
+    (tmp_path / "output" / "a").write_bytes(b"fewer")
+    assert kept.read(task, "key") is None
+
+
+@pytest.mark.parametrize(("folder", "is_done"), [("output", True), ("scratch", False)])
+def test_files_between_phases_count_until_the_machine_starts_again(kept, tmp_path, monkeypatch, folder, is_done):
+    """Each of thousands of scratch files was flushed to the disk, milliseconds each, to outlive a cut of power."""
+    task = task_that_made(tmp_path / folder / "a")
+    monkeypatch.setattr(markers, "boot_id", lambda: "first")
+    kept.write(task, "key", Done(1, 1))
+    assert kept.read(task, "key") == Done(1, 1)
+    monkeypatch.setattr(markers, "boot_id", lambda: "second")
+    assert (kept.read(task, "key") is not None) == is_done
