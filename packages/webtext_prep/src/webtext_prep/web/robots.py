@@ -38,7 +38,7 @@ ATTEMPTS = 2
 KEPT_ORIGINS = 5_000
 """How many origins' rules are remembered; the ones asked for longest ago are forgotten first."""
 KEPT_RULES = 500_000
-"""How many rules of all origins together are remembered: some 300 MB, whatever thousands of hosts send."""
+"""How many rules of all origins together are remembered: some 150 MB, whatever thousands of hosts send."""
 PARSED_AT_ONCE = 8 << 10
 """Bytes: a file up to this size costs less than the thread in which a larger one is parsed."""
 
