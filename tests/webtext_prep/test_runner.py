@@ -14,6 +14,7 @@ import pytest
 
 from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.inputs import find_inputs
 from webtext_prep.documents.shards import shard_name, shards_in
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.job import Job
@@ -606,3 +607,21 @@ def test_the_state_of_an_output_behind_a_url_needs_a_place_here(write_shards):
     folder = write_shards([["a"]])
     with pytest.raises(InputError, match=r"is not on this machine: say with --state DIR where to keep the state"):
         Job(practice_stages.Shout(), shards_in(folder), storage.location("memory://bucket/out"))
+
+
+def test_an_unfinished_output_is_not_read_wherever_its_state_lies(home, write_shards, tmp_path, shout):
+    """Behind a URL, where no state lies beside it, half an output passed for a shorter corpus."""
+    folder = write_shards([["a"], [marked("http://b", fail=True)]])
+    with pytest.raises(KeyError):
+        Job(practice_stages.Shout(), shards_in(folder), home / "output", state=tmp_path / "elsewhere").run()
+    assert [path.name for path in shards_in(home / "output")] == [shard_name(0)]
+    stage = practice_stages.Shout()
+    with pytest.raises(InputError, match="is not finished: run the stage that makes it again"):
+        find_inputs([str(home / "output")], accepts=stage.accepts, kinds="shards")
+    move(folder / shard_name(0), folder / shard_name(1))
+    with storage.create(folder / shard_name(0)) as file:
+        file.write(storage.read_bytes(folder / shard_name(1)))
+    Job(stage, shards_in(folder), home / "output", state=tmp_path / "elsewhere").run()
+    found = find_inputs([str(home / "output")], accepts=stage.accepts, kinds="shards").files
+    assert [path.name for path in found] == [shard_name(0), shard_name(1)]
+    assert ".state" not in [path.name for path, _ in storage.list_folder(home / "output")]

@@ -59,16 +59,20 @@ def refuse_foreign_output(stage: Stage, output: Location, state: Path, inputs: S
         return
     if storage.is_file(output):
         raise InputError(f"--output {output} is a file: give a folder.")
-    home = str(_resolved(output))
-    for path in inputs:
-        place = str(_resolved(path))
-        if place.startswith(f"{home}/") and not place.startswith(f"{state.resolve()}/"):
-            raise InputError(f"input {path} lies in the output folder itself: give another --output.")
+    home, own = str(_resolved(output)), str(state.resolve())
+    for folder in {path.parent for path in inputs}:
+        place = str(_resolved(folder))
+        if _is_within(place, home) and not _is_within(place, own):
+            raise InputError(f"input {folder} lies in the output folder itself: give another --output.")
     if not is_claimed:
         unexpected = [entry.name for entry, _ in storage.list_folder(output) if entry != state]
         if unexpected:
             shown = ", ".join(unexpected[:3]) + (", ..." if len(unexpected) > 3 else "")
             raise InputError(f"--output {output} holds other files ({shown}): give an empty or new folder.")
+
+
+def _is_within(place: str, folder: str) -> bool:
+    return place == folder or place.startswith(f"{folder}/")
 
 
 def _resolved(place: Location) -> Location:

@@ -24,7 +24,7 @@ from command_kit.settings import identity
 from webtext_prep.documents import storage
 from webtext_prep.documents.inputs import spool_standard_input
 from webtext_prep.documents.shards import DEFAULT_FORMAT, check_format, shard_name
-from webtext_prep.documents.stage_record import lineage_of, read_record
+from webtext_prep.documents.stage_record import STATE, lineage_of, read_record
 from webtext_prep.documents.storage import is_local
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, WebtextError
@@ -178,6 +178,7 @@ class Job:
             if done is not None:
                 shutil.rmtree(self.scratch, ignore_errors=True)  # a kill may have come just before this
                 return done
+            self._show_unfinished(True)
             storage.remove(self.record_path)
             self._finished.remove()
             self.scratch.mkdir(parents=True, exist_ok=True)
@@ -188,6 +189,7 @@ class Job:
             self._remove_unexpected(outcome.outputs)
             self._remove_leftovers()
             self._write_records(outcome, time.monotonic() - start)
+            self._show_unfinished(False)
             self._finished.write(key, outcome.outputs, self.record_path.parent)
             shutil.rmtree(self.scratch, ignore_errors=True)
         return self._summary(outcome.tally, outcome.facts, seconds=time.monotonic() - start)
@@ -262,6 +264,16 @@ class Job:
             claim.refuse_other_settings(theirs, self._settings(), self.output)
         claim.write_claim(self.state, self.stage, self._settings())
         self._remove_leftovers()
+
+    def _show_unfinished(self, is_unfinished: bool) -> None:
+        """Let whoever reads the output see that it is not finished, where its state lies elsewhere."""
+        notice = self.output / STATE
+        if self.stage.output_is_prefix or self.state == notice:
+            return
+        if is_unfinished:
+            storage.write_json(notice, {"unfinished": self.stage.name})
+        else:
+            storage.remove(notice)
 
     def _remove_leftovers(self) -> None:
         """Remove what killed processes left half-written: those of an earlier run, or workers of this one."""
