@@ -289,3 +289,11 @@ def test_a_file_of_another_kind_is_refused_by_name(tmp_path, capsys, name):
     (tmp_path / name).write_text("x")
     assert main(["merge", "--input", str(tmp_path / name), "--output", str(tmp_path / "out")]) == 2
     assert name in capsys.readouterr().err
+
+
+def test_credentials_in_urls_reach_no_document(tmp_path, capsys):
+    """`http://user:password@host/` in a record was stored whole."""
+    (tmp_path / "a.jsonl").write_text(line("http://me:secret@a.org/x", "a") + "\n")
+    (tmp_path / "http%3A%2F%2Fme%3Asecret%40b.org%2F.txt").write_text("b")
+    run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
+    assert {document.url for document in documents(tmp_path / "out")} == {"http://a.org/x", "http://b.org/"}

@@ -16,6 +16,7 @@ from urllib.parse import quote
 from webtext_prep.documents.compression import COMPRESSED_SUFFIXES
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.urls import without_credentials
 
 
 class Unreadable(ValueError):
@@ -96,7 +97,7 @@ class Keys:
         except Unreadable as error:
             return Record(place, error, url)
         value.pop("text", None)
-        return Record(place, Document(own_url or url, text, dict(value)), url, text_key)
+        return Record(place, Document(without_credentials(own_url or url), text, dict(value)), url, text_key)
 
     def take_url(self, value: MutableMapping[str, Any]) -> str:
         """Remove the URL from a record and return it; a number N under the key `id` is `id:N`, and none is empty.

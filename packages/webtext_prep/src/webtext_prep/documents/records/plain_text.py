@@ -15,6 +15,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.lines import EncodingError, read_utf8
 from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.json_lines import decode_utf8
+from webtext_prep.documents.urls import without_credentials
 
 
 class TextRecords(RecordReader):
@@ -31,7 +32,7 @@ class TextRecords(RecordReader):
             metadata = self.metadata_of(text) | _sidecar(file)
             own_url = keys.take_url(metadata)
             metadata.pop("text", None)
-            yield Record("", Document(own_url or url, text, metadata), url)
+            yield Record("", Document(without_credentials(own_url or url), text, metadata), url)
         except Unreadable as error:
             yield Record("", error, url)
 
