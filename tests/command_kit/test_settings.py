@@ -279,3 +279,16 @@ def test_a_switch_may_take_values_too(toml, flags, value):
         read(config=toml("open_to = 'burglars'"))
     with pytest.raises(SystemExit):
         read("--open-to", "burglars")
+
+
+def test_a_single_text_is_a_list_of_one():
+    """A setting that became a list refused the files that gave it one text."""
+
+    @dataclass(frozen=True)
+    class Keys:
+        text_key: tuple[str, ...] = setting(("text",), "keys")
+
+    assert make_settings(Keys, {"text_key": "body"}, "f.toml").text_key == ("body",)
+    assert make_settings(Keys, {"text_key": ["a", "b"]}, "f.toml").text_key == ("a", "b")
+    with pytest.raises(UsageError, match="text_key should be a list of texts, not 3"):
+        make_settings(Keys, {"text_key": 3}, "f.toml")

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.cli import main
-from webtext_prep.documents.compression import read_lines
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.shards import read_documents, write_documents
 from webtext_prep.near_duplicates import fingerprints
 from webtext_prep.stages.dedup import TABLE

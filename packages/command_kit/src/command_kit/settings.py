@@ -223,7 +223,12 @@ def command_table(tables: Mapping[str, Any], command: str) -> dict[str, Any]:
 
 
 def check_value(annotation: Any, value: Any, name: str, where: str) -> Any:
-    """`value` as `annotation` asks. Raises UsageError naming the key and the place where it doesn't fit."""
+    """`value` as `annotation` asks; where that is a list, a single value is a list of one.
+
+    Raises UsageError naming the key and the place where it doesn't fit.
+    """
+    if typing.get_origin(annotation) is tuple and isinstance(value, str):
+        value = (value,)
     try:
         return msgspec.convert(value, type=annotation, strict=True, dec_hook=_path)
     except msgspec.ValidationError:
