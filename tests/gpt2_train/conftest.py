@@ -20,7 +20,7 @@ from indexed_tokens import IndexedTokensWriter
 
 COMMON = """
     --layers 2 --hidden 32 --heads 4 --sequence-length 16 --vocabulary-size 100
-    --lr 1e-2 --min-lr 1e-3 --split 8,1,1 --log-every 1 --eval-every 0 --device cpu --threads 1
+    --lr 1e-2 --min-lr 1e-3 --split 8,1,1 --log-every 1 --eval-every 0 --device cpu --threads 1 --micro-batch-size 2
 """.split()  # noqa: SIM905
 
 

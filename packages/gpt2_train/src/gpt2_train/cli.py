@@ -36,14 +36,15 @@ def settings_class(command: str) -> type:
     return found
 
 
-def make_parser(command: str | None) -> argparse.ArgumentParser:
-    """The parser of `gpt2`, with the arguments of `command` only (of none if it is None)."""
+def make_parser(command: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """The parser of `gpt2`, with the arguments of `command` only (of none if it is None), and that of `command`."""
     parser = argparse.ArgumentParser(
         prog="gpt2",
         description="Train, evaluate and sample GPT-2 from token files (.bin/.idx), on one process or many.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    own = parser
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():
         child = commands.add_parser(
@@ -53,9 +54,10 @@ def make_parser(command: str | None) -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         if name == command:
+            own = child
             importlib.import_module(module).add_arguments(child)
             child.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return parser
+    return parser, own
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -65,7 +67,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = next((word for word in words if word in COMMANDS), None)
-    parsed = make_parser(command).parse_args(words)
+    parser, own = make_parser(command)
+    parsed, unknown = parser.parse_known_args(words)
+    if unknown:
+        # With the usage of the command that was asked for, not that of `gpt2`.
+        own.error(f"unrecognized arguments: {' '.join(unknown)}")
     module = importlib.import_module(COMMANDS[parsed.command][0])
     return run_command("gpt2", lambda: module.run(parsed), debug=parsed.debug, resumes=parsed.command == "train")
 

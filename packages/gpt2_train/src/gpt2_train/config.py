@@ -31,6 +31,9 @@ PRESETS: dict[str, dict[str, int]] = {
 
 GPT2_SEQUENCE_LENGTH = 1024
 
+CPU_MICRO_BATCH_TOKENS = 2048
+"""Tokens that keep a CPU's cores busy; more at once cost memory and gain nothing."""
+
 
 @dataclasses.dataclass(frozen=True)
 class ModelConfig:
@@ -198,6 +201,11 @@ class ModelSettings:
     )
     dropout: float = setting(0.1, "dropout probability", group=_MODEL)
 
+    @property
+    def names_a_size(self) -> bool:
+        """Whether a size was asked for, as a preset or in numbers; 124M is taken if not."""
+        return any(value is not None for value in (self.model, self.layers, self.hidden, self.heads))
+
     def check_model(self) -> None:
         """Raise Gpt2UsageError if the shape is given twice, as a preset and in numbers."""
         if self.model is not None and any(number is not None for number in (self.layers, self.hidden, self.heads)):
@@ -257,7 +265,8 @@ class TrainSettings(ModelSettings, DataSettings):
 
     micro_batch_size: int | None = setting(
         None,
-        "sequences that one process takes at once; without it the largest that fits the batch, up to 8 (2 on CPU)",
+        "sequences that one process takes at once; without it the largest that divides the batch, up to 8 (on CPU up "
+        "to 2048 tokens)",
         group=_SPEED,
         identity=False,
     )
@@ -406,7 +415,13 @@ def check_layout(settings: TrainSettings, gpus: int = 0) -> int:
     """
     data_parallel = choose_data_parallel(settings, gpus)
     check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
-    plan_batches(settings.global_batch_size, settings.micro_batch_size, data_parallel, on_cpu=gpus == 0)
+    plan_batches(
+        settings.global_batch_size,
+        settings.micro_batch_size,
+        data_parallel,
+        on_cpu=gpus == 0,
+        sequence_length=settings.sequence_length,
+    )
     processes = settings.tensor_parallel * data_parallel
     if processes > gpus > 0:
         raise Gpt2UsageError(
@@ -428,12 +443,22 @@ def check_before_torch(settings: TrainSettings) -> None:
     plan_batches(settings.global_batch_size, settings.micro_batch_size, settings.data_parallel or 1, on_cpu=True)
 
 
+def most_sequences(sequence_length: int, *, on_cpu: bool) -> int:
+    """The largest micro-batch that is taken without being asked for."""
+    return max(2, CPU_MICRO_BATCH_TOKENS // sequence_length) if on_cpu else 8
+
+
 def plan_batches(
-    global_batch_size: int, micro_batch_size: int | None, data_parallel: int, *, on_cpu: bool
+    global_batch_size: int,
+    micro_batch_size: int | None,
+    data_parallel: int,
+    *,
+    on_cpu: bool,
+    sequence_length: int = GPT2_SEQUENCE_LENGTH,
 ) -> tuple[int, int]:
     """(micro-batch, accumulation) of a process: sequences that it takes at once, and how often in one step.
 
-    Without a micro-batch, the largest that divides the process's share, up to 8 (2 on CPU).
+    Without a micro-batch, the largest that divides the process's share, up to 8 (on CPU up to 2048 tokens, 2 at least).
     Raises Gpt2UsageError where the global batch can't be divided so.
     """
     if global_batch_size % data_parallel:
@@ -443,7 +468,8 @@ def plan_batches(
         )
     share = global_batch_size // data_parallel
     if micro_batch_size is None:
-        micro = max(size for size in range(1, min(share, 2 if on_cpu else 8) + 1) if share % size == 0)
+        most = min(share, most_sequences(sequence_length, on_cpu=on_cpu))
+        micro = max(size for size in range(1, most + 1) if share % size == 0)
         return micro, share // micro
     if share % micro_batch_size:
         raise Gpt2UsageError(

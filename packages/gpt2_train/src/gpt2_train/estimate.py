@@ -17,6 +17,7 @@ from command_kit import add_flags, duration, setting, settings_from
 from gpt2_train.config import (
     ModelSettings,
     TrainSettings,
+    most_sequences,
     overridden_keys,
     plan_batches,
 )
@@ -93,8 +94,14 @@ class EstimateSettings(ModelSettings):
         """
         on_cpu = self.device == "cpu"
         if self.global_batch_size is None:
-            return self.micro_batch_size or (2 if on_cpu else 8), 1
-        return plan_batches(self.global_batch_size, self.micro_batch_size, self.data_parallel, on_cpu=on_cpu)
+            return self.micro_batch_size or most_sequences(self.sequence_length, on_cpu=on_cpu), 1
+        return plan_batches(
+            self.global_batch_size,
+            self.micro_batch_size,
+            self.data_parallel,
+            on_cpu=on_cpu,
+            sequence_length=self.sequence_length,
+        )
 
 
 SETTINGS = EstimateSettings

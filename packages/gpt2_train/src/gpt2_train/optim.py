@@ -111,7 +111,7 @@ def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
     return [g.to_local() if hasattr(g, "to_local") else g for g in gradients]
 
 
-NORM_PIECE = 1 << 16
+NORM_PIECE = 1 << 12
 """Elements that are squared and added in float32 at a time: one sum over a large matrix is wrong in the third digit."""
 
 

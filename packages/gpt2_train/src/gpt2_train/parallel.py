@@ -244,6 +244,18 @@ def apply_activation_checkpointing(model: GPT2, mode: Literal["none", "full", "s
         block.forward = forward
 
 
+# --- compilation -----------------------------------------------------------------------------------------------------
+
+
+def apply_compile(model: GPT2) -> None:
+    """Compile each block, whole or not at all: a break in its graph would silently leave most of it uncompiled.
+
+    The forward method is compiled, since the hooks around it (FSDP's) can't be.
+    """
+    for block in model.blocks:
+        block.forward = torch.compile(block.forward, dynamic=False, fullgraph=True)
+
+
 # --- data parallelism ------------------------------------------------------------------------------------------------
 
 
@@ -273,12 +285,14 @@ def parallelize(
     """
     if world.tp_size > 1:
         apply_tensor_parallel(model, world)
-    apply_activation_checkpointing(model, activation_checkpointing)
-    if compile_blocks:
-        for block in model.blocks:
-            # The forward method, since hooks around it (FSDP's) can't be compiled; as one graph, since a break within
-            # activation checkpointing would silently compile nothing.
-            block.forward = torch.compile(block.forward, dynamic=False, fullgraph=True)
+        # What is recomputed inside a graph would have to keep DTensor's mesh, which torch 2.13 can't.
+        if compile_blocks:
+            apply_compile(model)
+        apply_activation_checkpointing(model, activation_checkpointing)
+    else:
+        apply_activation_checkpointing(model, activation_checkpointing)
+        if compile_blocks:
+            apply_compile(model)
     if world.dp_size > 1:
         apply_data_parallel(model, world)
     return model

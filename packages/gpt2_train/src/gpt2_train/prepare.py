@@ -216,7 +216,11 @@ def make_plan(
 ) -> Plan:
     """Steps, batches and precision of the run; a resumed one keeps its precision. Raises as `plan_batches` does."""
     micro_batch, accumulation = plan_batches(
-        settings.global_batch_size, settings.micro_batch_size, world.dp_size, on_cpu=world.device.type == "cpu"
+        settings.global_batch_size,
+        settings.micro_batch_size,
+        world.dp_size,
+        on_cpu=world.device.type == "cpu",
+        sequence_length=settings.sequence_length,
     )
     precision = settings.precision or (resumed.settings.get("precision") if resumed else None)
     return Plan(

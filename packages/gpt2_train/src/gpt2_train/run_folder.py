@@ -32,7 +32,7 @@ CACHE_FOLDER = "cache"
 LOCK_PATIENCE = 10.0
 """Seconds to wait for a lock whose holder may be just about to end."""
 
-SHARED_STORAGE_PATIENCE = 30.0
+SHARED_STORAGE_PATIENCE = 10.0
 """Seconds that network storage may take to show on one machine what another has written."""
 
 _LOCKED_BY_ANOTHER = (errno.EAGAIN, errno.EACCES)
@@ -67,6 +67,7 @@ def lock_folder(folder: Path, patience: float = LOCK_PATIENCE, say: Callable[[st
 def _locked(path: Path, patience: float, say: Callable[[str], object]) -> Iterator[None]:
     deadline = time.monotonic() + patience
     while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
             try:
                 is_held = _try_lock(file)

@@ -15,6 +15,7 @@ from gpt2_train.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.parallel import World
 from gpt2_train.prepare import Prepared, describe_run, prepare
 from gpt2_train.run_folder import check_shared, lock_folder
+from gpt2_train.size_advice import cpu_flops, size_advice
 from gpt2_train.stopping import StopRequest
 from gpt2_train.trainer import Trainer, TrainState, summary
 
@@ -56,6 +57,10 @@ def _train(run: Prepared, stop: StopRequest) -> dict[str, Any]:
         return summary(run, TrainState.resumed(run))
     for line in describe_run(run):
         run.world.say(line)
+    if run.world.device.type == "cpu" and run.resumed is None and not run.settings.names_a_size:
+        advice = size_advice(run.config, run.plan.steps * run.plan.tokens_per_step, run.world.size * cpu_flops())
+        if advice is not None:
+            run.world.say(advice)
     if is_emulated(run.world.device, run.plan.precision):
         run.world.say(
             f"warning: this CPU has no {run.plan.precision} instructions and emulates them, many times slower than "

@@ -1,0 +1,180 @@
+"""Devices: which one is chosen, what it is asked to do, and that a step never leaves it. No GPU is needed."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.overrides import TorchFunctionMode
+
+from gpt2_train.config import ModelConfig, TrainSettings
+from gpt2_train.device import (
+    autocast,
+    choose_device,
+    default_precision,
+    is_emulated,
+    widest_float,
+)
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.loss import token_losses
+from gpt2_train.metrics import peak_flops_of
+from gpt2_train.model import GPT2
+from gpt2_train.optim import gradient_norm, make_optimizer, scale_gradients, set_step
+
+SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
+
+
+class OneDevice(TorchFunctionMode):
+    """Fails where a random generator is used on a tensor of another device, as torch does on real ones."""
+
+    def __torch_function__(
+        self, function: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        generator = kwargs.get("generator")
+        if generator is not None and isinstance(args[0], torch.Tensor):
+            assert args[0].device.type == generator.device.type, f"{function} draws on {args[0].device}"
+        return function(*args, **kwargs)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+def test_a_step_stays_on_its_device(precision: str) -> None:
+    """Initial weights were drawn by a CPU generator on the GPU's memory, which torch refuses: no run could begin."""
+    device = torch.device("cuda", 0)
+    with FakeTensorMode(), OneDevice():
+        with device:
+            model = GPT2(SMALL)
+        model.train().initialise(torch.Generator().manual_seed(1))
+        assert all(parameter.device == device for parameter in model.parameters())
+        tokens = torch.zeros(2, 17, dtype=torch.int64, device=device)
+        with autocast(device, precision):
+            logits = model(tokens[:, :-1])
+        assert logits.device == device
+        losses = token_losses(logits.detach(), tokens[:, 1:])
+        assert (losses.device, losses.dtype) == (device, torch.float32)
+        assert losses.to(widest_float(device)).sum().device == device
+        for parameter in model.parameters():
+            parameter.grad = torch.zeros_like(parameter)
+        optimizer = make_optimizer(model, TrainSettings(), device)
+        moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
+        assert all(moment.device == device for moment in moments)
+        set_step(optimizer, 3)
+        scale_gradients(list(model.parameters()), 0.5)
+        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        assert norm.device == device
+        optimizer.step()
+
+
+def test_the_walk_over_devices_finds_a_generator_of_another_device() -> None:
+    with FakeTensorMode(), OneDevice(), pytest.raises(AssertionError, match="draws on cuda"):
+        torch.empty(3, device="cuda").normal_(generator=torch.Generator())
+
+
+def test_initial_weights_do_not_depend_on_the_device_they_go_to() -> None:
+    """They are drawn on the CPU: those of float32 on any device are the ones of a plain CPU model."""
+    plain = GPT2(SMALL).initialise(torch.Generator().manual_seed(1))
+    drawn: list[torch.Tensor] = []
+
+    class Recorded(TorchFunctionMode):
+        def __torch_function__(
+            self, function: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        ) -> Any:
+            result = function(*args, **(kwargs or {}))
+            if function is torch.Tensor.normal_:
+                drawn.append(result.clone())
+            return result
+
+    with torch.device("meta"):
+        other = GPT2(SMALL)
+    with Recorded():
+        other.initialise(torch.Generator().manual_seed(1))
+    expected = [p for name, p in plain.named_parameters() if p.dim() == 2]
+    assert len(drawn) == len(expected)
+    assert all(torch.equal(left, right) for left, right in zip(drawn, expected, strict=True))
+
+
+def test_a_gpu_that_only_emulates_bf16_computes_in_fp32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A T4 or V100 took bf16 by default, which it emulates more slowly than it computes in fp32."""
+    for has_it, emulates, expected in ((True, True, "bf16"), (False, True, "fp32"), (False, False, "fp32")):
+
+        def supported(including_emulation: bool = True, has_it: bool = has_it, emulates: bool = emulates) -> bool:
+            return has_it or (including_emulation and emulates)
+
+        monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
+        assert default_precision(torch.device("cuda")) == expected
+    assert default_precision(torch.device("cpu")) == default_precision(torch.device("mps")) == "fp32"
+
+
+@pytest.mark.parametrize(
+    ("capabilities", "bf16", "fp16"),
+    [
+        ({"avx2": True, "avx512_bf16": False, "avx512_fp16": False}, True, True),
+        ({"avx512_bf16": True, "avx512_fp16": False}, False, True),
+        ({"neon": True, "bf16": True, "fp16_arith": True}, False, False),
+        ({}, False, False),
+    ],
+)
+def test_a_cpu_without_half_precision_is_known(
+    monkeypatch: pytest.MonkeyPatch, capabilities: dict[str, bool], bf16: bool, fp16: bool
+) -> None:
+    monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: capabilities)
+    cpu = torch.device("cpu")
+    assert (is_emulated(cpu, "bf16"), is_emulated(cpu, "fp16"), is_emulated(cpu, "fp32")) == (bf16, fp16, False)
+    assert not is_emulated(torch.device("cuda"), "bf16")
+
+
+def two_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:
+    """Pretend that torch sees `count` GPUs; returns the list of those that are set."""
+    chosen: list[int] = []
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
+    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    return chosen
+
+
+def test_a_process_that_sees_its_own_gpu_alone_takes_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Slurm's --gpus-per-task=1 shows each of 8 processes one GPU; they were refused as too many for it."""
+    chosen = two_gpus(monkeypatch, 1)
+    assert choose_device("auto", local_rank=5, local_size=8, sees_own_only=True) == torch.device("cuda", 0)
+    assert chosen == [0]
+    with pytest.raises(Gpt2UsageError, match="8 processes asked of 1 GPUs"):
+        choose_device("auto", local_rank=5, local_size=8)
+
+
+def test_a_process_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert two_gpus(monkeypatch, 4) == []
+    assert choose_device("cuda", local_rank=3, local_size=4) == torch.device("cuda", 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("NVIDIA L40", 181e12),
+        ("NVIDIA L40S", 362e12),
+        ("NVIDIA L4", 121e12),
+        ("NVIDIA RTX A4000", None),
+        ("NVIDIA A40", 150e12),
+        ("NVIDIA A100-SXM4-80GB", 312e12),
+        ("NVIDIA H100 80GB HBM3", 989e12),
+        ("NVIDIA H100 PCIe", 756e12),
+        ("NVIDIA H200", 989e12),
+        ("NVIDIA GeForce RTX 4090", 165e12),
+        ("NVIDIA GeForce RTX 4090 Laptop GPU", None),
+        ("Tesla T4", 65e12),
+        ("Some other GPU", None),
+    ],
+)
+def test_a_gpu_is_known_by_whole_words_of_its_name(name: str, expected: float | None) -> None:
+    """An L40 was taken for an L4 and an RTX A4000 for an A40, whose peaks then made up the MFU."""
+    assert peak_flops_of(name) == expected
+
+
+def test_the_norm_of_a_large_gradient_is_exact() -> None:
+    """One float32 sum over a whole matrix was wrong in the third digit, and clipping with it."""
+    parameter = torch.zeros(24_000_000, requires_grad=True)
+    parameter.grad = torch.randn(parameter.shape, generator=torch.Generator().manual_seed(1))
+    exact = float(parameter.grad.double().square().sum().sqrt())
+    assert gradient_norm([parameter]) == pytest.approx(exact, rel=1e-6)
