@@ -4,18 +4,23 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 import torch
 
+from command_kit.settings import make_settings
 from gpt2_train.cli import COMMANDS, main
-from gpt2_train.config import PRESETS, TrainSettings, plan_batches
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_out_of_memory
+from gpt2_train.config import PRESETS, ModelConfig, TrainSettings, check_layout, plan_batches
+from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_compile_failure, explained_out_of_memory
 from gpt2_train.evaluate import EvaluateSettings
 from gpt2_train.generate import GenerateSettings
+from gpt2_train.launch import processes_wanted, use_compile_cache
+from gpt2_train.metrics import EpochNotes, Heartbeat, StepClock
 from gpt2_train.prepare import plan_steps
 from gpt2_train.run_folder import lock_folder
+from gpt2_train.size_advice import SIZES, size_advice
 
 
 def test_help_does_not_import_torch() -> None:
@@ -88,7 +93,7 @@ def test_threads_that_no_machine_has_are_refused(settings_class: type) -> None:
             settings_class(threads=threads)
 
 
-def test_want_of_memory_is_explained() -> None:
+def test_running_out_of_memory_is_explained() -> None:
     with (
         pytest.raises(Gpt2Error, match=r"^out of memory: lower --batch-size\.$"),
         explained_out_of_memory("lower --batch-size"),
@@ -170,3 +175,153 @@ def test_layout_and_length_are_no_part_of_a_runs_identity() -> None:
 def test_errors_can_be_caught_together() -> None:
     assert issubclass(Gpt2UsageError, Gpt2Error)
     assert (Gpt2Error.exit_code, Gpt2UsageError.exit_code) == (1, 2)
+
+
+# --- layouts ---------------------------------------------------------------------------------------------------------
+
+PIPELINES = Path(__file__).parents[2] / "pipelines"
+
+
+@pytest.mark.parametrize("recipe", ["quickstart", "openwebtext"])
+@pytest.mark.parametrize("gpus", [0, 1, 2, 3, 4, 8])
+def test_a_shipped_recipe_fits_a_machine_with_any_number_of_gpus(recipe: str, gpus: int) -> None:
+    """They took every GPU and asked for micro-batches that their global batch did not hold so often."""
+    table = tomllib.loads((PIPELINES / f"{recipe}.toml").read_text())["train"]
+    settings = make_settings(TrainSettings, table, recipe)
+    assert check_layout(settings, gpus) == max(
+        size for size in range(1, max(gpus, 1) + 1) if settings.global_batch_size % size == 0
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpus", "flags", "expected"),
+    [
+        (6, {"global_batch_size": 8}, 4),
+        (8, {"global_batch_size": 8, "tensor_parallel": 2}, 4),
+        (8, {"global_batch_size": 8, "micro_batch_size": 4}, 2),
+        (5, {"global_batch_size": 7, "tensor_parallel": 2}, 1),
+        (0, {"tensor_parallel": 2}, 1),
+        (8, {"global_batch_size": 8, "data_parallel": 2}, 2),
+    ],
+)
+def test_as_many_gpus_are_taken_as_the_batch_can_be_shared_among(
+    gpus: int, flags: dict[str, int], expected: int
+) -> None:
+    """All of them were taken, whatever the batch, and the run then failed."""
+    assert check_layout(TrainSettings(**flags), gpus) == expected  # type: ignore[arg-type]
+
+
+def test_idle_gpus_are_pointed_out(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 6)
+    assert processes_wanted(TrainSettings(global_batch_size=8)) == 4
+    assert "using 4 of 6 GPUs (data parallel 4)" in capsys.readouterr().err
+
+
+def test_a_layout_that_needs_more_gpus_than_there_are_is_refused() -> None:
+    with pytest.raises(Gpt2UsageError, match="--tensor-parallel 4 needs that many GPUs, and this machine has 2"):
+        check_layout(TrainSettings(tensor_parallel=4), 2)
+    with pytest.raises(Gpt2UsageError, match="--tensor-parallel 2 times --data-parallel 4 needs 8 GPUs"):
+        check_layout(TrainSettings(tensor_parallel=2, data_parallel=4), 4)
+
+
+# --- what is said ----------------------------------------------------------------------------------------------------
+
+
+def test_a_mistake_in_the_settings_is_found_without_torch(tmp_path: Path) -> None:
+    """It was found only after the second that importing torch takes."""
+    wrong = (
+        ["train"],
+        ["train", "--data", "x"],
+        ["train", "--data", "x", "--output", str(tmp_path / "y"), "--global-batch-size", "8", "--data-parallel", "3"],
+        ["train", "--data", "x", "--output", str(tmp_path / "y"), "--tensor-parallel", "5"],
+    )
+    script = (
+        "import sys; from gpt2_train import cli\n"
+        f"for words in {wrong!r}: assert cli.main(words) == 2\n"
+        "assert 'torch' not in sys.modules"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert len(done.stderr.splitlines()) == len(wrong)
+
+
+def test_an_unknown_flag_shows_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
+    """It showed that of `gpt2`, which names none of the flags."""
+    with pytest.raises(SystemExit) as end:
+        main(["train", "--stepz", "3"])
+    assert end.value.code == 2
+    err = capsys.readouterr().err
+    assert err.startswith("usage: gpt2 train") and "unrecognized arguments: --stepz 3" in err
+
+
+def test_a_failure_of_the_compiler_names_the_way_round_it() -> None:
+    """Without a C compiler (a slim container) it was an internal error."""
+    compiler_error = type("InvalidCxxCompiler", (RuntimeError,), {"__module__": "torch._inductor.exc"})
+    with pytest.raises(Gpt2Error) as caught, explained_compile_failure():
+        raise compiler_error("No working C++ compiler found in torch._inductor.config.cpp.cxx")
+    assert "No working C++ compiler found" in str(caught.value)
+    assert "install a C++ compiler, or give --no-compile" in str(caught.value)
+    with pytest.raises(RuntimeError, match="shapes"), explained_compile_failure():
+        raise RuntimeError("shapes differ")
+
+
+def test_a_cpu_run_without_a_size_learns_what_fits() -> None:
+    """124M was started at 26 tokens per second, and nothing said how long it would take."""
+    whole, tokens = ModelConfig.preset("124M"), 10_000_000
+    advice = size_advice(whole, tokens, 1e11)
+    assert advice is not None and "124M, would take roughly 23:5" in advice
+    fitting = [
+        shape for shape in SIZES if f"--layers {shape[0]} --hidden {shape[1]} --heads {shape[2]} " in str(advice)
+    ]
+    assert len(fitting) == 1 and fitting[0] != SIZES[-1]
+    assert size_advice(whole, 1000, 1e12) is None
+    assert "--layers 2 --hidden 128" in str(size_advice(whole, 10**12, 1e9))
+
+
+def test_a_slow_run_shows_a_line_every_half_minute() -> None:
+    """The next line came ten steps later, however long they took."""
+    now = [0.0]
+    heartbeat = Heartbeat(30.0, lambda: now[0])
+    due = []
+    for second in range(0, 100, 10):
+        now[0] = float(second)
+        due.append(heartbeat.is_due())
+    assert [index * 10 for index, is_due in enumerate(due) if is_due] == [30, 60, 90]
+
+
+def test_the_time_left_is_known_from_the_first_step_on() -> None:
+    """It was shown from the second logged step on, which on a CPU is minutes later."""
+    clock = StepClock()
+    assert clock.seconds_left(10) is None
+    clock.add(1.0, 1.0, 2.5, 0.0)
+    assert clock.seconds_left(10) == pytest.approx(25.0)
+
+
+def test_epochs_of_a_tiny_corpus_are_one_line() -> None:
+    """Two steps printed 16 lines, one for each epoch that ended."""
+    notes = EpochNotes()
+    notes.set(1, [(0, 1), (0, 2), (1, 1)])
+    notes.set(2, [(0, 3)])
+    notes.set(2, [(0, 3)])  # repeated after an overflow
+    assert notes.lines(["a", "b"]) == [
+        "epochs 1 to 3 of a ended; the next one is shuffled again",
+        "epoch 1 of b ended; the next one is shuffled again",
+    ]
+    assert notes.lines(["a", "b"]) == []
+
+
+def test_compiled_code_is_kept_on_this_machine_where_nobody_else_can_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was kept in --output, which is often network storage."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    found: dict[str, str] = {}
+    for output in ("runs/a", "runs/a", "runs/b"):
+        use_compile_cache(TrainSettings(output=output), lambda name, value: found.update({value: name}))
+    assert len(found) == 2 and set(found.values()) == {"TORCHINDUCTOR_CACHE_DIR"}
+    (root,) = {Path(path).parent for path in found}
+    assert root.parent == tmp_path and root.stat().st_mode & 0o077 == 0
+    root.chmod(0o777)
+    use_compile_cache(TrainSettings(output="runs/a"), lambda name, value: found.update({value: name}))
+    assert {Path(path).parent for path in found} != {root}

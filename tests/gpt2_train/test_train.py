@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import math
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,11 +17,14 @@ from typing import Any
 import pytest
 import torch
 from tests.gpt2_train.conftest import command, losses, rows, start_until, write_corpus
+from tests.gpt2_train.small_models import byte_tokenizer
 
 from gpt2_train import trainer as train_module
-from gpt2_train.checkpoint import load_model, read_info
+from gpt2_train.checkpoint import load_model, load_tokenizer, read_info
+from gpt2_train.cli import main
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.run_folder import lock_folder
+from indexed_tokens import Tokenizer, save_corpus_tokenizer
 
 Run = Callable[..., int]
 
@@ -45,8 +50,6 @@ def unbroken(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path:
     """20 steps without an interruption, saved every 5."""
     output = tmp_path_factory.mktemp("unbroken") / "run"
     torch.set_num_threads(1)
-    from gpt2_train.cli import main
-
     assert main(command(output, "--steps", 20, "--save-every", 5, data=corpus)[3:]) == 0
     return output
 
@@ -74,8 +77,6 @@ def test_the_same_settings_give_the_same_bits(tmp_path: Path, gpt2: Run, unbroke
 
 
 def test_the_saved_config_runs_the_same_again(tmp_path: Path, unbroken: Path, corpus: str) -> None:
-    from gpt2_train.cli import main
-
     output = tmp_path / "again"
     assert main(["train", "--config", str(unbroken / "config.toml"), "--output", str(output)]) == 0
     assert_same_bits(unbroken, output)
@@ -139,8 +140,6 @@ def test_one_document_is_enough_to_train_on(tmp_path: Path, gpt2: Run, capsys: p
 
 def test_several_corpora_are_blended_by_their_weights(tmp_path: Path, gpt2: Run, corpus: str) -> None:
     other = write_corpus(tmp_path / "other", 30, seed=9)
-    from gpt2_train.cli import main
-
     words = command(tmp_path / "run", "--steps", 3, data=[f"0.7:{corpus}", f"0.3:{other}"])[3:]
     assert main(words) == 0
     assert [entry["weight"] for entry in read_info(tmp_path / "run").data] == [0.7, 0.3]
@@ -279,6 +278,116 @@ def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
         lock_folder(tmp_path, patience=0),
     ):
         raise AssertionError("the second one got the lock")
+
+
+def test_a_failed_first_run_leaves_nothing_behind(tmp_path: Path, gpt2: Run) -> None:
+    """A run whose data were missing left --output with a lock file in it."""
+    assert gpt2(tmp_path / "run", data=str(tmp_path / "nothing")) == 2
+    assert not (tmp_path / "run").exists()
+    (tmp_path / "mine").mkdir()
+    assert gpt2(tmp_path / "mine", data=str(tmp_path / "nothing")) == 2
+    assert list((tmp_path / "mine").iterdir()) == []
+
+
+def test_a_lock_that_its_holder_removed_is_taken_on_the_new_file(tmp_path: Path) -> None:
+    """Two runs would otherwise hold two files of one name."""
+    folder = tmp_path / "run"
+    with lock_folder(folder):
+        first = (folder / ".lock").stat().st_ino
+        waiting = (folder / ".lock").open("ab")
+    assert not folder.exists()
+    with waiting, lock_folder(folder, patience=0):
+        assert (folder / ".lock").stat().st_nlink == 1 and first
+        with pytest.raises(Gpt2UsageError, match="another gpt2 train"), lock_folder(folder, patience=0):
+            pass
+
+
+def test_a_file_system_without_locks_is_a_warning(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lustre without -o flock and NFS without a lock daemon refuse locks, which ended the run."""
+
+    def refused(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refused)
+    said: list[str] = []
+    with lock_folder(tmp_path / "run", say=said.append):
+        assert (tmp_path / "run").is_dir()
+    assert len(said) == 1 and "can't lock files (No locks available)" in said[0]
+
+
+def test_a_run_without_saving_leaves_no_checkpoint(tmp_path: Path, gpt2: Run) -> None:
+    """A benchmark of the largest model kept 19 GB for each of its cases."""
+    assert gpt2(tmp_path / "run", "--steps", 2, "--save-every", 1, "--no-save") == 0
+    assert list(losses(tmp_path / "run")) == [1, 2]
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+# --- tokenizers ------------------------------------------------------------------------------------------------------
+
+
+def corpus_of(prefix: Path, tokenizer: Tokenizer | None, seed: int = 0) -> str:
+    data = write_corpus(prefix, 30, seed=seed)
+    if tokenizer is not None:
+        save_corpus_tokenizer(prefix, tokenizer)
+    return data
+
+
+def other_tokenizer() -> Tokenizer:
+    return Tokenizer({**byte_tokenizer()._vocabulary, "ab": 257}, [("a", "b")])
+
+
+def test_the_tokenizer_beside_the_data_goes_into_the_checkpoint(tmp_path: Path, gpt2: Run) -> None:
+    """Training took GPT-2's for any data, and made a model that evaluation refused and that wrote word salad."""
+    data = corpus_of(tmp_path / "data", byte_tokenizer())
+    assert gpt2(tmp_path / "run", "--steps", 1, data=data) == 0
+    assert load_tokenizer(tmp_path / "run").fingerprint == byte_tokenizer().fingerprint
+
+
+def test_a_tokenizer_that_did_not_make_the_data_is_refused(
+    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    data = corpus_of(tmp_path / "data", byte_tokenizer())
+    assert gpt2(tmp_path / "run", "--steps", 1, "--tokenizer", "gpt2", data=data) == 2
+    assert "was made with another tokenizer than --tokenizer gpt2" in capsys.readouterr().err
+
+
+def test_corpora_of_different_tokenizers_are_not_blended(
+    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    first = corpus_of(tmp_path / "first", byte_tokenizer())
+    same = corpus_of(tmp_path / "same", byte_tokenizer(), seed=1)
+    other = corpus_of(tmp_path / "other", other_tokenizer(), seed=2)
+    unknown = corpus_of(tmp_path / "unknown", None, seed=3)
+
+    def blended(second: str, *flags: str) -> int:
+        words = command(tmp_path / "run", "--steps", 1, *flags, data=[first, second])[3:]
+        return main(words)
+
+    assert blended(other) == 2
+    assert f"{other} was made with another tokenizer than {first}.tokenizer.json" in capsys.readouterr().err
+    assert blended(unknown) == 2
+    assert f"{unknown} names no tokenizer, where {first} has its own beside it" in capsys.readouterr().err
+    assert blended(unknown, "--tokenizer", f"{first}.tokenizer.json") == 0
+    shutil.rmtree(tmp_path / "run")
+    assert blended(same) == 0
+
+
+def test_a_run_resumes_with_its_tokenizer_only(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    data = corpus_of(tmp_path / "data", byte_tokenizer())
+    assert gpt2(tmp_path / "run", "--steps", 1, data=data) == 0
+    save_corpus_tokenizer(data, other_tokenizer())
+    assert gpt2(tmp_path / "run", "--steps", 2, data=data) == 2
+    assert "holds a run with another tokenizer" in capsys.readouterr().err
+
+
+def test_the_record_of_an_older_corpus_is_heeded(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:
+    """Token files of a tokenizer that was only recorded by its fingerprint were taken for GPT-2's."""
+    data = corpus_of(tmp_path / "data", None)
+    Path(f"{data}.json").write_text(json.dumps({"tokenizer": byte_tokenizer().fingerprint}))
+    assert gpt2(tmp_path / "run", "--steps", 1, data=data) == 2
+    assert "give the --tokenizer that made it" in capsys.readouterr().err
+    byte_tokenizer().save_json(tmp_path / "tokenizer.json")
+    assert gpt2(tmp_path / "run", "--steps", 1, "--tokenizer", tmp_path / "tokenizer.json", data=data) == 0
 
 
 # --- killed runs -----------------------------------------------------------------------------------------------------
