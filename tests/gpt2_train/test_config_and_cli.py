@@ -12,11 +12,12 @@ import torch
 
 from command_kit.settings import make_settings
 from gpt2_train.cli import COMMANDS, main
-from gpt2_train.config import PRESETS, ModelConfig, TrainSettings, check_layout, plan_batches
+from gpt2_train.config import PRESETS, ModelConfig, TrainSettings
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_compile_failure, explained_out_of_memory
 from gpt2_train.evaluate import EvaluateSettings
 from gpt2_train.generate import GenerateSettings
 from gpt2_train.launch import processes_wanted, use_compile_cache
+from gpt2_train.layout import check_layout, plan_batches
 from gpt2_train.metrics import EpochNotes, Heartbeat, StepClock
 from gpt2_train.prepare import plan_steps
 from gpt2_train.run_folder import lock_folder

@@ -505,6 +505,11 @@ TRAINING = (
     "metrics",
     "prepare",
     "collectives",
+    "trainer",
+    "run_folder",
+    "validate",
+    "worker",
+    "local_processes",
     "checkpoint.saving",
     "data.shared_cache",
 )

@@ -21,8 +21,9 @@ from tests.gpt2_train.conftest import command, losses, rows, run_command_line, s
 
 from gpt2_train.checkpoint import load_model, read_info
 from gpt2_train.cli import main
-from gpt2_train.config import ModelConfig, TrainSettings, check_tensor_parallel
+from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.layout import check_tensor_parallel
 from gpt2_train.local_processes import LocalProcesses
 from gpt2_train.model import GPT2, AttentionCore
 from gpt2_train.parallel import SharedDropout, World, _mixed_bits, seed_micro_step, share_dropout

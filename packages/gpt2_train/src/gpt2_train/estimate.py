@@ -14,14 +14,9 @@ import math
 from typing import Any, Literal
 
 from command_kit import add_flags, duration, setting, settings_from
-from gpt2_train.config import (
-    ModelSettings,
-    TrainSettings,
-    most_sequences,
-    overridden_keys,
-    plan_batches,
-)
+from gpt2_train.config import ModelSettings, TrainSettings
 from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.layout import most_sequences, overridden_keys, plan_batches
 from gpt2_train.memory import GIB, largest_micro_batch, memory_per_rank, parameters_per_rank
 
 EXAMPLE = """\

@@ -21,9 +21,10 @@ import torch
 from command_kit.command import sentence_for
 from command_kit.errors import CommandError
 from gpt2_train.collectives import is_shared
-from gpt2_train.config import TrainSettings, check_layout
+from gpt2_train.config import TrainSettings
 from gpt2_train.device import choose_device, keep_freed_memory, use_threads
 from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.layout import check_layout
 from gpt2_train.local_processes import LocalProcesses
 from gpt2_train.parallel import make_world
 from gpt2_train.stopping import StopRequest

@@ -18,7 +18,8 @@ import dataclasses
 import math
 from typing import Any
 
-from gpt2_train.config import ModelConfig, check_tensor_parallel
+from gpt2_train.config import ModelConfig
+from gpt2_train.layout import check_tensor_parallel
 from gpt2_train.loss_pieces import piece_elements
 
 GIB = 2**30

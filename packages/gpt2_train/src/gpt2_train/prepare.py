@@ -15,12 +15,13 @@ import torch
 
 from gpt2_train.checkpoint import FOLDER, CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
 from gpt2_train.collectives import from_first_rank, keep_on_all_ranks
-from gpt2_train.config import ModelConfig, TrainSettings, check_tensor_parallel, plan_batches
+from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.data import Blend, Corpus, blend_split, open_corpora
 from gpt2_train.data.made_with import recorded_fingerprint
 from gpt2_train.data.shared_cache import SharedIndexCache
 from gpt2_train.device import default_precision
 from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.layout import check_tensor_parallel, plan_batches
 from gpt2_train.memory import memory_per_rank, size_line
 from gpt2_train.model import GPT2
 from gpt2_train.parallel import World, mixed_seed, parallelize

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from command_kit import add_flags, settings_from
-from gpt2_train.config import TrainSettings, check_before_torch, overridden_keys
+from gpt2_train.config import TrainSettings
+from gpt2_train.layout import check_before_torch, overridden_keys
 
 EXAMPLE = """\
 example:

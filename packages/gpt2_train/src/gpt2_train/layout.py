@@ -1,0 +1,132 @@
+"""How a model and its batch are laid out over processes: checks and defaults that need neither data nor torch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from gpt2_train.config import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
+from gpt2_train.errors import Gpt2UsageError
+
+CPU_MICRO_BATCH_TOKENS = 2048
+"""Tokens that keep a CPU's cores busy; more at once cost memory and gain nothing."""
+
+LENGTH_KEYS = frozenset({"steps", "epochs", "tokens"})
+SHAPE_KEYS = frozenset({"layers", "hidden", "heads"})
+
+
+def overridden_keys(given: Iterable[str]) -> frozenset[str]:
+    """The keys of a settings file that the flags `given` replace, beyond those of the same names.
+
+    One length of the run stands for the others, `model` for the numbers of the shape, and any of these for `model`; a
+    number alone leaves the file's other two as they are.
+    """
+    flags = frozenset(given)
+    keys: frozenset[str] = LENGTH_KEYS if flags & LENGTH_KEYS else frozenset()
+    if "model" in flags:
+        return keys | SHAPE_KEYS
+    return keys | {"model"} if flags & SHAPE_KEYS else keys
+
+
+def check_before_torch(settings: TrainSettings) -> None:
+    """Find mistakes in the settings of a run before the second that importing torch takes.
+
+    Raises Gpt2UsageError if data or output are missing, or model and batch don't fit together.
+    """
+    settings.corpora()
+    if not settings.output:
+        raise Gpt2UsageError("no --output: give a folder for the run.")
+    check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
+    plan_batches(settings.global_batch_size, settings.micro_batch_size, settings.data_parallel or 1, on_cpu=True)
+
+
+def check_layout(settings: TrainSettings, gpus: int = 0) -> int:
+    """Check all that can be checked before there are data and torch; return the data-parallel size.
+
+    Args:
+        settings: a run's.
+        gpus: GPUs of the machine that are to be used, 0 for a CPU run.
+
+    Raises Gpt2UsageError if model, batch and layout don't fit together, or the layout needs more GPUs than there are.
+    """
+    data_parallel = choose_data_parallel(settings, gpus)
+    check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
+    plan_batches(
+        settings.global_batch_size,
+        settings.micro_batch_size,
+        data_parallel,
+        on_cpu=gpus == 0,
+        sequence_length=settings.sequence_length,
+    )
+    processes = settings.tensor_parallel * data_parallel
+    if processes > gpus > 0:
+        raise Gpt2UsageError(
+            f"--tensor-parallel {settings.tensor_parallel} times --data-parallel {data_parallel} needs {processes} "
+            f"GPUs, and this machine has {gpus}: lower one of them."
+        )
+    return data_parallel
+
+
+def choose_data_parallel(settings: TrainSettings, gpus: int) -> int:
+    """The data-parallel size on a machine with `gpus` GPUs (0: on CPU): as asked, else the largest that fits.
+
+    That is the largest number of processes for which there are GPUs and which divides the global batch (in whole
+    micro-batches, where their size is given). Raises Gpt2UsageError if --tensor-parallel alone needs more GPUs.
+    """
+    if settings.data_parallel is not None:
+        return settings.data_parallel
+    if gpus == 0:
+        return 1
+    if settings.tensor_parallel > gpus:
+        raise Gpt2UsageError(
+            f"--tensor-parallel {settings.tensor_parallel} needs that many GPUs, and this machine has {gpus}: lower it."
+        )
+    unit = settings.micro_batch_size or 1
+    most = gpus // settings.tensor_parallel
+    return max((size for size in range(1, most + 1) if settings.global_batch_size % (size * unit) == 0), default=1)
+
+
+def check_tensor_parallel(config: ModelConfig, size: int) -> None:
+    """Raise Gpt2UsageError if heads, width or vocabulary can't be shared among `size` processes."""
+    for what, value in (("heads", config.heads), ("padded vocabulary", config.padded_vocabulary)):
+        if value % size:
+            raise Gpt2UsageError(
+                f"--tensor-parallel {size} does not divide the model's {what} ({value:,}): choose a divisor of "
+                f"{config.heads} heads and {config.padded_vocabulary:,} ids."
+            )
+
+
+def plan_batches(
+    global_batch_size: int,
+    micro_batch_size: int | None,
+    data_parallel: int,
+    *,
+    on_cpu: bool,
+    sequence_length: int = GPT2_SEQUENCE_LENGTH,
+) -> tuple[int, int]:
+    """(micro-batch, accumulation) of a process: sequences that it takes at once, and how often in one step.
+
+    Without a micro-batch, the largest that divides the process's share, up to 8 (on CPU up to 2048 tokens, 2 at least).
+    Raises Gpt2UsageError where the global batch can't be divided so.
+    """
+    if global_batch_size % data_parallel:
+        raise Gpt2UsageError(
+            f"--global-batch-size {global_batch_size} can't be shared among {data_parallel} data-parallel processes: "
+            f"choose a multiple of {data_parallel}."
+        )
+    share = global_batch_size // data_parallel
+    if micro_batch_size is None:
+        most = min(share, most_sequences(sequence_length, on_cpu=on_cpu))
+        micro = max(size for size in range(1, most + 1) if share % size == 0)
+        return micro, share // micro
+    if share % micro_batch_size:
+        raise Gpt2UsageError(
+            f"--global-batch-size {global_batch_size} is not a multiple of --micro-batch-size {micro_batch_size} times "
+            f"{data_parallel} data-parallel process{'es' if data_parallel > 1 else ''}: "
+            f"choose a micro-batch that divides {share}."
+        )
+    return micro_batch_size, share // micro_batch_size
+
+
+def most_sequences(sequence_length: int, *, on_cpu: bool) -> int:
+    """The largest micro-batch that is taken without being asked for."""
+    return max(2, CPU_MICRO_BATCH_TOKENS // sequence_length) if on_cpu else 8
