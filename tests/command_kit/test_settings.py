@@ -129,10 +129,10 @@ def test_keys_that_another_reader_of_the_file_knows_are_passed_over_and_suggeste
         ("heat = [1]", r"heat should be a number, not \[1\]"),
         ("fan = 1", "fan should be true or false, not 1"),
         ('kind = "pie"', "kind should be one of bread, cake, not 'pie'"),
-        ('toppings = 3', "toppings should be a list of texts, not 3"),
+        ("toppings = 3", "toppings should be a list of texts, not 3"),
         ("limit = false", "limit should be a whole number, not False"),
         ("book = 7", "book should be a path, not 7"),
-        ('shelves = 3', "shelves should be a list of paths, not 3"),
+        ("shelves = 3", "shelves should be a list of paths, not 3"),
     ],
 )
 def test_a_value_of_the_wrong_type_is_named_with_what_it_should_be(toml, text, sentence):

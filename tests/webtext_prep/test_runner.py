@@ -18,6 +18,7 @@ from webtext_prep.documents.inputs import find_inputs
 from webtext_prep.documents.shards import shard_name, shards_in
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.job import Job
+from webtext_prep.running.output import Output
 from webtext_prep.running.summary import Summary
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Task
@@ -316,12 +317,12 @@ def test_a_restart_that_was_cut_short_goes_on(write_shards, shout, home, monkeyp
     folder = write_shards([["a", marked("http://b", drop="odd")]])
     shout(folder, keep_dropped=True)
 
-    def cut_short(self, plain=Job._remove_all):
+    def cut_short(self, plain=Output.remove_all):
         plain(self)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched:
-        patched.setattr(Job, "_remove_all", cut_short)
+        patched.setattr(Output, "remove_all", cut_short)
         with pytest.raises(KeyboardInterrupt):
             shout(folder, keep_dropped=True, restart=True)
     assert shout(folder, keep_dropped=True, restart=True).tally.kept == 1

@@ -11,20 +11,18 @@ may be URLs; the state is always a folder of this machine.
 
 from __future__ import annotations
 
-import datetime
-import platform
 import shutil
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from command_kit import Progress, write_json
+from command_kit import Progress
 from command_kit.settings import identity
 from webtext_prep.documents import storage
 from webtext_prep.documents.inputs import spool_standard_input
 from webtext_prep.documents.shards import DEFAULT_FORMAT, check_format, shard_name
-from webtext_prep.documents.stage_record import STATE, lineage_of, read_record
+from webtext_prep.documents.stage_record import read_record
 from webtext_prep.documents.storage import is_local
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, WebtextError
@@ -32,13 +30,11 @@ from webtext_prep.running import claim
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine, allow_open_files
 from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
-from webtext_prep.running.stage import DROPPED, Outcome, Stage
+from webtext_prep.running.output import Output
+from webtext_prep.running.stage import DROPPED, Stage
 from webtext_prep.running.summary import Summary
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
-
-SPOOLED = "stdin-"
-"""What the name of spooled standard input in the state folder begins with."""
 
 
 class Job:
@@ -82,7 +78,8 @@ class Job:
         if state is None and not is_local(output):
             raise InputError(f"--output {output} is not on this machine: say with --state DIR where to keep the state.")
         self.state = state or cast(Path, stage.state_folder(output))
-        self.record_path = stage.record_path(output)
+        self._own = Output(stage, output, self.state)
+        self.record_path = self._own.record_path
         self._standard_input, self._problems = standard_input, list(problems)
         self._finished = OutputMarker(self.state / "complete.json")
 
@@ -91,7 +88,7 @@ class Job:
     @property
     def scratch(self) -> Path:
         """A folder for files between phases; it is removed when the stage is done."""
-        return self.state / "scratch"
+        return self._own.scratch
 
     def shard_outputs(self, number: int) -> tuple[Location, ...]:
         """The outputs of the task that makes shard `number`: the shard, and with `--keep-dropped` what it dropped."""
@@ -170,7 +167,7 @@ class Job:
         allow_open_files()
         claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
         with claim.locked(self.state, self.output):
-            self._claim_output()
+            self._own.make_own(self._settings(), restart=self.restart)
             if self._standard_input:
                 self.inputs.append(spool_standard_input(self.state))
             key = self._whole_key()
@@ -178,18 +175,17 @@ class Job:
             if done is not None:
                 shutil.rmtree(self.scratch, ignore_errors=True)  # a kill may have come just before this
                 return done
-            self._show_unfinished(True)
-            storage.remove(self.record_path)
             self._finished.remove()
-            self.scratch.mkdir(parents=True, exist_ok=True)
+            self._own.begin()
             outcome = self.stage.run(self)
             for sentence in self._problems:
                 outcome.tally.problem(sentence)
             self._check(outcome.tally)
-            self._remove_unexpected(outcome.outputs)
-            self._remove_leftovers()
-            self._write_records(outcome, time.monotonic() - start)
-            self._show_unfinished(False)
+            self._own.remove_others(outcome.outputs)
+            self._own.remove_leftovers()
+            seconds = round(time.monotonic() - start, 3)
+            run = {"seconds": seconds, "engine": self.engine.name, "workers": self.workers}
+            self._own.finish(outcome, self._identity(), self.inputs, **run)
             self._finished.write(key, outcome.outputs, self.record_path.parent)
             shutil.rmtree(self.scratch, ignore_errors=True)
         return self._summary(outcome.tally, outcome.facts, seconds=time.monotonic() - start)
@@ -232,74 +228,6 @@ class Job:
         record = read_record(self.record_path.parent, self.record_path.name)
         return None if record is None else self._summary(Tally.from_dict(record), record.get("facts", {}), resumed=True)
 
-    def _write_records(self, outcome: Outcome, seconds: float) -> None:
-        record = {
-            "stage": self.stage.name,
-            "version": self.stage.version,
-            "settings": self._identity(),
-            **outcome.tally.as_dict(),
-            "facts": outcome.facts,
-            "shards": outcome.shards,
-            "inputs": lineage_of(self.inputs),
-        }
-        run = {
-            "finished_at": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            "seconds": round(seconds, 3),
-            "host": platform.node(),
-            "system": platform.platform(),
-            "python": platform.python_version(),
-            "engine": self.engine.name,
-            "workers": self.workers,
-            "folders": [str(folder) for folder in dict.fromkeys(path.parent for path in self.inputs)],
-        }
-        write_json(self.state / "run.json", run)
-        storage.write_json(self.record_path, record)
-
-    def _claim_output(self) -> None:
-        """Make the output this stage's own, or say whose it is."""
-        theirs = claim.read_claim(self.state, self.stage, self.output)
-        if self.restart:
-            self._remove_all()
-        elif theirs is not None and self._has_begun():
-            claim.refuse_other_settings(theirs, self._settings(), self.output)
-        claim.write_claim(self.state, self.stage, self._settings())
-        self._remove_leftovers()
-
-    def _show_unfinished(self, is_unfinished: bool) -> None:
-        """Let whoever reads the output see that it is not finished, where its state lies elsewhere."""
-        notice = self.output / STATE
-        if self.stage.output_is_prefix or self.state == notice:
-            return
-        if is_unfinished:
-            storage.write_json(notice, {"unfinished": self.stage.name})
-        else:
-            storage.remove(notice)
-
-    def _remove_leftovers(self) -> None:
-        """Remove what killed processes left half-written: those of an earlier run, or workers of this one."""
-        if not self.stage.output_is_prefix:
-            storage.remove_leftovers(self.output)
-            storage.remove_leftovers(self.output / DROPPED)
-
-    def _has_begun(self) -> bool:
-        """Whether an earlier run made anything; one that failed before leaves its settings to be corrected."""
-        return (
-            storage.is_file(self.record_path)
-            or any(path.is_file() for path in self.scratch.rglob("*"))
-            or any((self.state / "markers").rglob("*.json"))
-            or bool(self.stage.outputs_in(self.output))
-        )
-
-    def _remove_all(self) -> None:
-        for path in self.stage.outputs_in(self.output):
-            storage.remove(path)
-        storage.remove(self.record_path)
-        for entry in self.state.iterdir():
-            if entry.is_dir():
-                shutil.rmtree(entry)
-            elif entry.name not in (claim.LOCK, claim.CLAIM) and not entry.name.startswith(SPOOLED):
-                entry.unlink()
-
     def _check(self, tally: Tally) -> None:
         if not tally.is_balanced:
             raise WebtextError(
@@ -316,10 +244,3 @@ class Job:
                 f"{self.stage.name}: none of the {tally.read:,} {unit} was kept ({reasons}): "
                 f"{self.stage.advice(tally)}.{problems}"
             )
-
-    def _remove_unexpected(self, outputs: Sequence[Location]) -> None:
-        """Remove shards of an earlier run over other inputs."""
-        expected = set(outputs)
-        for path in self.stage.outputs_in(self.output):
-            if path not in expected:
-                storage.remove(path)

@@ -1,0 +1,116 @@
+"""The output of a job: made its own before anything is written, cleared of what does not belong there, and recorded."""
+
+from __future__ import annotations
+
+import datetime
+import platform
+import shutil
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from command_kit import write_json
+from webtext_prep.documents import storage
+from webtext_prep.documents.stage_record import STATE, lineage_of
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.running import claim
+from webtext_prep.running.stage import DROPPED, Outcome, Stage
+
+SPOOLED = "stdin-"
+"""What the name of spooled standard input in the state folder begins with."""
+
+
+class Output:
+    """What one stage writes, and the state beside it.
+
+    Args:
+        stage: the stage.
+        place: the folder, or for a stage with `output_is_prefix` the prefix of its files.
+        state: the folder of this machine for what resuming needs.
+    """
+
+    def __init__(self, stage: Stage, place: Location, state: Path) -> None:
+        self.stage, self.place, self.state = stage, place, state
+        self.scratch = state / "scratch"
+        self.record_path = stage.record_path(place)
+
+    def make_own(self, settings: dict[str, Any], *, restart: bool) -> None:
+        """Claim it for this stage and these settings, removing first, for a restart, what is there.
+
+        Raises InputError naming the stage or the settings that it has been made with.
+        """
+        theirs = claim.read_claim(self.state, self.stage, self.place)
+        if restart:
+            self.remove_all()
+        elif theirs is not None and self._has_begun():
+            claim.refuse_other_settings(theirs, settings, self.place)
+        claim.write_claim(self.state, self.stage, settings)
+        self.remove_leftovers()
+
+    def _has_begun(self) -> bool:
+        """Whether an earlier run made anything; one that failed before leaves its settings to be corrected."""
+        return (
+            storage.is_file(self.record_path)
+            or any(path.is_file() for path in self.scratch.rglob("*"))
+            or any((self.state / "markers").rglob("*.json"))
+            or bool(self.stage.outputs_in(self.place))
+        )
+
+    def remove_all(self) -> None:
+        """Remove everything that the stage has made, but neither the lock nor what was read from standard input."""
+        self.remove_others([])
+        storage.remove(self.record_path)
+        for entry in self.state.iterdir():
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            elif entry.name not in (claim.LOCK, claim.CLAIM) and not entry.name.startswith(SPOOLED):
+                entry.unlink()
+
+    def remove_others(self, outputs: Sequence[Location]) -> None:
+        """Remove the stage's files that are not among `outputs`: shards of an earlier run over other inputs."""
+        expected = set(outputs)
+        for path in self.stage.outputs_in(self.place):
+            if path not in expected:
+                storage.remove(path)
+
+    def remove_leftovers(self) -> None:
+        """Remove what killed processes left half-written: those of an earlier run, or workers of this one."""
+        if not self.stage.output_is_prefix:
+            storage.remove_leftovers(self.place)
+            storage.remove_leftovers(self.place / DROPPED)
+
+    def begin(self) -> None:
+        """Let whoever reads it see that it is not finished, also where its state lies elsewhere."""
+        if self._notice is not None:
+            storage.write_json(self._notice, {"unfinished": self.stage.name})
+        storage.remove(self.record_path)
+        self.scratch.mkdir(parents=True, exist_ok=True)
+
+    def finish(self, outcome: Outcome, identity: dict[str, Any], inputs: Sequence[Location], **run: Any) -> None:
+        """Write the record, the same for the same input and settings, and beside the state how it was made (`run`)."""
+        record = {
+            "stage": self.stage.name,
+            "version": self.stage.version,
+            "settings": identity,
+            **outcome.tally.as_dict(),
+            "facts": outcome.facts,
+            "shards": outcome.shards,
+            "inputs": lineage_of(inputs),
+        }
+        circumstances = {
+            "finished_at": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
+            "host": platform.node(),
+            "system": platform.platform(),
+            "python": platform.python_version(),
+            **run,
+            "folders": [str(folder) for folder in dict.fromkeys(path.parent for path in inputs)],
+        }
+        write_json(self.state / "run.json", circumstances)
+        storage.write_json(self.record_path, record)
+        if self._notice is not None:
+            storage.remove(self._notice)
+
+    @property
+    def _notice(self) -> Location | None:
+        notice = self.place / STATE
+        return None if self.stage.output_is_prefix or self.state == notice else notice
