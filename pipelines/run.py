@@ -2,11 +2,11 @@
 
     ./uvw run pipelines/run.py quickstart
     ./uvw run pipelines/run.py openwebtext --urls my_urls.txt
-    ./uvw run pipelines/run.py my_pipeline.toml
+    ./uvw run pipelines/run.py my_pipeline.toml --check
 
 Each table of the file is one command, `webtext STAGE` or `gpt2 COMMAND`, with that command's settings; they run in the
-order of the file, each on what the one before it wrote. The same command again goes on where it stopped, and each
-step can also be given by hand: every command line is printed before it runs.
+order of the file, each on what the one before it wrote. All settings are checked before the first one runs. The same
+command again resumes where it stopped, and each step can also be given by hand: its command line is printed first.
 """
 
 from __future__ import annotations
@@ -33,8 +33,12 @@ from command_kit.settings import check_value, make_settings
 from webtext_prep.cli import RunSettings, find_stages
 
 HERE = Path(__file__).resolve().parent
+PROGRAMS = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}
 MODEL_COMMANDS = ("train", "evaluate", "generate")
 TEXT_SUFFIX = "_text_document"
+SITE_PORT = 47823
+"""Where the documentation is served if nothing else is there: addresses decide the order of the documents, and with it
+what exactly is learned."""
 
 
 @dataclass(frozen=True)
@@ -70,15 +74,16 @@ def read_pipeline(name: str) -> tuple[Path, dict[str, Any]]:
         raise UsageError(f"{path} is not valid TOML: {error}.") from error
 
 
-def plan(path: Path, tables: dict[str, Any], folder: Path, urls: list[str]) -> list[Step]:
+def plan(path: Path, tables: dict[str, Any], folder: Path, first_input: list[str], gpus: int = 0) -> list[Step]:
     """The steps of a pipeline, each wired to the one before it.
 
-    Settings are checked here, so that a mistyped one in the last table is found before the first command runs.
+    Settings are checked here, and whether model, batch and layout fit together and the `gpus` of this machine, so that
+    a mistake in the last table is found before the first command runs.
     Raises UsageError naming the table and the key.
     """
     stages = find_stages()
     steps: list[Step] = []
-    previous: list[str] = list(urls)
+    previous: list[str] = list(first_input)
     corpus, model = folder / "corpus", str(folder / "model")
     for name, table in tables.items():
         if name == "pipeline":
@@ -93,13 +98,13 @@ def plan(path: Path, tables: dict[str, Any], folder: Path, urls: list[str]) -> l
             step = Step(name, "webtext_prep", table, output=table.get("output", str(output)))
             inputs = table.get("input") or previous
             if not inputs:
-                raise UsageError(f"the first stage, {name}, has no input: give a URL list with --urls FILE.")
+                raise UsageError(f"the first stage, {name}, has no input: give it with --input PATH.")
             step.arguments = ["--input", *inputs, "--output", step.output]
             previous = [step.output]
             if stages[name].output_is_prefix:
                 corpus = Path(step.output)
         elif name in MODEL_COMMANDS:
-            check_model_table(path, name, table)
+            check_model_table(path, name, table, gpus)
             if name == "train":
                 model = table.get("output", model)
             step = Step(name, "gpt2_train", table, output=model)
@@ -123,31 +128,51 @@ def model_arguments(name: str, table: dict[str, Any], model: str, data: str) -> 
     return [part for key, value in wanted.items() if key not in table for part in (f"--{key}", value)]
 
 
-def check_model_table(path: Path, name: str, table: dict[str, Any]) -> None:
-    """Raise UsageError for a setting that the `gpt2` command does not have, or that is of the wrong type."""
+def check_model_table(path: Path, name: str, table: dict[str, Any], gpus: int) -> None:
+    """Raise UsageError for a setting that the `gpt2` command does not have, or that does not fit the others."""
     from gpt2_train.cli import settings_class
+    from gpt2_train.config import TrainSettings, check_layout
 
-    make_settings(settings_class(name), table, f"{path} [{name}]")
+    try:
+        settings: Any = make_settings(settings_class(name), table, f"{path} [{name}]")
+        if isinstance(settings, TrainSettings):
+            check_layout(settings, 0 if settings.device in ("cpu", "mps") else gpus)
+    except UsageError as error:
+        raise UsageError(str(error) if str(path) in str(error) else f"{path} [{name}]: {error}") from None
+
+
+def count_gpus(tables: dict[str, Any]) -> int:
+    """The GPUs of this machine, if the pipeline trains: asking takes the seconds in which torch is loaded."""
+    if "train" not in tables:
+        return 0
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0
 
 
 @contextlib.contextmanager
-def documentation_site(folder: Path) -> Iterator[Path]:
-    """Serve the documentation while the block runs; gives the file of its URL list.
+def documentation_site(folder: Path) -> Iterator[None]:
+    """Serve the documentation while the block runs; its URL list is `urls.txt` in `folder`.
 
     The port is kept from one run to the next: the addresses of pages that were fetched must stay the same.
     """
     kept = folder / "site.json"
-    port = json.loads(kept.read_text())["port"] if kept.exists() else 0
-    # A bare environment and a fixed hash seed: the pages are then the same each time, and hold nothing of the user's.
-    process = subprocess.Popen(
-        [sys.executable, str(HERE / "documentation_site.py"), "--port", str(port)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={"PYTHONHASHSEED": "0", "PATH": os.defpath},
-        text=True,
-    )
-    if process.stdout is None or process.stdin is None or not (base := process.stdout.readline().strip()):
-        raise CommandError(f"the documentation could not be served on port {port}: it is taken, remove {kept}.")
+    ports = [json.loads(kept.read_text())["port"]] if kept.exists() else [SITE_PORT, 0]
+    for port in ports:
+        process = subprocess.Popen(
+            [sys.executable, str(HERE / "documentation_site.py"), "--port", str(port)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+        )
+        if process.stdout is None or process.stdin is None:
+            raise CommandError("the documentation site has no standard output: this should not happen.")
+        if base := process.stdout.readline().strip():
+            break
+        process.wait()
+    else:
+        raise CommandError(f"the documentation could not be served on port {ports[-1]}: it is taken, remove {kept}.")
     try:
         write_json(kept, {"port": int(base.rsplit(":", 1)[1])})
         urls = folder / "urls.txt"
@@ -155,10 +180,15 @@ def documentation_site(folder: Path) -> Iterator[Path]:
             text = answer.read().decode()
         if not urls.exists() or urls.read_text(encoding="utf-8") != text:
             write_text(urls, text)
-        yield urls
+        yield
     finally:
-        process.stdin.close()
-        process.wait()
+        process.terminate()
+        process.communicate()
+
+
+def shown_command(step: Step, path: Path) -> list[str]:
+    """One step as it would be given by hand."""
+    return [PROGRAMS[step.program], step.name, *step.arguments, "--config", str(path)]
 
 
 def run_step(step: Step, path: Path, folder: Path) -> None:
@@ -166,9 +196,9 @@ def run_step(step: Step, path: Path, folder: Path) -> None:
 
     Raises CommandError if it fails, KeyboardInterrupt where Ctrl-C or SIGTERM stops it.
     """
-    command = [sys.executable, "-m", step.program, step.name, *step.arguments, "--config", str(path)]
-    shown = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}[step.program]
-    print(f"\n$ {shlex.join([shown, *command[3:]])}", file=sys.stderr, flush=True)
+    shown, *rest = shown_command(step, path)
+    command = [sys.executable, "-m", step.program, *rest]
+    print(f"\n$ {shlex.join([shown, *rest])}", file=sys.stderr, flush=True)
     environment = os.environ | {PARENT: str(os.getpid())}
     process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, env=environment)
     is_stopped = False
@@ -191,8 +221,8 @@ def run_step(step: Step, path: Path, folder: Path) -> None:
         raise KeyboardInterrupt
     if process.returncode:
         failure = CommandError(
-            f"`{shown} {step.name}` ended with exit code {process.returncode}: mend what it says above, then run the "
-            "same command again, it goes on from there."
+            f"the step [{step.name}] (`{shown} {step.name}`) ended with exit code {process.returncode}: fix what it "
+            "says above, then run the same command again; it resumes from there."
         )
         failure.exit_code = process.returncode if process.returncode > 0 else 1
         raise failure
@@ -227,18 +257,25 @@ def closing(steps: list[Step], folder: Path, seconds: float) -> str:
     lines += [f"  {step.name:<10} {step.output}" for step in steps if step.name not in ("evaluate", "generate")]
     lines += [f"  {'summaries':<10} {folder / 'pipeline.json'}"]
     if any(step.name == "train" for step in steps):
-        model = next(step.output for step in steps if step.name == "train")
-        lines += ["", "Let it write more:", f'  ./uvw run gpt2 generate --checkpoint {model} --prompt "The module"']
+        lines += ["", "Let it write more:", f"  {shlex.join(write_more(steps))}"]
     return "\n".join(lines)
+
+
+def write_more(steps: list[Step]) -> list[str]:
+    """The command that lets the pipeline's model write: with the prompt of its own [generate], if it has one."""
+    command = ["./uvw", "run", "gpt2", "generate", "--checkpoint"]
+    command.append(next(step.output for step in steps if step.name == "train"))
+    prompts = next((step.table.get("prompt") for step in steps if step.name == "generate"), None)
+    return [*command, "--prompt", prompts[0]] if prompts else command
 
 
 def losses(found: dict[str, Any]) -> list[str]:
     """The held-out loss beside that of a unigram model of the same text."""
     if "loss" not in found:
         return []
-    lines = [f"  held-out loss     {found['loss']:.3f} nats a token (perplexity {found['perplexity']:,.1f})"]
+    lines = [f"  held-out loss     {found['loss']:.3f} nats per token (perplexity {found['perplexity']:,.1f})"]
     if "unigram_loss" in found:
-        lines.append(f"  unigram model     {found['unigram_loss']:.3f} nats a token, on the same text")
+        lines.append(f"  unigram model     {found['unigram_loss']:.3f} nats per token, on the same text")
     return lines
 
 
@@ -248,9 +285,17 @@ def main(argv: list[str] | None = None) -> int:
         prog="run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("pipeline", nargs="?", default="quickstart", help="a name or a TOML file (default: quickstart)")
-    parser.add_argument("--urls", nargs="+", default=[], metavar="FILE", help="URL lists for the first stage")
+    parser.add_argument(
+        "--input",
+        "--urls",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="what the first stage reads: URL lists, or texts where the file begins with [merge]",
+    )
     parser.add_argument("--folder", help="where everything is written, instead of what the file says")
     parser.add_argument("--until", metavar="COMMAND", help="stop after this step")
+    parser.add_argument("--check", action="store_true", help="check all settings, show the steps, and run none")
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     arguments = parser.parse_args(argv)
     return run_command("run.py", lambda: play(arguments), debug=arguments.debug)
@@ -263,15 +308,18 @@ def play(arguments: argparse.Namespace) -> int:
     whole = make_settings(Pipeline, check_value(dict, tables.get("pipeline", {}), "pipeline", str(path)), str(path))
     folder = Path(arguments.folder or whole.folder or Path("runs") / path.stem)
     with contextlib.ExitStack() as stack:
-        urls = list(arguments.urls)
-        names = [step.name for step in plan(path, tables, folder, urls or ["urls.txt"] if whole.site else urls)]
+        first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
+        steps = plan(path, tables, folder, first, count_gpus(tables))
+        names = [step.name for step in steps]
         if arguments.until is not None and arguments.until not in names:
-            raise UsageError(f"--until {arguments.until} is no step of {path.name}: choose one of {', '.join(names)}.")
+            raise UsageError(f"--until {arguments.until} is not in {path.name}: choose one of {', '.join(names)}.")
+        last = names.index(arguments.until) + 1 if arguments.until else len(steps)
+        if arguments.check:
+            print("\n".join(shlex.join(shown_command(step, path)) for step in steps[:last]))
+            return 0
         folder.mkdir(parents=True, exist_ok=True)
         if whole.site:
-            urls = [str(stack.enter_context(documentation_site(folder))), *urls]
-        steps = plan(path, tables, folder, urls)
-        last = names.index(arguments.until) + 1 if arguments.until else len(steps)
+            stack.enter_context(documentation_site(folder))
         print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr)
         for step in steps[:last]:
             run_step(step, path, folder)

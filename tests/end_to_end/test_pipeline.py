@@ -7,10 +7,13 @@ import signal
 import subprocess
 import sys
 import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from command_kit import UsageError
 
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "pipelines" / "run.py"
@@ -180,7 +183,7 @@ def test_a_failing_step_is_named_and_stops_the_rest(tmp_path):
     (tmp_path / "urls.txt").write_text("http://youtube.com/watch\n")
     done = play(tmp_path / "p.toml", tmp_path / "out", "--urls", "urls.txt")
     assert done.returncode == 1
-    assert "`webtext blacklist` ended with exit code 1" in done.stderr
+    assert "the step [blacklist] (`webtext blacklist`) ended with exit code 1: fix what" in done.stderr
     assert not (tmp_path / "out" / "download").exists()
 
 
@@ -193,9 +196,9 @@ def test_a_pipeline_that_is_asked_to_end_ends_its_command_and_says_that_it_goes_
         text=True,
         cwd=tmp_path,
     )
-    reading = tmp_path / "out" / "blacklist" / ".state" / ".stdin.unfinished"
+    state = tmp_path / "out" / "blacklist" / ".state"
     deadline = time.monotonic() + 60
-    while not reading.exists():  # the command waits for its standard input
+    while not list(state.glob(".stdin-*")):  # the command waits for its standard input
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.005)
@@ -215,6 +218,83 @@ def test_a_model_written_elsewhere_is_the_one_that_is_measured_and_that_writes(t
     assert "--checkpoint" not in generate.arguments
 
 
+@pytest.mark.parametrize(
+    ("gpus", "table", "named"),
+    [
+        (
+            0,
+            "global_batch_size = 8\nmicro_batch_size = 3\n",
+            r"\[train\]: --global-batch-size 8 .* --micro-batch-size 3",
+        ),
+        (0, "tensor_parallel = 5\n", r"\[train\]: --tensor-parallel 5 does not divide"),
+        (2, "data_parallel = 4\n", r"\[train\]: .* needs 4 GPUs, and this machine has 2"),
+    ],
+)
+def test_a_batch_or_layout_that_does_not_fit_is_found_before_anything_runs(tmp_path, gpus, table, named):
+    """A batch that could not be shared among the processes was found after the download, when training began."""
+    path = tmp_path / "x.toml"
+    tables = tomllib.loads(f"[download]\n[tokenize]\n[train]\n{table}")
+    with pytest.raises(UsageError, match=named):
+        runpy.run_path(str(RUN))["plan"](path, tables, tmp_path, ["urls.txt"], gpus)
+
+
+@pytest.mark.parametrize("gpus", [0, 1, 2, 4, 8])
+@pytest.mark.parametrize("shipped", ["quickstart", "openwebtext"])
+def test_every_shipped_recipe_fits_a_machine_with_any_number_of_gpus(tmp_path, shipped, gpus):
+    """A shipped recipe failed on every machine with several GPUs, after the download."""
+    path = RUN.parent / f"{shipped}.toml"
+    tables = tomllib.loads(path.read_text())
+    assert runpy.run_path(str(RUN))["plan"](path, tables, tmp_path, ["urls.txt"], gpus)
+
+
+def test_checking_shows_the_steps_and_runs_none(tmp_path):
+    (tmp_path / "p.toml").write_text("[merge]\n[clean]\nlanguage = 'any'\n[tokenize]\n")
+    done = play(tmp_path / "p.toml", tmp_path / "out", "--input", "texts", "more", "--check")
+    assert (done.returncode, done.stderr) == (0, "")
+    out, config = tmp_path / "out", f"--config {tmp_path / 'p.toml'}"
+    assert done.stdout.splitlines() == [
+        f"webtext merge --input texts more --output {out}/merge {config}",
+        f"webtext clean --input {out}/merge --output {out}/clean {config}",
+        f"webtext tokenize --input {out}/clean --output {out}/corpus {config}",
+    ]
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("generate", "hint"),
+    [
+        ({"prompt": ["Once upon"], "tokens": 5}, ["--prompt", "Once upon"]),
+        ({"prompt": []}, []),
+        ({}, []),
+        (None, []),
+    ],
+)
+def test_the_closing_hint_has_the_pipelines_own_prompt(tmp_path, generate, hint):
+    """Every pipeline, whatever its texts, ended with the quickstart's prompt."""
+    tables = {"train": {"output": "model"}} | ({} if generate is None else {"generate": generate})
+    module = runpy.run_path(str(RUN))
+    steps = module["plan"](tmp_path / "x.toml", tables, tmp_path, [])
+    assert module["write_more"](steps) == ["./uvw", "run", "gpt2", "generate", "--checkpoint", "model", *hint]
+
+
+def test_the_quickstarts_pages_have_the_same_addresses_in_every_run(tmp_path):
+    """Each run served the pages on another port, by which the documents' order, and the loss, differed."""
+    module = runpy.run_path(str(RUN))
+    lists = []
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        with module["documentation_site"](tmp_path / name):
+            lists.append((tmp_path / name / "urls.txt").read_bytes())
+    assert lists[0] == lists[1]
+
+
+def test_a_port_that_is_taken_is_not_waited_for(tmp_path):
+    module = runpy.run_path(str(RUN))
+    (tmp_path / "second").mkdir()
+    with module["documentation_site"](tmp_path), module["documentation_site"](tmp_path / "second"):
+        assert (tmp_path / "urls.txt").read_bytes() != (tmp_path / "second" / "urls.txt").read_bytes()
+
+
 def test_every_shipped_pipeline_is_valid(tmp_path):
     for path in sorted(RUN.parent.glob("*.toml")):
         done = subprocess.run(
@@ -232,4 +312,4 @@ def test_every_shipped_pipeline_is_valid(tmp_path):
             capture_output=True,
             text=True,
         )
-        assert "--until x is no step" in done.stderr, done.stderr
+        assert "--until x is not in" in done.stderr, done.stderr
