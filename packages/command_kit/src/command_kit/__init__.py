@@ -10,12 +10,14 @@ from command_kit.cores import available_cores
 from command_kit.errors import CommandError, UsageError
 from command_kit.progress import Progress, duration
 from command_kit.settings import add_flags, setting, settings_from
+from command_kit.shell import add_shell_flags
 
 __all__ = [
     "CommandError",
     "Progress",
     "UsageError",
     "add_flags",
+    "add_shell_flags",
     "atomic_file",
     "atomic_folder",
     "available_cores",

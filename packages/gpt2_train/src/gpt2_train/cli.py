@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from command_kit import run_command
+from command_kit import add_shell_flags, run_command
 
 COMMANDS = {
     "estimate": ("gpt2_train.estimate", "say parameters, FLOPs and memory of a run before it starts"),
@@ -36,14 +36,18 @@ def settings_class(command: str) -> type:
     return found
 
 
-def make_parser(command: str | None) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """The parser of `gpt2`, with the arguments of `command` only (of none if it is None), and that of `command`."""
+def make_parser(command: str | None, *, whole: bool = False) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
+    """The parser of `gpt2`, with the arguments of `command` only (of none if it is None), and that of `command`.
+
+    With `whole` it has the arguments of all commands.
+    """
     parser = argparse.ArgumentParser(
         prog="gpt2",
         description="Train, evaluate and sample GPT-2 from token files (.bin/.idx), on one process or many.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    add_shell_flags(parser, "gpt2-train", others=["torch"], whole=lambda: make_parser(None, whole=True)[0])
     own = parser
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():
@@ -55,6 +59,7 @@ def make_parser(command: str | None) -> tuple[argparse.ArgumentParser, argparse.
         )
         if name == command:
             own = child
+        if name == command or whole:
             importlib.import_module(module).add_arguments(child)
             child.add_argument("--debug", action="store_true", help="show the traceback of an error")
     return parser, own

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from command_kit import add_flags, available_cores, run_command, setting, settings_from
+from command_kit import add_flags, add_shell_flags, available_cores, run_command, setting, settings_from
 from command_kit.plugins import find_plugins
 from webtext_prep import inspection, stages
 from webtext_prep.documents.inputs import Inputs, find_inputs
@@ -76,6 +76,7 @@ def build_parser(known: dict[str, type[Stage]]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="webtext", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
+    add_shell_flags(parser, "webtext-prep", others=["trafilatura"])
     commands = parser.add_subparsers(dest="command", metavar="STAGE", required=True, title="stages")
     for stage in known.values():
         command = commands.add_parser(

@@ -1,0 +1,81 @@
+"""`--version`, and completion by the scripts that the two commands print."""
+
+import argparse
+import importlib.metadata
+import platform
+import shutil
+import subprocess
+import sys
+
+import pytest
+
+from command_kit import add_shell_flags
+from command_kit.shell import SHELLS, completion, version_line
+
+MODULES = {"webtext": ("webtext_prep", "webtext-prep"), "gpt2": ("gpt2_train", "gpt2-train")}
+
+
+def printed(command: str, *flags: str) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", MODULES[command][0], *flags], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    return done.stdout
+
+
+@pytest.mark.parametrize("command", MODULES)
+def test_the_version_is_one_line(command):
+    version = importlib.metadata.version(MODULES[command][1])
+    shown = printed(command, "--version")
+    assert shown.startswith(f"{command} {version} (Python {platform.python_version()}, ")
+    assert shown.count("\n") == 1
+
+
+def test_what_is_not_installed_has_no_version():
+    assert version_line("x", "command-kit", ["absent", "pytest"]).count(",") == 1
+
+
+def test_the_version_of_torch_is_known_without_loading_it():
+    code = (
+        "import sys\nfrom gpt2_train.cli import main\n"
+        "try:\n    main(['--version'])\nexcept SystemExit as error:\n    sys.exit(error.code or 'torch' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert f"torch {importlib.metadata.version('torch')}" in done.stdout
+
+
+def completed(script: str, program: str, *words: str) -> list[str]:
+    """What bash offers after `program` and `words`, the last of which is being typed."""
+    typed = " ".join(f"'{word}'" for word in (program, *words))
+    asked = (
+        f"{script}\nCOMP_WORDS=({typed})\nCOMP_CWORD={len(words)}\n"
+        f"found=$(complete -p {program})\nfound=${{found##*-F }}\n${{found%% *}}\n"
+        "printf '%s\\n' \"${COMPREPLY[@]}\"\n"
+    )
+    done = subprocess.run(["bash", "--norc", "-c", asked], capture_output=True, text=True, check=False)
+    return done.stdout.split()
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="needs bash")
+def test_bash_completes_commands_flags_and_choices():
+    webtext, gpt2 = (printed(command, "--print-completion", "bash") for command in MODULES)
+    assert completed(webtext, "webtext", "cl") == ["clean"]
+    assert "--min-tokens" in completed(webtext, "webtext", "clean", "--min")
+    assert completed(gpt2, "gpt2", "tr") == ["train"]
+    assert "--learning-rate" not in completed(gpt2, "gpt2", "train", "--l")
+    assert "--lr" in completed(gpt2, "gpt2", "train", "--l")
+    assert "345M" in completed(gpt2, "gpt2", "train", "--model", "3")
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_every_shell_has_a_script_that_names_each_flag(shell):
+    parser = argparse.ArgumentParser(prog="bake")
+    add_shell_flags(parser, "command-kit")
+    child = parser.add_subparsers().add_parser("bread", help="bake bread")
+    child.add_argument("--minutes", metavar="N", help="how long, 100%% sure")
+    child.add_argument("--recipe", metavar="FILE.toml", help="it's a file")
+    script = completion(parser, shell)
+    assert all(word in script for word in ("bake", "bread", "minutes", "recipe"))
+    if shutil.which(shell):
+        assert subprocess.run([shell, "-n"], input=script, text=True, check=False).returncode == 0
