@@ -10,7 +10,6 @@ import contextlib
 import ctypes
 import multiprocessing
 import os
-import pickle
 import signal
 import sys
 import threading
@@ -20,6 +19,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
+from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -98,7 +98,8 @@ def _picklable(error: Exception) -> Exception:
     """The exception with its traceback as a note; if it can't travel, an error that names it."""
     error.add_note("in a worker process:\n" + "".join(traceback.format_exception(error)).rstrip())
     try:
-        pickle.loads(pickle.dumps(error))  # noqa: S301 - our own, made a moment ago
+        # As the connection does it.
+        ForkingPickler.loads(ForkingPickler.dumps(error))
     except Exception:
         return WebtextError(f"internal error: {type(error).__name__}: {error} (run again with --debug for more).")
     return error
