@@ -36,9 +36,6 @@ HERE = Path(__file__).resolve().parent
 PROGRAMS = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}
 MODEL_COMMANDS = ("train", "evaluate", "generate")
 TEXT_SUFFIX = "_text_document"
-SITE_PORT = 47823
-"""Where the documentation is served if nothing else is there: addresses decide the order of the documents, and with it
-what exactly is learned."""
 
 
 @dataclass(frozen=True)
@@ -157,22 +154,16 @@ def documentation_site(folder: Path) -> Iterator[None]:
     The port is kept from one run to the next: the addresses of pages that were fetched must stay the same.
     """
     kept = folder / "site.json"
-    ports = [json.loads(kept.read_text())["port"]] if kept.exists() else [SITE_PORT, 0]
-    for port in ports:
-        process = subprocess.Popen(
-            [sys.executable, str(HERE / "documentation_site.py"), "--port", str(port)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-        )
-        if process.stdout is None or process.stdin is None:
-            raise CommandError("the documentation site has no standard output: this should not happen.")
-        if base := process.stdout.readline().strip():
-            break
-        process.wait()
-    else:
-        raise CommandError(f"the documentation could not be served on port {ports[-1]}: it is taken, remove {kept}.")
+    port = json.loads(kept.read_text())["port"] if kept.exists() else 0
+    process = subprocess.Popen(
+        [sys.executable, str(HERE / "documentation_site.py"), "--port", str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    if process.stdout is None or not (base := process.stdout.readline().strip()):
+        raise CommandError(f"the documentation could not be served on port {port}: it is taken, remove {kept}.")
     try:
         write_json(kept, {"port": int(base.rsplit(":", 1)[1])})
         urls = folder / "urls.txt"

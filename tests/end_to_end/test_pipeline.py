@@ -277,24 +277,6 @@ def test_the_closing_hint_has_the_pipelines_own_prompt(tmp_path, generate, hint)
     assert module["write_more"](steps) == ["./uvw", "run", "gpt2", "generate", "--checkpoint", "model", *hint]
 
 
-def test_the_quickstarts_pages_have_the_same_addresses_in_every_run(tmp_path):
-    """Each run served the pages on another port, by which the documents' order, and the loss, differed."""
-    module = runpy.run_path(str(RUN))
-    lists = []
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-        with module["documentation_site"](tmp_path / name):
-            lists.append((tmp_path / name / "urls.txt").read_bytes())
-    assert lists[0] == lists[1]
-
-
-def test_a_port_that_is_taken_is_not_waited_for(tmp_path):
-    module = runpy.run_path(str(RUN))
-    (tmp_path / "second").mkdir()
-    with module["documentation_site"](tmp_path), module["documentation_site"](tmp_path / "second"):
-        assert (tmp_path / "urls.txt").read_bytes() != (tmp_path / "second" / "urls.txt").read_bytes()
-
-
 def test_every_shipped_pipeline_is_valid(tmp_path):
     for path in sorted(RUN.parent.glob("*.toml")):
         done = subprocess.run(
