@@ -128,7 +128,8 @@ def model_arguments(name: str, table: dict[str, Any], model: str, data: str) -> 
 def check_model_table(path: Path, name: str, table: dict[str, Any], gpus: int) -> None:
     """Raise UsageError for a setting that the `gpt2` command does not have, or that does not fit the others."""
     from gpt2_train.cli import settings_class
-    from gpt2_train.config import TrainSettings, check_layout
+    from gpt2_train.config import TrainSettings
+    from gpt2_train.layout import check_layout
 
     try:
         settings: Any = make_settings(settings_class(name), table, f"{path} [{name}]")
