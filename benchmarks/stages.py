@@ -1,4 +1,4 @@
-"""Documents a second through clean, dedup and tokenize on one core, next to calling the libraries plainly.
+"""Documents per second through clean, dedup and tokenize on one core, next to calling the libraries plainly.
 
 The text is the documentation that comes with the interpreter, repeated with small changes: some 3,000 documents.
 """
@@ -35,7 +35,7 @@ def documents() -> list[str]:
 
 
 def measure(name: str, work: Callable[[str], Any], texts: list[str]) -> dict[str, Any]:
-    """Call `work` on each text; documents and megabytes a second."""
+    """Call `work` on each text; documents and megabytes per second."""
     work(texts[0])
     start = time.perf_counter()
     for text in texts:
@@ -52,7 +52,7 @@ def measure(name: str, work: Callable[[str], Any], texts: list[str]) -> dict[str
 
 
 def plain_signature(text: str) -> Any:
-    """datasketch as its documentation shows it: one update a shingle."""
+    """datasketch as its documentation shows it: one update per shingle."""
     sketch = MinHash(num_perm=fingerprints.PERMUTATIONS, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
     for shingle in fingerprints.shingles(text, "word", 5):
         sketch.update(shingle)
@@ -73,7 +73,7 @@ def main() -> None:
         measure("at least 128 tokens: ours", lambda text: has_tokens(text, 128, tokenizer), texts),
         measure("language: langdetect on the whole text", langdetect.detect, few),
         measure("clean: the whole stage", lambda t: list(clean.process([Document("u", t)], Tally())), few),
-        measure("signature: datasketch, one update a shingle", plain_signature, few),
+        measure("signature: datasketch, one update per shingle", plain_signature, few),
         measure("signature: ours", lambda t: fingerprints.signature(fingerprints.shingles(t, "word", 5)), texts[::5]),
         measure("tokenize", tokenizer.encode, texts),
     ]

@@ -188,7 +188,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
 
 
 class Server(http.server.ThreadingHTTPServer):
-    """A thread for each connection; a reader that went away is no news."""
+    """A thread for each connection; a reader that went away is not an error."""
 
     daemon_threads = True
 

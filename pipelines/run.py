@@ -249,7 +249,7 @@ def closing(steps: list[Step], folder: Path, seconds: float) -> str:
     lines += [f"  {step.name:<10} {step.output}" for step in steps if step.name not in ("evaluate", "generate")]
     lines += [f"  {'summaries':<10} {folder / 'pipeline.json'}"]
     if any(step.name == "train" for step in steps):
-        lines += ["", "Let it write more:", f"  {shlex.join(write_more(steps))}"]
+        lines += ["", "Generate more:", f"  {shlex.join(write_more(steps))}"]
     return "\n".join(lines)
 
 

@@ -29,7 +29,7 @@ def fail(error: BaseException):
         (OSError(errno.EIO, "Input/output error"), 1, "bake: error: Input/output error."),
         (MemoryError(), 1, "bake: error: out of memory: use fewer --workers"),
         (KeyError("x"), 1, "bake: error: internal error: KeyError: 'x' (run again with --debug for the traceback)."),
-        (KeyboardInterrupt(), 130, "bake: interrupted; the same command goes on from here."),
+        (KeyboardInterrupt(), 130, "bake: interrupted; the same command resumes from here."),
     ],
 )
 def test_an_error_is_one_sentence_and_an_exit_code(capsys, error, code, sentence):

@@ -188,7 +188,7 @@ def test_paths_come_from_flags_and_files(toml):
 def test_a_key_above_the_tables_is_not_ignored(toml):
     """A key above the first table was silently ignored once the file had a table for the command."""
     config = toml("minutes = 7\n[bake]\nheat = 90\n")
-    with pytest.raises(UsageError, match=r"settings\.toml: minutes stands outside a table.*move it below \[bake\]"):
+    with pytest.raises(UsageError, match=r"settings\.toml: minutes is outside a table.*move it below \[bake\]"):
         parse(config=config)
 
 

@@ -206,8 +206,8 @@ def test_a_pipeline_that_is_asked_to_end_ends_its_command_and_says_that_it_goes_
     assert process.stderr is not None
     said = process.stderr.read()  # it ends when the last process that could write to it has ended
     assert process.wait() == 130
-    assert said.count("webtext: interrupted; the same command goes on from here.") == 1
-    assert said.endswith("run.py: interrupted; the same command goes on from here.\n")
+    assert said.count("webtext: interrupted; the same command resumes from here.") == 1
+    assert said.endswith("run.py: interrupted; the same command resumes from here.\n")
 
 
 def test_a_model_written_elsewhere_is_the_one_that_is_measured_and_that_writes(tmp_path):

@@ -178,7 +178,7 @@ def test_each_epoch_has_every_token_once_in_a_new_order(tmp_path: Path) -> None:
 
 
 def test_a_sample_follows_from_seed_and_number_alone(tmp_path: Path) -> None:
-    """Pitfall 26: no state is needed to go on at any place."""
+    """Pitfall 26: no state is needed to continue at any sample."""
     whole, late = make_stream(tmp_path), make_stream(tmp_path)
     whole.prepare(0, 5 * whole.per_epoch)
     late.prepare(4 * late.per_epoch + 3, 4 * late.per_epoch + 3)

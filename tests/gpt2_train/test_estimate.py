@@ -108,7 +108,7 @@ def test_selective_checkpointing_lies_between_none_and_full() -> None:
 
 
 def test_activations_follow_the_published_formula() -> None:
-    """34·b·s·h bytes a block (Korthikanti et al. 2022), 4 more for a residual stream in float32, and no s² term."""
+    """34·b·s·h bytes per block (Korthikanti et al. 2022), 4 more for a residual stream in float32, and no s² term."""
     tokens = 8 * 1024
     block = block_activations(PRESET, 8, precision="fp16")
     assert block.none / (tokens * 1024) == pytest.approx(38, rel=0.01)

@@ -147,7 +147,7 @@ def test_a_process_that_was_killed_is_named_with_the_likely_cause(tmp_path: Path
     os.kill(children_of(process.pid)[1], signal.SIGKILL)
     _, rest = process.communicate()
     assert process.returncode == 1
-    assert "process 1 of 2 was killed by SIGKILL (was there too little memory?)" in rest
+    assert "process 1 of 2 was killed by SIGKILL (out of memory?)" in rest
     assert rest.count("error:") == 1
 
 

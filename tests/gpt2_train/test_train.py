@@ -89,7 +89,7 @@ def test_another_seed_gives_other_weights_and_another_order(tmp_path: Path, gpt2
 
 
 def test_a_longer_run_goes_on_where_the_shorter_one_ended(tmp_path: Path, gpt2: Run) -> None:
-    """Pitfalls 22 and 26: the data goes on, at a constant rate the weights are those of one long run."""
+    """Pitfalls 22 and 26: the data continues, at a constant rate the weights are those of one long run."""
     flat = ("--schedule", "constant", "--warmup", 0)
     assert gpt2(tmp_path / "parts", "--steps", 5, *flat) == 0
     assert gpt2(tmp_path / "parts", "--steps", 12, *flat) == 0

@@ -1,4 +1,4 @@
-"""`webtext dedup`: near-duplicates go, strangers stay, and the same documents always give the same answer."""
+"""`webtext dedup`: near-duplicates are dropped, other documents stay, and the result is always the same."""
 
 import itertools
 import json

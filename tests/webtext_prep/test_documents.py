@@ -113,7 +113,7 @@ def test_empty_lines_and_windows_line_ends_are_no_bad_lines(tmp_path):
 
 
 def test_one_document_is_one_line(tmp_path):
-    """Pitfall 10: one document a line of text; here line ends in the text stay in it."""
+    """Pitfall 10: a document for each line of text; here line ends in the text stay in it."""
     path = tmp_path / "part.jsonl.zst"
     with write_documents(path) as writer:
         writer.write(Document("http://a", "one\ntwo\r\n\u2028three"))

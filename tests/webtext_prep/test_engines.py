@@ -77,7 +77,7 @@ def test_an_exception_that_cannot_travel_is_named():
 
 
 def test_an_exception_stops_the_other_tasks():
-    """They would wait for ever."""
+    """They would wait forever."""
     with pytest.raises(InputError):
         run(2, practice_calls.fail_or_wait, tasks_of(None, InputError("stop"), None, None))
     assert not multiprocessing.active_children()

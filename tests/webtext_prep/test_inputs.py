@@ -133,7 +133,7 @@ def test_a_broken_link_in_a_folder_is_left_out_and_named(tree):
 
 
 def test_a_pipe_is_refused_in_a_sentence_and_never_opened(tree):
-    """A FIFO among the input made the command wait for ever."""
+    """A FIFO among the input made the command wait forever."""
     tree("data/a.jsonl")
     os.mkfifo("data/pipe.jsonl")
     with pytest.raises(InputError, match=r"data/pipe\.jsonl is a pipe or a device, .*write its content to a file"):

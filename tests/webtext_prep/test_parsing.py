@@ -110,7 +110,7 @@ def test_a_worker_in_the_middle_of_a_page_ends_when_its_parent_is_killed(tmp_pat
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 def test_a_worker_that_hears_nothing_ends_with_its_parent_and_is_first_to_go_without_memory(tmp_path):
-    """A worker held up inside C code never saw that its parent was gone, and went on for ever."""
+    """A worker that was blocked inside C code never saw that its parent was gone, and ran forever."""
     with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE) as parent:
         pid = int(parent.stdout.readline())
         worker = os.pidfd_open(pid)

@@ -264,7 +264,7 @@ def test_a_new_version_of_a_stage_makes_everything_again(write_shards, shout, ho
     folder = write_shards([["a"], ["b"]])
     shout(folder)
     before = times(home / "output")
-    shout(folder, stage=practice_stages.ShoutAnew())
+    shout(folder, stage=practice_stages.ShoutVersion2())
     after = times(home / "output")
     assert all(after[name] != before[name] for name in before)
     assert record(home / "output")["version"] == 2
@@ -306,10 +306,10 @@ def test_restart_makes_the_folder_anew(write_shards, read_shards, shout, content
     folder = write_shards([["a"], ["b", marked("http://c", drop="odd")]])
     shout(folder, keep_dropped=True)
     before = times(home / "output")
-    anew = practice_stages.Shout(mark="?")
-    assert not shout(folder, stage=anew, restart=True).resumed
+    changed = practice_stages.Shout(mark="?")
+    assert not shout(folder, stage=changed, restart=True).resumed
     assert all(after != before[name] for name, after in times(home / "output").items())
-    shout(folder, stage=anew, output=home / "fresh")
+    shout(folder, stage=changed, output=home / "fresh")
     assert contents(home / "output") == contents(home / "fresh")
 
 
@@ -408,7 +408,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     uninterrupted, markers, command, start, webtext, gate, contents, home, workers, waiting, done
 ):
     """Pitfall 8: resuming lost and doubled work. Here `kill -9` comes in the middle of shards; workers end by
-    themselves, and the same command with any number of workers goes on."""
+    themselves, and the same command with any number of workers resumes."""
     gate.close()
     running = start(*command(workers))
     running.wait_until(lambda: len(running.at_the_gate()) == waiting and markers() == done, "the gate")
@@ -452,7 +452,7 @@ def test_an_interrupt_stops_the_workers_and_the_same_command_goes_on(
         os.kill(running.process.pid, signal.SIGTERM)
     result = running.end()
     assert (result.code, result.out) == (130, "")
-    assert result.err == "webtext: interrupted; the same command goes on from here.\n"
+    assert result.err == "webtext: interrupted; the same command resumes from here.\n"
     gate.open()
     assert webtext(*command(2), "--json").json["in"] == 54
     assert contents(home / "output") == uninterrupted[1]
@@ -606,7 +606,7 @@ def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, stat
 
 def test_the_state_of_an_output_behind_a_url_needs_a_place_here(write_shards):
     folder = write_shards([["a"]])
-    with pytest.raises(InputError, match=r"is not on this machine: say with --state DIR where to keep the state"):
+    with pytest.raises(InputError, match=r"is remote: give a local folder for its state with --state DIR"):
         Job(practice_stages.Shout(), shards_in(folder), storage.location("memory://bucket/out"))
 
 

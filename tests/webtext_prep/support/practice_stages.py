@@ -21,7 +21,7 @@ class Shout(DocumentStage):
 
     drop: it is dropped for that reason. lose: it vanishes. fail: an internal error. wait: the process leaves a file
     `reached-PID` in the folder of --gate and waits until the pipe `gate` there is opened or gone. A file `full` in that
-    folder stands for a full disk.
+    folder simulates a full disk.
     """
 
     name: ClassVar[str] = "shout"
@@ -72,7 +72,7 @@ class Whisper(Shout):
 
 
 @dataclass(frozen=True)
-class ShoutAnew(Shout):
+class ShoutVersion2(Shout):
     """The same stage in a later version of the program."""
 
     version: ClassVar[int] = 2

@@ -30,7 +30,7 @@ def sentence_for(error: BaseException) -> str:
         return str(error)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
         where = f" while writing {error.filename}" if error.filename else ""
-        return f"the disk is full{where}: free some space and run the same command again, it goes on where it stopped."
+        return f"the disk is full{where}: free some space and run the same command again, it resumes where it stopped."
     if isinstance(error, PermissionError):
         return f"no permission for {error.filename}: choose another path or change its permissions."
     if isinstance(error, OSError) and error.strerror:
@@ -55,7 +55,7 @@ def run_command(program: str, body: Callable[[], int | None], *, debug: bool = F
     """Call `body` and return the exit code of the process.
 
     An exception becomes one sentence on standard error, `program: error: ...`; with `debug` its traceback comes first.
-    `resumes` says whether the same command goes on where an interrupt stopped it.
+    `resumes` says whether the same command resumes where an interrupt stopped it.
     """
     if parent := os.environ.pop(PARENT, ""):
         _end_with(int(parent))
@@ -65,7 +65,7 @@ def run_command(program: str, body: Callable[[], int | None], *, debug: bool = F
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        how = "; the same command goes on from here" if resumes else ""
+        how = "; the same command resumes from here" if resumes else ""
         print(f"{program}: interrupted{how}.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:

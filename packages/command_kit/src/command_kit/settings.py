@@ -203,7 +203,7 @@ def read_toml(path: str | Path) -> dict[str, Any]:
 def command_table(tables: Mapping[str, Any], command: str) -> dict[str, Any]:
     """The settings for one command in a TOML file: its table `[command]` if there is one, else the top-level keys.
 
-    So the file of a whole pipeline, one table a stage, can be given to each of its commands. Raises UsageError if the
+    So the file of a whole pipeline, one table per stage, can be given to each of its commands. Raises UsageError if the
     file has tables, but neither that of the command nor top-level keys (a misspelt table must not pass for defaults),
     or both.
     """
@@ -211,7 +211,7 @@ def command_table(tables: Mapping[str, Any], command: str) -> dict[str, Any]:
     if isinstance(tables.get(command), dict):
         if flat:
             raise UsageError(
-                f"{next(iter(flat))} stands outside a table, where it would be ignored: move it below [{command}], or "
+                f"{next(iter(flat))} is outside a table, where it would be ignored: move it below [{command}], or "
                 "below the command that it is meant for."
             )
         return dict(tables[command])

@@ -1,6 +1,6 @@
 """`gpt2 generate`: text from a checkpoint, for prompts from the command line, a file, a pipe, or a conversation.
 
-Without --prompt and --prompts it reads prompts from standard input: from a pipe one a line, and from a terminal as a
+Without --prompt and --prompts it reads prompts from standard input: from a pipe one per line, and from a terminal as a
 loop that writes each continuation as it comes. A prompt is plain text throughout, `<|endoftext|>` and "stop" in it
 included; an empty one begins a new document. The same command gives the same text: the random numbers of a sample
 follow from --seed, its prompt, and its number among the samples of that prompt. A text longer than the model's
@@ -50,17 +50,15 @@ class GenerateSettings:
         "", "what to write with: the --output folder of a `gpt2 train`, or one step-... folder in it", metavar="DIR"
     )
     tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE")
-    prompt: tuple[str, ...] = setting((), 'beginnings of texts; "" for an empty one, which begins a document')
+    prompt: tuple[str, ...] = setting((), 'prompts, the texts to continue; "" is an empty one, which begins a document')
     prompts: str | None = setting(
         None,
-        "file of prompts: one a line, or, if it ends in .jsonl, JSON texts or objects with a prompt",
+        "file of prompts: one per line, or, if its name ends in .jsonl, JSON strings or objects with a prompt",
         metavar="FILE",
     )
     tokens: int = setting(100, "tokens to write for each")
     samples: int = setting(1, "texts to write for each prompt")
-    temperature: float = setting(
-        1.0, "below 1 favours the most likely tokens, above 1 evens out the chances; 0 is --greedy"
-    )
+    temperature: float = setting(1.0, "below 1 favours likely tokens, above 1 flattens the distribution; 0 is --greedy")
     top_k: int = setting(0, "choose among this many most likely tokens only, 0 for all")
     top_p: float = setting(1.0, "choose among the most likely tokens that together have this probability")
     greedy: bool = setting(False, "always take the most likely token")

@@ -42,7 +42,7 @@ class InferenceModel:
         device: where it computes.
         trained_with: fingerprint of the tokenizer that it was trained with; None if that is not known.
         settings: the settings that decided its weights, as the training run recorded them; empty if it did not.
-        data: what its training files were, one entry a file; empty if that was not recorded.
+        data: what its training files were, one entry per file; empty if that was not recorded.
         load: reads the weights.
     """
 
@@ -66,8 +66,7 @@ class InferenceModel:
         """The tokenizer. Raises Gpt2UsageError if there is none."""
         if self.tokenizer is None:
             raise Gpt2UsageError(
-                f"the checkpoint {self.folder} carries no tokenizer: give the one that it was trained with by "
-                "--tokenizer."
+                f"the checkpoint {self.folder} has no tokenizer: give the one that it was trained with by --tokenizer."
             )
         return self.tokenizer
 

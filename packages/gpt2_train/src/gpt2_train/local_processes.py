@@ -114,7 +114,7 @@ class LocalProcesses:
         while any(child.poll() is None for child in self.children):
             if deadline is None and any(child.poll() for child in self.children):
                 # One has failed, or was stopped by a signal before it could take it: those that wait for it
-                # would wait for ever.
+                # would wait forever.
                 self._note_killed()
                 if self.killed and not self.signal:
                     # It can't report, and what the others would report is a lost connection.
@@ -181,7 +181,7 @@ class LocalProcesses:
     def _death(self, rank: int, number: int) -> Gpt2Error:
         """The error of a child that ended without a report, by the signal `number`, or with the status `-number`."""
         how = f"was killed by {signal.Signals(number).name}" if number > 0 else f"ended with status {-number}"
-        hint = " (was there too little memory?)" if number == signal.SIGKILL else ""
+        hint = " (out of memory?)" if number == signal.SIGKILL else ""
         return Gpt2Error(
             f"process {rank} of {self.size} {how}{hint}: the same command resumes from the last checkpoint."
         )

@@ -4,7 +4,7 @@ First tensor parallelism: each matrix is split over the processes of one group, 
 columns, the embedding by vocabulary; two sums over the group a block, forward and backward. Norms and positions stay
 whole but become DTensors like the rest, since clipping needs all parameters of one kind. Then activation
 checkpointing, then torch.compile of each block, then FSDP2: parameters, gradients and Adam's moments are shared out
-over the data-parallel processes. Parameters are gathered once a step in float32 and kept until its end (as much
+over the data-parallel processes. Parameters are gathered once per step in float32 and kept until its end (as much
 traffic as averaging gradients costs), so the arithmetic is the same in every layout; autocast does the rest.
 
 Random numbers: each micro-step begins by seeding from (seed, step, micro-step, data-parallel rank), so that dropout

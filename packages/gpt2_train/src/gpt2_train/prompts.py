@@ -1,4 +1,4 @@
-"""Prompts as they come from outside: one a line of a text, JSON texts or objects, or flags."""
+"""Prompts as they come from outside: one per line of a text, JSON strings or objects, or flags."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def valid_text(text: str) -> str:
 
 
 def prompts_of_lines(data: bytes, where: str, *, as_json: bool = False) -> list[str]:
-    """The prompts in `data`, one a line; lines without text are skipped. Raises Gpt2UsageError naming the line."""
+    """The prompts in `data`, one per line; lines without text are skipped. Raises Gpt2UsageError naming the line."""
     prompts: list[str] = []
     for number, line in enumerate(data.split(b"\n"), 1):
         try:
@@ -37,7 +37,7 @@ def prompts_of_lines(data: bytes, where: str, *, as_json: bool = False) -> list[
             value = value.get("prompt") if isinstance(value, dict) else value
             if not isinstance(value, str):
                 raise Gpt2UsageError(
-                    f'{where}, line {number}, should be a JSON text, or an object with a text under "prompt".'
+                    f'{where}, line {number}, should be a JSON string, or an object with a string under "prompt".'
                 )
             text = value
         prompts.append(valid_text(text))
@@ -45,7 +45,7 @@ def prompts_of_lines(data: bytes, where: str, *, as_json: bool = False) -> list[
 
 
 def prompts_of_file(path: str | Path) -> list[str]:
-    """The prompts in a file: JSON if its name ends in .jsonl, else one a line. Raises Gpt2UsageError for none."""
+    """The prompts in a file: JSON if its name ends in .jsonl, else one per line. Raises Gpt2UsageError for none."""
     path = Path(path)
     try:
         data = path.read_bytes()
@@ -53,5 +53,5 @@ def prompts_of_file(path: str | Path) -> list[str]:
         raise Gpt2UsageError(f"can't read the prompts {path} ({error.strerror}): give another file.") from None
     prompts = prompts_of_lines(data, str(path), as_json=path.suffix == ".jsonl")
     if not prompts:
-        raise Gpt2UsageError(f"{path} holds no prompt: write one a line.")
+        raise Gpt2UsageError(f"{path} holds no prompt: write one per line.")
     return prompts

@@ -19,7 +19,7 @@ from gpt2_train.errors import Gpt2UsageError
 def join_group(device: torch.device, **meeting_point: Any) -> None:
     """Join the process group: of the environment, or of the store, rank and size in `meeting_point`.
 
-    Objects and barriers go over gloo, tensors of a GPU over nccl, which is told its GPU at once: it would otherwise
+    Objects and barriers go over gloo, tensors of a GPU over nccl, which is given its GPU at once: it would otherwise
     guess it from the rank. Raises Gpt2UsageError if two processes were given one GPU.
     """
     is_gpu = device.type == "cuda"

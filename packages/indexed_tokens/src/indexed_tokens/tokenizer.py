@@ -211,7 +211,7 @@ class Tokenizer:
         return ids if self._id_of_rank is None else self._id_of_rank[ids].tolist()
 
     def decode_bytes(self, ids: Iterable[int]) -> bytes:
-        """The bytes that `ids` stand for; a single id may be part of a character.
+        """The bytes that `ids` encode; a single id may be part of a character.
 
         Raises ValueError for an id outside the vocabulary.
         """
@@ -221,7 +221,7 @@ class Tokenizer:
             raise ValueError(f"token id {error} is not in the vocabulary of {self.vocabulary_size} tokens.") from None
 
     def decode(self, ids: Iterable[int]) -> str:
-        """The text that `ids` stand for, with U+FFFD where they do not make valid UTF-8."""
+        """The text that `ids` encode, with U+FFFD where they do not make valid UTF-8."""
         return self.decode_bytes(ids).decode("utf-8", errors="replace")
 
     def save(self, folder: str | Path) -> None:

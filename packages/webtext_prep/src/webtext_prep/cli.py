@@ -1,4 +1,4 @@
-"""The command `webtext`: one subcommand a stage, each with the flags that its settings define.
+"""The command `webtext`: one subcommand per stage, each with the flags that its settings define.
 
 Stages are found in `stages/`; everything heavy is imported when a stage runs, so that `--help` answers at once.
 """
@@ -28,7 +28,7 @@ from webtext_prep.running.stage import Stage
 from webtext_prep.running.summary import Summary, show
 
 DESCRIPTION = """\
-From a list of URLs to clean, deduplicated documents and GPT-2 token binaries, stage by stage.
+From a list of URLs to clean, deduplicated documents and GPT-2 token files, stage by stage.
 Each stage reads what the one before it wrote:"""
 
 EPILOG = """\
@@ -50,7 +50,7 @@ class RunSettings:
 
     input: tuple[str, ...] = setting((), "what to read: files, folders, globs", metavar="PATH", group="run")
     output: str = setting("", "what to write", metavar="PATH", group="run")
-    workers: int = setting(0, "tasks at once; 0 stands for all cores", group="run")
+    workers: int = setting(0, "tasks at once; 0 means all cores", group="run")
     keep_dropped: bool = setting(False, "also write the dropped documents, with their reasons", group="run")
     format: str = setting(DEFAULT_FORMAT, "how to write shards: jsonl.zst, jsonl.gz, jsonl or parquet", group="run")
     engine: str = setting("local", "where tasks run", group="run")
@@ -87,7 +87,7 @@ def build_parser(known: dict[str, type[Stage]]) -> argparse.ArgumentParser:
         )
         add_flags(command, RunSettings)
         again = command.add_mutually_exclusive_group()
-        again.add_argument("--resume", action="store_true", help="resume an earlier run (what happens without it, too)")
+        again.add_argument("--resume", action="store_true", help="resume an earlier run (the default)")
         again.add_argument("--restart", action="store_true", help="discard an earlier run and start from scratch")
         add_common_flags(command)
         add_flags(command, stage)
@@ -121,7 +121,7 @@ def run_stage(stage_class: type[Stage], arguments: argparse.Namespace) -> Summar
         kind = "PREFIX" if stage.output_is_prefix else "DIR"
         raise InputError(f"webtext {stage.name} needs --output {kind}: say where to write.")
     if settings.workers < 0:
-        raise InputError(f"--workers must not be negative (0 stands for all cores), but is {settings.workers}.")
+        raise InputError(f"--workers must not be negative (0 means all cores), but is {settings.workers}.")
     output = location(settings.output)
     paths = list(settings.input)
     if not paths and stage.reads_standard_input and not sys.stdin.isatty():

@@ -29,7 +29,7 @@ class CheckpointInfo:
         config: the model's shape.
         tokenizer: `name`, `vocabulary_size` and `fingerprint` of the tokenizer; empty if it was not recorded.
         settings: the settings that decided the weights.
-        data: what the training files were, one entry a file.
+        data: what the training files were, one entry per file.
         state: plain values that a run resumes with (loss scale, steps skipped).
         folder: the checkpoint's folder.
         files: size (`bytes`) and CRC-32 (`crc32`) of each tensor file, by its path in the folder.
@@ -115,7 +115,7 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     info = read_info(path)
     folder = info.folder / TOKENIZER_FOLDER
     if not folder.is_dir():
-        raise Gpt2UsageError(f"the checkpoint {info.folder} carries no tokenizer: it can't be given text.")
+        raise Gpt2UsageError(f"the checkpoint {info.folder} has no tokenizer: it can't be given text.")
     tokenizer = Tokenizer.from_files(folder / "vocab.json", folder / "merges.txt")
     if tokenizer.fingerprint != info.tokenizer.get("fingerprint"):
         raise damaged(info.folder, "its tokenizer is not the one that it was trained with")

@@ -1,4 +1,4 @@
-"""URL lists: a bare URL, or a JSON object with `url` and metadata, a line; a table; or the shards of URLs of a stage.
+"""URL lists: lines that hold a bare URL or a JSON object with `url`; a table; or the shards of URLs of a stage.
 
 A table (.csv, .tsv) has a header with a column `url`, and its other columns are metadata. Without such a header a .csv
 file is a list of bare URLs, which may hold commas, and of a .tsv file the first column counts.

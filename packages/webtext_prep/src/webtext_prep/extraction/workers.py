@@ -1,7 +1,7 @@
 """The life of an extraction worker: a process that can be killed, so that no page can hang, fill or crash a stage.
 
 It is a fresh interpreter that imports its extractor once and is then handed one page after the other through a pipe
-(0.2 ms a page; a process for each page would cost 300 ms or more). Bounds are the kernel's own where it has them:
+(0.2 ms per page; a process for each page would cost 300 ms or more). Bounds are the kernel's own where it has them:
 processor time by a timer whose signal kills, so that a busy machine changes no outcome; memory by a limit on address
 space. It ends when its pipe does, thus with its parent, however that ended; on Linux the kernel kills it even where C
 code keeps it from seeing that, and takes it before any other process when the machine is out of memory.

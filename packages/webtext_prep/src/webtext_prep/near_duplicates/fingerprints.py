@@ -84,7 +84,7 @@ def signature(found: set[bytes], permutations: int = PERMUTATIONS) -> npt.NDArra
 
 
 def bands_for(threshold: float, permutations: int = PERMUTATIONS, recall: float = RECALL) -> tuple[int, int]:
-    """(bands, rows) with the most rows a band, thus the fewest idle comparisons, that still find what is asked.
+    """(bands, rows) with the most rows per band, thus the fewest idle comparisons, that still find what is asked.
 
     Two sets of similarity s share a band with probability 1 - (1 - s^rows)^bands (Leskovec, Rajaraman, Ullman, Mining
     of Massive Datasets, 3.4). At `threshold` that must be at least `recall`.

@@ -44,7 +44,7 @@ def locked(state: Path, output: Location) -> Iterator[None]:
                     ) from None
                 # Some network file systems have no locks.
                 print(
-                    f"webtext: warning: {state} can't be locked ({error.strerror}): see to it that no second command "
+                    f"webtext: warning: {state} can't be locked ({error.strerror}): make sure that no second command "
                     f"works on {output}.",
                     file=sys.stderr,
                 )
@@ -81,9 +81,7 @@ def _resolved(place: Location) -> Location:
 
 def _refuse_foreign_prefix(stage: Stage, output: Location, is_claimed: bool) -> None:
     if storage.is_folder(output) or str(output).endswith(("/", "\\")):
-        raise InputError(
-            f"--output {output} is a folder: give the beginning of a file name, such as {output / 'corpus'}."
-        )
+        raise InputError(f"--output {output} is a folder: give a file name prefix, such as {output / 'corpus'}.")
     unexpected = [] if is_claimed else [path.name for path in stage.outputs_in(output)]
     if unexpected:
         raise InputError(

@@ -76,7 +76,7 @@ class Job:
         self.engine = engine or LocalEngine(workers)
         self.format = check_format(format)
         if state is None and not is_local(output):
-            raise InputError(f"--output {output} is not on this machine: say with --state DIR where to keep the state.")
+            raise InputError(f"--output {output} is remote: give a local folder for its state with --state DIR.")
         self.state = state or cast(Path, stage.state_folder(output))
         self._own = Output(stage, output, self.state)
         self.record_path = self._own.record_path

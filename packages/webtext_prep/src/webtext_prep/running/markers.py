@@ -23,7 +23,7 @@ from webtext_prep.running.task import Task
 
 
 def digest(value: Any) -> str:
-    """32 hexadecimal digits that stand for a JSON-like value."""
+    """32 hexadecimal digits that identify a JSON-like value."""
     return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:32]
 
 

@@ -122,7 +122,7 @@ class Stage(abc.ABC):
         return {}
 
     def wants_another_run(self, job: Run) -> bool:
-        """Whether a finished output should be gone over once more (a download that may succeed now)."""
+        """Whether a finished output should be worked on once more (a download that may succeed now)."""
         return False
 
     def state_folder(self, output: Location) -> Location:

@@ -125,7 +125,7 @@ class Blacklist(Stage):
     max_length: int = setting(2048, "drop URLs with more characters", ge=1)
 
     def __post_init__(self) -> None:
-        _ = self.rules  # a list that can't be read is said before anything is done
+        _ = self.rules  # a list that can't be read is reported before anything is done
 
     @staticmethod
     def accepts(path: Location) -> bool:

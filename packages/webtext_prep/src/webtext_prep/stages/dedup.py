@@ -2,10 +2,10 @@
 
 Three phases: each shard's shingles are hashed (all cores); bands of the MinHash signatures propose pairs, whose exact
 Jaccard similarity decides (one process, the shingle hashes memory-mapped); each shard drops what was decided (all
-cores). Documents are gone through from the longest to the shortest, equal lengths by URL: a document is dropped if
+cores). Documents are visited from the longest to the shortest, equal lengths by URL: a document is dropped if
 one that is already kept is at least `--similarity` similar to it. So each group keeps its longest document, and a
 chain of similar documents cannot merge unrelated ones. The order of the input does not matter.
-Deciding takes 8 bytes a band and document (some 200 MB a million documents) in the one process that does it.
+Deciding takes 8 bytes per band and document (some 200 MB per million documents) in the one process that does it.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """`webtext download`: fetch each URL, extract its text, and account for every one.
 
-A shard of URLs becomes a shard of documents in the same order and `outcomes/part-00000.jsonl.zst`, one row a URL. What
-is finished goes into a journal at once, so that a kill loses seconds; it is found there, and in the outputs of earlier
-runs, by URL, so that a list may be reordered, grown, or split in another way. A second run asks again only for what is
-retryable. How a shard is fetched is in `web.shard`; here is what one run does after another.
+A shard of URLs becomes a shard of documents in the same order and `outcomes/part-00000.jsonl.zst`, one row per URL.
+What is finished goes into a journal at once, so that a kill loses seconds; it is found there, and in the outputs of
+earlier runs, by URL, so that a list may be reordered, grown, or split in another way. A second run asks again only for
+what is retryable. How a shard is fetched is in `web.shard`; here is what one run does after another.
 """
 
 from __future__ import annotations
@@ -96,11 +96,11 @@ class Download(Stage):
     input_kinds: ClassVar[str] = "URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)"
 
     extractor: Literal["trafilatura", "newspaper", "resiliparse"] = setting(
-        "trafilatura", "what finds the text in a page"
+        "trafilatura", "library that extracts the text of a page"
     )
     max_urls: int = setting(0, "only the first N URLs of the input; 0 means all", ge=0)
-    robots: bool = setting(True, "ask for robots.txt and obey it")
-    user_agent: str = setting("webtext/0.1", "how to introduce ourselves; the part before / is looked up in robots.txt")
+    robots: bool = setting(True, "fetch robots.txt and obey it")
+    user_agent: str = setting("webtext/0.1", "User-Agent header; the part before / is matched against robots.txt")
     allow_private_addresses: Literal["none", "loopback", "all"] | bool = setting(
         False, "also connect to addresses outside the public internet: those of this machine (loopback), or all"
     )
@@ -112,8 +112,8 @@ class Download(Stage):
     concurrency: int = _pace(200, "requests at once, all --workers together", ge=1, le=10_000)
     per_host: int = _pace(2, "requests at once to one host", ge=1, le=1000)
     delay: float = _pace(0.1, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)
-    timeout: float = _pace(20.0, "seconds for one request, all in all", metavar="SECONDS", ge=0.1, le=3600)
-    retries: int = _pace(2, "further attempts in the same run where that may help", ge=0, le=10)
+    timeout: float = _pace(20.0, "seconds for one request in total", metavar="SECONDS", ge=0.1, le=3600)
+    retries: int = _pace(2, "retries of a URL within one run, where that may help", ge=0, le=10)
     rounds: int = _pace(3, "runs of this command that try a retryable URL", ge=1, le=1000)
 
     def __post_init__(self) -> None:

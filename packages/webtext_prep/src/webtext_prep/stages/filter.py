@@ -50,7 +50,7 @@ class Filter(FilterStage):
     def __post_init__(self) -> None:
         if not self.function:
             raise InputError("webtext filter needs --function FILE.py:NAME: say which function decides.")
-        _ = self._loaded  # one that can't be loaded is said before anything is done
+        _ = self._loaded  # one that can't be loaded is reported before anything is done
 
     @functools.cached_property
     def _loaded(self) -> tuple[Callable[[Document], Any], Path]:
@@ -76,7 +76,7 @@ class Filter(FilterStage):
         line = function.__code__.co_firstlineno if hasattr(function, "__code__") else 1
         raise InputError(
             f"{source}, line {line}: {self.function.rpartition(':')[2]} returned {verdict!r} for document "
-            f"{document.url}: let it return True to keep a document, False or a reason to drop it."
+            f"{document.url}: return True to keep a document, False or a reason to drop it."
         )
 
 

@@ -71,7 +71,7 @@ class Merge(Stage):
     """Collect documents from files of many kinds, compressed or not, and drop repeated URLs.
 
     A text file (.txt, .md) is one document; its URL (and metadata) is in a .json file of the same name beside it, or is
-    the file's name, decoded. A .json file holds an object or a list of them; a .jsonl file one a line; .csv and .tsv
+    the file's name, decoded. A .json file holds an object or a list of them; a .jsonl file one per line; .csv and .tsv
     files have a header, .parquet files columns. What has no URL is called by its file, such as
     file:folder/name.jsonl:3, as seen from the folder that all the files lie in; a number 5 under --url-key id is id:5.
     Drops: unreadable (with file and line), empty, duplicate_url."""
@@ -84,7 +84,7 @@ class Merge(Stage):
 
     text_key: tuple[str, ...] = setting(
         ("text", "content", "body", "raw_content"),
-        "the keys (or columns) that may hold the text, the first one found counts; a.b is b in a",
+        "the keys (or columns) that may hold the text, the first one found is used; a.b is b inside a",
         metavar="KEY",
     )
     url_key: tuple[str, ...] = setting(("url",), "the keys (or columns) that may hold the URL", metavar="KEY")

@@ -166,7 +166,7 @@ async def read_body(response: Response, limit: int, reserve: Callable[[int], Awa
     size = 0
     async for piece, received in _pieces(response):
         size += len(piece)
-        # Compressed data of which nothing comes out must not go on for ever either.
+        # Compressed data of which nothing comes out must not continue forever either.
         if max(size, received) > limit:
             raise TooLargeError
         if piece:

@@ -2,8 +2,8 @@
 
 When the lists of a download change, in number, order or content, the shards and journals made so far are set aside as
 a generation: a folder of links to them, and an index from URL to shard. A new shard then finds every page that was
-ever fetched for this output, wherever it lay. The index is two sorted arrays on disk, 12 bytes a URL, looked up through
-a memory map; whoever looks up holds 8 bytes for each URL of its own list.
+ever fetched for this output, wherever it lay. The index is two sorted arrays on disk, 12 bytes per URL, looked up
+through a memory map; whoever looks up holds 8 bytes for each URL of its own list.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""JSON lines as they are found: one object a line, or several where a newline got lost."""
+"""JSON lines as they are found: one object per line, or several where a newline got lost."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from webtext_prep.documents.records.base import Keys, Record, RecordReader, Sour
 
 
 class JsonLineRecords(RecordReader):
-    """One JSON object a line."""
+    """One JSON object per line."""
 
     suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
 

@@ -32,7 +32,7 @@ class Store(abc.ABC):
     def create(self, location: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
         """Open a file for writing bytes: it appears whole when the block ends well, and not at all when it raises.
 
-        `durable` asks that it survives a power cut, which costs milliseconds a file. Missing folders are made.
+        `durable` asks that it survives a power cut, which costs milliseconds per file. Missing folders are made.
         """
 
     @abc.abstractmethod

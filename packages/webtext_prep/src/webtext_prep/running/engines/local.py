@@ -1,7 +1,7 @@
 """Tasks in processes of this machine, which end with the command that started them, even when that is killed.
 
-Each worker has a pipe of its own: one that dies, by a bug in a library or for want of memory, costs the task that it
-was at, and nobody else's. A task that has brought down two workers is tried alone, with all of the memory to itself.
+Each worker has a pipe of its own: one that dies, by a bug in a library or because memory ran out, costs the task that
+it was running, and no other. A task that has brought down two workers is tried alone, with all of the memory to itself.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def end_with_parent() -> None:
 
 def _work(connection: Connection, call: Call, totals: Any, scratch: Path, slots: int) -> None:
     """A worker's life: a task at a time from the pipe, its result or its exception back, until the pipe ends."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the parent's matter
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
     with contextlib.suppress(EOFError, BrokenPipeError):
