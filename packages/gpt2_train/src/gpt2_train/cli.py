@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from command_kit import add_shell_flags, run_command
 
 COMMANDS = {
-    "estimate": ("gpt2_train.estimate", "say parameters, FLOPs and memory of a run before it starts"),
+    "estimate": ("gpt2_train.estimate", "estimate parameters, FLOPs and memory of a run before it starts"),
     "train": ("gpt2_train.train_command", "train a model, or resume a run, from token files"),
     "evaluate": ("gpt2_train.evaluate", "measure a checkpoint: held-out loss and perplexity"),
     "generate": ("gpt2_train.generate", "write text with a checkpoint"),

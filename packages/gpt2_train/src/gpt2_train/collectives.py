@@ -1,4 +1,4 @@
-"""Doing a thing on all processes so that none is left waiting when one of them fails.
+"""Working on all processes so that none is left waiting when one of them fails.
 
 An exception on one process, while the others are on their way into a collective operation, hangs the whole job. What
 may fail on its own (a disk, a damaged file) is therefore done by one of these functions, after which all processes
@@ -78,7 +78,7 @@ def keep_on_all_ranks(work: Callable[[], Result]) -> Result:
 def from_first_rank(work: Callable[[], Result]) -> Result:
     """Do `work` on the first process and return its result on all of them; all raise if it fails.
 
-    What processes must agree on (which checkpoint is the newest) is found out once: on network storage two processes
+    What processes must agree on (which checkpoint is the newest) is determined once: on network storage two processes
     can see different listings of one folder.
     """
     rank, _ = rank_and_size()

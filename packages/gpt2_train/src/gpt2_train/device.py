@@ -1,4 +1,4 @@
-"""Where a process computes, and in which precision: shared by training, evaluation and generation.
+"""The device of a process, and its precision: shared by training, evaluation and generation.
 
 Nothing here knows of runs or settings; every function takes plain values. What a device can and cannot do (fused
 kernels, half precision, 64-bit floats) is asked here and nowhere else, so that a new kind of device means one file.

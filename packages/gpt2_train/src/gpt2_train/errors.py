@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from command_kit import CommandError, UsageError
 
 MOST_THREADS = 1024
-"""More CPU threads than this are a typo, on which torch crashes."""
+"""More CPU threads than this are a typo; torch would crash."""
 
 
 class Gpt2Error(CommandError):

@@ -1,4 +1,4 @@
-"""One place that opens a model for evaluation and generation: its weights, its tokenizer, and where it came from.
+"""Opening a model for evaluation and generation: its weights, its tokenizer, and where it came from.
 
 Everything that uses a trained model starts with `open_model(path)` and knows nothing of training: no module of the
 training loop, its launcher or its optimizers is imported here. What `path` may be is decided in `open_model` alone, so
@@ -38,7 +38,7 @@ class InferenceModel:
         folder: where it was found.
         step: optimizer steps that it was trained for.
         config: its shape.
-        tokenizer: None if the model carries none and no other was given.
+        tokenizer: None if the model has none and no other was given.
         device: where it computes.
         trained_with: fingerprint of the tokenizer that it was trained with; None if that is not known.
         settings: the settings that decided its weights, as the training run recorded them; empty if it did not.

@@ -1,6 +1,6 @@
-"""The local processes of a run: started together, told of signals, ended together.
+"""The local processes of a run: started together, signalled together, ended together.
 
-The parent owns the meeting point, a store on a port that the system chose and nobody can take in between. Each child
+The parent owns the rendezvous, a store on a port that the system chose and nobody can take in between. Each child
 gets its settings through its standard input and ends when that closes, so that none survives a parent that was killed;
 it runs in a session of its own, and the parent passes signals on, so that Ctrl-C reaches it once. When one child fails
 the others are ended, and its one sentence is what the user reads.

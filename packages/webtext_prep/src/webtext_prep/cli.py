@@ -46,7 +46,7 @@ example:
 
 @dataclass(frozen=True)
 class RunSettings:
-    """What every stage is told besides its own settings."""
+    """Settings that every stage has besides its own."""
 
     input: tuple[str, ...] = setting((), "what to read: files, folders, globs", metavar="PATH", group="run")
     output: str = setting("", "what to write", metavar="PATH", group="run")
@@ -58,7 +58,8 @@ class RunSettings:
 
 
 def find_stages() -> dict[str, type[Stage]]:
-    """Every stage, in `stages/` or of the entry-point group `webtext.stages`, in the order of a document's way."""
+    """Every stage, in `stages/` or of the entry-point group `webtext.stages`, in the order in which a document passes
+    them."""
     found = find_plugins(stages, Stage, group="webtext.stages")
     return {stage.name: stage for stage in sorted(found, key=lambda stage: stage.order)}
 
@@ -166,7 +167,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         show(run_stage(known[arguments.command], arguments), as_json=arguments.json)
         return 0
 
-    # A polite kill ends a stage as Ctrl-C does: workers stopped, nothing half-written.
+    # SIGTERM ends a stage as Ctrl-C does: workers stopped, nothing half-written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     return run_command("webtext", body, debug=arguments.debug)
 

@@ -110,7 +110,7 @@ def describe_tokenizer(tokenizer: Tokenizer | None) -> dict[str, Any]:
 def load_tokenizer(path: str | Path) -> Tokenizer:
     """The tokenizer of the checkpoint that `path` means.
 
-    Raises Gpt2UsageError if the checkpoint carries none, or one that is not what it was made with.
+    Raises Gpt2UsageError if the checkpoint has none, or one that is not what it was made with.
     """
     info = read_info(path)
     folder = info.folder / TOKENIZER_FOLDER

@@ -1,4 +1,4 @@
-"""Sample indices and blending states on disk, so that a run that resumes does not work them out again.
+"""Sample indices and blending states on disk, so that a run that resumes does not compute them again.
 
 Each index is a folder of `.npy` files (no pickles) under a name that holds all that decides it; it appears complete
 or not at all, is memory-mapped when read, and is built again if it is damaged. `IndexCache` is for one process;

@@ -1,1 +1,1 @@
-"""What flows through the stages, and how it lies on disk: documents, URL lists, formats, compression, inputs."""
+"""What flows through the stages, and how it is stored: documents, URL lists, formats, compression, inputs."""

@@ -178,6 +178,6 @@ def compressed(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
 
 @contextlib.contextmanager
 def write_zstd(location: Location, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """Open a file for writing zstandard-compressed bytes; it appears whole or not at all."""
+    """Open a file for writing zstandard-compressed bytes; it appears complete or not at all."""
     with storage.create(location, durable=durable) as file, compressed(file, ".zst") as stream:
         yield stream

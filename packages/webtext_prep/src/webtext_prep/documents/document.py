@@ -25,7 +25,7 @@ class Document:
 
 
 def encode_document(document: Document) -> bytes:
-    """One line of JSON, without the newline. Text that is no valid Unicode (lone surrogates) loses those marks."""
+    """One line of JSON, without the newline. Lone surrogates, which are not valid Unicode, are removed."""
     row: dict[str, Any] = {"url": document.url, **document.metadata}
     if document.text:
         row["text"] = document.text
@@ -36,7 +36,7 @@ def encode_document(document: Document) -> bytes:
 
 
 def without_surrogates(value: Any) -> Any:
-    """A JSON-like value whose strings have lost what is not valid Unicode."""
+    """A JSON-like value without the lone surrogates in its strings."""
     if isinstance(value, str):
         return value.encode("utf-8", errors="ignore").decode("utf-8")
     if isinstance(value, dict):
@@ -62,7 +62,7 @@ def decode_document(line: bytes) -> Document:
 def decode_url_row(line: bytes) -> Document | None:
     """The URL in one line of a list, bare or as a JSON object with `url` and metadata; None for an empty line or `#`.
 
-    What looks like JSON but holds no URL is given back as it is, for the caller to find that it is none.
+    A line that looks like JSON but holds no URL is returned unchanged; the caller finds that it is not a URL.
     """
     line = line.strip()
     if not line or line.startswith(b"#"):

@@ -1,4 +1,4 @@
-"""Raw files, as people have them, and the reader for each kind: those in `records/`, found by the suffix of a name."""
+"""Raw files of users, and the reader for each kind: those in `records/`, found by a file's suffix."""
 
 from __future__ import annotations
 

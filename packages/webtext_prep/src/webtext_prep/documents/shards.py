@@ -1,4 +1,4 @@
-"""The shards in which a stage's documents lie: numbered files of one format, told apart by their suffix.
+"""Document shards: numbered files of one format, which their suffix names.
 
 A shard is `part-00000.jsonl.zst`, or what `--format` says; a row of a URL list is a document without text. The bytes
 of a shard follow from its documents alone.
@@ -71,7 +71,7 @@ def read_documents(shard: Location) -> Iterator[Document]:
 
 @contextlib.contextmanager
 def write_documents(shard: Location, *, durable: bool = True) -> Iterator[DocumentWriter]:
-    """Open a shard for writing; it appears whole when the block ends well, and not at all when it raises.
+    """Open a shard for writing; it appears complete when the block ends well, and not at all when it raises.
 
     Its suffix decides the format. Without `durable` a power cut may lose it: for shards between two phases.
     """

@@ -1,4 +1,4 @@
-"""Files and folders as the stages meet them: on this machine or behind a URL, read in a stream, created whole.
+"""Files and folders as the stages use them: local or remote, read as streams, created atomically.
 
     for line in open_for_reading(location("s3://bucket/corpus/part-00000.jsonl")): ...
 
@@ -27,7 +27,7 @@ _LOCAL = LocalStore()
 
 
 def location(text: str | os.PathLike[str]) -> Location:
-    """A path of this machine, or for `PROTOCOL://...` a URL. Raises InputError for a protocol that nobody knows.
+    """A local path, or for `PROTOCOL://...` a URL. Raises InputError for an unknown protocol.
 
     >>> location("work/urls")
     PosixPath('work/urls')
@@ -49,14 +49,14 @@ def location(text: str | os.PathLike[str]) -> Location:
 
 
 def local_path(place: Location) -> Path:
-    """The path of a file of this machine. Raises ValueError for a URL: what is mapped into memory can't be one."""
+    """The path of a local file. Raises ValueError for a URL, which can't be mapped into memory."""
     if not isinstance(place, Path):
-        raise ValueError(f"{place} is not a file of this machine")
+        raise ValueError(f"{place} is not a local file")
     return place
 
 
 def is_local(place: Location) -> bool:
-    """Whether it is a path of this machine."""
+    """Whether it is a local path."""
     return isinstance(place, Path)
 
 
@@ -69,7 +69,7 @@ def _stores() -> dict[str, Store]:
 
 
 def store_of(place: Location) -> Store:
-    """The store that a location lies in."""
+    """The store of a location."""
     if isinstance(place, Path):
         return _LOCAL
     known = _stores()
@@ -82,7 +82,7 @@ def open_for_reading(place: Location) -> BinaryIO:
 
 
 def create(place: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
-    """Open a file for writing bytes: it appears whole when the block ends well, or not at all.
+    """Open a file for writing bytes: it appears complete when the block ends well, or not at all.
 
     Without `durable` a power cut may lose it: for files between two phases. Raises OSError.
     """
@@ -90,7 +90,7 @@ def create(place: Location, *, durable: bool = True) -> AbstractContextManager[B
 
 
 def publish(file: Path, place: Location) -> None:
-    """Move a finished file of this machine to its place. Raises OSError."""
+    """Move a finished local file to its final place. Raises OSError."""
     store_of(place).publish(file, place)
 
 
@@ -130,7 +130,7 @@ def remove(place: Location) -> None:
 
 
 def remove_leftovers(folder: Location) -> None:
-    """Remove what killed writers left in a folder under temporary names."""
+    """Remove temporary files that killed writers left in a folder."""
     store_of(folder).remove_leftovers(folder)
 
 
@@ -141,6 +141,6 @@ def read_bytes(place: Location) -> bytes:
 
 
 def write_json(place: Location, value: Any) -> None:
-    """Write `value` as indented JSON with a closing newline; the file appears whole. Raises OSError."""
+    """Write `value` as indented JSON with a closing newline, atomically. Raises OSError."""
     with create(place) as file:
         file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))

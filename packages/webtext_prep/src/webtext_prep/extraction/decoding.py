@@ -78,7 +78,7 @@ def decode(html: bytes, charset: str | None = None) -> str:
     """The characters of a page.
 
     In the order of the WHATWG standard: the byte order mark, the charset of the HTTP header, the page's own statement;
-    then UTF-8 if the bytes are valid UTF-8; then what their statistics say. Bytes that do not fit become U+FFFD, unless
+    then UTF-8 if the bytes are valid UTF-8; then what their statistics say. Invalid bytes become U+FFFD, unless
     all of them are valid UTF-8, which no other encoding is by chance: then a wrong statement is ignored.
     """
     for mark, codec in _BOMS:

@@ -1,4 +1,4 @@
-"""Whose an output is: one command at a time, one stage, one set of settings; other people's files are left alone."""
+"""Who owns an output: one command at a time, one stage, one set of settings; unexpected files are left alone."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from webtext_prep.running.stage import Stage
 
 try:
     import fcntl
-except ImportError:  # not on this system: two commands on one folder are then the user's own care
+except ImportError:  # not on this system: there two commands on one folder are not detected
     fcntl = None  # type: ignore[assignment]
 
 CLAIM = "job.json"
-"""In the state folder: whose output it is, written before anything else."""
+"""In the state folder: the stage and settings that own the output, written before anything else."""
 LOCK = "lock"
 _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
@@ -91,7 +91,7 @@ def _refuse_foreign_prefix(stage: Stage, output: Location, is_claimed: bool) -> 
 
 
 def read_claim(state: Path, stage: Stage, output: Location) -> dict[str, Any] | None:
-    """Whose an output is, or None if it is nobody's. Raises InputError if it is another stage's."""
+    """The stage and settings that own an output, or None. Raises InputError if it is another stage's."""
     claim: dict[str, Any] | None = None
     with contextlib.suppress(OSError, ValueError):
         claim = json.loads((state / CLAIM).read_bytes())
@@ -111,5 +111,5 @@ def refuse_other_settings(claim: dict[str, Any], settings: dict[str, Any], outpu
 
 
 def write_claim(state: Path, stage: Stage, settings: dict[str, Any]) -> None:
-    """Note whose the output is."""
+    """Record who owns the output."""
     write_json(state / CLAIM, {"stage": stage.name, "settings": settings})

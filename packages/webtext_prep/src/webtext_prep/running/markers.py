@@ -100,5 +100,5 @@ class OutputMarker:
         write_json(self._path, {"key": key, "outputs": sizes})
 
     def remove(self) -> None:
-        """The output is not finished any more."""
+        """Mark the output as not finished."""
         self._path.unlink(missing_ok=True)

@@ -88,7 +88,7 @@ class Stage(abc.ABC):
     name: ClassVar[str]
     """The command."""
     order: ClassVar[int]
-    """Where it stands in the way of a document; `--help` lists stages in this order."""
+    """Its place in the pipeline; `--help` lists stages in this order."""
     summary: ClassVar[str]
     """One line for `--help`."""
     version: ClassVar[int] = 1
@@ -96,7 +96,7 @@ class Stage(abc.ABC):
     unit: ClassVar[str] = "documents"
     """What it counts."""
     input_kinds: ClassVar[str] = "document shards (part-*.jsonl.zst, .jsonl.gz, .jsonl or .parquet)"
-    """What such files are called."""
+    """How messages call such files."""
     reads_standard_input: ClassVar[bool] = False
     output_is_prefix: ClassVar[bool] = False
 

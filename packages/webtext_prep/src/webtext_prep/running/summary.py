@@ -1,4 +1,4 @@
-"""What a stage ends with: shown as a table, or as one JSON object."""
+"""The closing summary of a stage: a table, or one JSON object."""
 
 from __future__ import annotations
 

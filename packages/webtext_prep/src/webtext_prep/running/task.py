@@ -1,4 +1,4 @@
-"""A task: the unit in which a stage's work is done, marked as done, and done again.
+"""A task: the unit of a stage's work, which is run, marked as done, and retried as a whole.
 
 It is a pure function from files to files and a small JSON result. What its output depends on is its identity; hints
 are what it does not depend on, and may differ from run to run.
@@ -35,7 +35,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Context:
-    """Where a task finds itself.
+    """The surroundings of a task: where it runs, and whom it reports to.
 
     Attributes:
         scratch: a folder of this node for files that no other task needs. It is kept until the stage is done, so that

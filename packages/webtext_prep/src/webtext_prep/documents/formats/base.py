@@ -1,4 +1,4 @@
-"""What a file format has to offer: reading documents in order, and writing them in a stream."""
+"""The interface of a file format: reading documents in order, and writing them in a stream."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class DocumentWriter(abc.ABC):
 
 
 class Format(abc.ABC):
-    """One file format. It has no state: files are told apart by the suffix of their name."""
+    """One file format. It has no state: a file's suffix decides which format reads it."""
 
     name: ClassVar[str]
     """What `--format` calls it; its shards are `part-00000.NAME`."""

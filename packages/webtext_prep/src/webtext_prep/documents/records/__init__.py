@@ -1,1 +1,1 @@
-"""How raw files hold records, one kind a module: `webtext merge` reads what any `RecordReader` here can read."""
+"""Readers of raw files, one kind per module: `webtext merge` reads what any `RecordReader` here can read."""

@@ -1,4 +1,4 @@
-"""What a reader of raw files has to offer: the records of one file, each a document or the reason why it is none.
+"""The interface of a reader of raw files: the records of one file, each a document or the reason why it is not one.
 
 Formats (`documents/formats/`) hold documents that a stage wrote, where anything unexpected is an error; these readers
 take files as people have them, with keys of other names, and never stop at a bad record.
@@ -38,7 +38,7 @@ class Record:
 
     Attributes:
         place: where in the file it begins, such as `line 3`; empty where the whole file is one record.
-        document: the document, or what is wrong with it.
+        document: the document, or why it is not one.
         url: the URL that it gets if it has none of its own.
         text_key: the key under which its text was found; empty where there are no keys.
     """
@@ -54,7 +54,7 @@ class SourceFile:
     """A file to read records from.
 
     Attributes:
-        location: where it lies.
+        location: where it is.
         name: what it is called in the URL of a record that has none: its path below the folder of all inputs.
         sidecar: a JSON file with the metadata of a file that is one text, if there is one.
     """
@@ -135,7 +135,7 @@ def _take(value: MutableMapping[str, Any], keys: tuple[str, ...]) -> tuple[str, 
 
 
 class RecordReader(abc.ABC):
-    """One kind of raw file. It has no state: files are told apart by the suffix of their name, in any case."""
+    """One kind of raw file. It has no state: a file's suffix, in any case, decides which reader reads it."""
 
     suffixes: ClassVar[tuple[str, ...]]
     """Suffixes that it reads, in lower case."""

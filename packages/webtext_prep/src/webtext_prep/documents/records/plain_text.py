@@ -37,7 +37,7 @@ class TextRecords(RecordReader):
             yield Record("", error, url)
 
     def metadata_of(self, text: str) -> dict[str, Any]:
-        """What the text itself tells; the sidecar wins."""
+        """Metadata from the text itself; the sidecar wins."""
         return {}
 
 

@@ -1,7 +1,8 @@
-"""What a kind of storage has to offer: the border behind which files are opened, created whole, listed and removed.
+"""The interface of a storage system: opening files, creating them atomically, listing and removing them.
 
-A location is a `pathlib.Path` on this machine, or a `UPath` (universal-pathlib), which is the same thing for a URL of
-an fsspec file system. Stages, formats and the job know only this interface; nothing else opens or writes a shard.
+A location is a `pathlib.Path` for a local file, or a `UPath` (universal-pathlib), which has the same interface, for a
+URL of an fsspec file system. Stages, formats and the job know only this interface; nothing else opens or writes a
+shard.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from upath import UPath
 
 Location: TypeAlias = "Path | UPath"
-"""A file or folder: a path of this machine, or a URL of an fsspec file system."""
+"""A file or folder: a local path, or a URL of an fsspec file system."""
 
 
 class Store(abc.ABC):
@@ -30,14 +31,14 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def create(self, location: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
-        """Open a file for writing bytes: it appears whole when the block ends well, and not at all when it raises.
+        """Open a file for writing bytes: it appears complete when the block ends well, and not at all when it raises.
 
         `durable` asks that it survives a power cut, which costs milliseconds per file. Missing folders are made.
         """
 
     @abc.abstractmethod
     def publish(self, file: Path, location: Location) -> None:
-        """Move a finished file of this machine to its place, where it appears whole."""
+        """Move a finished local file to its final place, where it appears complete."""
 
     @abc.abstractmethod
     def stamp(self, location: Location) -> list[Any]:
@@ -65,4 +66,4 @@ class Store(abc.ABC):
 
     @abc.abstractmethod
     def remove_leftovers(self, folder: Location) -> None:
-        """Remove what killed writers left in `folder` under temporary names."""
+        """Remove temporary files that killed writers left in `folder`."""

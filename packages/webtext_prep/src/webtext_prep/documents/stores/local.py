@@ -1,4 +1,4 @@
-"""Files of this machine, and of file systems mounted on it."""
+"""Local files, mounted file systems included."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _VERSION_KEYS = ("ETag", "etag", "mtime", "LastModified", "last_modified", "upda
 
 
 class RemoteStore(Store):
-    """Whatever fsspec knows."""
+    """Every file system that fsspec supports."""
 
     def open(self, location: Location) -> BinaryIO:
         """See `Store`. Reads ahead, so that a stream does not wait for each piece."""

@@ -1,4 +1,4 @@
-"""What the job asks of a place to run tasks, and what every engine promises.
+"""The interface of an engine, a place to run tasks, and what every engine guarantees.
 
 An engine is given picklable tasks and gives back their small results as they finish; nothing else passes between
 them. Everything a task makes lies in the files that it names. An engine tries a task again where trying may help: a

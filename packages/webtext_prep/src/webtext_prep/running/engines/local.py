@@ -1,4 +1,4 @@
-"""Tasks in processes of this machine, which end with the command that started them, even when that is killed.
+"""Tasks in local processes, which end with the command that started them, even if that is killed.
 
 Each worker has a pipe of its own: one that dies, by a bug in a library or because memory ran out, costs the task that
 it was running, and no other. A task that has brought down two workers is tried alone, with all of the memory to itself.
@@ -138,7 +138,7 @@ class _Worker:
 
 
 class LocalEngine(Engine):
-    """Tasks in processes of this machine; with one worker, or one task, in this very process."""
+    """Tasks in local processes; with one worker, or one task, in this process."""
 
     name: ClassVar[str] = "local"
 
