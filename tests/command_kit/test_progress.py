@@ -44,7 +44,7 @@ def test_what_an_earlier_run_did_is_no_part_of_the_rate():
 
 
 def test_the_first_report_of_a_resumed_run_has_a_time_left(monkeypatch):
-    """A run that went on had neither a share nor a time left."""
+    """A resumed run had neither a share nor a time left."""
     clock = iter(range(100))
     monkeypatch.setattr(progress.time, "monotonic", lambda: next(clock))
     terminal = Terminal()
@@ -96,7 +96,7 @@ class Listened(io.StringIO):
 
 
 def test_a_job_that_reports_nothing_still_shows_a_line(monkeypatch):
-    """A job that hung showed nothing at all, and could not be told from one that works for long on one thing."""
+    """A job that hung showed nothing at all, and looked like one that works on one thing for long."""
     monkeypatch.setattr(progress, "STALLED_SECONDS", 0)
     log = Listened()
     with Progress("clean", "documents", 2, stream=log, every=0.001):

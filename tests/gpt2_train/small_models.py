@@ -30,7 +30,7 @@ def byte_tokenizer() -> Tokenizer:
 
 
 def random_model(config: ModelConfig = BYTES, seed: int = 1) -> GPT2:
-    """New weights, larger than usual, so that the likeliest token depends on what came before."""
+    """New weights, larger than usual, so that the most likely token depends on what came before."""
     model = GPT2(config).initialise(torch.Generator().manual_seed(seed)).eval()
     with torch.no_grad():
         for parameter in model.parameters():

@@ -422,7 +422,7 @@ def test_the_names_of_version_0_1_are_still_accepted(
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 LAST_WORD = '''
-"""How often the last word of a line is the likeliest continuation of the rest."""
+"""How often the last word of a line is the most likely continuation of the rest."""
 
 from __future__ import annotations
 

@@ -86,7 +86,7 @@ def written(model: GPT2, requests: list[TokenRequest], end: int | None = None) -
 
 @torch.no_grad()
 def naive_greedy(model: GPT2, prompt: list[int], tokens: int) -> list[int]:
-    """The likeliest token, by a full pass over the window for each."""
+    """The most likely token, by a full pass over the window for each."""
     limit = model.config.sequence_length
     ids, begin = list(prompt[-limit:]), 0
     for _ in range(tokens):
@@ -120,11 +120,11 @@ def test_temperature_divides_the_logits(temperature: float) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1e-30])
-def test_no_temperature_takes_the_likeliest(temperature: float) -> None:
+def test_no_temperature_takes_the_most_likely(temperature: float) -> None:
     assert shares_of(Sampling(temperature), 100).tolist() == [0, 1, 0, 0, 0]
 
 
-def test_top_k_keeps_the_likeliest_in_their_proportion() -> None:
+def test_top_k_keeps_the_most_likely_in_their_proportion() -> None:
     expected = np.where([False, True, False, True, False], SHARES, 0)
     np.testing.assert_allclose(shares_of(Sampling(top_k=2)), expected / expected.sum(), atol=1e-4)
     np.testing.assert_allclose(shares_of(Sampling(top_k=99)), SHARES, atol=1e-4)
@@ -139,7 +139,7 @@ def test_top_p_keeps_the_fewest_that_reach_it() -> None:
 
 
 def test_top_p_counts_what_top_k_left() -> None:
-    """Of the two likeliest the first has .73: .7 is reached by it alone, though it has .644 of all."""
+    """Of the two most likely the first has .73: .7 is reached by it alone, though it has .644 of all."""
     assert shares_of(Sampling(top_k=2, top_p=0.7), 1000).tolist() == [0, 1, 0, 0, 0]
 
 
@@ -153,7 +153,7 @@ def test_the_extreme_random_numbers_choose_possible_tokens(sampling: Sampling) -
 # --- continuing sequences --------------------------------------------------------------------------------------------
 
 
-def test_greedy_with_the_cache_is_the_likeliest_token_of_full_passes(model: GPT2) -> None:
+def test_greedy_with_the_cache_is_the_most_likely_token_of_full_passes(model: GPT2) -> None:
     """Pitfall 32: there is a greedy mode."""
     for prompt in ([1], [5, 6, 7], list(range(40, 50))):
         found = write_ids(model, [prompt], 6)[0]
@@ -295,7 +295,7 @@ def test_prompts_come_one_a_line() -> None:
     [
         (b"good\nb\xffd", False, "x, line 2, is not valid UTF-8"),
         (b'"good"\n{"prompt": ', True, "x, line 2, is not valid JSON"),
-        (b'{"text": "a"}', True, "x, line 1, should be a JSON text"),
+        (b'{"text": "a"}', True, "x, line 1, should be a JSON string"),
     ],
 )
 def test_a_line_that_is_no_prompt_is_named(data: bytes, as_json: bool, sentence: str) -> None:
@@ -395,10 +395,10 @@ def test_settings_come_from_a_file_and_flags_win(
     base = ["--checkpoint", run_folder, "--config", config]
     assert report(capsys, *base)["tokens"] == 5
     assert report(capsys, *base, "--tokens", 6)["tokens"] == 6
-    likeliest = report(capsys, *base, "--greedy")["samples"][0]["text"]
+    most_likely = report(capsys, *base, "--greedy")["samples"][0]["text"]
     ids = write_ids(random_model(), [list(b"ab")], 5, end=END, ignore_end=True)[0]
-    assert likeliest == byte_tokenizer().decode(ids)
-    assert report(capsys, *base, "--temperature", 0)["samples"][0]["text"] == likeliest
+    assert most_likely == byte_tokenizer().decode(ids)
+    assert report(capsys, *base, "--temperature", 0)["samples"][0]["text"] == most_likely
 
 
 @pytest.mark.parametrize(

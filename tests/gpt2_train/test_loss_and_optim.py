@@ -1,4 +1,4 @@
-"""Loss over a spread vocabulary, learning rates, gradient scaling."""
+"""Loss over a sharded vocabulary, learning rates, gradient scaling."""
 
 from __future__ import annotations
 

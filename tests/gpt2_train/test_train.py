@@ -206,7 +206,7 @@ def test_missing_data_is_one_sentence(tmp_path: Path, gpt2: Run, capsys: pytest.
 
 
 def test_dropout_recomputation_and_micro_batches_change_nothing_else(tmp_path: Path, gpt2: Run) -> None:
-    """Activation checkpointing recomputes the same dropout: full and selective give the losses of none."""
+    """Activation checkpointing recomputes the same dropout: full and selective give the losses of `none`."""
     for mode in ("none", "full", "selective"):
         assert gpt2(tmp_path / mode, "--steps", 4, "--activation-checkpointing", mode) == 0
     assert losses(tmp_path / "none") == losses(tmp_path / "full") == losses(tmp_path / "selective")

@@ -69,7 +69,7 @@ def test_both_merge_to_the_same_bytes(megatron, write_tokens, tmp_path):
 
 
 def test_a_document_of_several_sequences_and_modes_is_read(megatron, tmp_path):
-    """Multimodal files of Megatron-LM carry one more byte a sequence; ours never do."""
+    """Multimodal files of Megatron-LM carry one more byte per sequence; ours never do."""
     prefix = tmp_path / "theirs"
     builder = megatron.IndexedDatasetBuilder(str(bin_path(prefix)), dtype=np.uint16, multimodal=True)
     builder.add_document(np.array([1, 2, 3, 4], np.uint16), [3, 1], [0, 1])

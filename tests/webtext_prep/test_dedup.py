@@ -98,7 +98,7 @@ def test_an_unknown_shingle_is_refused(tmp_path, capsys, shingle):
 
 
 def test_the_longest_of_a_group_stays_and_the_table_says_for_whom(tmp_path, capsys):
-    """Pitfall 15: the survivor was whichever came first, and nothing recorded which document it stood for."""
+    """Pitfall 15: the survivor was whichever came first, and nothing recorded which document it represented."""
     base = text_of(1)
     longest = base + " and a few words more"
     documents = [

@@ -132,8 +132,8 @@ class Scorer:
         losses, logits = self._scored(row, last)
         # The rows that pad the embedding are never written, so they are not the most likely either.
         with torch.inference_mode():
-            likeliest = logits[0, :, : self.source.config.vocabulary_size].argmax(dim=-1).cpu()
-            return losses[0], bool((likeliest == row[0, -last:]).all())
+            most_likely = logits[0, :, : self.source.config.vocabulary_size].argmax(dim=-1).cpu()
+            return losses[0], bool((most_likely == row[0, -last:]).all())
 
     @torch.inference_mode()
     def _scored(self, rows: Tensor, last: int) -> tuple[Tensor, Tensor]:

@@ -99,7 +99,7 @@ class IndexedTokens:
             )
         self.dtype = DTYPE_OF_CODE[code]
         expected = HEADER.size + sequences * 12 + documents * 8
-        # Multimodal files carry one more byte a sequence, which holds nothing about the tokens.
+        # Multimodal files carry one more byte per sequence, which holds nothing about the tokens.
         if self._index.size not in (expected, expected + sequences):
             raise IndexedTokensError(
                 f"{idx} has {self._index.size:,} bytes where its header asks for {expected:,}: "
