@@ -1,4 +1,4 @@
-"""Plays a whole run, from URLs to a model that writes, as one TOML file describes it.
+"""Runs a whole pipeline, from URLs to a model that writes text, as one TOML file describes it.
 
     ./uvw run pipelines/run.py quickstart
     ./uvw run pipelines/run.py openwebtext --urls my_urls.txt
@@ -61,7 +61,11 @@ class Step:
 
 def read_pipeline(name: str) -> tuple[Path, dict[str, Any]]:
     """The file that `name` means, a path or a pipeline of this folder, and its tables. Raises UsageError."""
-    path = Path(name) if name.endswith(".toml") else HERE / f"{name}.toml"
+    path = Path(name)
+    if not name.endswith(".toml"):
+        path = HERE / f"{name}.toml"
+        with contextlib.suppress(ValueError):
+            path = path.relative_to(Path.cwd())  # shorter in the command lines that are shown
     if not path.is_file():
         shipped = ", ".join(sorted(file.stem for file in HERE.glob("*.toml")))
         raise UsageError(f"no pipeline {name}: give the path of a TOML file, or one of {shipped}.")
