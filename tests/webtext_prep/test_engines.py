@@ -2,6 +2,8 @@
 
 import multiprocessing
 import os
+import pickle
+import subprocess
 import sys
 from pathlib import Path
 
@@ -12,6 +14,7 @@ from command_kit import available_cores
 from webtext_prep import cli
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import engines
+from webtext_prep.running.engines import local
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.task import Task
 
@@ -74,6 +77,60 @@ def test_an_exception_of_a_task_is_raised_as_it_is(workers, error):
 def test_an_exception_that_cannot_travel_is_named():
     with pytest.raises(WebtextError, match="internal error: Unpicklable: just one"):
         run(2, practice_calls.fail_unpicklably, tasks_of(1, 2))
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (practice_calls.fail_speechlessly, r"internal error: Speechless \(run again"),
+        (practice_calls.end_the_process, "internal error: a task ended its process with exit code 3"),
+    ],
+)
+def test_whatever_a_task_raises_has_a_name(function, sentence):
+    """A task that left by sys.exit, or whose error had no message, counted as a worker that was killed."""
+    with pytest.raises(WebtextError, match=sentence):
+        run(2, function, tasks_of(1, 2))
+
+
+def test_a_result_that_cannot_travel_is_not_tried_again(tmp_path, capfd):
+    """A result that can't be pickled ended four workers with a traceback each, and memory was blamed."""
+    with pytest.raises((AttributeError, pickle.PicklingError), match="pickle"):
+        run(2, practice_calls.give_what_cannot_travel, tasks_of(1, 2, folder=str(tmp_path)))
+    assert len(list(tmp_path.glob("task-0-*"))) <= 1
+    assert "Traceback" not in capfd.readouterr().err
+
+
+def test_workers_that_die_before_they_take_a_task_are_not_started_for_ever(monkeypatch):
+    """A worker that died as it started was replaced without end."""
+    started = []
+
+    def die(worker, position, task):
+        started.append(worker)
+        assert len(started) < 20
+        worker.process.kill()
+        worker.process.join()
+        return False
+
+    monkeypatch.setattr(local._Worker, "start", die)
+    with pytest.raises(WebtextError, match="failed 4 times: its worker process was killed by SIGKILL"):
+        run(2, practice_calls.square, tasks_of(1, 2))
+    assert not multiprocessing.active_children()
+
+
+def test_workers_do_not_hear_ctrl_c_from_their_first_moment():
+    """Ctrl-C while workers started printed a traceback for each process that was still importing."""
+    program = (
+        f"import sys; sys.path.insert(0, {str(Path(practice_calls.__file__).parent)!r})\n"
+        "from pathlib import Path\n"
+        "import practice_calls\n"
+        "from webtext_prep.running.engines.local import LocalEngine\n"
+        "from webtext_prep.running.task import Task\n"
+        "tasks = [Task('one', ()), Task('two', ())]\n"
+        "found = LocalEngine(2).run(practice_calls.hears_ctrl_c, tasks, scratch=Path(), on_progress=lambda *_: None)\n"
+        "print(sorted(found), practice_calls.hears_ctrl_c(None, None))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "[(0, False), (1, False)] True\n"
 
 
 def test_an_exception_stops_the_other_tasks():

@@ -626,3 +626,39 @@ def test_an_unfinished_output_is_not_read_wherever_its_state_lies(home, write_sh
     found = find_inputs([str(home / "output")], accepts=stage.accepts, kinds="shards").files
     assert [path.name for path in found] == [shard_name(0), shard_name(1)]
     assert ".state" not in [path.name for path, _ in storage.list_folder(home / "output")]
+
+
+def test_a_state_folder_belongs_to_one_output(home, write_shards, tmp_path, contents):
+    """With the --state of one output, another one counted as done, or lost the files that lay in it."""
+    folder, state = write_shards([["a"], ["b"]]), tmp_path / "elsewhere"
+
+    def run(output, **options):
+        return Job(practice_stages.Shout(), shards_in(folder), output, state=state, **options).run()
+
+    run(home / "one")
+    theirs = write_shards([["what somebody else made"], ["and this"], ["and that"]], "two")
+    before = contents(theirs)
+    for options in ({}, {"restart": True}):
+        with pytest.raises(InputError, match=r"holds the state of another output, .*one: give another --state DIR"):
+            run(theirs, **options)
+    assert contents(theirs) == before
+    assert run(home / "one").resumed
+
+
+def test_a_state_folder_beside_one_output_is_not_another_ones(tmp_path, write_shards):
+    """With the --state of one output, another one counted as done, or lost the files that lay in it."""
+    folder = write_shards([["a"]])
+    stage, inputs = practice_stages.Shout(), shards_in(folder)
+    Job(stage, inputs, tmp_path / "one").run()
+    with pytest.raises(InputError, match=r"holds the state of another output, .*one: give another --state DIR"):
+        Job(stage, inputs, tmp_path / "two", state=tmp_path / "one" / ".state").run()
+    assert Job(stage, inputs, tmp_path / "one", state=tmp_path / "one" / ".." / "one" / ".state").run().resumed
+
+
+def test_an_output_begun_with_its_state_elsewhere_says_so(tmp_path, write_shards):
+    """Without the --state with which it was begun, an output ended in "File exists"."""
+    folder = write_shards([[marked("http://b", fail=True)]])
+    with pytest.raises(KeyError):
+        Job(practice_stages.Shout(), shards_in(folder), tmp_path / "out", state=tmp_path / "elsewhere").run()
+    with pytest.raises(InputError, match="was begun with its state elsewhere: give the same --state DIR again"):
+        Job(practice_stages.Shout(), shards_in(folder), tmp_path / "out").run()

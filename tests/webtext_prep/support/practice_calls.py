@@ -70,3 +70,27 @@ class Unpicklable(Exception):
 
 def fail_unpicklably(task, context):
     raise Unpicklable(1, 2)
+
+
+class Speechless(Exception):
+    """Not even its message can be had."""
+
+    def __str__(self):
+        raise ValueError("no message")
+
+
+def fail_speechlessly(task, context):
+    raise Speechless
+
+
+def end_the_process(task, context):
+    raise SystemExit(3)
+
+
+def give_what_cannot_travel(task, context):
+    times(task)
+    return lambda: None
+
+
+def hears_ctrl_c(task, context):
+    return signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())

@@ -53,7 +53,10 @@ def locked(state: Path, output: Location) -> Iterator[None]:
 
 def refuse_foreign_output(stage: Stage, output: Location, state: Path, inputs: Sequence[Location] = ()) -> None:
     """Raise InputError where a run of `stage` would write among, or over, files that no such run has made."""
+    if state.exists() and not state.is_dir():
+        raise InputError(f"{output} was begun with its state elsewhere: give the same --state DIR again.")
     is_claimed = (state / CLAIM).is_file()
+    read_claim(state, stage, output)
     if stage.output_is_prefix:
         _refuse_foreign_prefix(stage, output, is_claimed)
         return
@@ -91,13 +94,21 @@ def _refuse_foreign_prefix(stage: Stage, output: Location, is_claimed: bool) -> 
 
 
 def read_claim(state: Path, stage: Stage, output: Location) -> dict[str, Any] | None:
-    """The stage and settings that own an output, or None. Raises InputError if it is another stage's."""
+    """The stage and settings that own an output, or None. Raises InputError if the output or its state is another's."""
     claim: dict[str, Any] | None = None
     with contextlib.suppress(OSError, ValueError):
         claim = json.loads((state / CLAIM).read_bytes())
     if claim is not None and claim["stage"] != stage.name:
         raise InputError(f"{output} is the output of `webtext {claim['stage']}`: give another --output, or remove it.")
+    if claim is not None and claim.get("output") != _output_elsewhere(state, stage, output):
+        owner = claim.get("output", state.parent)
+        raise InputError(f"{state} holds the state of another output, {owner}: give another --state DIR.")
     return claim
+
+
+def _output_elsewhere(state: Path, stage: Stage, output: Location) -> str | None:
+    """Which output a state belongs to, where that does not follow from its place; beside it, both may be moved."""
+    return None if state == stage.state_folder(output) else str(_resolved(output))
 
 
 def refuse_other_settings(claim: dict[str, Any], settings: dict[str, Any], output: Location) -> None:
@@ -110,6 +121,8 @@ def refuse_other_settings(claim: dict[str, Any], settings: dict[str, Any], outpu
         )
 
 
-def write_claim(state: Path, stage: Stage, settings: dict[str, Any]) -> None:
-    """Record who owns the output."""
-    write_json(state / CLAIM, {"stage": stage.name, "settings": settings})
+def write_claim(state: Path, stage: Stage, settings: dict[str, Any], output: Location) -> None:
+    """Record who owns the output, and where it is, if its state does not lie beside it."""
+    elsewhere = _output_elsewhere(state, stage, output)
+    place = {} if elsewhere is None else {"output": elsewhere}
+    write_json(state / CLAIM, {"stage": stage.name, "settings": settings, **place})

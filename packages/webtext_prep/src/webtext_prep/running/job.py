@@ -28,8 +28,9 @@ from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import claim
 from webtext_prep.running.engines.base import Engine
-from webtext_prep.running.engines.local import LocalEngine, allow_open_files
+from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
+from webtext_prep.running.open_files import allow_open_files
 from webtext_prep.running.output import Output
 from webtext_prep.running.stage import DROPPED, Stage
 from webtext_prep.running.summary import Summary
@@ -77,7 +78,10 @@ class Job:
         self.format = check_format(format)
         if state is None and not is_local(output):
             raise InputError(f"--output {output} is remote: give a local folder for its state with --state DIR.")
-        self.state = state or cast(Path, stage.state_folder(output))
+        beside = stage.state_folder(output)
+        # One folder has one name here, however --state spells it.
+        is_beside = state is None or (is_local(beside) and storage.local_path(beside).resolve() == state.resolve())
+        self.state = cast(Path, beside if is_beside else state)
         self._own = Output(stage, output, self.state)
         self.record_path = self._own.record_path
         self._standard_input, self._problems = standard_input, list(problems)

@@ -44,7 +44,7 @@ class Output:
             self.remove_all()
         elif theirs is not None and self._has_begun():
             claim.refuse_other_settings(theirs, settings, self.place)
-        claim.write_claim(self.state, self.stage, settings)
+        claim.write_claim(self.state, self.stage, settings, self.place)
         self.remove_leftovers()
 
     def _has_begun(self) -> bool:
@@ -76,8 +76,9 @@ class Output:
     def remove_leftovers(self) -> None:
         """Remove what killed processes left half-written: those of an earlier run, or workers of this one."""
         if not self.stage.output_is_prefix:
-            storage.remove_leftovers(self.place)
-            storage.remove_leftovers(self.place / DROPPED)
+            places = [self.place, self.place / DROPPED, *(path.parent for path in self.stage.outputs_in(self.place))]
+            for folder in dict.fromkeys(places):
+                storage.remove_leftovers(folder)
 
     def begin(self) -> None:
         """Let whoever reads it see that it is not finished, also where its state lies elsewhere."""

@@ -27,33 +27,12 @@ from webtext_prep.errors import RetryableError, WebtextError
 from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, Engine, OnProgress
 from webtext_prep.running.task import Context, Task
 
-OPEN_FILES = (20_000, 10_240)
-"""How many files a process may want to have open; macOS refuses more than the second on some machines."""
 ALONE_AFTER = 2
 """So many deaths of a worker after which the task is run with no other beside it."""
 PROGRESS_SECONDS = 0.2
 STOP_SECONDS = 5
 """How long a worker that is told to stop may take before it is killed."""
 _PR_SET_PDEATHSIG = 1
-
-
-def allow_open_files() -> None:
-    """Raise the limit on open files of this process, and of those that it starts, as far as the system lets it.
-
-    A stage has a few open for each of up to 4,096 shards, a download one for each of up to 10,000 connections; many
-    systems allow 1,024, or 256, unless asked.
-    """
-    with contextlib.suppress(ImportError):
-        import resource
-
-        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-        for wanted in OPEN_FILES:
-            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-            if soft == resource.RLIM_INFINITY or soft >= most:
-                return
-            with contextlib.suppress(OSError, ValueError):
-                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
-                return
 
 
 # In a worker
@@ -80,7 +59,7 @@ def _work(connection: Connection, call: Call, totals: Any, scratch: Path, slots:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
-    with contextlib.suppress(EOFError, BrokenPipeError):
+    with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone, or wants no more
         while True:
             position, task = connection.recv()
 
@@ -89,19 +68,28 @@ def _work(connection: Connection, call: Call, totals: Any, scratch: Path, slots:
 
             try:
                 answer: tuple[bool, Any] = True, call(task, Context(scratch, slots, report))
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 answer = False, _picklable(error)
-            connection.send(answer)
+            try:
+                connection.send(answer)
+            except ConnectionError:
+                raise
+            except Exception as error:  # the result can't travel
+                connection.send((False, _picklable(error)))
 
 
-def _picklable(error: Exception) -> Exception:
+def _picklable(error: Exception | SystemExit) -> Exception:
     """The exception with its traceback as a note; if it can't travel, an error that names it."""
     error.add_note("in a worker process:\n" + "".join(traceback.format_exception(error)).rstrip())
+    if isinstance(error, SystemExit):
+        return WebtextError(f"internal error: a task ended its process with exit code {error.code}.")
+    message = ""
     try:
+        message = f": {error}"  # some fail even here
         # As the connection does it.
         ForkingPickler.loads(ForkingPickler.dumps(error))
     except Exception:
-        return WebtextError(f"internal error: {type(error).__name__}: {error} (run again with --debug for more).")
+        return WebtextError(f"internal error: {type(error).__name__}{message} (run again with --debug for more).")
     return error
 
 
@@ -117,6 +105,7 @@ class _Worker:
         self.process.start()
         other_end.close()
         self.position: int | None = None
+        self.is_proven = False  # has answered once
 
     def start(self, position: int, task: Task) -> bool:
         """Hand over a task; False if the worker is dead."""
@@ -172,12 +161,30 @@ class LocalEngine(Engine):
                     break
 
 
+def _start_context() -> Any:
+    """How workers are started: forked by a server of few imports, where the system has it.
+
+    Ctrl-C reaches every process of a terminal. The server starts with it blocked, and so do the workers that it forks:
+    one that came while they import would be a traceback each.
+    """
+    if "forkserver" not in multiprocessing.get_all_start_methods():
+        return multiprocessing.get_context("spawn")
+    from multiprocessing import forkserver, resource_tracker
+
+    resource_tracker.ensure_running()  # by itself: it unblocks what is blocked here
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        forkserver.ensure_running()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    return multiprocessing.get_context("forkserver")
+
+
 class _Pool:
     """One run of many tasks in several processes."""
 
     def __init__(self, call: Call, tasks: Sequence[Task], workers: int, scratch: Path, on_progress: OnProgress) -> None:
-        methods = multiprocessing.get_all_start_methods()
-        self._context = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+        self._context = _start_context()
         self._tasks, self._count, self._on_progress = tasks, workers, on_progress
         self._totals = self._context.RawArray(ctypes.c_uint64, len(tasks))
         self._arguments = (call, self._totals, scratch, workers)
@@ -223,8 +230,11 @@ class _Pool:
                 self._workers.append(worker)
             position = self._todo.popleft()
             if not worker.start(position, self._tasks[position]):
-                self._todo.appendleft(position)
-                self._workers.remove(worker)
+                self._remove(worker)
+                if worker.is_proven:
+                    self._todo.appendleft(position)
+                else:  # workers that die before they take a task would be started for ever
+                    self._fail(position, f"its worker process {worker.how_it_ended()}", None)
 
     def _is_alone(self, position: int | None) -> bool:
         return position is not None and self._failures.get(position, 0) >= ALONE_AFTER
@@ -234,10 +244,10 @@ class _Pool:
         try:
             is_good, value = worker.connection.recv()
         except (EOFError, OSError):
-            self._workers.remove(worker)
+            self._remove(worker)
             self._fail(position, f"its worker process {worker.how_it_ended()}", None)
             return
-        worker.position = None
+        worker.position, worker.is_proven = None, True
         if is_good:
             self._on_progress(position, self._totals[position])
             yield position, value
@@ -245,6 +255,10 @@ class _Pool:
             self._fail(position, str(value), value)
         else:
             raise value
+
+    def _remove(self, worker: _Worker) -> None:
+        self._workers.remove(worker)
+        worker.connection.close()
 
     def _fail(self, position: int, reason: str, error: Exception | None) -> None:
         self._failures[position] = self._failures.get(position, 0) + 1
