@@ -1,8 +1,11 @@
 """Documents and shards: what is written is read, the bytes follow from the documents, a bad line is named."""
 
+import errno
 import json
 import sys
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -212,3 +215,47 @@ def test_a_format_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_sha
         sys.modules.pop("webtext_prep.documents.formats.tabs", None)
     refused = webtext("shout", "--input", folder, "--output", tmp_path / "three", "--format", "tsv")
     assert "--format tsv is not known: choose one of jsonl, jsonl.gz, jsonl.zst, parquet." in refused.sentence
+
+
+def test_an_error_at_the_end_of_a_parquet_file_is_an_error(tmp_path, monkeypatch):
+    """A disk that was full when the end of a Parquet file was written left a file that nobody can read."""
+
+    close = pq.ParquetWriter.close
+
+    def full(self):
+        close(self)
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(pq.ParquetWriter, "close", full)
+    with pytest.raises(OSError, match="No space left"), write_documents(tmp_path / "part-00000.parquet") as writer:
+        writer.write(Document("http://a.org", "text"))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_json_column_replaces_no_url_and_no_text(tmp_path):
+    """A key `url` in the JSON column of a Parquet file took the place of the document's own."""
+    row = {"url": "http://a.org", "text": "", "metadata": json.dumps({"url": "http://b.org", "text": "b", "n": 1})}
+    pq.write_table(pa.Table.from_pylist([row]), tmp_path / "part-00000.parquet")
+    (document,) = read_documents(tmp_path / "part-00000.parquet")
+    assert decode_document(encode_document(document)) == Document("http://a.org", "", {"n": 1})
+
+
+def test_a_parquet_row_that_python_cannot_hold_is_named(tmp_path):
+    """Text that is not valid UTF-8 in a Parquet file was an internal error."""
+    text = pa.array([b"good", b"\xff\xfe"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"url": ["http://a", "http://b"], "text": text}), tmp_path / "part-00000.parquet")
+    with pytest.raises(InputError, match=r"part-00000.parquet, row 2, can't be read \('utf-8' codec"):
+        list(read_documents(tmp_path / "part-00000.parquet"))
+
+
+@pytest.mark.parametrize("format_name", ["jsonl", "parquet"])
+def test_metadata_survives_every_format(tmp_path, format_name):
+    document = Document(
+        "http://a.org/",
+        "",
+        {"n": 2**70, "low": -(2**63) - 1, "deep": {"list": [1, [None, {"a": "b"}]]}, "title": "", "metadata": {"x": 1}},
+    )
+    path = tmp_path / f"part-00000.{format_name}"
+    with write_documents(path) as writer:
+        writer.write(document)
+    assert list(read_documents(path)) == [document]

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from command_kit.atomic import LEFTOVER_SUFFIX
 from webtext_prep.documents import storage
 from webtext_prep.documents.inputs import find_inputs, is_url_list, spool_standard_input
 from webtext_prep.documents.raw_files import is_raw_file
@@ -334,3 +335,17 @@ def test_standard_input_that_breaks_off_leaves_nothing(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         spool_standard_input(tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_standard_input_that_was_cut_off_is_kept_again(tmp_path, monkeypatch):
+    """What a power cut left of standard input passed for all of it, and what a kill left stayed for ever."""
+
+    def spool():
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"http://a\n")))
+        return spool_standard_input(tmp_path)
+
+    kept = spool()
+    kept.write_bytes(b"")
+    (tmp_path / f".stdin.0123456789ab{LEFTOVER_SUFFIX}").write_bytes(b"http")
+    assert spool().read_bytes() == b"http://a\n"
+    assert list(tmp_path.iterdir()) == [kept]

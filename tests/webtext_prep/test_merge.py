@@ -297,3 +297,13 @@ def test_credentials_in_urls_reach_no_document(tmp_path, capsys):
     (tmp_path / "http%3A%2F%2Fme%3Asecret%40b.org%2F.txt").write_text("b")
     run(capsys, "--input", tmp_path, "--output", tmp_path / "out")
     assert {document.url for document in documents(tmp_path / "out")} == {"http://a.org/x", "http://b.org/"}
+
+
+def test_metadata_nested_too_deep_to_write_is_unreadable_alone(tmp_path, webtext):
+    """JSON that could be read, but nests too deep to be written with its bad characters left out, stopped a merge."""
+    deep = "[" * 900 + "]" * 900
+    bad = '{"text": "half \\ud800", "deep": ' + deep + "}"
+    (tmp_path / "a.jsonl").write_text('{"text": "good"}\n' * 20 + bad + "\n")
+    done = webtext("merge", "--input", tmp_path / "a.jsonl", "--output", tmp_path / "out", "--json", "--workers", 1)
+    assert (done.json["out"], done.json["dropped"]) == (20, {"unreadable": 1})
+    assert "a.jsonl: metadata nested too deep to write" in done.json["problems"][0]

@@ -1,5 +1,6 @@
 """Raw files of every kind: their records are documents or named, with the line on which they begin."""
 
+import datetime
 import gzip
 import json
 import sys
@@ -238,7 +239,37 @@ def test_a_parquet_file_of_any_columns_is_read(tmp_path):
     )
 
 
+def test_a_row_that_cannot_be_read_is_unreadable_alone(tmp_path):
+    """Text that is not valid UTF-8 in one row of a Parquet file stopped a whole merge."""
+    text = pa.array([b"one", b"\xff\xfe", b"three"], pa.binary()).view(pa.string())
+    pq.write_table(pa.table({"text": text}), tmp_path / "a.parquet")
+    first, (place, problem), last = read(tmp_path / "a.parquet")
+    assert (first[1], last[1]) == ("one", "three")
+    assert place == "row 2"
+    assert problem.startswith("a row that can't be read ('utf-8' codec")
+
+
+def test_times_in_nanoseconds_are_cut_off_to_microseconds(tmp_path):
+    """A column of times in nanoseconds, as data frames write them, was an internal error."""
+    columns = {
+        "text": ["a", "b"],
+        "when": pa.array([1_700_000_000_000_001_001, None], pa.timestamp("ns", "UTC")),
+        "took": pa.array([1_001, None], pa.duration("ns")),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "a.parquet")
+    (_, _, metadata), (_, _, none) = read(tmp_path / "a.parquet")
+    when = datetime.datetime(2023, 11, 14, 22, 13, 20, 1, tzinfo=datetime.UTC)
+    assert metadata == {"when": when, "took": datetime.timedelta(microseconds=1)}
+    assert none == {}
+
+
 # JSON
+
+
+def test_a_url_of_half_characters_is_no_url(file):
+    """A URL that is nothing but lone surrogates became an empty one, and the merge stopped at its own piece."""
+    path = file("a.json", '[{"url": "\\ud800", "text": "a"}, {"url": "http://b/\\ud800", "text": "b"}]')
+    assert read(path) == [("file:a.json:1", "a", {}), ("http://b/", "b", {})]
 
 
 def test_records_joined_in_a_line_are_several_and_a_bad_rest_is_named(file):

@@ -1,5 +1,6 @@
 """Storage: the same promises on this machine and behind a URL, and a new kind of it in one file."""
 
+import errno
 import json
 import pickle
 import sys
@@ -133,3 +134,21 @@ def test_a_store_is_added_in_one_file(tmp_path, monkeypatch):
     finally:
         storage._stores.cache_clear()
         sys.modules.pop("webtext_prep.documents.stores.upper_case", None)
+
+
+def test_a_finished_file_may_come_from_another_file_system(tmp_path, monkeypatch):
+    """With its --state on another file system than its output, a download ended in "Invalid cross-device link"."""
+    replace = Path.replace
+
+    def on_one_file_system(self, target):
+        if self.parent != Path(target).parent:
+            raise OSError(errno.EXDEV, "Invalid cross-device link", str(self))
+        return replace(self, target)
+
+    monkeypatch.setattr(Path, "replace", on_one_file_system)
+    draft, place = tmp_path / "draft", tmp_path / "folder" / "a.txt"
+    draft.write_bytes(b"one")
+    storage.publish(draft, place)
+    assert place.read_bytes() == b"one"
+    assert not draft.exists()
+    assert [path.name for path in place.parent.iterdir()] == ["a.txt"]

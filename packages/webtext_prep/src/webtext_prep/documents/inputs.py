@@ -12,13 +12,12 @@ import hashlib
 import os
 import shlex
 import sys
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from command_kit.atomic import LEFTOVER_SUFFIX
+from command_kit.atomic import UnfinishedFile, remove_leftovers_of
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import bare_name
 from webtext_prep.documents.raw_files import is_raw_file
@@ -273,21 +272,19 @@ def spool_standard_input(folder: Path) -> Path:
 
     It is written under a name of its own until it is complete: two commands at once don't mix their input.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    name = folder / "stdin"
+    remove_leftovers_of(name)
     digest = hashlib.sha256()
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".stdin-", suffix=LEFTOVER_SUFFIX, delete=False) as file:
-        unfinished = Path(file.name)
-        try:
-            while chunk := sys.stdin.buffer.read(1 << 20):
-                digest.update(chunk)
-                file.write(chunk)
-            file.close()
-            kept = folder / f"stdin-{digest.hexdigest()[:16]}.txt"
-            if kept.exists():
-                unfinished.unlink()
-            else:
-                unfinished.replace(kept)
-        except BaseException:
-            unfinished.unlink(missing_ok=True)
-            raise
+    unfinished = UnfinishedFile(name)
+    try:
+        while chunk := sys.stdin.buffer.read(1 << 20):
+            digest.update(chunk)
+            unfinished.file.write(chunk)
+        unfinished.file.flush()
+        kept = unfinished.path = folder / f"stdin-{digest.hexdigest()[:16]}.txt"
+        # The one that is there keeps its time, by which it is recognised, unless a power cut took a part of it.
+        if not (kept.is_file() and kept.stat().st_size == unfinished.name.stat().st_size):
+            unfinished.commit()
+    finally:
+        unfinished.discard()
     return kept

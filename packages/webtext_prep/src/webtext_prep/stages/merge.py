@@ -136,7 +136,13 @@ class Merge(Stage):
             for place, (name, has_sidecar) in zip(task.inputs, named, strict=False):
                 file = SourceFile(place, name, next(sidecars) if has_sidecar else None)
                 for document in self.read(file, tally, problems):
-                    pieces[bucket_of(url_key(document.url), shards)].write(document)
+                    try:
+                        pieces[bucket_of(url_key(document.url), shards)].write(document)
+                    except RecursionError:
+                        reason = "metadata nested too deep to write"
+                        tally.drop(Document(document.url), "unreadable", problem=reason)
+                        problems.add(reason, reason, [str(place)])
+                        continue
                     count += 1
                     if count % REPORT_EVERY == 0:
                         context.report(count)

@@ -80,8 +80,7 @@ class _RowWriter(DocumentWriter):
         self._rows, self._bytes = [], 0
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            self._file.close()
+        self._file.close()
 
 
 def _encoded(values: dict[str, Any]) -> str:
@@ -99,6 +98,8 @@ class Parquet(Format):
     def read(self, location: Location) -> Iterator[Document]:
         """See `Format`."""
         for number, row in enumerate(read_rows(location), 1):
+            if isinstance(row, ValueError):
+                raise InputError(f"{location}, row {number}, can't be read ({row}): write it again.") from row
             url, text = row.pop("url", None), row.pop("text", None) or ""
             if not isinstance(url, str) or not url or not isinstance(text, str):
                 raise InputError(
@@ -114,8 +115,12 @@ class Parquet(Format):
         try:
             yield writer
             writer.flush()
-        finally:
-            writer.close()  # also of a file that is thrown away: Arrow would close it later, when the stream is gone
+        except BaseException:
+            # Also of a file that is thrown away: Arrow would close it later, when the stream is gone.
+            with contextlib.suppress(OSError):
+                writer.close()
+            raise
+        writer.close()  # writes the end of the file: an error here is one of the whole file
 
 
 def metadata_of(row: dict[str, Any]) -> dict[str, Any]:
@@ -127,11 +132,15 @@ def metadata_of(row: dict[str, Any]) -> dict[str, Any]:
         with contextlib.suppress(msgspec.DecodeError, TypeError):
             inner = msgspec.json.decode(rest) if isinstance(rest, str) else rest
         found |= inner if isinstance(inner, dict) else {REST: rest}
-    return found
+    # Columns of their own, gone from the row already: what a JSON column calls so would take their place.
+    return {name: value for name, value in found.items() if name not in ("url", "text")}
 
 
-def read_rows(location: Location) -> Iterator[dict[str, Any]]:
-    """The rows of a Parquet file, column name to value. Raises InputError if it can't be read as one."""
+def read_rows(location: Location) -> Iterator[dict[str, Any] | ValueError]:
+    """The rows of a Parquet file, column name to value, or what is wrong with one (text that is not valid UTF-8).
+
+    Raises InputError if it can't be read as a Parquet file.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -139,9 +148,35 @@ def read_rows(location: Location) -> Iterator[dict[str, Any]]:
         try:
             file = pq.ParquetFile(stream, pre_buffer=False)
             for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
-                yield from batch.to_pylist()
+                yield from _rows(_in_microseconds(batch))
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise
             reason = str(error).split("\n")[0].rstrip(".")
             raise InputError(f"{location} is not a valid Parquet file ({reason}): write it again.") from error
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any] | ValueError]:
+    try:
+        return list(batch.to_pylist())
+    except (ValueError, OverflowError) as error:
+        if batch.num_rows == 1:
+            return [ValueError(str(error).split("\n")[0])]
+        return [row for at in range(batch.num_rows) for row in _rows(batch.slice(at, 1))]
+
+
+def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with times cut off to microseconds: Python's own types hold no more."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for number, column in enumerate(batch.schema):
+        kind = column.type
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            shorter = pa.timestamp("us", kind.tz)
+        elif pa.types.is_duration(kind) and kind.unit == "ns":
+            shorter = pa.duration("us")
+        else:
+            continue
+        batch = batch.set_column(number, column.name, pc.cast(batch.column(number), shorter, safe=False))
+    return batch

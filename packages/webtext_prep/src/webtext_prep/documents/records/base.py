@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 from urllib.parse import quote
 
 from webtext_prep.documents.compression import COMPRESSED_SUFFIXES
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import without_credentials
 
@@ -97,7 +97,8 @@ class Keys:
         except Unreadable as error:
             return Record(place, error, url)
         value.pop("text", None)
-        return Record(place, Document(without_credentials(own_url or url), text, dict(value)), url, text_key)
+        named = without_surrogates(without_credentials(own_url)) or url
+        return Record(place, Document(named, text, dict(value)), url, text_key)
 
     def take_url(self, value: MutableMapping[str, Any]) -> str:
         """Remove the URL from a record and return it; a number N under the key `id` is `id:N`, and none is empty.

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.parquet import metadata_of, read_rows
-from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile
+from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
 
 
 class ParquetRecords(RecordReader):
@@ -19,7 +19,11 @@ class ParquetRecords(RecordReader):
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
         for number, row in enumerate(read_rows(file.location), 1):
-            record = keys.record(row, f"row {number}", file.url(number))
+            place, url = f"row {number}", file.url(number)
+            if isinstance(row, ValueError):
+                yield Record(place, Unreadable("a row that can't be read", row), url)
+                continue
+            record = keys.record(row, place, url)
             if isinstance(record.document, Document):
                 record.document.metadata = metadata_of(record.document.metadata)
             yield record

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import functools
 import os
+import shutil
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, cast
@@ -36,11 +38,19 @@ class LocalStore(Store):
         return atomic_file(_path(location), durable=durable or not boot_id())
 
     def publish(self, file: Path, location: Location) -> None:
-        """See `Store`. The file must lie on the same file system."""
+        """See `Store`. From another file system it is copied, as the state of an output may lie on one."""
         target = _path(location)
         target.parent.mkdir(parents=True, exist_ok=True)
-        file.replace(target)
-        sync_folder(target.parent)
+        try:
+            file.replace(target)
+        except OSError as error:
+            if error.errno != errno.EXDEV:
+                raise
+            with file.open("rb") as source, atomic_file(target) as copy:
+                shutil.copyfileobj(source, copy, 1 << 20)
+            file.unlink()
+        else:
+            sync_folder(target.parent)
 
     def stamp(self, location: Location) -> list[Any]:
         """Name, size in bytes, and modification time in nanoseconds."""
