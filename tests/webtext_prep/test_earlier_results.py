@@ -1,5 +1,7 @@
 """What earlier runs have fetched is found by URL, wherever it lies, without reading what does not hold it."""
 
+import errno
+import os
 import random
 
 import numpy as np
@@ -96,3 +98,20 @@ def test_a_shard_that_is_damaged_costs_what_cannot_be_read(tmp_path, make_genera
     shard.unlink()
     shard.write_bytes(b"no shard at all")
     assert set(carried(tmp_path, ["http://a.org/1", "http://a.org/2"])) == {"http://a.org/2"}
+
+
+def test_a_journal_is_newer_than_its_shard_also_where_there_are_no_links(tmp_path, make_generation, monkeypatch):
+    """Behind a URL, or without hard links, a finished shard hid what a later run had in its journal."""
+
+    def no_links(source, target):
+        raise OSError(errno.EPERM, "no links here")
+
+    monkeypatch.setattr(os, "link", no_links)
+    newer = Entry({"url": "http://a.org/1", "outcome": "http_410", "rounds": 2}, None, 5)
+    make_generation([["http://a.org/1", "http://a.org/2"]], [[newer]])
+    name = "part-00000.jsonl.zst"
+    outputs = [tmp_path / "out" / name, tmp_path / "out" / OUTCOMES / name]
+    with Journal(tmp_path / "new" / "part-00000.sqlite") as journal:
+        carry_over(["http://a.org/1", "http://a.org/2"], journal, tmp_path / "earlier", outputs)
+        assert journal.get("http://a.org/1") == newer
+        assert journal.get("http://a.org/2").row["outcome"] == "ok"

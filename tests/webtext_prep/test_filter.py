@@ -73,12 +73,19 @@ def test_a_module_can_be_named(webtext, folder, tmp_path, monkeypatch):
         ("import no_such\n", "my_filters.py, line 1: ModuleNotFoundError: No module named 'no_such'"),
         ("def keep(document)\n", "my_filters.py, line 1: SyntaxError: expected ':'"),
         ("def other(document): pass\n", "my_filters.py has no function keep"),
+        ("def keep(document):\n    raise SystemExit(0)\n", "my_filters.py, line 2: SystemExit: 0"),
+        ("import sys\nsys.exit(0)\n", "my_filters.py, line 2: SystemExit: 0"),
+        (
+            "class Mute(Exception):\n    def __str__(self):\n        raise ValueError\n"
+            "def keep(document):\n    raise Mute\n",
+            "my_filters.py, line 5: Mute: no message",
+        ),
     ],
 )
 def test_a_wrong_function_is_named_with_its_file_and_line(
     webtext, folder, function, tmp_path, source, sentence, workers
 ):
-    """An error in a filter was an internal error."""
+    """An error in a filter was an internal error, and one that left by sys.exit(0) looked like success."""
     name = function(source)
     command = ["filter", "--input", folder, "--output", tmp_path / "out", "--function", name, "--workers", workers]
     result = webtext(*command)

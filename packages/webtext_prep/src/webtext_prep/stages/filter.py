@@ -65,7 +65,7 @@ class Filter(FilterStage):
         function, source = self._loaded
         try:
             verdict = function(document)
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             raise InputError(_where(error, source, f"document {document.url}")) from error
         if verdict is True:
             return None
@@ -108,7 +108,7 @@ def _module_of_file(path: Path) -> ModuleType:
     sys.modules[name] = module
     try:
         spec.loader.exec_module(module)
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         del sys.modules[name]
         raise InputError(_where(error, path, "import")) from error
     return module
@@ -119,14 +119,14 @@ def _module(name: str) -> ModuleType:
         module = importlib.import_module(name)
     except ImportError as error:
         raise InputError(f"no module {name} ({error}): install it, or give --function FILE.py:NAME.") from error
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         raise InputError(_where(error, Path(name), "import")) from error
     if not module.__file__:
         raise InputError(f"module {name} has no source file: give --function FILE.py:NAME.")
     return module
 
 
-def _where(error: Exception, source: Path, doing: str) -> str:
+def _where(error: Exception | SystemExit, source: Path, doing: str) -> str:
     """One sentence for an exception of the user's code: the innermost line of that file, and what was raised."""
     if isinstance(error, SyntaxError):
         place = f"{error.filename or source}, line {error.lineno}"
@@ -134,5 +134,8 @@ def _where(error: Exception, source: Path, doing: str) -> str:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if Path(frame.filename).resolve() == source.resolve()] or frames
         place = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(source)
-    message = str(error).split("\n")[0]
+    try:
+        message = str(error).split("\n")[0]
+    except Exception:  # its own code fails, too
+        message = "no message"
     return f"{place}: {type(error).__name__}: {message} ({doing}): fix the function, then run the same command again."
