@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
+from gpt2_train import activation_checkpointing
 from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.device import (
+    RandomState,
     choose_device,
     default_precision,
     is_emulated,
+    unkept_random_state,
     widest_float,
 )
 from gpt2_train.errors import Gpt2UsageError
@@ -22,6 +26,7 @@ from gpt2_train.loss import token_losses
 from gpt2_train.metrics import peak_flops_of
 from gpt2_train.model import GPT2
 from gpt2_train.optim import gradient_norm, make_optimizer, scale_gradients, set_step
+from gpt2_train.sampling import Sampling, Window, choose_tokens
 
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
 
@@ -68,6 +73,56 @@ def test_a_step_stays_on_its_device() -> None:
 def test_the_walk_over_devices_finds_a_generator_of_another_device() -> None:
     with FakeTensorMode(), OneDevice(), pytest.raises(AssertionError, match="draws on cuda"):
         torch.empty(3, device="cuda").normal_(generator=torch.Generator())
+
+
+@pytest.mark.parametrize("mode", ["full", "selective"])
+def test_recomputation_repeats_dropout_where_torch_does_not_keep_the_generator(
+    monkeypatch: pytest.MonkeyPatch, mode: Literal["full", "selective"]
+) -> None:
+    """On Apple's GPUs recomputation dropped other elements than the loss was computed with: a wrong gradient."""
+    # As on such a GPU: torch keeps no state, and without the contexts the gradients of the two differ.
+    unkept = functools.partial(torch.utils.checkpoint.checkpoint, preserve_rng_state=False)
+    monkeypatch.setattr(activation_checkpointing, "checkpoint", unkept)
+    kept = RandomState(torch.get_rng_state, torch.set_rng_state)
+    monkeypatch.setattr(activation_checkpointing, "unkept_random_state", lambda _: kept)
+    tokens = torch.arange(34).view(2, 17)
+
+    def gradients(mode: Literal["none", "full", "selective"]) -> tuple[list[torch.Tensor], torch.Tensor]:
+        model = GPT2(SMALL).initialise(torch.Generator().manual_seed(1)).train()
+        activation_checkpointing.apply_activation_checkpointing(model, mode)
+        torch.manual_seed(5)
+        token_losses(model(tokens[:, :-1]), tokens[:, 1:]).sum().backward()
+        return [p.grad for p in model.parameters() if p.grad is not None], torch.get_rng_state()
+
+    (expected, state), (found, state_after) = gradients("none"), gradients(mode)
+    for left, right in zip(expected, found, strict=True):
+        torch.testing.assert_close(left, right)
+    assert torch.equal(state, state_after)
+
+
+def test_only_apples_gpus_need_their_generator_kept() -> None:
+    assert unkept_random_state(torch.device("cpu")) is unkept_random_state(torch.device("cuda")) is None
+    assert unkept_random_state(torch.device("mps")) == RandomState(torch.mps.get_rng_state, torch.mps.set_rng_state)
+    # Once torch keeps it itself, this part of the package is superfluous.
+    assert not hasattr(torch.mps, "_initialized")
+
+
+def test_writing_and_measuring_stay_on_the_device() -> None:
+    """Every tensor that generation and evaluation make is where the model is."""
+    device = torch.device("cuda", 0)
+    with FakeTensorMode(), torch.inference_mode():
+        with device:
+            model = GPT2(SMALL).eval()
+        window = Window(model, 2, 16)
+        assert window.cache.keys.device == window.cache.values.device == device
+        for tokens in ([[1, 2, 3], [4, 5, 6]], [[7], [8]]):
+            logits = window.feed(tokens)
+            assert logits.device == device
+        uniform = torch.zeros(2, dtype=torch.float64)
+        for sampling in (Sampling(0.0), Sampling(0.8), Sampling(0.8, 5), Sampling(0.8, 0, 0.9), Sampling(1.0, 5, 0.9)):
+            assert choose_tokens(logits, uniform, sampling).device == device
+        rows = torch.zeros(2, 17, dtype=torch.int64, device=device)
+        assert token_losses(model(rows[:, :-1]), rows[:, 1:]).device == device
 
 
 def test_initial_weights_do_not_depend_on_the_device_they_go_to() -> None:

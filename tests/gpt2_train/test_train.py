@@ -20,7 +20,7 @@ from tests.gpt2_train.conftest import command, losses, rows, start_until, write_
 from tests.gpt2_train.small_models import byte_tokenizer
 
 from gpt2_train import trainer as train_module
-from gpt2_train.checkpoint import load_model, load_tokenizer, read_info
+from gpt2_train.checkpoint import load_model, load_tokenizer, read_info, saving
 from gpt2_train.cli import main
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.run_folder import lock_folder
@@ -320,6 +320,21 @@ def test_a_run_without_saving_leaves_no_checkpoint(tmp_path: Path, gpt2: Run) ->
     assert gpt2(tmp_path / "run", "--steps", 2, "--save-every", 1, "--no-save") == 0
     assert list(losses(tmp_path / "run")) == [1, 2]
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_a_run_removes_leftovers_at_its_first_save_only(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each save of a run looked for leftovers of killed ones, and would have taken one in the background for one."""
+    plain, calls = saving.remove_leftovers, []
+
+    def counted(folder: Path) -> None:
+        calls.append(folder)
+        plain(folder)
+
+    monkeypatch.setattr(saving, "remove_leftovers", counted)
+    assert gpt2(tmp_path / "run", "--steps", 3, "--save-every", 1) == 0
+    assert calls == [tmp_path / "run" / "checkpoints"]
 
 
 # --- tokenizers ------------------------------------------------------------------------------------------------------

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import dataclasses
 import resource
 import sys
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -104,6 +106,19 @@ def widest_float(device: torch.device) -> torch.dtype:
 def has_fused_adamw(device: torch.device) -> bool:
     """Whether torch's fused AdamW runs on the device."""
     return device.type in ("cuda", "cpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomState:
+    """How the state of a device's random generator is read and set."""
+
+    get: Callable[[], torch.Tensor]
+    set: Callable[[torch.Tensor], None]
+
+
+def unkept_random_state(device: torch.device) -> RandomState | None:
+    """The generator of a device whose state `torch.utils.checkpoint` does not keep; None where it does (CPU, CUDA)."""
+    return RandomState(torch.mps.get_rng_state, torch.mps.set_rng_state) if device.type == "mps" else None
 
 
 def peak_memory(device: torch.device) -> int:

@@ -27,11 +27,14 @@ def explained_out_of_memory(advice: str) -> Iterator[None]:
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # torch's own class is for GPUs alone; its allocator on CPUs says the same in words only.
+        # torch's own class is for CUDA alone; its allocators for CPUs and Apple's GPUs say it in words only.
         is_out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-        if not is_out_of_memory and "can't allocate memory" not in str(error):
+        if not is_out_of_memory and not any(words in str(error) for words in _OUT_OF_MEMORY):
             raise
         raise Gpt2Error(f"out of memory: {advice}.") from error
+
+
+_OUT_OF_MEMORY = ("can't allocate memory", "MPS backend out of memory")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,6 @@ generator each for itself, and `SharedDropout` makes its masks from seeds that a
 from __future__ import annotations
 
 import dataclasses
-import functools
 import sys
 import warnings
 from typing import Any, Literal
@@ -29,8 +28,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
 from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
-from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
+from gpt2_train.activation_checkpointing import apply_activation_checkpointing
 from gpt2_train.device import widest_float
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.layout import check_tensor_parallel
@@ -205,43 +204,6 @@ def seed_micro_step(model: nn.Module, seed: int, step: int, micro_step: int, wor
     if shared is not None:
         state = np.random.SeedSequence(list(numbers)).generate_state(shared.numel(), np.uint32)
         shared.copy_(torch.from_numpy(state.astype(np.int64)).view(shared.shape))
-
-
-# --- activation checkpointing ----------------------------------------------------------------------------------------
-
-_KEPT = {
-    torch.ops.aten.mm.default,
-    torch.ops.aten.addmm.default,
-    torch.ops.aten._scaled_dot_product_flash_attention.default,
-    torch.ops.aten._scaled_dot_product_efficient_attention.default,
-    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
-    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
-}
-"""Saved because recomputing them is expensive: matrix products and attention."""
-
-
-def _keep_products(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
-
-
-def apply_activation_checkpointing(model: GPT2, mode: Literal["none", "full", "selective"]) -> None:
-    """Recompute activations in the backward pass.
-
-    `full` keeps each block's input only: a third more work, the least memory. `selective` keeps the outputs of matrix
-    products and attention, and computes norms, GELU and dropout again.
-    """
-    if mode == "none":
-        return
-    options: dict[str, Any] = {"use_reentrant": False}
-    if mode == "selective":
-        options["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _keep_products)
-    for block in model.blocks:
-        plain = block.forward
-
-        def forward(x: Tensor, cache: Any = None, plain: Any = plain) -> Tensor:
-            return checkpoint(plain, x, cache, **options)
-
-        block.forward = forward
 
 
 # --- compilation -----------------------------------------------------------------------------------------------------

@@ -21,7 +21,7 @@ from torch import Tensor
 from command_kit import duration
 from gpt2_train.checkpoint import FOLDER, model_tensors
 from gpt2_train.checkpoint.restoring import load_tensors
-from gpt2_train.checkpoint.saving import save_checkpoint
+from gpt2_train.checkpoint.saving import Checkpointer
 from gpt2_train.collectives import barrier, on_all_ranks
 from gpt2_train.data import BatchReader
 from gpt2_train.device import autocast
@@ -108,6 +108,14 @@ class Trainer:
         if run.resumed is not None:
             self._restore(run.resumed.folder, run.resumed.state)
         on_all_ranks(self._write_config)
+        self.checkpointer = Checkpointer(
+            run.folder / FOLDER,
+            config=run.config,
+            tokenizer=run.tokenizer,
+            settings=run.identity,
+            data=run.data,
+            keep=self.settings.keep_checkpoints,
+        )
         self.log = MetricsLog(run.folder, self.world.rank == 0, self.state.step)
         self.peak_flops = peak_flops(self.world.device, self.plan.precision)
         self.epoch_notes, self.heartbeat = EpochNotes(), Heartbeat()
@@ -305,20 +313,14 @@ class Trainer:
         if not self.settings.save:
             return
         begin = time.monotonic()
-        state, run = self.state, self.run
-        state.checkpoint = save_checkpoint(
-            run.folder / FOLDER,
+        state = self.state
+        state.checkpoint = self.checkpointer.save(
             self.tensors,
             step=state.step,
             samples=state.step * self.settings.global_batch_size,
-            config=run.config,
-            tokenizer=run.tokenizer,
-            settings=run.identity,
-            data=run.data,
             state=self.scale.state()
             | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
             | {"loss": state.loss, "valid_loss": state.valid_loss},
-            keep=self.settings.keep_checkpoints,
         )
         state.saved_step = state.step
         self.world.say(
