@@ -110,7 +110,7 @@ class Progress:
         return "  ".join(shown.values())[:width]
 
     def _tick(self) -> None:
-        # A line that ends just before it is due would be late by nearly `every` if that were the interval.
+        # Waking more often than lines are due keeps each from being late by up to another interval.
         while not self._ended.wait(self._every / 4):
             # Nobody reads any more: that is for whoever writes next to find out.
             with contextlib.suppress(OSError, ValueError):

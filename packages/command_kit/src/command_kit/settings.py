@@ -94,12 +94,7 @@ def setting(
     """
     limits = Limits(ge, gt, le, lt)
     metadata = {"help": help, "metavar": metavar, "group": group, "identity": identity}
-    return dataclasses.field(default=default, metadata={**metadata, "limits": limits if any_given(limits) else None})
-
-
-def any_given(limits: Limits) -> bool:
-    """Whether there is any limit."""
-    return any(value is not None for value in limits)
+    return dataclasses.field(default=default, metadata={**metadata, "limits": limits if limits != Limits() else None})
 
 
 def flag_name(field_name: str) -> str:
