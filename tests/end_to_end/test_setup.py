@@ -1,7 +1,6 @@
 """The project itself: that it installs everywhere, and holds nothing of the machine that it was written on."""
 
 import ast
-import graphlib
 import importlib.metadata
 import re
 import subprocess
@@ -88,50 +87,6 @@ def test_the_two_sides_never_import_each_other():
             assert "gpt2_train" not in text, path
         if "gpt2_train/src" in path.as_posix():
             assert "webtext_prep" not in text, path
-
-
-def modules() -> dict[str, Path]:
-    """Name to file of every module of the four packages."""
-    found = {}
-    for path in ROOT.glob("packages/*/src/**/*.py"):
-        parts = path.relative_to(next(parent for parent in path.parents if parent.name == "src")).with_suffix("").parts
-        found[".".join(parts[:-1] if parts[-1] == "__init__" else parts)] = path
-    return found
-
-
-def imports(name: str, known: dict[str, Path]) -> set[str]:
-    """The modules of ours that a module imports, anywhere in it, for type checking included."""
-    found = set()
-    for node in ast.walk(ast.parse(known[name].read_text(encoding="utf-8"))):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            whole = {f"{node.module}.{alias.name}" for alias in node.names}
-            found |= {entry if entry in known else node.module for entry in whole}
-    return (found & set(known)) - {name}
-
-
-def test_there_are_no_import_circles():
-    """Modules that import each other, if only for types, can be neither read nor changed apart."""
-    known = modules()
-    assert "webtext_prep.running.job" in known
-    graph = {name: imports(name, known) for name in known}
-    assert len(list(graphlib.TopologicalSorter(graph).static_order())) == len(known)
-
-
-def test_folders_of_webtext_prep_import_in_one_direction_only():
-    """A folder may import from those before it; of one that stands beside it, from none."""
-    ranks = [["errors"], ["documents"], ["near_duplicates", "extraction"], ["running"], ["web"], ["stages"]]
-    ranks += [["inspection"], ["cli"], ["__main__"]]
-    rank = {folder: number for number, folders in enumerate(ranks) for folder in folders}
-    known, wrong = modules(), []
-    for name in known:
-        package, _, rest = name.partition(".")
-        if package == "webtext_prep" and rest:
-            own = rest.split(".")[0]
-            used = {entry.split(".")[1] for entry in imports(name, known) if entry.startswith("webtext_prep.")}
-            wrong += [f"{name} imports {other}" for other in used - {own} if rank[other] >= rank[own]]
-    assert wrong == []
 
 
 def test_no_source_unpickles_evaluates_or_starts_a_shell():
