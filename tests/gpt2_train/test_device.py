@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 import pytest
 import torch
+import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
@@ -27,6 +28,7 @@ from gpt2_train.metrics import peak_flops_of
 from gpt2_train.model import GPT2
 from gpt2_train.optim import gradient_norm, make_optimizer, scale_gradients, set_step
 from gpt2_train.sampling import Sampling, Window, choose_tokens
+from gpt2_train.worker import join_group
 
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
 
@@ -199,6 +201,28 @@ def test_a_process_that_sees_its_own_gpu_alone_takes_it(monkeypatch: pytest.Monk
 def test_a_process_takes_the_gpu_of_its_number(monkeypatch: pytest.MonkeyPatch) -> None:
     assert two_gpus(monkeypatch, 4) == []
     assert choose_device("cuda", local_rank=3, local_size=4) == torch.device("cuda", 3)
+
+
+def test_the_process_group_is_told_its_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NCCL was left to guess each process's GPU from its rank, which is another one where ranks span machines."""
+    calls: list[dict[str, Any]] = []
+    monkeypatch.setattr(dist, "init_process_group", lambda backend, **more: calls.append({"backend": backend, **more}))
+    gpu = torch.device("cuda", 3)
+    join_group(gpu, rank=11)
+    join_group(torch.device("cpu"))
+    assert calls == [
+        {"backend": "cpu:gloo,cuda:nccl", "device_id": gpu, "rank": 11},
+        {"backend": "gloo", "device_id": None},
+    ]
+
+
+def test_two_processes_on_one_gpu_are_explained(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(backend: str, **more: Any) -> None:
+        raise RuntimeError("Duplicate GPU detected : rank 1 and rank 0 both on CUDA device 1b000")
+
+    monkeypatch.setattr(dist, "init_process_group", refused)
+    with pytest.raises(Gpt2UsageError, match="start one process for each GPU"):
+        join_group(torch.device("cuda", 0))
 
 
 @pytest.mark.parametrize(
