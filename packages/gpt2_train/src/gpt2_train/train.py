@@ -17,7 +17,8 @@ from gpt2_train.prepare import Prepared, describe_run, prepare
 from gpt2_train.run_folder import check_shared, lock_folder
 from gpt2_train.size_advice import cpu_flops, size_advice
 from gpt2_train.stopping import StopRequest
-from gpt2_train.trainer import Trainer, TrainState, summary
+from gpt2_train.train_state import TrainState, summary
+from gpt2_train.trainer import Trainer
 
 
 def train(settings: TrainSettings, world: World, stop: StopRequest) -> dict[str, Any]:

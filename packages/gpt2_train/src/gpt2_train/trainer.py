@@ -8,9 +8,7 @@ for bit on CPU with the same number of threads and processes. Signals end the lo
 
 from __future__ import annotations
 
-import dataclasses
 import math
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -42,54 +40,10 @@ from gpt2_train.parallel import seed_micro_step, synchronize_gradients
 from gpt2_train.prepare import Prepared, build_model
 from gpt2_train.run_folder import write_config
 from gpt2_train.stopping import StopRequest
+from gpt2_train.train_state import TrainState, summary
 from gpt2_train.validate import validation_loss
 
 CLIP_EPSILON = 1e-6
-
-
-@dataclasses.dataclass
-class TrainState:
-    """What moves from step to step.
-
-    Attributes:
-        step: optimizer steps taken.
-        loss: of the last step, in nats per token.
-        valid_loss: of the last validation.
-        checkpoint: the newest one, None before the first.
-        saved_step: its step, -1 before the first.
-        stop_signal: the signal that ends the run, 0 for none.
-    """
-
-    step: int = 0
-    loss: float | None = None
-    valid_loss: float | None = None
-    checkpoint: Path | None = None
-    saved_step: int = -1
-    stop_signal: int = 0
-
-    @classmethod
-    def resumed(cls, run: Prepared) -> TrainState:
-        """The state in which `run` begins."""
-        info = run.resumed
-        if info is None:
-            return cls()
-        return cls(info.step, info.state.get("loss"), info.state.get("valid_loss"), info.folder, info.step)
-
-
-def summary(run: Prepared, state: TrainState) -> dict[str, Any]:
-    """What `--json` prints at the end of a run, its duration aside."""
-    return {
-        "output": str(run.folder),
-        "parameters": run.config.parameters,
-        "steps": run.plan.steps,
-        "step": state.step,
-        "tokens": state.step * run.plan.tokens_per_step,
-        "epochs": run.epochs(state.step),
-        "loss": state.loss,
-        "valid_loss": state.valid_loss,
-        "checkpoint": str(state.checkpoint) if state.checkpoint else None,
-        "stopped_by": signal.Signals(state.stop_signal).name if state.stop_signal else None,
-    }
 
 
 class Trainer:

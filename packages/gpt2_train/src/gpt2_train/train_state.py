@@ -1,0 +1,55 @@
+"""What moves from step to step in a run, and what is reported of it at the end."""
+
+from __future__ import annotations
+
+import dataclasses
+import signal
+from pathlib import Path
+from typing import Any
+
+from gpt2_train.prepare import Prepared
+
+
+@dataclasses.dataclass
+class TrainState:
+    """What moves from step to step.
+
+    Attributes:
+        step: optimizer steps taken.
+        loss: of the last step, in nats per token.
+        valid_loss: of the last validation.
+        checkpoint: the newest one, None before the first.
+        saved_step: its step, -1 before the first.
+        stop_signal: the signal that ends the run, 0 for none.
+    """
+
+    step: int = 0
+    loss: float | None = None
+    valid_loss: float | None = None
+    checkpoint: Path | None = None
+    saved_step: int = -1
+    stop_signal: int = 0
+
+    @classmethod
+    def resumed(cls, run: Prepared) -> TrainState:
+        """The state in which `run` begins."""
+        info = run.resumed
+        if info is None:
+            return cls()
+        return cls(info.step, info.state.get("loss"), info.state.get("valid_loss"), info.folder, info.step)
+
+
+def summary(run: Prepared, state: TrainState) -> dict[str, Any]:
+    """What `--json` prints at the end of a run, its duration aside."""
+    return {
+        "output": str(run.folder),
+        "parameters": run.config.parameters,
+        "steps": run.plan.steps,
+        "step": state.step,
+        "tokens": state.step * run.plan.tokens_per_step,
+        "epochs": run.epochs(state.step),
+        "loss": state.loss,
+        "valid_loss": state.valid_loss,
+        "checkpoint": str(state.checkpoint) if state.checkpoint else None,
+        "stopped_by": signal.Signals(state.stop_signal).name if state.stop_signal else None,
+    }
