@@ -3,6 +3,8 @@
 import multiprocessing
 import os
 import pickle
+import select
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -117,20 +119,44 @@ def test_workers_that_die_before_they_take_a_task_are_not_started_for_ever(monke
     assert not multiprocessing.active_children()
 
 
+PATIENCE = 30
+"""Seconds."""
+PROGRAM = f"""
+import sys
+sys.path.insert(0, {str(Path(practice_calls.__file__).parent)!r})
+from pathlib import Path
+import practice_calls
+from webtext_prep.running.engines.local import LocalEngine
+from webtext_prep.running.task import Task
+call, *names = sys.argv[1:]
+tasks = [Task(name, ()) for name in names]
+found = LocalEngine(2).run(getattr(practice_calls, call), tasks, scratch=Path(), on_progress=lambda *_: None)
+print(sorted(found), practice_calls.hears_ctrl_c(None, None))
+"""
+"""Runs some calls by two workers, in a process of its own."""
+
+
 def test_workers_do_not_hear_ctrl_c_from_their_first_moment():
     """Ctrl-C while workers started printed a traceback for each process that was still importing."""
-    program = (
-        f"import sys; sys.path.insert(0, {str(Path(practice_calls.__file__).parent)!r})\n"
-        "from pathlib import Path\n"
-        "import practice_calls\n"
-        "from webtext_prep.running.engines.local import LocalEngine\n"
-        "from webtext_prep.running.task import Task\n"
-        "tasks = [Task('one', ()), Task('two', ())]\n"
-        "found = LocalEngine(2).run(practice_calls.hears_ctrl_c, tasks, scratch=Path(), on_progress=lambda *_: None)\n"
-        "print(sorted(found), practice_calls.hears_ctrl_c(None, None))\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    command = [sys.executable, "-c", PROGRAM, "hears_ctrl_c", "one", "two"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
     assert done.stdout == "[(0, False), (1, False)] True\n"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process for which no thread runs")
+def test_a_worker_that_is_stuck_ends_with_a_killed_parent():
+    """A worker stuck inside C code outlived its killed parent, and wrote beside the one that did its task again."""
+    command = [sys.executable, "-c", PROGRAM, "stand_still", "one", "two"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE) as parent:
+        workers = [int(parent.stdout.readline()) for _ in range(2)]
+        watched = [os.pidfd_open(worker) for worker in workers]
+        parent.kill()
+    ended = [bool(select.select([worker], [], [], PATIENCE)[0]) for worker in watched]
+    for worker, has_ended, descriptor in zip(workers, ended, watched, strict=True):
+        os.close(descriptor)
+        if not has_ended:
+            os.kill(worker, signal.SIGKILL)
+    assert ended == [True, True]
 
 
 def test_an_exception_stops_the_other_tasks():

@@ -29,8 +29,9 @@ from webtext_prep.running.tally import Tally
 from webtext_prep.web.addresses import PrivateAddresses
 from webtext_prep.web.crawling import Crawler, Visit
 from webtext_prep.web.fetcher import Reply
-from webtext_prep.web.journal import Entry, Journal, UrlSet
+from webtext_prep.web.journal import Entry, Journal
 from webtext_prep.web.requests import Client
+from webtext_prep.web.url_set import UrlSet
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,6 @@ ALONE_AFTER = 2
 PROGRESS_SECONDS = 0.2
 STOP_SECONDS = 5
 """How long a worker that is told to stop may take before it is killed."""
-_PR_SET_PDEATHSIG = 1
 
 
 # In a worker
@@ -48,10 +47,15 @@ def end_with_parent() -> None:
             os._exit(1)
 
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-    if sys.platform == "linux":
-        # The process that forked this one, a server that ends with the command, is the parent that the system knows.
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    if parent is not None and sys.platform == "linux":
+        # The kernel kills this process when the other end of the pipe goes. The signal at a parent's death would not
+        # do: the system's parent is the server that forks, which lives on as long as one of its children does.
+        import fcntl
+
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
+            fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
+            fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def _work(connection: Connection, call: Call, totals: Any, scratch: Path, slots: int) -> None:
