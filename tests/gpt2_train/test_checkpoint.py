@@ -138,6 +138,52 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path, save: Callable[..., Path])
     assert not (tmp_path / "attacked").exists()
 
 
+class _AttributeOf:
+    """Pickled as `getattr(owner, name)`."""
+
+    def __init__(self, owner: object, name: str) -> None:
+        self.owner, self.name = owner, name
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return getattr, (self.owner, self.name)
+
+
+def replace_index(step: Path, change: Callable[[Any], None]) -> None:
+    """Rewrite the index of a checkpoint, `change` applied, with a CRC that fits."""
+    with (step / "model/.metadata").open("rb") as file:
+        metadata = pickle.load(file)
+    change(metadata)
+    content = pickle.dumps(metadata)
+    (step / "model/.metadata").write_bytes(content)
+    table = json.loads((step / "checkpoint.json").read_text())
+    table["files"]["model/.metadata"] = {"bytes": len(content), "crc32": zlib.crc32(content)}
+    (step / "checkpoint.json").write_text(json.dumps(table))
+
+
+def test_the_index_as_the_first_releases_of_python_3_11_write_it_is_read(
+    save: Callable[..., Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Under Python 3.11.0 to 3.11.3, Debian 12's among them, no checkpoint could be loaded: an enum's member is pickled
+    as an attribute of its class there."""
+    from torch.distributed.checkpoint.metadata import _MEM_FORMAT_ENCODING
+
+    monkeypatch.setattr(
+        _MEM_FORMAT_ENCODING, "__reduce_ex__", lambda member, _: (getattr, (type(member), member.name)), raising=False
+    )
+    step = save()
+    assert b"getattr" in (step / "model/.metadata").read_bytes()
+    assert load_model(tmp_path)
+
+
+def test_attributes_of_anything_but_enums_are_not_given_out(tmp_path: Path, save: Callable[..., Path]) -> None:
+    from torch.distributed.checkpoint.metadata import Metadata
+
+    step = save()
+    replace_index(step, lambda metadata: metadata.planner_data.update({"x": _AttributeOf(Metadata, "__init__")}))
+    with pytest.raises(Gpt2UsageError, match="asks for __init__ of"):
+        load_model(tmp_path)
+
+
 def optimizer_state(model: GPT2) -> dict[str, torch.Tensor]:
     """Tensors that stand in for Adam's moments."""
     return {

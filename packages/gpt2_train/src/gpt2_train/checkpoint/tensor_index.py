@@ -8,6 +8,7 @@ checkpoints written with this one would need this reader all the same.
 
 from __future__ import annotations
 
+import enum
 import io
 import pickle
 from pathlib import Path
@@ -40,9 +41,18 @@ class _IndexUnpickler(pickle.Unpickler):
         if module == "pathlib" or module.startswith("pathlib."):
             # Where the checkpoint was first written, which may be another kind of machine: kept as plain text.
             return lambda *parts: "/".join(map(str, parts))
+        if (module, name) == ("builtins", "getattr"):
+            return _enum_member
         if name in _INDEX_CLASSES.get(module, ()):
             return super().find_class(module, name)
         raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint holds")
+
+
+def _enum_member(kind: Any, name: Any) -> Any:
+    """What Python 3.11.0 to 3.11.3 write instead of an enum's member: `getattr(kind, name)`, of an enum alone."""
+    if isinstance(kind, enum.EnumMeta) and name in kind.__members__:
+        return kind.__members__[name]
+    raise pickle.UnpicklingError(f"it asks for {name} of {kind}, which no checkpoint holds")
 
 
 class TensorReader(dcp.FileSystemReader):
