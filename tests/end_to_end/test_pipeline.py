@@ -198,7 +198,7 @@ def test_a_pipeline_that_is_asked_to_end_ends_its_command_and_says_that_it_goes_
     )
     state = tmp_path / "out" / "blacklist" / ".state"
     deadline = time.monotonic() + 60
-    while not list(state.glob(".stdin-*")):  # the command waits for its standard input
+    while not list(state.glob(".stdin.*")):  # the command waits for its standard input
         assert process.poll() is None
         assert time.monotonic() < deadline
         time.sleep(0.005)
