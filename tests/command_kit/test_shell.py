@@ -79,3 +79,12 @@ def test_every_shell_has_a_script_that_names_each_flag(shell):
     assert all(word in script for word in ("bake", "bread", "minutes", "recipe"))
     if shutil.which(shell):
         assert subprocess.run([shell, "-n"], input=script, text=True, check=False).returncode == 0
+
+
+def test_a_reader_that_goes_away_is_not_an_error():
+    """`webtext --print-completion bash | head` ended in a traceback."""
+    command = [sys.executable, "-m", "webtext_prep", "--print-completion", "bash"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        process.stdout.close()
+        assert process.stderr.read() == ""
+    assert process.returncode == 0

@@ -11,7 +11,9 @@ from __future__ import annotations
 
 import argparse
 import importlib.metadata
+import os
 import platform
+import sys
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -52,12 +54,12 @@ def add_shell_flags(
 
     class Version(argparse.Action):
         def __call__(self, parser: argparse.ArgumentParser, *_: Any) -> None:
-            print(version_line(parser.prog, distribution, others))
+            _print(version_line(parser.prog, distribution, others))
             parser.exit()
 
     class PrintCompletion(argparse.Action):
         def __call__(self, parser: argparse.ArgumentParser, _: Any, shell: Any, *__: Any) -> None:
-            print(completion(whole() if whole is not None else parser, shell))
+            _print(completion(whole() if whole is not None else parser, shell))
             parser.exit()
 
     parser.add_argument(
@@ -70,6 +72,14 @@ def add_shell_flags(
         default=argparse.SUPPRESS,
         help=f'print a script that completes flags: eval "$({parser.prog} --print-completion bash)"',
     )
+
+
+def _print(text: str) -> None:
+    """Print `text`; a reader that goes away before its end (head, a pager) is not an error."""
+    try:
+        print(text, flush=True)
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def completion(parser: argparse.ArgumentParser, shell: str) -> str:
