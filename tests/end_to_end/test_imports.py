@@ -9,7 +9,18 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/src/*/__init__.py"))
 
-ABOVE = ["cli", "inspection", "stages", "web", "running", "extraction", "near_duplicates", "documents", "errors"]
+ABOVE = [
+    "cli",
+    "inspection",
+    "stages",
+    "web",
+    "running",
+    "extraction",
+    "near_duplicates",
+    "documents",
+    "compiled",
+    "errors",
+]
 """Folders and modules of webtext_prep from the top down: each may use those after it."""
 
 
