@@ -1,0 +1,53 @@
+"""Every stage of the data side next to its peers, on the same documents, in one run: a table for each stage.
+
+    ./uvw run benchmarks/data.py                  all tables; about half an hour on two cores
+    ./uvw run benchmarks/data.py --only dedup,clean
+    ./uvw run benchmarks/data.py --quick          small inputs: does everything run?
+
+Each module of `data_tables/` is one table: `TITLE`, `PEERS` (packages whose versions belong to the result), and
+`rows(quick, folder)`, which yields `measuring.Row`s and may write in `folder`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import pkgutil
+import tempfile
+from pathlib import Path
+
+import data_tables
+import measuring
+from machine import RESULTS, describe, save
+
+
+def main() -> None:
+    """Measure what is asked for; tables that were not asked for keep their earlier figures in the JSON file."""
+    known = sorted(module.name for module in pkgutil.iter_modules(data_tables.__path__))
+    parser = argparse.ArgumentParser(description="Speed, memory and quality of each stage beside its peers.")
+    parser.add_argument("--only", default="", help=f"tables, separated by commas: {', '.join(known)}")
+    parser.add_argument("--quick", action="store_true", help="small inputs, no result file")
+    arguments = parser.parse_args()
+    chosen = arguments.only.split(",") if arguments.only else known
+    unknown = sorted(set(chosen) - set(known))
+    if unknown:
+        parser.error(f"there is no table {unknown[0]}: choose among {', '.join(known)}")
+    place = RESULTS / "data.json"
+    tables = json.loads(place.read_bytes())["tables"] if place.exists() else {}
+    for name in chosen:
+        table = importlib.import_module(f"data_tables.{name}")
+        with tempfile.TemporaryDirectory() as folder:
+            rows = list(table.rows(arguments.quick, Path(folder)))
+        measuring.show(table.TITLE, rows)
+        tables[name] = {
+            "title": table.TITLE,
+            "machine": describe(*table.PEERS),
+            "rows": measuring.as_json(rows),
+        }
+    if not arguments.quick:
+        save("data", {"machine": describe("numpy", "numba"), "tables": dict(sorted(tables.items()))})
+
+
+if __name__ == "__main__":
+    main()

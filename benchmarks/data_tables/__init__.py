@@ -1,0 +1,1 @@
+"""The tables of `data.py`, one module for each stage."""
