@@ -17,6 +17,7 @@ ABOVE = [
     "running",
     "extraction",
     "near_duplicates",
+    "languages",
     "documents",
     "compiled",
     "errors",
