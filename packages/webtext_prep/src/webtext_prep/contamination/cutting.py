@@ -1,0 +1,57 @@
+"""Cutting contaminated passages out of a text, by the rules of the GPT-3 paper as Megatron-LM wrote them down.
+
+Around each n-gram `margin` characters on both sides go, and from there on what is left of the sentence; the text falls
+into pieces, and short ones go, too. (Brown et al. 2020, appendix C; Megatron-LM, tools/openwebtext/filter_ngrams.py.)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+SENTENCE_ENDS = ".!?"
+
+
+@dataclass(frozen=True)
+class Cut:
+    """What is left of a text.
+
+    Attributes:
+        pieces: the pieces that stay, in order.
+        used: the number of each hit that was cut out; the others lay in what an earlier one took along.
+    """
+
+    pieces: list[str]
+    used: list[int]
+
+
+def cut(text: str, hits: Sequence[tuple[int, int]], margin: int, shortest: int) -> Cut:
+    """Cut `hits`, (start, end) in order of their starts, out of `text`; pieces of `shortest` characters or fewer go."""
+    pieces, used, rest = [], [], 0
+    for number, (start, end) in enumerate(hits):
+        if start < rest:
+            continue
+        used.append(number)
+        before = _last_end(text, rest, start - margin)
+        if before - rest > shortest:
+            pieces.append(text[rest:before])
+        rest = _next_end(text, end + margin)
+        if len(text) - rest <= shortest:
+            break
+    else:
+        pieces.append(text[rest:])
+    return Cut([piece.strip() for piece in pieces], used)
+
+
+def _last_end(text: str, begin: int, before: int) -> int:
+    """Behind the last end of a sentence at or before `before`; `begin` if there is none after it."""
+    if before <= begin:
+        return begin
+    found = max(text.rfind(mark, begin + 1, before + 1) for mark in SENTENCE_ENDS)
+    return found + 1 if found >= 0 else begin
+
+
+def _next_end(text: str, behind: int) -> int:
+    """Behind the first end of a sentence at or after `behind`; the end of the text if there is none."""
+    found = [place for mark in SENTENCE_ENDS if (place := text.find(mark, behind)) >= 0]
+    return min(found) + 1 if found else len(text)

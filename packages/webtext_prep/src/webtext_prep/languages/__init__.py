@@ -1,1 +1,0 @@
-"""Language detectors: one module for each, found by looking into this folder (`--language-detector`)."""

@@ -1,0 +1,294 @@
+"""`webtext decontaminate`: cut passages of evaluation sets out of documents, so that a model is not tested on them.
+
+The rules are the GPT-3 paper's, with the numbers that Megatron-LM's scripts use (`contamination/cutting.py`). Four
+phases: the n-grams of the evaluation texts are put into a table; each shard's documents are looked through and their
+n-grams counted (all cores); n-grams that the corpus has often are common phrases, and are left alone; each shard is
+written without the others (all cores). A document without a hit passes unchanged, at the cost of looking up its words.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from command_kit import setting
+from webtext_prep.contamination.cutting import cut
+from webtext_prep.contamination.words import places_of, words_of
+from webtext_prep.documents import storage
+from webtext_prep.documents.batches import batches
+from webtext_prep.documents.compression import write_zstd
+from webtext_prep.documents.document import Document, without_surrogates
+from webtext_prep.documents.lines import read_lines
+from webtext_prep.documents.shards import read_documents
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.errors import InputError
+from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome, write_shard
+from webtext_prep.running.tally import Tally
+from webtext_prep.running.task import Context, Task
+
+if TYPE_CHECKING:
+    from webtext_prep.contamination.evaluation import NGrams
+
+MATCHES = "matches.jsonl.zst"
+"""The table of what was cut out, in the output folder."""
+FREQUENT = "frequent_ngrams.jsonl.zst"
+"""The table of n-grams that were left alone because the corpus has them often."""
+
+
+class _Matcher:
+    """Finds the n-grams of a table in documents.
+
+    Args:
+        ngrams: the table.
+        chosen: which n-grams count, shape (n-grams,), bool; all of them if None.
+    """
+
+    def __init__(self, ngrams: NGrams, chosen: npt.NDArray[np.bool_] | None = None) -> None:
+        self.ngrams = ngrams
+        self._lengths = np.unique(ngrams.sizes)[::-1].astype(np.int64)
+        self._chosen = np.ones(len(ngrams), np.bool_) if chosen is None else chosen
+
+    def hits(self, text: str) -> list[tuple[int, int]]:
+        """(first word, number) of each n-gram in `text`, in order; of those at one word the longest."""
+        from webtext_prep.contamination import matching
+
+        words = words_of(text)
+        numbers = map(self.ngrams.vocabulary.get, words, itertools.repeat(-1))
+        own = np.fromiter(numbers, np.int32, len(words))
+        table = self.ngrams
+        found = matching.find(own, table.words, table.starts, table.sizes, table.table, self._lengths, self._chosen)
+        return list(zip(*(array.tolist() for array in found), strict=True))
+
+
+@functools.lru_cache(maxsize=1)
+def _table(place: Location, stamp: tuple[Any, ...]) -> NGrams:
+    from webtext_prep.contamination.evaluation import NGrams
+
+    return NGrams.load(place)
+
+
+def _ngrams(place: Location) -> NGrams:
+    """The table, read once in each process."""
+    return _table(place, tuple(storage.stamp(place)))
+
+
+def _save(place: Location, array: npt.NDArray[Any]) -> None:
+    with storage.create(place, durable=False) as stream:
+        np.save(stream, array, allow_pickle=False)
+
+
+def _load(place: Location) -> npt.NDArray[Any]:
+    return np.load(storage.local_path(place), allow_pickle=False)
+
+
+@dataclass(frozen=True)
+class Decontaminate(Stage):
+    """Cut passages of evaluation texts out of documents, by their n-grams.
+
+    Where a document holds an n-gram of an evaluation text, that and --margin characters on both sides are removed, up
+    to the ends of sentences; each piece that is left becomes a document, with its number in the metadata `piece`.
+    n-grams that the corpus has --frequent times or more are common phrases and are left alone. Reads and writes
+    document shards, and writes two tables: matches.jsonl.zst (what was cut out of which document, and the evaluation
+    text it is from) and frequent_ngrams.jsonl.zst. Drops: contaminated (no piece is left), too_many_pieces."""
+
+    name: ClassVar[str] = "decontaminate"
+    order: ClassVar[int] = 70
+    summary: ClassVar[str] = "documents -> documents without passages of evaluation texts"
+
+    evaluation: tuple[str, ...] = setting(
+        (), "evaluation texts: text, JSON, table or Parquet files; of a record every text counts", metavar="FILE"
+    )
+    evaluation_key: tuple[str, ...] = setting((), "of a record, only the texts under these keys", metavar="KEY")
+    ngram: int = setting(13, "words that must agree", ge=1, le=100)
+    least_words: int = setting(8, "evaluation texts of fewer than --ngram words count whole from this many on", ge=1)
+    frequent: int = setting(10, "leave alone an n-gram that the corpus has this many times or more", ge=1)
+    margin: int = setting(200, "characters to remove on both sides of a match", ge=0)
+    shortest_piece: int = setting(200, "drop pieces of this many characters or fewer", ge=0)
+    most_pieces: int = setting(10, "drop documents that fall into more pieces", ge=1)
+
+    def __post_init__(self) -> None:
+        if not self.evaluation:
+            raise InputError("webtext decontaminate needs --evaluation FILE...: say which texts to look for.")
+        if self.least_words > self.ngram:
+            raise InputError(f"--least-words {self.least_words} is more than --ngram {self.ngram}: give fewer.")
+        for path in self.setting_files():
+            if not path.is_file():
+                raise InputError(f"--evaluation {path} is not a file: give files of evaluation texts.")
+
+    def setting_files(self) -> list[Path]:
+        """The evaluation files."""
+        return [Path(name) for name in self.evaluation]
+
+    def outputs_in(self, output: Location) -> list[Location]:
+        """Shards, and the two tables."""
+        tables = (output / MATCHES, output / FREQUENT)
+        return [*super().outputs_in(output), *(table for table in tables if storage.is_file(table))]
+
+    def read_evaluation(self, task: Task, context: Context) -> dict[str, int]:
+        """Task: the evaluation files to the table of their n-grams."""
+        from webtext_prep.contamination.evaluation import NGrams, read_evaluation
+
+        texts = read_evaluation(self.setting_files(), self.evaluation_key)
+        ngrams = NGrams.of(_counted(texts, context), self.ngram, self.least_words)
+        if not len(ngrams):
+            raise InputError(
+                f"--evaluation {', '.join(self.evaluation)} holds no text of {self.least_words} words: "
+                "check the files, and --evaluation-key."
+            )
+        ngrams.save(task.outputs[0])
+        return {"texts": len(ngrams.places), "ngrams": len(ngrams)}
+
+    def count_shard(self, task: Task, context: Context) -> int:
+        """Task: which documents of a shard hold n-grams, and how often each n-gram is there."""
+        place, shard = task.inputs
+        matcher = _Matcher(_ngrams(place))
+        held: list[int] = []
+        numbers: list[int] = []
+        count = 0
+        for documents in batches(read_documents(shard)):
+            texts = [document.text for document in documents]
+            for number, is_suspect in enumerate(matcher.ngrams.suspects(texts)):
+                if is_suspect and (hits := matcher.hits(texts[number])):
+                    held.append(count + number)
+                    numbers += [ngram for _, ngram in hits]
+            count += len(documents)
+            context.report(count)
+        _save(task.outputs[0], np.array(held, np.int64))
+        _save(task.outputs[1], np.array(np.unique(np.array(numbers, np.int64), return_counts=True)))
+        return count
+
+    def count_all(self, task: Task, context: Context) -> int:
+        """Task: which n-grams are rare enough to count, and the table of the others. Returns how many those are."""
+        place, *counts = task.inputs
+        ngrams = _ngrams(place)
+        total = np.zeros(len(ngrams), np.int64)
+        for number, path in enumerate(counts, 1):
+            found, times = _load(path)
+            total[found] += times
+            context.report(number)
+        _save(task.outputs[0], total < self.frequent)
+        often = np.flatnonzero(total >= self.frequent)
+        with write_zstd(task.outputs[1]) as stream:
+            for number in often[np.argsort(-total[often], kind="stable")].tolist():
+                row = {"ngram": ngrams.text_of(number), "count": int(total[number])}
+                stream.write(_row(row, ngrams, number))
+        return len(often)
+
+    def cut_shard(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: one shard without the passages that hold n-grams; the second-last output takes the matches."""
+        place, chosen, held, shard = task.inputs
+        matcher = _Matcher(_ngrams(place), _load(chosen))
+        affected = set(_load(held).tolist())
+        *outputs, table = task.outputs
+        with write_zstd(table, durable=False) as matches:
+
+            def pieces(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
+                for number, document in enumerate(documents):
+                    if number in affected:
+                        yield from self._cut(document, matcher, tally, matches)
+                    else:
+                        yield document
+
+            shorter = Task(task.name, task.inputs, tuple(outputs))
+            result = write_shard(shorter, context, read_documents(shard), pieces)
+        # The writer counts pieces; what is accounted for are documents.
+        result["pieces"] = result["out"]
+        result["out"] = result["in"] - sum(result["dropped"].values())
+        return result
+
+    def _cut(self, document: Document, matcher: _Matcher, tally: Tally, matches: Any) -> Iterator[Document]:
+        """The pieces of a document, which is itself where it holds nothing that counts."""
+        found = matcher.hits(document.text)
+        if not found:
+            yield document
+            return
+        places, sizes = places_of(document.text), matcher.ngrams.sizes
+        hits = [(places[word][0], places[word + int(sizes[number]) - 1][1]) for word, number in found]
+        left = cut(document.text, hits, self.margin, self.shortest_piece)
+        for at in left.used:
+            row = {
+                "url": document.url,
+                "start": hits[at][0],
+                "match": document.text[slice(*hits[at])],
+                "ngram": matcher.ngrams.text_of(found[at][1]),
+            }
+            matches.write(_row(row, matcher.ngrams, found[at][1]))
+        if not left.pieces:
+            tally.drop(document, "contaminated")
+        elif len(left.pieces) > self.most_pieces:
+            tally.drop(document, "too_many_pieces", pieces=len(left.pieces))
+        else:
+            tally.notes["cut"] += 1
+            for number, piece in enumerate(left.pieces, 1):
+                yield Document(document.url, piece, {**document.metadata, "piece": number})
+
+    def run(self, job: Run) -> Outcome:
+        """Read the evaluation texts, count their n-grams, and cut out the rare ones."""
+        total, folder = job.expected_documents(), job.scratch
+        table = folder / "ngrams.npz"
+        (sizes,) = job.map(
+            "evaluation", self.read_evaluation, [Task("all", tuple(self.setting_files()), (table,))], unit="texts"
+        )
+        counting = [
+            Task(f"part-{number:05}", (table, path), (folder / f"held-{number}.npy", folder / f"counts-{number}.npy"))
+            for number, path in enumerate(job.inputs)
+        ]
+        counts = job.map("count", self.count_shard, counting, total=total)
+        outputs = (folder / "chosen.npy", job.output / FREQUENT)
+        weighing = Task("all", (table, *(task.outputs[1] for task in counting)), outputs)
+        (frequent,) = job.map("frequencies", self.count_all, [weighing], unit="shards", total=len(counting))
+        cutting = [
+            Task(
+                task.name,
+                (table, outputs[0], task.outputs[0], path),
+                (*job.shard_outputs(number), folder / f"matches-{number}.zst"),
+            )
+            for number, (task, path) in enumerate(zip(counting, job.inputs, strict=True))
+        ]
+        results = job.map("shards", self.cut_shard, cutting, total=sum(counts))
+        outcome = shards_outcome(cutting, results)
+        outcome.shards = {task.outputs[0].name: result["pieces"] for task, result in zip(cutting, results, strict=True)}
+        matches = job.output / MATCHES
+        found = _join([task.outputs[-1] for task in cutting], matches)
+        made = {task.outputs[-1] for task in cutting}
+        outcome.outputs = [*(path for path in outcome.outputs if path not in made), matches, outputs[1]]
+        outcome.facts |= {
+            "evaluation_texts": sizes["texts"],
+            "ngrams": sizes["ngrams"],
+            "frequent_ngrams": frequent,
+            "matches": found,
+            "pieces": sum(outcome.shards.values()),
+        }
+        return outcome
+
+
+def _counted(texts: Iterable[Any], context: Context) -> Iterator[Any]:
+    for number, text in enumerate(texts, 1):
+        yield text
+        if number % REPORT_EVERY == 0:
+            context.report(number)
+
+
+def _row(values: dict[str, Any], ngrams: NGrams, number: int) -> bytes:
+    """A line of a table: what was found, and the evaluation text in which it first stands."""
+    text = int(ngrams.texts[number])
+    row = {**values, "evaluation": ngrams.places[text], "evaluation_text": ngrams.beginnings[text]}
+    return msgspec.json.encode(without_surrogates(row)) + b"\n"
+
+
+def _join(parts: Iterable[Location], place: Location) -> int:
+    """Write the lines of all parts, in order, to one file, and return how many there are."""
+    count = 0
+    with write_zstd(place) as stream:
+        for line in itertools.chain.from_iterable(map(read_lines, parts)):
+            stream.write(line + b"\n")
+            count += 1
+    return count
