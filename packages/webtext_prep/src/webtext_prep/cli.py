@@ -55,6 +55,9 @@ class RunSettings:
     format: str = setting(DEFAULT_FORMAT, "how to write shards: jsonl.zst, jsonl.gz, jsonl or parquet", group="run")
     engine: str = setting("local", "where tasks run", group="run")
     state: str = setting("", "folder of this machine for what resuming needs, if the output is a URL", group="run")
+    space_check: bool = setting(
+        True, "stop before a run that needs more disk or memory than this machine has free", group="run"
+    )
 
 
 def find_stages() -> dict[str, type[Stage]]:
@@ -145,6 +148,7 @@ def run_stage(stage_class: type[Stage], arguments: argparse.Namespace) -> Summar
         format=settings.format,
         standard_input="-" in paths,
         problems=inputs.notes(),
+        space_check=settings.space_check,
     )
     return job.run()
 

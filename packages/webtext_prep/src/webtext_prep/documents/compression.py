@@ -135,14 +135,20 @@ def read_chunks(path: Location) -> Iterator[bytes]:
 
     Raises InputError if the file can't be opened, is damaged, or ends in the middle of its compressed data.
     """
+    return (chunk for chunk, _ in read_placed_chunks(path))
+
+
+def read_placed_chunks(path: Location) -> Iterator[tuple[bytes, int]]:
+    """As `read_chunks`, each chunk with how many bytes of the file were read for it and those before."""
     compression = compression_of(path)
     try:
         with storage.open_for_reading(path) as file:
             if compression:
-                yield from _decompressed(file, _DECOMPRESSORS[compression])
+                for chunk in _decompressed(file, _DECOMPRESSORS[compression]):
+                    yield chunk, file.tell()
             else:
                 while chunk := file.read(CHUNK_BYTES):
-                    yield chunk
+                    yield chunk, file.tell()
     except EOFError:
         raise InputError(
             f"{path} is cut off in the middle of its compressed data: fetch or write it again, or leave it out."

@@ -11,7 +11,9 @@ may be URLs; the state is always a folder of this machine.
 
 from __future__ import annotations
 
+import dataclasses
 import shutil
+import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -21,6 +23,7 @@ from command_kit import Progress
 from command_kit.settings import identity
 from webtext_prep.documents import storage
 from webtext_prep.documents.inputs import spool_standard_input
+from webtext_prep.documents.sampling import take_sample
 from webtext_prep.documents.shards import DEFAULT_FORMAT, check_format, shard_name
 from webtext_prep.documents.stage_record import read_record
 from webtext_prep.documents.storage import is_local
@@ -29,9 +32,11 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import claim
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
+from webtext_prep.running.machine import Machine
 from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
 from webtext_prep.running.open_files import allow_open_files
 from webtext_prep.running.output import Output
+from webtext_prep.running.space import Estimate, compare
 from webtext_prep.running.stage import DROPPED, Stage
 from webtext_prep.running.summary import Summary
 from webtext_prep.running.tally import Tally
@@ -53,6 +58,8 @@ class Job:
         format: how the shards are written, a name of `documents.formats`.
         standard_input: also read standard input, after `inputs`.
         problems: sentences about the input that the summary is to show (files that were not read).
+        space_check: whether to stop before a run that will not fit this machine.
+        machine: what there is of disk and memory.
     """
 
     def __init__(
@@ -69,6 +76,8 @@ class Job:
         format: str = DEFAULT_FORMAT,
         standard_input: bool = False,
         problems: Iterable[str] = (),
+        space_check: bool = True,
+        machine: Machine | None = None,
     ) -> None:
         if workers < 1:
             raise InputError(f"--workers must be at least 1, not {workers}.")
@@ -84,6 +93,7 @@ class Job:
         self.state = cast(Path, beside if is_beside else state)
         self._own = Output(stage, output, self.state)
         self.record_path = self._own.record_path
+        self._space_check, self._machine = space_check, machine or Machine()
         self._standard_input, self._problems = standard_input, list(problems)
         self._finished = OutputMarker(self.state / "complete.json")
 
@@ -174,11 +184,13 @@ class Job:
             self._own.make_own(self._settings(), restart=self.restart)
             if self._standard_input:
                 self.inputs.append(spool_standard_input(self.state))
-            key = self._whole_key()
+            stamps = [storage.stamp(path) for path in self.inputs]
+            key = self._whole_key(stamps)
             done = self._complete(key)
             if done is not None:
                 shutil.rmtree(self.scratch, ignore_errors=True)  # a kill may have come just before this
                 return done
+            estimate = self._make_sure_of_space([stamp[1] for stamp in stamps])
             self._finished.remove()
             self._own.begin()
             outcome = self.stage.run(self)
@@ -188,11 +200,46 @@ class Job:
             self._own.remove_others(outcome.outputs)
             self._own.remove_leftovers()
             seconds = round(time.monotonic() - start, 3)
-            run = {"seconds": seconds, "engine": self.engine.name, "workers": self.workers}
+            needs = dataclasses.asdict(estimate.needs)
+            run = {"seconds": seconds, "engine": self.engine.name, "workers": self.workers, "estimate": needs}
             self._own.finish(outcome, self._identity(), self.inputs, **run)
             self._finished.write(key, outcome.outputs, self.record_path.parent)
             shutil.rmtree(self.scratch, ignore_errors=True)
         return self._summary(outcome.tally, outcome.facts, seconds=time.monotonic() - start)
+
+    def estimate(self, sizes: Sequence[int] | None = None) -> Estimate:
+        """What the run will need of disk and memory, from a sample of the input, and what there is. Writes nothing.
+
+        `sizes` are those of the inputs in bytes, if they are known already.
+        """
+        sizes = [storage.size(path) for path in self.inputs] if sizes is None else sizes
+        is_one = self.stage.is_one_document
+        sample = take_sample(self.inputs, sizes, format_name=self.format, is_one_document=is_one)
+        documents = self.expected_documents()
+        if documents is not None:
+            sample = dataclasses.replace(sample, documents=documents)
+        needs = self.stage.needs(sample, self.workers)
+        if not self.engine.is_here:
+            needs = dataclasses.replace(needs, memory=0)
+        return compare(
+            self.stage.name,
+            self.stage.unit,
+            needs,
+            output=self.output,
+            state=self.state,
+            written=self._own.written(),
+            machine=self._machine,
+        )
+
+    def _make_sure_of_space(self, sizes: Sequence[int]) -> Estimate:
+        """Say what the run needs, if it is much. Raises InputError if it does not fit, unless that is accepted."""
+        estimate = self.estimate(sizes)
+        problem = estimate.problem() if self._space_check else None
+        if problem is not None:
+            raise InputError(problem)
+        if estimate.is_worth_saying:
+            print(estimate.sentence(), file=sys.stderr)
+        return estimate
 
     def _summary(self, tally: Tally, facts: dict[str, Any], *, seconds: float = 0.0, resumed: bool = False) -> Summary:
         unit = self.stage.unit
@@ -220,10 +267,9 @@ class Job:
             ]
         )
 
-    def _whole_key(self) -> str:
-        files: list[Location] = [*self.stage.setting_files(), *self.inputs]
-        stamps = [storage.stamp(path) for path in files]
-        return digest([self.stage.name, self.stage.version, self._identity(), stamps])
+    def _whole_key(self, stamps: Sequence[Any]) -> str:
+        of_settings = [storage.stamp(path) for path in self.stage.setting_files()]
+        return digest([self.stage.name, self.stage.version, self._identity(), [*of_settings, *stamps]])
 
     def _complete(self, key: str) -> Summary | None:
         """The summary of an earlier run, if all of it still stands."""

@@ -56,6 +56,11 @@ class Output:
             or bool(self.stage.outputs_in(self.place))
         )
 
+    def written(self) -> tuple[int, int]:
+        """Bytes of the output, and of files between phases, that are there already."""
+        output = sum(storage.size(path) for path in self.stage.outputs_in(self.place))
+        return output, sum(path.stat().st_size for path in self.scratch.rglob("*") if path.is_file())
+
     def remove_all(self) -> None:
         """Remove everything that the stage has made, but neither the lock nor what was read from standard input."""
         self.remove_others([])

@@ -17,9 +17,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import is_document_shard, read_documents, shards_in, write_documents
 from webtext_prep.documents.stage_record import RECORD, STATE
 from webtext_prep.documents.stores.base import Location
+from webtext_prep.running.space import Needs
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
@@ -27,6 +29,8 @@ REPORT_EVERY = 64
 """Documents between two reports of progress."""
 DROPPED = "dropped"
 """The folder of dropped documents in an output."""
+PROCESS_BYTES = 100 << 20
+"""Memory of a process with what most stages import: Python, codecs, and a document at a time."""
 
 
 class Run(Protocol):
@@ -124,6 +128,15 @@ class Stage(abc.ABC):
     def wants_another_run(self, job: Run) -> bool:
         """Whether a finished output should be worked on once more (a download that may succeed now)."""
         return False
+
+    @staticmethod
+    def is_one_document(path: Location) -> bool:
+        """Whether a file that it reads is one document, whatever its lines."""
+        return False
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """What a run over input like `sample` needs, with so many tasks at once; about as much output as input here."""
+        return Needs(sample.written, memory=workers * PROCESS_BYTES, documents=sample.documents)
 
     def state_folder(self, output: Location) -> Location:
         """Where the state of an output lies."""

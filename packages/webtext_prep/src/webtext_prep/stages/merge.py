@@ -22,11 +22,21 @@ from webtext_prep.documents.compression import MAX_LINE_BYTES, bare_name
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.documents.raw_files import is_raw_file, kinds_of_raw_files, reader_of
 from webtext_prep.documents.records.base import Keys, Record, SourceFile, Unreadable
+from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents, write_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import bucket_of, shards_for, url_key
 from webtext_prep.errors import InputError
-from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome, write_shard
+from webtext_prep.running.space import Needs
+from webtext_prep.running.stage import (
+    PROCESS_BYTES,
+    REPORT_EVERY,
+    Outcome,
+    Run,
+    Stage,
+    shards_outcome,
+    write_shard,
+)
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
@@ -36,6 +46,8 @@ BYTES_PER_TASK = 16 << 20
 """Files are read together, as one task, until they have so many bytes,"""
 MOST_TASKS = 256
 """or so large a share of all: each task writes a file for each shard, and there may be thousands of those."""
+BYTES_PER_URL = 250
+"""Memory of one entry in the set of URLs that a shard has had."""
 UNREADABLE_SHARE = 0.1
 """More unreadable records than this share of all are an error."""
 PLACES_SHOWN = 3
@@ -102,6 +114,18 @@ class Merge(Stage):
     def accepts(path: Location) -> bool:
         """Files that one of the readers in `documents/records/` reads."""
         return is_raw_file(path)
+
+    @staticmethod
+    def is_one_document(path: Location) -> bool:
+        """Text files."""
+        reader = reader_of(path)
+        return reader is not None and reader.one_text_a_file
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """All documents twice: in pieces by shard, and in shards. Memory for the URLs of the shards at work."""
+        shards = self.shards or shards_for(sample.size, BYTES_PER_SHARD)
+        urls = sample.documents * min(workers, shards) // shards * BYTES_PER_URL
+        return Needs(sample.written, sample.packed, workers * PROCESS_BYTES + urls, sample.documents)
 
     def read(self, file: SourceFile, tally: Tally, problems: Problems) -> Iterator[Document]:
         """The documents of one file; what can't be read is counted and named."""

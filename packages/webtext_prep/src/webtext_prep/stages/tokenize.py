@@ -27,11 +27,13 @@ from indexed_tokens import (
 )
 from indexed_tokens.tokenizer_files import files_of
 from webtext_prep.documents import storage
+from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.storage import is_local
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
-from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage
+from webtext_prep.running.space import Needs
+from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
@@ -39,6 +41,12 @@ SUFFIX = "_text_document"
 """What Megatron-LM's users expect between a prefix and `.bin`."""
 
 
+INDEX_BYTES = 20
+"""Of each document in the index: length, position, document."""
+ORDER_BYTES = 30
+"""Memory of each document while all are put in order."""
+TOKENIZER_BYTES = 80 << 20
+"""Memory of the tokenizer in a process."""
 SUFFIXES = (".bin", ".idx", ".tokenizer.json")
 
 
@@ -101,6 +109,16 @@ class Tokenize(Stage):
     def outputs_in(self, output: Location) -> list[Location]:
         """The pair of token files and their tokenizer."""
         return [path for path in token_files(output) if storage.is_file(path)]
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """All tokens twice, by shard and shuffled, as many of them a byte as the sample has."""
+        tokenizer = self.open_tokenizer()
+        excerpt = sample.excerpt.decode("utf-8", "ignore")
+        share = len(tokenizer.encode(excerpt)) / len(sample.excerpt) if sample.excerpt else 1.0
+        tokens = int(share * sample.text) + sample.documents
+        size = tokens * np.dtype(smallest_dtype(tokenizer.vocabulary_size)).itemsize + sample.documents * INDEX_BYTES
+        memory = workers * (PROCESS_BYTES + TOKENIZER_BYTES) + sample.documents * ORDER_BYTES
+        return Needs(size, size, memory, sample.documents)
 
     def encode_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to a pair of token files in its own order."""

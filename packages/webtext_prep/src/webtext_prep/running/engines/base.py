@@ -32,6 +32,8 @@ class Engine(abc.ABC):
 
     name: ClassVar[str]
     """What `--engine` calls it."""
+    is_here: ClassVar[bool] = False
+    """Whether tasks run on this machine, whose memory they then need."""
 
     def __init__(self, workers: int) -> None:
         self.workers = workers

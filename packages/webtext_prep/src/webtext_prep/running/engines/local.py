@@ -134,6 +134,7 @@ class LocalEngine(Engine):
     """Tasks in local processes; with one worker, or one task, in this process."""
 
     name: ClassVar[str] = "local"
+    is_here: ClassVar[bool] = True
 
     def run(
         self, call: Call, tasks: Sequence[Task], *, scratch: Path, on_progress: OnProgress

@@ -1,0 +1,97 @@
+"""What this machine has to offer a run: free disk, and memory within the limits that containers and batch systems set.
+
+Linux says of memory what can be had without swapping (MemAvailable), and of each control group, in which containers
+and jobs of batch systems run, its limit and its use. A group's page cache counts as free, since the kernel gives it up.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from webtext_prep.documents.stores.base import Location
+
+_UNLIMITED = 1 << 60
+"""Control groups of the first version call so much, or more, no limit."""
+
+
+@dataclass(frozen=True)
+class Disk:
+    """The file system of a folder.
+
+    Attributes:
+        name: what two folders on one file system have in common.
+        free: bytes that may still be written.
+    """
+
+    name: str
+    free: int
+
+
+class Machine:
+    """The machine that a command runs on.
+
+    Args:
+        root: the folder in which `proc` and `sys` are looked for.
+    """
+
+    def __init__(self, root: Path = Path("/")) -> None:
+        self._root = root
+
+    def disk_of(self, place: Location) -> Disk | None:
+        """The disk on which a folder lies, or will lie, or None where that is not known (a URL)."""
+        if not isinstance(place, Path):
+            return None
+        there = next(folder for folder in [place.absolute(), *place.absolute().parents] if folder.exists())
+        return Disk(str(there.stat().st_dev), shutil.disk_usage(there).free)
+
+    def available_memory(self) -> int | None:
+        """Bytes of memory that this process and those that it starts may take; None where the system does not say."""
+        found = [size for size in (self._of_system(), *self._of_groups()) if size is not None]
+        return max(0, min(found)) if found else None
+
+    def _of_system(self) -> int | None:
+        with contextlib.suppress(OSError, ValueError, IndexError):
+            for line in (self._root / "proc/meminfo").read_text(encoding="ascii").splitlines():
+                if line.startswith("MemAvailable:"):
+                    return int(line.split()[1]) << 10
+        with contextlib.suppress(OSError, ValueError):
+            return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return None
+
+    def _of_groups(self) -> Iterator[int]:
+        """What each control group that this process is in, and each around it, leaves free."""
+        groups = self._root / "sys/fs/cgroup"
+        try:
+            lines = (self._root / "proc/self/cgroup").read_text(encoding="utf-8").splitlines()
+        except OSError:
+            return
+        for line in lines:
+            _, controllers, path = line.split(":", 2)
+            if not controllers:
+                mount, limit, usage = groups, "memory.max", "memory.current"
+            elif "memory" in controllers.split(","):
+                mount, limit, usage = groups / "memory", "memory.limit_in_bytes", "memory.usage_in_bytes"
+            else:
+                continue
+            folder = mount / path.strip("/")
+            # A container may show its own group as the root, under another path than the process is told.
+            for group in [folder, *(parent for parent in folder.parents if parent.is_relative_to(mount))]:
+                # No such file, or "max": no limit here.
+                with contextlib.suppress(OSError, ValueError):
+                    most = int((group / limit).read_text(encoding="ascii"))
+                    if most < _UNLIMITED:
+                        yield most - int((group / usage).read_text(encoding="ascii")) + _page_cache(group)
+
+
+def _page_cache(group: Path) -> int:
+    """Bytes that a control group holds of files, which the kernel gives up when memory is wanted."""
+    entries = dict(line.split()[:2] for line in (group / "memory.stat").read_text(encoding="ascii").splitlines())
+    names = ("total_inactive_file", "total_active_file")
+    if names[0] not in entries:
+        names = ("inactive_file", "active_file")
+    return sum(int(entries.get(name, 0)) for name in names)
