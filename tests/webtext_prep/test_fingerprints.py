@@ -1,18 +1,29 @@
-"""Fingerprints of whole batches are those of the readable definition, and signatures are datasketch's."""
+"""Compiled fingerprints equal the readable definition, and signatures are datasketch's, whatever the text."""
 
+import hashlib
+import itertools
 import re
 
 import numpy as np
 import pytest
 import xxhash
-from hypothesis import given
+from datasketch import MinHash
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from webtext_prep.near_duplicates import fingerprints
+from webtext_prep.compiled import compiled
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.near_duplicates import characters, fingerprints, hashes
 from webtext_prep.near_duplicates.fingerprints import Shingling
 
-ANY_TEXT = st.text(st.characters(), max_size=60) | st.text(st.sampled_from("aB ß\u0390İ.\n\u3000\ud800"), max_size=40)
-SHINGLINGS = st.builds(Shingling, st.sampled_from(["word", "char"]), st.integers(1, 7))
+# Letters that fold to others, to several, or to some that are no part of a word; spaces; what is neither; surrogates.
+AWKWARD = "aB0_ .-\n\t\x00\x1c\x85\u00a0\u3000ßẞİŉΐΰﬃΣςЖ日本語\u0301\u200b\u1fb7\ud800\udc00\udfff😀𐐀"
+ANY_TEXT = (
+    st.text(st.characters(exclude_categories=()), max_size=60)
+    | st.text(st.sampled_from(AWKWARD), max_size=40)
+    | st.text(st.sampled_from("ab .Z"), max_size=300)
+)
+SHINGLINGS = st.builds(Shingling, st.sampled_from(["word", "char"]), st.integers(1, 20) | st.just(100))
 
 
 def defined_set(text: str, shingling: Shingling) -> np.ndarray:
@@ -27,43 +38,142 @@ def as_shingle(passage: str, kind: str) -> bytes:
     return " ".join(re.findall(r"\w+", folded) or folded.split()).encode("utf-8", "surrogatepass")
 
 
-def test_shinglings_are_parsed():
-    assert Shingling.parse("word:5") == Shingling("word", 5)
-    assert Shingling.parse("char:100") == Shingling("char", 100)
-
-
-@given(st.lists(ANY_TEXT, max_size=4), SHINGLINGS)
-def test_batches_are_what_the_definition_says(texts, shingling):
+def assert_as_defined(texts: list[str], shingling: Shingling) -> None:
+    """Signatures and sets of a batch are those of datasketch and of the definition."""
     signatures = fingerprints.signatures(texts, shingling)
     assert (signatures.shape, signatures.dtype) == ((len(texts), fingerprints.PERMUTATIONS), np.uint32)
-    hashes, ends = fingerprints.shingle_sets(texts, shingling)
-    assert (hashes.dtype, ends.dtype, len(ends)) == (np.uint64, np.int64, len(texts))
+    values, ends = fingerprints.shingle_sets(texts, shingling)
+    assert (values.dtype, ends.dtype, len(ends)) == (np.uint64, np.int64, len(texts))
     for row, text in enumerate(texts):
         expected = fingerprints.shingles(text, shingling.kind, shingling.size)
         assert np.array_equal(signatures[row], fingerprints.signature(expected))
-        assert np.array_equal(hashes[ends[row - 1] if row else 0 : ends[row]], defined_set(text, shingling))
+        assert np.array_equal(values[ends[row - 1] if row else 0 : ends[row]], fingerprints.shingle_hashes(expected))
+
+
+def test_shinglings_are_parsed():
+    assert Shingling.parse("word:5") == Shingling("word", 5)
+    assert Shingling.parse("char:100") == Shingling("char", 100)
+    for wrong in ("", "word", "line:5", "word:0", "word:101", "char:-1", "char:5:5"):
+        with pytest.raises(InputError, match="is not known: give word:N or char:N"):
+            Shingling.parse(wrong)
+
+
+@pytest.mark.parametrize("ours, theirs", [("xxh32", xxhash.xxh32_intdigest), ("xxh3", xxhash.xxh3_64_intdigest)])
+def test_hashes_are_those_of_xxhash(ours, theirs):
+    """Every length at which an algorithm does something else, at any alignment."""
+    data = np.random.default_rng(1).integers(0, 256, 6000).astype(np.uint8)
+    compute = getattr(hashes, ours)
+    for length in [*range(300), 511, 512, 513, 1023, 1024, 1025, 1087, 1088, 1089, 2048, 2049, 4096, 5000]:
+        start = length % 7
+        assert compute(data, start, start + length) == theirs(data[start : start + length].tobytes()), length
+
+
+@compiled
+def shingle_hash(data: np.ndarray, start: int) -> np.uint64:
+    return hashes.xxh3(data, start, start + 9)
+
+
+def test_other_compiled_functions_can_use_the_hashes():
+    assert shingle_hash(np.frombuffer(b"_123456789_", np.uint8), 1) == xxhash.xxh3_64_intdigest(b"123456789")
+
+
+@pytest.mark.parametrize("kind", ["word", "char"])
+def test_every_code_point_is_treated_as_python_does(kind):
+    """Each between two letters: is it part of the word, a space, or punctuation, and what does it fold to?"""
+    points = [*range(0x3000), *range(0xD7F0, 0xE010), *range(0xFB00, 0x10500), *range(0x1E900, 0x1E960), 0x10FFFF]
+    texts = ["".join(f"x{chr(point)}y " for point in points[at : at + 50]) for at in range(0, len(points), 50)]
+    values, ends = fingerprints.shingle_sets(texts, Shingling(kind, 2))
+    for row, text in enumerate(texts):
+        found = values[ends[row - 1] if row else 0 : ends[row]]
+        assert np.array_equal(found, defined_set(text, Shingling(kind, 2))), hex(points[50 * row])
+
+
+def test_case_folding_makes_no_text_longer_than_there_is_room_for():
+    from webtext_prep.near_duplicates.kernels import GROWTH
+
+    table = characters.alphabet("char")
+    for point in np.flatnonzero(table.sizes == characters.SEQUENCE):
+        sizes = table.sequence_sizes[table.codes[point]]
+        assert sum(sizes[sizes <= 4]) <= GROWTH * len(chr(point).encode())
+    for point in np.flatnonzero(table.sizes <= 4):
+        assert table.sizes[point] <= GROWTH * len(chr(point).encode("utf-8", "surrogatepass"))
+
+
+@given(st.lists(ANY_TEXT, max_size=4), SHINGLINGS)
+@example(["", " ", "..", "a", "a b", "!? ..."], Shingling("word", 2))
+def test_batches_are_what_the_definition_says(texts, shingling):
+    assert_as_defined(texts, shingling)
+    fingerprints.check_against_datasketch(texts, shingling)
+
+
+@pytest.mark.parametrize("shingling", [Shingling("word", 5), Shingling("char", 5), Shingling("char", 16)])
+def test_batches_and_long_texts_change_nothing(shingling, monkeypatch):
+    """More shingles than are hashed at a time, and more texts than are read at a time."""
+    long = " ".join(f"Word{number}" for number in range(3000))
+    texts = ["", long, "short", long + " é", long[:5000], "é " * 1500, "x"]
+    assert_as_defined(texts, shingling)
+    monkeypatch.setattr(fingerprints, "_BATCH", 7)
+    assert_as_defined(texts, shingling)
+
+
+def test_signatures_stay_what_they_are():
+    """Golden values: `datasketch.MinHash(128, seed=1, hashfunc=xxhash.xxh32_intdigest)` of version 2.0.0."""
+    texts = ["The quick brown fox jumps over the lazy dog", "Der schnelle Fuchs, STRASSE und Straße"]
+    found = fingerprints.signatures(texts, Shingling("word", 2))
+    assert found[0, :4].tolist() == [173066774, 437212599, 197786035, 435021120]
+    assert (
+        hashlib.sha256(found.astype("<u4").tobytes()).hexdigest()
+        == "aaf428ba2bbfb1990eeff990eec9b82b2cb2918f55d896bcbddb7b195f5e78a5"
+    )
+    sketch = MinHash(128, seed=1, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
+    words = texts[0].lower().split()
+    for pair in itertools.pairwise(words):
+        sketch.update(" ".join(pair).encode())
+    assert found[0].tolist() == sketch.hashvalues.tolist()
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a " * (1 << 18), "x" * 1_000_000, ("ab" * 50_000 + " ") * 6, "." * 500_000, " \n" * 300_000, "ΐ" * 200_000],
+    ids=["letters", "one word", "long words", "punctuation", "spaces", "growing"],
+)
+@pytest.mark.parametrize("kind", ["word", "char"])
+def test_unusual_texts_take_linear_time(text, kind):
+    """A quadratic step would take hours for each."""
+    (found,) = fingerprints.signatures([text], Shingling(kind, 5))
+    values, ends = fingerprints.shingle_sets([text], Shingling(kind, 5))
+    expected = fingerprints.shingles(text, kind, 5)
+    assert np.array_equal(found, fingerprints.signature(expected))
+    assert np.array_equal(values, fingerprints.shingle_hashes(expected))
+    assert ends.tolist() == [len(values)]
 
 
 @given(ANY_TEXT, SHINGLINGS)
 def test_spans_are_where_the_shingles_lie(text, shingling):
-    hashes, starts, ends = fingerprints.shingle_spans(text, shingling)
-    assert (hashes.dtype, starts.dtype, ends.dtype) == (np.uint64, np.int64, np.int64)
-    assert len(hashes) == len(starts) == len(ends)
-    assert np.array_equal(np.unique(hashes), defined_set(text, shingling))
+    values, starts, ends = fingerprints.shingle_spans(text, shingling)
+    assert (values.dtype, starts.dtype, ends.dtype) == (np.uint64, np.int64, np.int64)
+    assert len(values) == len(starts) == len(ends)
+    assert np.array_equal(np.unique(values), defined_set(text, shingling))
     assert (np.diff(starts) >= 0).all()
-    for value, start, end in zip(hashes, starts, ends, strict=True):
+    for value, start, end in zip(values, starts, ends, strict=True):
         assert 0 <= start < end <= len(text)
         # Of "ß", which folds to "ss", one s may be a shingle: more is shown than was hashed.
-        if len(text) == len(text.casefold()) and len(hashes) > 1:
+        if all(len(character.casefold()) == 1 for character in text) and len(values) > 1:
             assert value == xxhash.xxh3_64_intdigest(as_shingle(text[start:end], shingling.kind))
 
 
-def test_a_difference_from_datasketch_is_an_error(monkeypatch):
-    texts, shingling = ["one two three four five six"], Shingling("word", 5)
+def test_spans_of_a_text_that_case_folding_lengthens():
+    _, starts, ends = fingerprints.shingle_spans("Straße, nach ŉord", Shingling("word", 2))
+    # U+0149 folds to an apostrophe, which is a letter to Python, and n.
+    assert [("Straße, nach ŉord"[s:e]) for s, e in zip(starts, ends, strict=True)] == ["Straße, nach", "nach ŉord"]
+
+
+@pytest.mark.parametrize("function", ["signatures", "shingle_sets"])
+def test_a_difference_from_the_definition_is_an_error(monkeypatch, function):
+    texts, shingling = ["one two three four five six", "seven"], Shingling("word", 5)
     fingerprints.check_against_datasketch(texts, shingling)
     fingerprints.check_against_datasketch([], shingling)
-    monkeypatch.setattr(fingerprints, "PERMUTATIONS", 128)
-    wrong = fingerprints.signatures(texts, shingling) + np.uint32(1)
-    monkeypatch.setattr(fingerprints, "signatures", lambda *_: wrong)
-    with pytest.raises(fingerprints.WebtextError, match="internal error: compiled fingerprints"):
+    wrong = getattr(fingerprints, function)(["one two three four five sax", "seven"], shingling)
+    monkeypatch.setattr(fingerprints, function, lambda *_: wrong)
+    with pytest.raises(WebtextError, match=r"internal error: compiled fingerprints of word:5 .*'one two three"):
         fingerprints.check_against_datasketch(texts, shingling)

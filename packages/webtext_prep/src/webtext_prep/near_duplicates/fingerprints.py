@@ -9,8 +9,9 @@ hashes (two different shingles among 10,000 share one with a probability of 3e-1
 from __future__ import annotations
 
 import functools
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +28,7 @@ RECALL = 0.99
 """The share of pairs exactly at the threshold that banding must propose, at the least."""
 
 _WORD = re.compile(r"\w+")
-_VISIBLE = re.compile(r"\S+")
+_BATCH = 1 << 20
 
 
 @dataclass(frozen=True)
@@ -82,12 +83,49 @@ def shingle_hashes(found: set[bytes]) -> npt.NDArray[np.uint64]:
     return np.unique(hashes)
 
 
+class _Texts:
+    """Some texts as the compiled functions take them: their UTF-8, where each ends in it, and room to work in."""
+
+    def __init__(self, texts: Sequence[str], shingling: Shingling) -> None:
+        from webtext_prep.near_duplicates import characters, kernels
+
+        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        self.data = np.frombuffer(b"".join(encoded), np.uint8)
+        self.ends = np.cumsum(sizes)
+        growth = 1 if len(self.data) == sum(map(len, texts)) else kernels.GROWTH  # ASCII does not grow
+        self.most = growth * len(self.data) + len(texts)  # shingles, and units, there can be
+        longest = growth * int(sizes.max(initial=0)) + kernels.BEGIN + 8
+        if longest > np.iinfo(np.uint32).max:
+            raise InputError(f"a document has {int(sizes.max())} bytes of text: dedup takes at most 1 GB.")
+        self.space = kernels.Space(np.empty(longest, np.uint8), np.empty(longest, np.uint32))
+        self.cut = kernels.Cut(
+            shingling.kind == "word", shingling.size, characters.alphabet(shingling.kind), characters.alphabet("char")
+        )
+
+
+def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The same texts, at most `_BATCH` characters at a time (or one longer text): what bounds the memory."""
+    first, size = 0, 0
+    for at, text in enumerate(texts):
+        if at > first and size + len(text) > _BATCH:
+            yield texts[first:at]
+            first, size = at, 0
+        size += len(text)
+    if first < len(texts):
+        yield texts[first:]
+
+
 def signatures(texts: Sequence[str], shingling: Shingling) -> npt.NDArray[np.uint32]:
     """The MinHash signature of each text, shape (len(texts), PERMUTATIONS). An empty text has the highest values."""
-    found = np.empty((len(texts), PERMUTATIONS), np.uint32)
-    for row, text in enumerate(texts):
-        found[row] = signature(shingles(text, shingling.kind, shingling.size))
-    return found
+    from webtext_prep.near_duplicates import kernels
+
+    found = [np.zeros((0, PERMUTATIONS), np.uint32)]
+    factors, addends = _permutations()
+    for batch in _batches(texts):
+        some = _Texts(batch, shingling)
+        found.append(kernels.signatures(some.data, some.ends, some.cut, some.space, factors, addends))
+    return np.concatenate(found)
 
 
 def shingle_sets(texts: Sequence[str], shingling: Shingling) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
@@ -97,9 +135,20 @@ def shingle_sets(texts: Sequence[str], shingling: Shingling) -> tuple[npt.NDArra
         hashes, shape (shingles of all texts,), one text after the other; and ends, shape (len(texts),): the set of
         text i is `hashes[ends[i - 1] : ends[i]]`, that of the first one `hashes[: ends[0]]`.
     """
-    sets = [shingle_hashes(shingles(text, shingling.kind, shingling.size)) for text in texts]
-    ends = np.cumsum([len(entry) for entry in sets], dtype=np.int64)
-    return np.concatenate(sets) if sets else np.zeros(0, np.uint64), ends
+    from webtext_prep.near_duplicates import kernels
+
+    found, found_ends, total = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
+    for batch in _batches(texts):
+        some = _Texts(batch, shingling)
+        hashes = np.empty(some.most, np.uint64)
+        ends = kernels.hashes(some.data, some.ends, some.cut, some.space, hashes)
+        for start, end in itertools.pairwise([0, *ends.tolist()]):
+            hashes[start:end].sort()
+        kernels.join_distinct(hashes, ends)
+        found.append(hashes[: ends[-1]].copy())
+        found_ends.append(ends + total)
+        total += int(ends[-1])
+    return np.concatenate(found), np.concatenate(found_ends)
 
 
 def shingle_spans(
@@ -110,40 +159,13 @@ def shingle_spans(
     Returns:
         hashes, starts, ends, each of shape (shingles,): shingle i is what `text[starts[i] : ends[i]]` says.
     """
-    # Case folding is defined character by character: where each character of the folded text comes from.
-    folded, origins = [], []
-    for at, character in enumerate(text):
-        for result in character.casefold():
-            folded.append(result)
-            origins.append(at)
-    whole = "".join(folded)
-    pattern = _WORD if shingling.kind == "word" else _VISIBLE
-    found = [match.span() for match in pattern.finditer(whole)]
-    if shingling.kind == "word" and not found:
-        found = [match.span() for match in _VISIBLE.finditer(whole)]
-    joiner = " "
-    if shingling.kind == "char":
-        joiner = ""
-        runs, found = found, []
-        for start, end in runs:
-            if found:
-                found.append((found[-1][1], start))
-            found += [(at, at + 1) for at in range(start, end)]
-    if not found:
-        return np.zeros(0, np.uint64), np.zeros(0, np.int64), np.zeros(0, np.int64)
-    parts = [whole[start:end] for start, end in found]
-    if shingling.kind == "char":
-        parts = [" " if part.isspace() else part for part in parts]
-    count = max(len(parts) - shingling.size + 1, 1)
-    hashes = np.zeros(count, np.uint64)
-    for at in range(count):
-        shingle = joiner.join(parts[at : at + shingling.size]).encode("utf-8", "surrogatepass")
-        if len(parts) < shingling.size:
-            shingle = b"\x00whole\x00" + shingle
-        hashes[at] = xxhash.xxh3_64_intdigest(shingle)
-    firsts = np.array([origins[start] for start, _ in found])
-    lasts = np.array([origins[end - 1] + 1 for _, end in found])
-    return hashes, firsts[:count], lasts[min(shingling.size, len(found)) - 1 :]
+    from webtext_prep.near_duplicates import kernels
+
+    some = _Texts([text], shingling)
+    hashes, spans = np.empty(some.most, np.uint64), np.zeros((2, some.most + 1), np.int64)
+    units, count = kernels.located_hashes(some.data, some.cut, some.space, hashes, spans)
+    last = min(shingling.size, units)
+    return hashes[:count], spans[0, :count], spans[1, last : last + count] + 1
 
 
 def check_against_datasketch(texts: Sequence[str], shingling: Shingling) -> None:
@@ -172,6 +194,12 @@ def _empty(permutations: int) -> Any:
     from datasketch import MinHash
 
     return MinHash(num_perm=permutations, seed=SEED, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
+
+
+def _permutations() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """Factors and addends of datasketch's permutations: a hash becomes factor * hash + addend, modulo 2^32."""
+    factors, addends = _empty(PERMUTATIONS).permutations
+    return np.ascontiguousarray(factors, np.uint32), np.ascontiguousarray(addends, np.uint32)
 
 
 def signature(found: set[bytes], permutations: int = PERMUTATIONS) -> npt.NDArray[np.uint32]:
