@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.documents.urls import url_key, without_credentials
+from webtext_prep.web import fetcher
 from webtext_prep.web.addresses import (
     BlockedAddressError,
     OddAddressError,
@@ -15,7 +16,7 @@ from webtext_prep.web.addresses import (
     is_public,
     literal_address,
 )
-from webtext_prep.web.fetcher import next_url
+from webtext_prep.web.fetcher import host_and_origin, next_url
 from webtext_prep.web.requests import parse_url
 
 
@@ -140,3 +141,20 @@ def test_a_redirect_carries_no_credentials_on():
     assert next_url("http://user:secret@a.org/x", "y") == "http://a.org/y"
     assert next_url("http://a.org/x", "//user:secret@b.org/y") == "http://b.org/y"
     assert "secret" not in str(parse_url("http://user:secret@a.org/", "none"))
+
+
+@given(
+    st.sampled_from(["http://", "https://", "HTTP://", "ftp://", "//", ""]),
+    st.text(alphabet="aB9.-:@/%[]?#\\_é １\ud800\t\n", max_size=12),
+    st.sampled_from(["", "/", "/é", "?a@b", "#x", ":80/a", ":443", ":99999/", ":/x", "/\ud800"]),
+)
+def test_the_host_and_origin_of_a_url_are_those_that_yarl_finds(scheme, host, rest):
+    url = scheme + host + rest
+
+    def found(function):
+        try:
+            return function(url)
+        except ValueError:
+            return "no origin"
+
+    assert found(host_and_origin) == found(fetcher._parsed)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import functools
 import ipaddress
 import re
 import socket
@@ -106,6 +107,7 @@ def decoded_host(host: str) -> str:
     return host if ":" in host else unquote(host)
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def literal_address(host: str) -> str | None:
     """The address that a host in a URL is, or None where it is a name.
 

@@ -18,11 +18,8 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass, field
 
-from yarl import URL
-
 from webtext_prep.documents.outcomes import PageOutcome
-from webtext_prep.documents.urls import without_credentials
-from webtext_prep.web.fetcher import Fetcher, Reply, next_url
+from webtext_prep.web.fetcher import Fetcher, Reply, host_and_origin, next_url
 from webtext_prep.web.memory import ByteBudget, Reservation
 from webtext_prep.web.robots import Robots, Rules
 
@@ -178,7 +175,7 @@ class Crawler:
 
     def _host(self, url: str) -> _Host:
         try:
-            name = URL(without_credentials(url)).host or ""
+            name = host_and_origin(url)[0]
         except ValueError:
             name = ""  # fails at once, whatever it waits for
         host = self._hosts.get(name)

@@ -6,6 +6,8 @@ reply like any other, so that each hop passes the same checks and waits its turn
 
 from __future__ import annotations
 
+import functools
+import re
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,6 +15,9 @@ from yarl import URL
 
 from webtext_prep.documents.urls import without_credentials
 from webtext_prep.web.memory import Reservation
+
+_PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#]|\Z)")
+"""The beginning of a URL that says all of its host and origin, as most do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +72,24 @@ class Fetcher(Protocol):
             reservation: grows with the body, and waits where memory is short.
         """
         ...
+
+
+def host_and_origin(url: str) -> tuple[str, str]:
+    """The host of a URL ("" if it has none) and its origin. Raises ValueError where it has no origin.
+
+    >>> host_and_origin("HTTP://Example.com:80/a?b#c")
+    ('example.com', 'http://example.com')
+    """
+    plain = _PLAIN.match(url)
+    return _parsed(url) if plain is None else _parsed_once(plain[0])
+
+
+def _parsed(url: str) -> tuple[str, str]:
+    parsed = URL(without_credentials(url))
+    return parsed.host or "", str(parsed.origin())
+
+
+_parsed_once = functools.lru_cache(maxsize=1 << 14)(_parsed)
 
 
 def next_url(url: str, location: str) -> str | None:

@@ -1,9 +1,9 @@
 """What a download has finished, on disk the moment it is finished: one SQLite file for each shard of URLs.
 
 A row is a URL's outcome and, if it has one, its document, found by a digest of the URL: the list may grow, shrink or
-change its order, and nothing is kept in memory. Each addition is a transaction of its own in a write-ahead log: a
-`kill -9` loses nothing that was added, a power cut at most the last seconds. Writing one takes some 0.2 ms,
-but for now and then a wait for the disk, so that an event loop should add in a thread; reading goes beside it.
+change its order, and nothing is kept in memory. Each addition is a transaction in a write-ahead log: a `kill -9` loses
+nothing that was added, a power cut at most the last seconds. A transaction costs some 0.1 ms, a record in it 0.01 ms,
+but for now and then a wait for the disk: an event loop adds through `journal_writer`. Reading goes beside it.
 
 Rows carry checksums that are verified when a journal is opened again: a damaged row costs itself alone. A file that
 is not a journal, or whose structure is damaged, is set aside under another name, never removed; the sound rows that can
@@ -120,6 +120,11 @@ class Journal:
 
     def __len__(self) -> int:
         return int(self._reader.execute("SELECT count(*) FROM pages").fetchone()[0])
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether it holds no record."""
+        return not self._reader.execute("SELECT EXISTS (SELECT 1 FROM pages)").fetchone()[0]
 
     # Adding and finding
 

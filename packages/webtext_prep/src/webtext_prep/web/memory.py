@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Iterator
 
 
@@ -19,6 +20,10 @@ class Reservation:
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
         self.held = 0
+
+    def try_grow(self, size: int) -> bool:
+        """Take `size` bytes more if there is room now."""
+        return self._budget._try_take(self, size)
 
     async def grow(self, size: int) -> float:
         """Take `size` bytes more, as soon as there is room. Returns the seconds waited."""
@@ -49,13 +54,16 @@ class ByteBudget:
             self._changed.set()
 
     async def _take(self, reservation: Reservation, size: int) -> float:
-        start: float | None = None
-        loop = asyncio.get_running_loop()
-        self._holders.setdefault(reservation)
-        while self.held + size > self.limit and next(iter(self._holders)) is not reservation:
-            start = loop.time() if start is None else start
+        start = time.monotonic()
+        while not self._try_take(reservation, size):
             self._changed.clear()
             await self._changed.wait()
+        return time.monotonic() - start
+
+    def _try_take(self, reservation: Reservation, size: int) -> bool:
+        self._holders.setdefault(reservation)
+        if self.held + size > self.limit and next(iter(self._holders)) is not reservation:
+            return False
         self.held += size
         reservation.held += size
-        return 0.0 if start is None else loop.time() - start
+        return True

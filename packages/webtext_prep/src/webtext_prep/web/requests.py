@@ -77,7 +77,9 @@ def parse_url(url: str, private: PrivateAddresses) -> URL:
 
     Raises ValueError if it is not a web address, BlockedAddressError and OddAddressError as `check_host` does.
     """
-    parsed = URL(without_credentials(url)).with_fragment(None).with_user(None)
+    parsed = URL(without_credentials(url)).with_fragment(None)
+    if "@" in parsed.raw_authority:
+        parsed = parsed.with_user(None)
     if parsed.scheme not in ("http", "https") or not parsed.raw_host:
         raise ValueError("not a web address")
     host = decoded_host(parsed.raw_host)
@@ -94,7 +96,7 @@ class _Deadline:
         self._timeout, self._reservation = timeout, reservation
 
     async def reserve(self, size: int) -> None:
-        if self._reservation is None:
+        if self._reservation is None or self._reservation.try_grow(size):
             return
         end = self._timeout.when()
         self._timeout.reschedule(None)

@@ -18,11 +18,9 @@ from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
 
 from protego import Protego
-from yarl import URL
 
 from webtext_prep.documents.outcomes import PageOutcome
-from webtext_prep.documents.urls import without_credentials
-from webtext_prep.web.fetcher import Fetcher, Reply, next_url
+from webtext_prep.web.fetcher import Fetcher, Reply, host_and_origin, next_url
 
 MAX_BYTES = 500 << 10
 """RFC 9309, section 2.5: at least 500 kibibytes are read; the rest is left."""
@@ -148,12 +146,14 @@ class Robots:
 
     async def rules(self, url: str) -> Rules:
         """The rules for the origin of `url`. Raises ValueError if `url` is not a URL."""
-        origin = str(URL(without_credentials(url)).origin())
+        origin = host_and_origin(url)[1]
         task = self._known.get(origin)
         if task is None:
             task = self._known[origin] = asyncio.create_task(self._fetch_and_count(origin))
         self._known.move_to_end(origin)
         self._forget()
+        if task.done():
+            return task.result()
         # Shielded: a visit that is given up does not take the answer from the others that wait for it.
         return await asyncio.shield(task)
 

@@ -9,11 +9,10 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
-import datetime
 import filecmp
 import itertools
+import time
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from webtext_prep.web.addresses import PrivateAddresses
 from webtext_prep.web.crawling import Crawler, Visit
 from webtext_prep.web.fetcher import Reply
 from webtext_prep.web.journal import Entry, Journal
+from webtext_prep.web.journal_writer import JournalWriter
 from webtext_prep.web.requests import Client
 from webtext_prep.web.url_set import UrlSet
 
@@ -86,6 +86,7 @@ class Shard:
     ) -> None:
         self._rows, self._journal, self._fetching, self._report = rows, journal, fetching, report
         self._done = 0
+        self._earlier: dict[str, dict[str, Any]] = {}  # the rows of URLs that are on their way once more
 
     def fetch(self, folder: Path) -> None:
         """Fetch every URL that is left, into the journal; `folder` takes what extractors want to put somewhere."""
@@ -94,18 +95,25 @@ class Shard:
         if first is not None:
             asyncio.run(self._fetch(itertools.chain([first], urls), folder))
 
-    def _count(self) -> None:
-        self._done += 1
+    def _count(self, number: int = 1) -> None:
+        self._done += number
         self._report(self._done)
 
     def _unfinished(self) -> Iterator[str]:
         """The URLs that are left to fetch, each once; the others are counted as done."""
+        is_new = self._journal.is_empty
         with UrlSet() as begun:
             for row in self._rows():
-                if begun.add(row.url) and self._is_due(self._journal.outcome(row.url)):
-                    yield row.url
-                else:
+                if not begun.add(row.url):
                     self._count()
+                    continue
+                known = None if is_new else self._journal.outcome(row.url)
+                if not self._is_due(known):
+                    self._count()
+                    continue
+                if known is not None:
+                    self._earlier[row.url] = known.row
+                yield row.url
 
     def _is_due(self, known: Entry | None) -> bool:
         """Whether a URL of which this is known is to be fetched in this pass."""
@@ -131,27 +139,22 @@ class Shard:
             memory=settings.extract_memory,
             folder=str(folder),
         )
-        loop = asyncio.get_running_loop()
-        # A thread of its own: writing waits for the disk now and then, and the event loop must not.
-        with ThreadPoolExecutor(1) as writer:
+        async with JournalWriter(self._journal, self._count) as writer, client, pool:
 
             async def finish(visit: Visit, reply: Reply) -> None:
-                entry = await self._entry(visit, reply, pool)
-                await loop.run_in_executor(writer, self._journal.add, entry)
-                self._count()
+                await writer.add(await self._entry(visit, reply, pool))
 
-            async with client, pool:
-                crawler = Crawler(
-                    client,
-                    finish,
-                    concurrency=settings.connections,
-                    per_host=settings.per_host,
-                    delay=settings.delay,
-                    retries=settings.retries,
-                    obey_robots=settings.robots,
-                    page_bytes=settings.page_bytes,
-                )
-                await crawler.run(urls)
+            crawler = Crawler(
+                client,
+                finish,
+                concurrency=settings.connections,
+                per_host=settings.per_host,
+                delay=settings.delay,
+                retries=settings.retries,
+                obey_robots=settings.robots,
+                page_bytes=settings.page_bytes,
+            )
+            await crawler.run(urls)
 
     async def _entry(self, visit: Visit, reply: Reply, pool: ExtractorPool) -> Entry:
         """The record of a URL, with its document if there is text."""
@@ -162,11 +165,10 @@ class Shard:
             row, document = await make_row(page, pool)
         else:
             row = outcome_row(visit.asked, reply.outcome, status=reply.status, final_url=final_url)
-        known = self._journal.outcome(visit.asked)
-        earlier = {} if known is None else known.row
+        earlier = self._earlier.pop(visit.asked, {})
         row["attempts"] = earlier.get("attempts", 0) + visit.attempts
         row["rounds"] = earlier.get("rounds", 0) + 1
-        row["fetched_at"] = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+        row["fetched_at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
         return Entry(row, document, self._fetching.retry_pass)
 
     def write(self, outputs: Sequence[Location], folder: Path) -> dict[str, Any]:

@@ -1,0 +1,114 @@
+"""Records that come from an event loop: written many at a time, lost by no interruption, never many in memory."""
+
+import asyncio
+import threading
+
+import pytest
+
+from webtext_prep.documents.document import Document
+from webtext_prep.errors import WebtextError
+from webtext_prep.web import journal_writer
+from webtext_prep.web.journal import Entry, Journal
+from webtext_prep.web.journal_writer import JournalWriter
+
+URLS = [f"http://a.org/{n}" for n in range(1000)]
+
+
+def entry(url: str) -> Entry:
+    return Entry({"url": url, "outcome": "ok"}, Document(url, f"text of {url} " * 20), 1)
+
+
+@pytest.fixture
+def journal(tmp_path):
+    with Journal(tmp_path / "part-00000.sqlite") as journal:
+        yield journal
+
+
+def test_records_share_transactions_and_are_reported_when_they_are_written(journal):
+    """A transaction for each page cost more than fetching it."""
+    statements, reported = [], []
+    journal._writer.set_trace_callback(statements.append)
+
+    async def run():
+        async with JournalWriter(journal, reported.append) as writer:
+            for url in URLS:
+                await writer.add(entry(url))
+
+    asyncio.run(run())
+    assert [found.row["url"] for found in journal.entries()] == URLS
+    assert statements.count("BEGIN") == len(reported) <= 4 + len(URLS) // journal_writer.BATCH
+    assert sum(reported) == len(URLS)
+
+
+def test_a_single_record_is_written_without_any_other_coming(journal):
+    async def run():
+        written = asyncio.Event()
+        async with JournalWriter(journal, lambda count: written.set()) as writer:
+            for url in URLS[:2]:
+                written.clear()
+                await writer.add(entry(url))
+                await asyncio.wait_for(written.wait(), 60)
+                assert url in journal
+
+    asyncio.run(run())
+
+
+def test_text_that_waits_is_bounded(journal, monkeypatch):
+    monkeypatch.setattr(journal_writer, "WAITING_BYTES", 10_000)
+    gate, most = threading.Event(), 0
+    add_many = journal.add_many
+
+    def slow(entries):
+        assert gate.wait(60)
+        add_many(entries)
+
+    monkeypatch.setattr(journal, "add_many", slow)
+
+    async def run():
+        nonlocal most
+        async with JournalWriter(journal, lambda count: None) as writer:
+            added = 0
+
+            async def add_all():
+                nonlocal added
+                for url in URLS:
+                    await writer.add(entry(url))
+                    added += 1
+
+            task = asyncio.create_task(add_all())
+            for _ in range(10 * len(URLS)):
+                await asyncio.sleep(0)
+            most = added
+            gate.set()
+            await task
+
+    asyncio.run(run())
+    size = len(entry(URLS[0]).document.text)
+    assert 10_000 // size <= most <= 3 * 10_000 // size
+    assert len(journal) == len(URLS)
+
+
+def test_an_interruption_loses_nothing_that_was_added(journal):
+    async def run():
+        async with JournalWriter(journal, lambda count: None) as writer:
+            for url in URLS[:10]:
+                await writer.add(entry(url))
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(run())
+    assert list(journal.urls()) == URLS[:10]
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_a_full_disk_is_the_error_of_whoever_adds_next_or_of_the_end(journal, many):
+    journal._writer.execute("PRAGMA max_page_count = 10")
+
+    async def run():
+        async with JournalWriter(journal, lambda count: None) as writer:
+            for url in URLS if many else URLS[:200]:
+                await writer.add(entry(url))
+                await asyncio.sleep(0)
+
+    with pytest.raises(WebtextError, match="full"):
+        asyncio.run(run())
