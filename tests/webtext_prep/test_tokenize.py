@@ -1,6 +1,8 @@
 """`webtext tokenize`: every document once, in a seeded shuffle, in files that others can read."""
 
 import json
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +12,7 @@ from indexed_tokens import IndexedTokens, Tokenizer, corpus_tokenizer
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import write_documents
+from webtext_prep.documents.token_runs import shuffle_key
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -181,3 +184,143 @@ def test_a_run_that_failed_at_once_leaves_its_settings_to_be_corrected(source, t
     arguments = ["--input", str(source), "--output", str(tmp_path / "c")]
     assert main(["tokenize", *arguments, "--vocabulary", "absent.json", "--merges", "absent.txt"]) != 0
     assert main(["tokenize", *arguments]) == 0
+
+
+# The shuffle
+
+
+def words(shard: int, number: int) -> str:
+    return f"Document {shard} {number} " + "word " * (number * 7 % 40)
+
+
+def some_documents(shards: int = 3, count: int = 40) -> list[list[Document]]:
+    """Shards of documents of many lengths, some of one URL, and two that are equal."""
+    return [
+        [Document(f"http://a.org/{number % 30 + shard}", words(shard, number)) for number in range(count)]
+        + [Document("http://same.org/", "twice")]
+        for shard in range(shards)
+    ]
+
+
+def outputs(prefix: Path) -> list[bytes]:
+    return [Path(f"{prefix}_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx", ".tokenizer.json")]
+
+
+def test_the_order_is_that_of_the_keys(write_shards, tmp_path, webtext):
+    shards = some_documents()
+    write_shards(shards)
+    assert webtext("small-tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c").code == 0
+    everything = [document for shard in shards for document in shard]
+    everything.sort(key=lambda document: shuffle_key(document, 1234))
+    assert texts(tmp_path / "c_text_document") == [document.text for document in everything]
+    first_ten = [document.text.split()[1] for document in everything[:10] if " " in document.text]
+    assert len(set(first_ten)) > 1, "documents of different shards are mixed"
+
+
+def test_a_document_more_or_less_leaves_the_order_of_all_others(write_shards, tmp_path, webtext):
+    """Every document moved when one was added."""
+    shards = some_documents()
+    write_shards(shards, "all")
+    gone = [shards[1].pop(7), shards[2].pop(0)]
+    write_shards([shards[2], shards[0], shards[1]], "fewer")
+    for name in ("all", "fewer"):
+        assert webtext("small-tokenize", "--input", tmp_path / name, "--output", tmp_path / f"{name}.c").code == 0
+    before, after = (texts(tmp_path / f"{name}.c_text_document") for name in ("all", "fewer"))
+    assert len(before) == len(after) + 2
+    assert [text for text in before if text not in {document.text for document in gone}] == after
+
+
+@pytest.mark.parametrize("order", ["--shuffle", "--no-shuffle"])
+def test_the_bytes_do_not_depend_on_workers_runs_and_parts(write_shards, tmp_path, webtext, order):
+    write_shards(some_documents())
+    common = ("--input", tmp_path / "input", order)
+    assert webtext("tokenize", *common, "--output", tmp_path / "a", "--workers", 1).code == 0
+    assert webtext("small-tokenize", *common, "--output", tmp_path / "b", "--workers", 1).code == 0
+    assert webtext("small-tokenize", *common, "--output", tmp_path / "c", "--workers", 2).code == 0
+    assert outputs(tmp_path / "a") == outputs(tmp_path / "b") == outputs(tmp_path / "c")
+
+
+def test_a_killed_encoder_goes_on_inside_its_shard(write_shards, tmp_path, webtext, start, gate):
+    """A shard was encoded from its beginning again, however large it was."""
+    documents = [f"number {number} " + "word " * 30 for number in range(60)]
+    documents[50] = "wait " + documents[50]
+    documents.insert(20, "")
+    write_shards([documents])
+    command = ("small-tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c", "--workers", 1)
+    gate.close()
+    running = start(*command, "--gate", gate.folder)
+    running.wait_until(running.at_the_gate, "the fiftieth document")
+    os.kill(running.process.pid, signal.SIGKILL)
+    assert running.end().code == -signal.SIGKILL
+    gate.open()
+    noted = gate.folder / "encoded"
+    noted.unlink()
+    done = webtext(*command, "--gate", gate.folder, "--json").json
+    assert (done["in"], done["out"], done["dropped"]) == (61, 60, {"empty": 1})
+    assert len(noted.read_text().splitlines()) < 20, "what had been encoded was encoded again"
+    assert webtext("tokenize", "--input", tmp_path / "input", "--output", tmp_path / "b").code == 0
+    assert outputs(tmp_path / "b") == outputs(tmp_path / "c")
+
+
+@pytest.mark.parametrize("after", ["write", "publish"])
+def test_what_is_written_is_not_written_again(write_shards, tmp_path, webtext, monkeypatch, after):
+    """A kill while the final files were written cost all of it; here each part and the end are recorded."""
+    from practice_stages import SmallTokenize
+
+    from webtext_prep.running.output import Output
+
+    write_shards(some_documents())
+    command = ("small-tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c", "--workers", 1)
+    write_part, written = SmallTokenize.write_part, []
+
+    def broken(self, task, context):
+        if after == "write" and len(written) == 5:
+            raise KeyboardInterrupt
+        written.append(task.name)
+        return write_part(self, task, context)
+
+    def no_end(*arguments, **named):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(SmallTokenize, "write_part", broken)
+        if after == "publish":
+            patched.setattr(Output, "finish", no_end)
+        assert webtext(*command).code == 130
+    first, written[:] = set(written), []
+    after = ""
+    monkeypatch.setattr(SmallTokenize, "write_part", broken)
+    assert webtext(*command).code == 0
+    assert first
+    assert not first & set(written)
+    assert webtext("tokenize", "--input", tmp_path / "input", "--output", tmp_path / "b").code == 0
+    assert outputs(tmp_path / "b") == outputs(tmp_path / "c")
+    assert not list(tmp_path.glob(".c*.state/scratch*"))
+
+
+def test_a_draft_that_is_gone_is_made_again_as_a_whole(write_shards, tmp_path, webtext, monkeypatch):
+    from webtext_prep.running.output import Output
+
+    write_shards(some_documents())
+    command = ("small-tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c", "--workers", 1)
+
+    def no_end(*arguments, **named):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Output, "finish", no_end)
+        assert webtext(*command).code == 130
+    expected = outputs(tmp_path / "c")
+    (draft,) = (tmp_path / ".c_text_document.state/scratch").glob("draft-*.bin")
+    draft.unlink()
+    assert webtext(*command).code == 0
+    assert outputs(tmp_path / "c") == expected
+
+
+@pytest.mark.parametrize("home", ["practice"], indirect=True)
+def test_token_files_may_be_written_behind_a_url(home, write_shards, tmp_path, webtext):
+    write_shards(some_documents())
+    command = ("tokenize", "--input", home / "input")
+    assert webtext(*command, "--output", home / "c", "--state", tmp_path / "state").code == 0
+    assert webtext(*command, "--output", tmp_path / "b").code == 0
+    assert outputs(tmp_path / "remote" / "c") == outputs(tmp_path / "b")

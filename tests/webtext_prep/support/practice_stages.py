@@ -13,6 +13,22 @@ from command_kit import setting
 from webtext_prep.documents.document import Document
 from webtext_prep.running.stage import DocumentStage
 from webtext_prep.running.tally import Tally
+from webtext_prep.stages.tokenize import Tokenize
+
+
+def wait_at(folder: Path) -> None:
+    """Leave a file `reached-PID` in the folder and wait until the pipe `gate` there is opened or gone."""
+    try:
+        gate = os.open(folder / "gate", os.O_RDONLY | os.O_NONBLOCK)
+    except OSError as error:
+        assert error.errno == errno.ENOENT
+        return
+    os.close(gate)
+    (folder / f"reached-{os.getpid()}").touch()
+    try:
+        os.close(os.open(folder / "gate", os.O_RDONLY))  # returns when somebody opens the other end
+    except FileNotFoundError:
+        return
 
 
 @dataclass(frozen=True)
@@ -51,17 +67,7 @@ class Shout(DocumentStage):
             yield document
 
     def _wait(self) -> None:
-        try:
-            gate = os.open(Path(self.gate) / "gate", os.O_RDONLY | os.O_NONBLOCK)
-        except OSError as error:
-            assert error.errno == errno.ENOENT
-            return
-        os.close(gate)
-        (Path(self.gate) / f"reached-{os.getpid()}").touch()
-        try:
-            os.close(os.open(Path(self.gate) / "gate", os.O_RDONLY))  # returns when somebody opens the other end
-        except FileNotFoundError:
-            return
+        wait_at(Path(self.gate))
 
 
 @dataclass(frozen=True)
@@ -76,3 +82,29 @@ class ShoutVersion2(Shout):
     """The same stage in a later version of the program."""
 
     version: ClassVar[int] = 2
+
+
+@dataclass(frozen=True)
+class SmallTokenize(Tokenize):
+    """Tokenizing in runs and parts of a few documents. Texts that begin with `wait` wait at the gate.
+
+    What it encodes is noted in the file `encoded` of the gate's folder."""
+
+    name: ClassVar[str] = "small-tokenize"
+    run_bytes: ClassVar[int] = 1000
+    part_bytes: ClassVar[int] = 1000
+
+    gate: str = setting("", "folder of the pipe to wait for", identity=False)
+
+    def encoder(self):
+        encode = super().encoder()
+
+        def noted(text: str):
+            if self.gate:
+                if text.startswith("wait"):
+                    wait_at(Path(self.gate))
+                with (Path(self.gate) / "encoded").open("a") as file:
+                    file.write(f"{text}\n")
+            return encode(text)
+
+        return noted

@@ -10,7 +10,8 @@ known = cli.find_stages()
 
 
 def with_practice_stages():
-    return {**known, "shout": practice_stages.Shout, "whisper": practice_stages.Whisper}
+    ours = (practice_stages.Shout, practice_stages.Whisper, practice_stages.SmallTokenize)
+    return {**known, **{stage.name: stage for stage in ours}}
 
 
 if __name__ == "__main__":

@@ -27,7 +27,7 @@ from webtext_prep.documents.shards import is_document_shard, read_documents
 from webtext_prep.documents.stage_record import read_record
 from webtext_prep.documents.url_lists import read_urls
 from webtext_prep.errors import InputError
-from webtext_prep.stages.tokenize import SUFFIX
+from webtext_prep.running.token_stage import SUFFIX
 
 COMMAND = "inspect"
 SAMPLE_CHARACTERS = 300

@@ -1,73 +1,73 @@
 """`webtext tokenize`: documents to the token files that training maps into memory.
 
-Two phases: each shard is encoded by itself (all cores); then all documents are written in one seeded shuffle over the
-whole corpus. Tokens are streamed from memory-mapped files, so that memory grows with the number of documents (some 30
-bytes each) and not with their length. The tokenizer is written beside the token files, so that whatever reads them
-knows what they mean.
+Two phases. Each shard is encoded by itself to runs of documents sorted by a key, a hash of the seed and the document
+(`documents/token_runs.py`). Then the range of keys is cut into parts of some 64 MiB of tokens; each part is gathered
+from all runs, sorted, and written to its place in the final files, by all cores. So memory is that of a run or a part,
+however many shards, documents and workers there are, and adding a document leaves the order of all others as it was.
+
+A shard may be of any size: an encoder that is killed goes on after its last run, which is some seconds old.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import itertools
+import json
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from command_kit import setting
-from indexed_tokens import (
-    IndexedTokens,
-    IndexedTokensWriter,
-    Tokenizer,
-    bin_path,
-    idx_path,
-    save_corpus_tokenizer,
-    smallest_dtype,
-    tokenizer_path,
-)
+from command_kit import setting, write_json
+from command_kit.settings import identity
+from indexed_tokens import Tokenizer, smallest_dtype
 from indexed_tokens.tokenizer_files import files_of
 from webtext_prep.documents import storage
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents
-from webtext_prep.documents.storage import is_local
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.stores.local import boot_id
+from webtext_prep.documents.token_plan import Plan, parts_by_key, parts_in_order, read_plan
+from webtext_prep.documents.token_runs import EncodedShard, RunWriter, shuffle_key
 from webtext_prep.errors import InputError
+from webtext_prep.running.markers import digest
 from webtext_prep.running.space import Needs
-from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage
+from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
+from webtext_prep.running.token_stage import SUFFIX, TokenFileStage, open_draft, publish, token_files
 
-SUFFIX = "_text_document"
-"""What Megatron-LM's users expect between a prefix and `.bin`."""
-
-
+KINDS = ("tokens", "table")
+"""The suffixes of an encoded shard's two files."""
 INDEX_BYTES = 20
 """Of each document in the index: length, position, document."""
-ORDER_BYTES = 30
-"""Memory of each document while all are put in order."""
+TABLE_BYTES = 16
+"""Of each document in an encoded shard's table."""
 TOKENIZER_BYTES = 80 << 20
 """Memory of the tokenizer in a process."""
-SUFFIXES = (".bin", ".idx", ".tokenizer.json")
-
-
-def token_files(output: Location) -> tuple[Location, ...]:
-    """The `.bin`, the `.idx` and the tokenizer of an output prefix."""
-    return tuple(output.with_name(f"{output.name}{SUFFIX}{suffix}") for suffix in SUFFIXES)
 
 
 @dataclass(frozen=True)
-class Tokenize(Stage):
+class Tokenize(TokenFileStage):
     """Encode documents with GPT-2's tokenizer into PREFIX_text_document.bin and .idx, in one seeded shuffle.
 
-    Reads document shards. <|endoftext|> follows each document; inside a document it is plain text. The tokenizer is
-    written beside the token files, as PREFIX_text_document.tokenizer.json.
+    Reads document shards. <|endoftext|> follows each document; inside a document it is plain text. The order follows
+    from the seed and, for each document, its URL and text. The tokenizer is written beside the token files, as
+    PREFIX_text_document.tokenizer.json.
     Drops: empty."""
 
     name: ClassVar[str] = "tokenize"
     order: ClassVar[int] = 80
     summary: ClassVar[str] = "documents -> shuffled token files, PREFIX_text_document.bin and .idx"
-    version: ClassVar[int] = 2
-    output_is_prefix: ClassVar[bool] = True
+    version: ClassVar[int] = 3
+    run_bytes: ClassVar[int] = 32 << 20
+    """A run ends when it takes so much memory,"""
+    run_seconds: ClassVar[float] = 15.0
+    """or after this time, so that a kill costs no more."""
+    part_bytes: ClassVar[int] = 64 << 20
+    """Bytes of each part of the second phase, about."""
 
     seed: int = setting(1234, "of the shuffle", ge=0)
     shuffle: bool = setting(True, "write documents in random order")
@@ -98,95 +98,135 @@ class Tokenize(Stage):
             return [Path(self.vocabulary), Path(self.merges)]
         return [] if self.tokenizer in (None, "gpt2") else files_of(Path(str(self.tokenizer)))
 
-    def state_folder(self, output: Location) -> Location:
-        """A hidden folder beside the files."""
-        return output.with_name(f".{output.name}{SUFFIX}.state")
-
-    def record_path(self, output: Location) -> Location:
-        """`PREFIX_text_document.json`."""
-        return output.with_name(f"{output.name}{SUFFIX}.json")
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """The pair of token files and their tokenizer."""
-        return [path for path in token_files(output) if storage.is_file(path)]
+    def encoder(self) -> Callable[[str], Sequence[int] | npt.NDArray[Any]]:
+        """What turns a text into ids."""
+        return self.open_tokenizer().encode
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """All tokens twice, by shard and shuffled, as many of them a byte as the sample has."""
+        """All tokens twice, by shard and shuffled, as many of them a byte as the sample has; memory for a part each."""
         tokenizer = self.open_tokenizer()
         excerpt = sample.excerpt.decode("utf-8", "ignore")
         share = len(tokenizer.encode(excerpt)) / len(sample.excerpt) if sample.excerpt else 1.0
         tokens = int(share * sample.text) + sample.documents
-        size = tokens * np.dtype(smallest_dtype(tokenizer.vocabulary_size)).itemsize + sample.documents * INDEX_BYTES
-        memory = workers * (PROCESS_BYTES + TOKENIZER_BYTES) + sample.documents * ORDER_BYTES
-        return Needs(size, size, memory, sample.documents)
+        size = tokens * smallest_dtype(tokenizer.vocabulary_size).itemsize
+        memory = workers * (PROCESS_BYTES + TOKENIZER_BYTES + 2 * min(self.part_bytes, size))
+        index, table = (sample.documents * each for each in (INDEX_BYTES, TABLE_BYTES))
+        return Needs(size + index, size + table, memory, sample.documents)
 
     def encode_shard(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: one shard to a pair of token files in its own order."""
-        tokenizer, tally = self.open_tokenizer(), Tally()
+        """Task: one shard to sorted runs. Returns its tally, and the number of documents in each run.
+
+        A run and the tally up to it are recorded together: what was killed goes on behind the last one.
+        """
+        tokens, table = map(storage.local_path, task.outputs)
+        progress = _EncodingProgress(tokens.with_suffix(".progress.json"), self._identity_of(task))
+        tally, runs = progress.read(tokens, table)
+        encode, tokenizer = self.encoder(), self.open_tokenizer()
         end = [tokenizer.end_of_text] if self.append_eod else []
-        path, dtype = storage.local_path(task.outputs[0]), smallest_dtype(tokenizer.vocabulary_size)
-        with IndexedTokensWriter(path, dtype, durable=False) as writer:
-            for document in tally.counted(read_documents(task.inputs[0])):
-                ids = tokenizer.encode(document.text)
-                if ids:
-                    writer.add(ids + end)
+        started = time.monotonic()
+        documents = itertools.islice(read_documents(task.inputs[0]), tally.read, None)
+        with RunWriter(tokens, table, smallest_dtype(tokenizer.vocabulary_size), runs) as writer:
+            for document in tally.counted(documents):
+                ids = encode(document.text)
+                if len(ids):
+                    writer.add(shuffle_key(document, self.seed) if self.shuffle else tally.read, ids, end)
                     tally.kept += 1
                 else:
                     tally.drop(document, "empty")
                 if tally.read % REPORT_EVERY == 0:
                     context.report(tally.read)
+                if writer.pending >= self.run_bytes or time.monotonic() - started >= self.run_seconds:
+                    writer.flush()
+                    progress.write(tally, writer.runs)
+                    started = time.monotonic()
+            writer.flush()
+            progress.write(tally, writer.runs)
         context.report(tally.read)
-        return tally.as_dict()
+        return {**tally.as_dict(), "runs": writer.runs}
 
-    def assemble(self, task: Task, context: Context) -> int:
-        """Task: the pairs of all shards to the final one, and the tokenizer. Returns the number of tokens."""
-        parts = [IndexedTokens(storage.local_path(path)) for path in task.inputs[::2]]
-        counts = [len(part) for part in parts]
-        shard = np.repeat(np.arange(len(parts), dtype=np.int32), counts)
-        row = np.concatenate([np.arange(count, dtype=np.int64) for count in counts])
-        order = np.random.default_rng(self.seed).permutation(len(shard)) if self.shuffle else np.arange(len(shard))
-        final = task.outputs[0]
-        # Token files are written by seeking, which only files of this machine allow.
-        draft = storage.local_path(final) if is_local(final) else context.scratch / final.name
-        with IndexedTokensWriter(draft, parts[0].dtype) as writer:
-            for number, at in enumerate(order, 1):
-                writer.add(parts[shard[at]].slice(int(row[at])))
-                if number % REPORT_EVERY == 0:
-                    context.report(number)
-            # Before the index appears, so that none is ever found without its tokenizer.
-            save_corpus_tokenizer(writer.prefix, self.open_tokenizer())
-        if draft != final:
-            storage.remove(task.outputs[1])
-            made = (bin_path(writer.prefix), idx_path(writer.prefix), tokenizer_path(writer.prefix))
-            for at in (2, 0, 1):
-                storage.publish(made[at], task.outputs[at])
-        return writer.total_tokens
+    def _identity_of(self, task: Task) -> str:
+        stamps = [storage.stamp(path) for path in (*self.setting_files(), *task.inputs)]
+        return digest([self.name, self.version, identity(self), stamps, boot_id()])
+
+    def write_part(self, task: Task, context: Context) -> int:
+        """Task: one part of the plan to its place in the draft. Returns the number of its documents."""
+        documents = read_plan(task.hints["plan"]).write_part(task.options["part"])
+        context.report(documents)
+        return documents
+
+    def publish(self, task: Task, context: Context) -> None:
+        """Task: the finished draft and the tokenizer to their final names."""
+        publish(read_plan(task.hints["plan"]).draft, self.open_tokenizer(), task.outputs)
 
     def run(self, job: Run) -> Outcome:
         """Encode, then write in shuffled order."""
         tasks = [
-            Task(
-                f"part-{number:05}",
-                (path,),
-                (bin_path(job.scratch / f"part-{number:05}"), idx_path(job.scratch / f"part-{number:05}")),
-            )
+            Task(f"part-{number:05}", (path,), tuple(job.scratch / f"part-{number:05}.{kind}" for kind in KINDS))
             for number, path in enumerate(job.inputs)
         ]
         results = job.map("encode", self.encode_shard, tasks, total=job.expected_documents())
         tally = Tally()
         for result in results:
             tally.add(Tally.from_dict(result))
-        outputs = token_files(job.output)
         if not tally.kept:
             return Outcome(tally, [])
-        whole = Task("all", tuple(path for task in tasks for path in task.outputs), outputs)
-        (tokens,) = job.map("write", self.assemble, [whole], total=tally.kept)
         tokenizer = self.open_tokenizer()
+        paths = (map(storage.local_path, task.outputs) for task in tasks)
+        shards = [
+            EncodedShard(tokens, table, result["runs"]) for (tokens, table), result in zip(paths, results, strict=True)
+        ]
+        plan = self._plan(job, shards, smallest_dtype(tokenizer.vocabulary_size))
+        draft, outputs = plan.draft, token_files(job.output)
+        hints = {"plan": draft.binary.with_suffix(".plan.json")}
+        plan.write(hints["plan"])
+        parts = [
+            Task(f"part-{number:05}", (), (draft.binary, draft.index), {"part": number}, hints)
+            for number in range(len(plan.parts))
+        ]
+        job.map("write", self.write_part, parts, total=tally.kept)
+        job.map("publish", self.publish, [Task("all", (draft.binary, draft.index), outputs, {}, hints)])
         facts = {
-            "tokens": tokens,
-            "bytes": storage.size(outputs[0]),
+            "tokens": draft.size // np.dtype(draft.dtype).itemsize,
+            "bytes": draft.size,
             "vocabulary_size": tokenizer.vocabulary_size,
             "tokenizer": tokenizer.fingerprint,
             "data": job.output.name + SUFFIX,
         }
         return Outcome(tally, list(outputs), facts=facts)
+
+    def _plan(self, job: Run, shards: Sequence[EncodedShard], dtype: np.dtype[Any]) -> Plan:
+        in_shuffle = parts_by_key(shards, dtype.itemsize, self.part_bytes)
+        parts = list(in_shuffle if self.shuffle else parts_in_order(shards))
+        stamps = [(storage.stamp(shard.tokens), storage.stamp(shard.table), shard.runs) for shard in shards]
+        made_of = digest([stamps, list(map(astuple, parts))])
+        size = sum(shard.count_tokens() for shard in shards) * dtype.itemsize
+        documents = sum(sum(shard.runs) for shard in shards)
+        draft = open_draft(job.scratch, made_of, dtype.str, documents, documents, size)
+        return Plan(list(shards), parts, draft)
+
+
+class _EncodingProgress:
+    """How far a shard is encoded: a file beside its runs, which holds what a new attempt has to know.
+
+    Args:
+        path: the file.
+        identity: of everything that the runs depend on; what was recorded under another one does not count.
+    """
+
+    def __init__(self, path: Path, identity: str) -> None:
+        self._path, self._identity = path, identity
+
+    def read(self, tokens: Path, table: Path) -> tuple[Tally, list[int]]:
+        """The tally up to the last run, and the documents in each run."""
+        try:
+            found = json.loads(self._path.read_bytes())
+            if found["identity"] == self._identity and tokens.is_file() and table.is_file():
+                return Tally.from_dict(found["tally"]), found["runs"]
+        except (OSError, ValueError, KeyError):
+            pass
+        return Tally(), []
+
+    def write(self, tally: Tally, runs: list[int]) -> None:
+        """Record that all of `tally` is in the files."""
+        values = {"identity": self._identity, "tally": tally.as_dict(), "runs": runs}
+        write_json(self._path, values, durable=False)
