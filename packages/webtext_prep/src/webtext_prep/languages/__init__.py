@@ -1,0 +1,1 @@
+"""Language detectors: one module for each, found by looking into this folder (`--language-detector`)."""

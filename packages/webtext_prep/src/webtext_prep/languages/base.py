@@ -1,0 +1,42 @@
+"""The interface of a language detector: the name of a text's language, and how sure it is.
+
+A detector is made once in each process that asks it; making it loads its model, so that what it needs is imported
+there and not with its module. Its answer depends on the text alone, not on what it was asked before.
+"""
+
+from __future__ import annotations
+
+import abc
+from typing import ClassVar, NamedTuple
+
+
+class Guess(NamedTuple):
+    """What a detector says: the language as an ISO 639 code (or with a region, `zh-tw`), and its probability, 0 to 1."""
+
+    language: str
+    confidence: float
+
+
+class LanguageDetector(abc.ABC):
+    """One detector of languages."""
+
+    name: ClassVar[str]
+    """What `--language-detector` calls it."""
+
+    @staticmethod
+    @abc.abstractmethod
+    def languages() -> list[str]:
+        """Every language that it can name, sorted. It needs no model for that."""
+
+    @abc.abstractmethod
+    def detect(self, text: str) -> Guess | None:
+        """The language of `text`, or None where there is nothing to go by."""
+
+
+def is_in(language: str, wanted: str) -> bool:
+    """Whether a language is the wanted one, or a regional form of it (basic filtering, RFC 4647 section 3.3.1).
+
+    >>> is_in("zh-tw", "zh"), is_in("zh", "zh-tw"), is_in("en", "en")
+    (True, False, True)
+    """
+    return language == wanted or language.startswith(wanted + "-")
