@@ -19,6 +19,7 @@ ABOVE = [
     "contamination",
     "near_duplicates",
     "languages",
+    "quality",
     "documents",
     "compiled",
     "errors",

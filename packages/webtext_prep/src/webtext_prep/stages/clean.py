@@ -10,15 +10,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from command_kit import setting
 from command_kit.plugins import find_plugins
 from indexed_tokens import Tokenizer
-from webtext_prep import languages
+from webtext_prep import languages, quality
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
 from webtext_prep.languages.base import Guess, LanguageDetector, is_in
+from webtext_prep.quality.base import Rule
 from webtext_prep.running.stage import DocumentStage
 from webtext_prep.running.tally import Tally
 
@@ -78,6 +79,17 @@ def detect_language(text: str, detector: str = "langdetect") -> Guess | None:
     return _detector(detector).detect(text[:LANGUAGE_CHARACTERS])
 
 
+def known_rules() -> dict[str, type[Rule]]:
+    """Every quality rule by its name: those in `quality/`, and those of the entry-point group `webtext.rules`."""
+    return {found.name: found for found in find_plugins(quality, Rule, group="webtext.rules")}
+
+
+@functools.lru_cache(maxsize=1)
+def _rules(names: tuple[str, ...]) -> list[Rule]:
+    known = known_rules()
+    return [known[name]() for name in names]
+
+
 def has_tokens(text: str, least: int, tokenizer: Tokenizer) -> bool:
     """Whether `text` has at least `least` tokens, counted only where that is not plain from its length.
 
@@ -93,9 +105,11 @@ def has_tokens(text: str, least: int, tokenizer: Tokenizer) -> bool:
 
 @dataclass(frozen=True)
 class Clean(DocumentStage):
-    """Repair text with ftfy, keep documents in the wanted language with at least --min-tokens GPT-2 tokens.
+    """Repair text with ftfy, keep documents in the wanted language with at least --min-tokens GPT-2 tokens, and
+    apply quality rules in the order given.
 
-    Reads and writes document shards. Drops: empty, too_short, language_unknown, language_XX, language_uncertain."""
+    Reads and writes document shards. Drops: empty, too_short, language_unknown, language_XX, language_uncertain, and
+    the reasons of the rules."""
 
     name: ClassVar[str] = "clean"
     order: ClassVar[int] = 50
@@ -107,9 +121,19 @@ class Clean(DocumentStage):
     min_tokens: int = setting(128, "drop documents with fewer GPT-2 tokens")
     fix_text: bool = setting(True, "repair wrongly decoded text with ftfy")
 
+    rules: tuple[str, ...] = setting(
+        (), "quality rules: gopher-repetition, gopher-quality, c4, fineweb", metavar="NAME"
+    )
+
     def __post_init__(self) -> None:
         if self.min_tokens < 0:
             raise InputError(f"--min-tokens must not be negative, but is {self.min_tokens}.")
+        # `a,b` and `a b` are the same rules.
+        object.__setattr__(self, "rules", tuple(name for entry in self.rules for name in entry.split(",") if name))
+        known = known_rules() if self.rules else {}
+        for name in self.rules:
+            if name not in known:
+                raise InputError(f"--rules {name} is not known: choose among {', '.join(sorted(known))}.")
         if self.language != "any":
             self._check_language()
 
@@ -125,6 +149,11 @@ class Clean(DocumentStage):
                 f"--language {self.language} is not known to {self.language_detector}: "
                 f"choose any or one of {', '.join(names)}."
             )
+
+    def identity(self) -> dict[str, Any]:
+        """The versions of the rules."""
+        known = known_rules() if self.rules else {}
+        return {"rule_versions": {name: known[name].version for name in self.rules}} if self.rules else {}
 
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
         """Yield the repaired documents that are kept, with their language in the metadata."""
@@ -146,7 +175,20 @@ class Clean(DocumentStage):
             return "empty"
         if not has_tokens(text, self.min_tokens, tokenizer):
             return "too_short"
-        return None if self.language == "any" else self._judge_language(document)
+        reason = None if self.language == "any" else self._judge_language(document)
+        return reason or self._apply_rules(document, tokenizer, tally)
+
+    def _apply_rules(self, document: Document, tokenizer: Tokenizer, tally: Tally) -> str | None:
+        for rule in _rules(self.rules):
+            text, reason = rule.judge(document.text)
+            if reason is not None:
+                return reason
+            if text != document.text:
+                tally.notes[f"shortened_by_{rule.name}"] += 1
+                document.text = text
+                if not has_tokens(text, self.min_tokens, tokenizer):
+                    return "too_short"
+        return None
 
     def _judge_language(self, document: Document) -> str | None:
         guess = detect_language(document.text, self.language_detector)

@@ -1,0 +1,1 @@
+"""Quality rules of published corpora: one module for each, found by looking into this folder (`--rules`)."""
