@@ -11,7 +11,7 @@ from typing import ClassVar, NamedTuple
 
 
 class Guess(NamedTuple):
-    """What a detector says: the language as an ISO 639 code (or with a region, `zh-tw`), and its probability, 0 to 1."""
+    """What a detector says: an ISO 639 code (or with a region, `zh-tw`), and its probability, from 0 to 1."""
 
     language: str
     confidence: float
