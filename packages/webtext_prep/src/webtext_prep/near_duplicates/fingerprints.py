@@ -190,7 +190,8 @@ def jaccard(left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]) -> floa
 
 
 @functools.lru_cache(maxsize=4)
-def _empty(permutations: int) -> Any:
+def empty_sketch(permutations: int = PERMUTATIONS) -> Any:
+    """datasketch's MinHash of an empty set; copy it before it is updated."""
     from datasketch import MinHash
 
     return MinHash(num_perm=permutations, seed=SEED, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
@@ -198,13 +199,13 @@ def _empty(permutations: int) -> Any:
 
 def _permutations() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
     """Factors and addends of datasketch's permutations: a hash becomes factor * hash + addend, modulo 2^32."""
-    factors, addends = _empty(PERMUTATIONS).permutations
+    factors, addends = empty_sketch(PERMUTATIONS).permutations
     return np.ascontiguousarray(factors, np.uint32), np.ascontiguousarray(addends, np.uint32)
 
 
 def signature(found: set[bytes], permutations: int = PERMUTATIONS) -> npt.NDArray[np.uint32]:
     """The MinHash signature of a set of shingles, shape (permutations,)."""
-    sketch = _empty(permutations).copy()
+    sketch = empty_sketch(permutations).copy()
     if found:
         sketch.update_batch(list(found))
     return np.asarray(sketch.hashvalues, dtype=np.uint32)

@@ -1,0 +1,146 @@
+"""Near-duplicates: fingerprints beside datasketch, rensa and datatrove, and the whole stage with what it finds.
+
+Peers are given what their documentation shows as the fast way; each makes the shingles itself, as ours does.
+"""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from measuring import Row, documents, rate_of, webtext, write_json_lines
+from webtext_prep.documents.lines import read_lines
+from webtext_prep.near_duplicates import fingerprints
+from webtext_prep.near_duplicates.fingerprints import PERMUTATIONS, Shingling
+
+TITLE = "dedup: documents of 3 kB, a tenth of them near-duplicates of another; 128 permutations, similarity 0.8"
+PEERS = ("datasketch", "xxhash", "numba", "rensa", "datatrove")
+GOALS = {"word:5": 8000, "char:5": 5000}
+
+
+def rows(quick: bool, folder: Path) -> Iterator[Row]:
+    """Fingerprints alone, then the command."""
+    found = documents(1_000 if quick else 20_000)
+    texts = [row["text"] for row in found]
+    for shingle in GOALS:
+        yield from _fingerprints(texts, shingle)
+    for shingle, goal in GOALS.items():
+        yield _end_to_end(found, shingle, goal, folder)
+    yield _quality(documents(500 if quick else 4_000, seed=2, duplicates=0.3), folder)
+
+
+def _fingerprints(texts: list[str], shingle: str) -> Iterator[Row]:
+    shingling = Shingling.parse(shingle)
+    size = sum(map(len, texts))
+
+    def measured(what: str, work: Callable[[list[str]], Any], share: int = 1, note: str = "") -> Row:
+        some = texts[::share]
+        return rate_of(what, lambda: work(some), len(some), size=size // share, note=note)
+
+    yield measured(f"ours: signatures, {shingle}", lambda some: fingerprints.signatures(some, shingling))
+    yield measured(f"ours: sets of 64-bit hashes, {shingle}", lambda some: fingerprints.shingle_sets(some, shingling))
+
+    def loop(some: list[str]) -> None:
+        for text in some:
+            sketch = fingerprints.empty_sketch().copy()
+            for entry in fingerprints.shingles(text, shingling.kind, shingling.size):
+                sketch.update(entry)
+
+    def batch(some: list[str]) -> None:
+        for text in some:
+            fingerprints.signature(fingerprints.shingles(text, shingling.kind, shingling.size))
+
+    yield measured(f"datasketch: update, {shingle}", loop, 100)
+    yield measured(f"datasketch: update_batch, {shingle}", batch, 20, _unequal(texts[::20], shingling))
+    yield _rensa(measured, shingling)
+    if shingling.kind == "word":
+        yield _datatrove(measured, shingling)
+
+
+def _unequal(texts: list[str], shingling: Shingling) -> str:
+    """How many of our signatures differ from datasketch's."""
+    ours = fingerprints.signatures(texts, shingling)
+    theirs = [fingerprints.signature(fingerprints.shingles(text, shingling.kind, shingling.size)) for text in texts]
+    unequal = int((ours != np.stack(theirs)).any(axis=1).sum())
+    return f"{unequal} of {len(texts):,} of our signatures differ"
+
+
+def _rensa(measured: Callable[..., Row], shingling: Shingling) -> Row:
+    what = f"rensa: RMinHash, {shingling.kind}:{shingling.size}"
+    try:
+        from rensa import RMinHash
+    except ImportError:
+        return Row(what, note="not installed")
+
+    def cut(text: str) -> list[str]:
+        folded = text.casefold()
+        parts: Any = re.findall(r"\w+", folded) if shingling.kind == "word" else " ".join(folded.split())
+        joiner = " " if shingling.kind == "word" else ""
+        return [joiner.join(parts[at : at + shingling.size]) for at in range(max(1, len(parts) - shingling.size + 1))]
+
+    def work(some: list[str]) -> None:
+        RMinHash.digest_matrix_from_token_sets([cut(text) for text in some], num_perm=PERMUTATIONS, seed=1)
+
+    return measured(what, work, 10, "other permutations: not datasketch's signatures")
+
+
+def _datatrove(measured: Callable[..., Row], shingling: Shingling) -> Row:
+    what = f"datatrove: MinhashDedupSignature, word:{shingling.size}"
+    try:
+        from datatrove.pipeline.dedup.minhash import MinhashConfig, MinhashDedupSignature
+
+        step = MinhashDedupSignature(".", MinhashConfig(n_grams=shingling.size, num_buckets=16, hashes_per_bucket=8))
+        step.get_signature(step.get_shingles("one two three four five six"))
+    except ImportError as error:
+        return Row(what, note=f"not installed ({str(error).splitlines()[0][:60]})")
+    return measured(what, lambda some: [step.get_signature(step.get_shingles(text)) for text in some], 100)
+
+
+def _end_to_end(found: list[dict[str, str]], shingle: str, goal: float, folder: Path) -> Row:
+    """The command, in one process: read, fingerprint, sort bands, verify, write."""
+    source = write_json_lines(folder / "in" / "part-00000.jsonl.zst", found).parent
+    tiny = write_json_lines(folder / "one" / "part-00000.jsonl.zst", found[:2]).parent
+    settings, name = ("--shingle", shingle, "--workers", "1"), shingle.replace(":", "-")
+    idle = webtext("dedup", "--input", tiny, "--output", folder / f"idle-{name}", *settings)
+    used = webtext("dedup", "--input", source, "--output", folder / f"out-{name}", *settings)
+    size = sum(len(row["text"]) for row in found)
+    rate = len(found) / (used.cpu - idle.cpu)
+    note = f"without the start-up of {idle.cpu:.1f} s; with it {len(found) / used.cpu:,.0f}"
+    return Row(
+        f"ours: the whole stage, {shingle}", rate, megabytes=size * rate / len(found) / 1e6, goal=goal, peak=used.peak,
+        note=note,
+    )  # fmt: skip
+
+
+def _quality(found: list[dict[str, str]], folder: Path) -> Row:
+    """What it drops beside all pairs of documents with their exact similarity, by the plain definition."""
+    source = write_json_lines(folder / "pairs" / "part-00000.jsonl.zst", found).parent
+    webtext("dedup", "--input", source, "--output", folder / "pairs-out", "--workers", "1")
+    rows = [json.loads(line) for line in read_lines(folder / "pairs-out" / "duplicates.jsonl.zst")]
+    sets = {row["url"]: fingerprints.shingles(row["text"], "word", 5) for row in found}
+    ranked = sorted(found, key=lambda row: (-len(row["text"]), row["url"]))
+    holders: dict[bytes, list[str]] = {}
+    expected = set()
+    for row in ranked:
+        own = sets[row["url"]]
+        common = Counter(itertools.chain.from_iterable(holders.get(entry, ()) for entry in own))
+        if any(count >= 0.8 * (len(own) + len(sets[other]) - count) for other, count in common.items()):
+            expected.add(row["url"])
+            continue
+        for entry in own:
+            holders.setdefault(entry, []).append(row["url"])
+    wrong = sum(_similarity(sets[row["url"]], sets[row["duplicate_of"]]) < 0.8 for row in rows)
+    recall = len(expected & {row["url"] for row in rows}) / max(1, len(expected))
+    note = f"recall {recall:.3f} of {len(expected):,} near-duplicates, {wrong} of {len(rows):,} drops below 0.8"
+    return Row("ours: what is found, word:5", note=note)
+
+
+def _similarity(left: set[bytes], right: set[bytes]) -> float:
+    return len(left & right) / len(left | right)
