@@ -1,9 +1,13 @@
 """Extractors: the right characters, the main text, the same from page to page, and nothing that JSON cannot hold."""
 
-import pytest
+import re
 
-from webtext_prep.extraction import extractors
-from webtext_prep.extraction.decoding import TITLE_CHARACTERS, declared_charset, decode, scrub, title_of
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webtext_prep.extraction import decoding, extractors
+from webtext_prep.extraction.decoding import TITLE_CHARACTERS, declared_charset, decode, readable, scrub, title_of
 from webtext_prep.extraction.extractors import EXTRACTORS, nests_too_deep
 
 SENTENCE = "The café on the corner was where Zoë and Viktor met, and it is not known to us why they had left Malmö. "
@@ -152,3 +156,90 @@ def test_the_labels_of_the_web_name_the_encodings_that_browsers_use(label, encod
     ASCII, were taken for UTF-8."""
     assert decode(text.encode(encoding), label) == text
     assert decode(f"<meta charset={label}>{text}".encode(encoding)).endswith(text)
+
+
+# The fast path through the bytes of a page against the rules, written down plainly
+
+
+def simply_scrubbed(text):
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    return re.sub("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]", "", text)
+
+
+def simply_readable(html, charset):
+    def kept(reference):
+        code = int(reference[1], 16) if reference[1] else int(reference[2])
+        is_control = (code < 32 and code not in (9, 10, 13)) or code == 127
+        is_no_character = 0xD800 <= code < 0xE000 or code in (0xFFFE, 0xFFFF) or code >= 0x110000
+        return "" if is_control or is_no_character else reference[0]
+
+    page = re.sub(r"^\s*<\?xml[^>]*>", "", simply_scrubbed(decode(html, charset)), flags=re.IGNORECASE)
+    return re.sub(r"&#(?:[xX]([0-9a-fA-F]{1,8})|([0-9]{1,10}));?", kept, page)
+
+
+CHARACTERS = st.sampled_from(
+    [
+        "\x00\x01\x08\t\n\x0b\x0c\r\x0e\x1f",
+        "\x7f\x80\x85\x9f\xa0",
+        "\r\n",
+        "\r",
+        "a<p>é",
+        "\ud7ff\ue000\ufffd\ufffe\uffff",
+    ]
+).flatmap(lambda some: st.text(some) | st.just(some))
+BYTES = [
+    b"\xc2",
+    b"\x85",
+    b"\xef",
+    b"\xbf",
+    b"\xbe",
+    b"\xed\xa0\x80",
+    b"\xff",
+    b"\xef\xbb\xbf",
+    b"\x1b$B",
+    b"\xc3\r\n\xa9",
+]
+MARKUP = b"&#|&#1;|&#x7F|&#127;|&#x80;|&#13|&#xFFFE;|&#xD800|&#1114112;|&#39;|&#\x001;|<?xml version='1.0' &#0; ?>"
+CHARSETS = [b"<meta charset=latin-1>", b"<meta charset=iso-2022-jp>"]
+PIECES = CHARACTERS.map(str.encode) | st.sampled_from([*BYTES, *MARKUP.split(b"|"), *CHARSETS])
+PAGES = st.lists(PIECES, max_size=12).map(b"".join)
+
+
+@given(PAGES, st.sampled_from([None, "utf-8", "latin-1", "utf-16", "iso-2022-jp", "gbk"]))
+def test_a_page_is_made_readable_by_the_rules(html, charset):
+    assert readable(html, charset) == simply_readable(html, charset)
+
+
+@given(st.lists(CHARACTERS | st.just("\ud800")).map("".join), st.sampled_from([0, 1, decoding._SHORT]))
+def test_text_is_scrubbed_by_the_rules_whatever_its_length(text, short):
+    before, decoding._SHORT = decoding._SHORT, short
+    try:
+        assert scrub(text) == simply_scrubbed(text)
+    finally:
+        decoding._SHORT = before
+
+
+BORDERS = [*range(0xA2), *(code for border in (0xD800, 0xE000, 0xFFFE, 0x10000) for code in (border - 1, border))]
+
+
+def test_every_character_and_every_reference_is_judged_by_the_rules(monkeypatch):
+    monkeypatch.setattr(decoding, "_SHORT", 0)
+    for code in [*BORDERS, 0x10FFFF]:
+        for text in (chr(code), f"é{chr(code)}\n"):
+            assert scrub(text) == simply_scrubbed(text), code
+    for code in [*BORDERS, 0x10FFFF, 0x110000]:
+        for html in (b"&#%d;" % code, b"&#x%X" % code):
+            assert readable(html, None) == simply_readable(html, None), code
+
+
+@pytest.mark.parametrize("piece", ["", "\r", "\x00", "\x7f", "\x85", "\ufffe", "&#1;", "\ud7ff\uf8ff", "&#8217;"])
+@pytest.mark.parametrize("at", [0, 1, 50_000, 99_999, 100_000])
+def test_one_character_anywhere_in_a_long_page_is_found(piece, at):
+    page = "<p>É</p>\r\n" * 10_000
+    page = page[:at] + piece + page[at:]
+    assert readable(page.encode(), None) == simply_readable(page.encode(), None)
+    assert scrub(page) == simply_scrubbed(page)
+
+
+def test_a_page_in_utf_16_that_is_also_valid_utf_8_is_read_as_it_says():
+    assert decode("ab".encode("utf-16-le"), "utf-16") == readable("ab".encode("utf-16-le"), "utf-16") == "ab"

@@ -3,6 +3,10 @@
 Every extractor guesses encodings differently and some give up, so that pages are decoded here, the same way for all.
 Labels are those of the WHATWG Encoding Standard, by `webencodings`; what comes out holds no NUL, control character or
 lone surrogate, which JSON and some parsers cannot take.
+
+Hardly any page holds one of those, so that whether it does is asked of its UTF-8 by numpy, at some 3 GB/s, and only
+then do the regular expressions that remove them run, at a hundredth of that: 0.1 ms for a page of 110 kB instead
+of 1.2, where the fastest extractor takes 1.3.
 """
 
 from __future__ import annotations
@@ -12,21 +16,25 @@ import contextlib
 import html as html_entities
 import re
 
+import numpy as np
 import webencodings
 
-_CONTROL = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff]")
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.\-]{2,40})", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"^\s*<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([A-Za-z0-9_:.\-]{2,40})", re.IGNORECASE)
 _REFERENCE = re.compile(r"&#(?:[xX]([0-9a-fA-F]{1,8})|([0-9]{1,10}));?")
+_REFERENCE_BYTES = re.compile(_REFERENCE.pattern.encode())
 _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*>", re.IGNORECASE)
 _TITLE = re.compile(r"<title(?:\s[^>]{0,500})?>([^<]{1,2000})", re.IGNORECASE)
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
+_MARKS = tuple(mark for mark, _ in _BOMS)
 
 META_BYTES = 4096
 """How far into a page its own statement of its charset is looked for (browsers read 1,024 bytes)."""
 TITLE_CHARACTERS = 300
 """A longer title is cut."""
+_SHORT = 20_000
+"""Up to so many characters one pass of a regular expression is faster than a dozen calls of numpy."""
 
 _CODECS = {"gbk": "gb18030", "x-user-defined": "cp1252"}
 """Encodings of the standard for which another codec than `webencodings`' fits better: gb18030 reads all that gbk does,
@@ -43,8 +51,46 @@ _NOT_TEXT = frozenset(
 
 def scrub(text: str) -> str:
     """`text` without NUL and other control characters (tab and newline stay), lone surrogates, and `\\r`."""
+    if len(text) <= _SHORT:
+        if "\r" not in text and not _FORBIDDEN.search(text):
+            return text
+    else:
+        with contextlib.suppress(UnicodeEncodeError):  # a lone surrogate
+            data = text.encode()
+            clean = _with_newlines(data)
+            if clean is not None:
+                return text if clean is data else clean.decode()
     text = text.replace("\r\n", "\n").replace("\r", "\n")
-    return _SURROGATE.sub("", _CONTROL.sub("", text))
+    return _FORBIDDEN.sub("", text)
+
+
+def _with_newlines(data: bytes) -> bytes | None:
+    """UTF-8 with `\\n` for each `\\r\\n` and `\\r`, or None if `scrub` would change anything else in it.
+
+    Bytes that are not valid UTF-8 do not become so by that.
+    """
+    if b"\r" in data:
+        octets = np.frombuffer(data, np.uint8)
+        if data.endswith(b"\r") or ((octets[:-1] == 0x0D) > (octets[1:] == 0x0A)).any():
+            data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
+        else:
+            data = data.replace(b"\r", b"")  # the same, three times as fast
+    octets = np.frombuffer(data, np.uint8)
+    # 9 and 10 may stay; less 11, which wraps around, the others below 32 are the least there are.
+    if not data or octets.min() < 9 or (octets - np.uint8(11)).min() < 21 or b"\x7f" in data:
+        return None
+    if b"\xc2" in data:  # U+0080 to U+009F
+        starts = octets[:-1] == 0xC2
+        starts &= octets[1:] < 0xA0
+        if starts.any():
+            return None
+    if b"\xef" in data:  # U+FFFE and U+FFFF
+        starts = octets[:-2] == 0xEF
+        starts &= octets[1:-1] == 0xBF
+        starts &= octets[2:] >= 0xBE
+        if starts.any():
+            return None
+    return data
 
 
 def codec_for(label: str | None) -> str | None:
@@ -74,6 +120,18 @@ def declared_charset(html: bytes) -> str | None:
     return "utf-8" if codec is not None and codec.startswith(("utf-16", "utf-32")) else codec
 
 
+def _stated_charset(html: bytes, charset: str | None) -> str | None:
+    """The codec that the HTTP header names, or else the page itself."""
+    return codec_for(charset) or declared_charset(html)
+
+
+def _may_be_utf8(html: bytes, stated: str | None) -> bool:
+    """Whether a page is read as UTF-8 if it is valid UTF-8, though it states another charset."""
+    if html.startswith(_MARKS):
+        return False
+    return stated is None or not (stated.startswith("utf-16") or (stated.startswith(_SEVEN_BIT) and html.isascii()))
+
+
 def decode(html: bytes, charset: str | None = None) -> str:
     """The characters of a page.
 
@@ -84,10 +142,8 @@ def decode(html: bytes, charset: str | None = None) -> str:
     for mark, codec in _BOMS:
         if html.startswith(mark):
             return html[len(mark) :].decode(codec, "replace")
-    stated = codec_for(charset) or declared_charset(html)
-    if stated is not None and stated.startswith(_SEVEN_BIT) and html.isascii():
-        return html.decode(stated, "replace")
-    if stated is None or not stated.startswith("utf-16"):
+    stated = _stated_charset(html, charset)
+    if _may_be_utf8(html, stated):
         with contextlib.suppress(UnicodeDecodeError):
             return html.decode("utf-8")
     if stated is not None and stated != "utf-8":
@@ -107,14 +163,32 @@ def title_of(page: str) -> str:
     return " ".join(scrub(html_entities.unescape(found[1])).split())[:TITLE_CHARACTERS] if found else ""
 
 
-def _without_bad_reference(reference: re.Match[str]) -> str:
-    """The character reference itself, or nothing if no text may hold its character.
+def _is_good(groups: tuple[str, str] | tuple[bytes, bytes]) -> bool:
+    """Whether a text may hold the character that a reference names, by the number in it: hexadecimal, or decimal.
 
     80 to 9F are left: every parser reads them as the Windows characters that their writers meant.
     """
-    code = int(reference[1], 16) if reference[1] else int(reference[2])
-    is_good = code in (9, 10, 13) or 32 <= code < 0xD800 or 0xE000 <= code < 0xFFFE or 0x10000 <= code < 0x110000
-    return reference[0] if is_good and code != 0x7F else ""
+    code = int(groups[0], 16) if groups[0] else int(groups[1])
+    if code < 0xD800:
+        return (code >= 32 and code != 0x7F) or code in (9, 10, 13)
+    return 0xE000 <= code < 0xFFFE or 0x10000 <= code < 0x110000
+
+
+def _without_bad_reference(reference: re.Match[str]) -> str:
+    """The character reference itself, or nothing if no text may hold its character."""
+    return reference[0] if _is_good((reference[1], reference[2])) else ""
+
+
+def _readable_utf8(html: bytes) -> str | None:
+    """`readable` for most pages: UTF-8 with nothing in it to remove; None for the others."""
+    data = _with_newlines(html)
+    if data is None:
+        return None
+    try:
+        page = data.decode("utf-8")
+    except UnicodeDecodeError:
+        return None
+    return _XML_DECLARATION.sub("", page) if all(map(_is_good, set(_REFERENCE_BYTES.findall(data)))) else None
 
 
 def readable(html: bytes, charset: str | None) -> str:
@@ -123,5 +197,7 @@ def readable(html: bytes, charset: str | None) -> str:
     lxml refuses a str with an XML declaration and ends at a NUL; trafilatura gives up on a page in which a character
     reference names a control character.
     """
+    if _may_be_utf8(html, _stated_charset(html, charset)) and (found := _readable_utf8(html)) is not None:
+        return found
     page = _XML_DECLARATION.sub("", scrub(decode(html, charset)))
     return _REFERENCE.sub(_without_bad_reference, page) if "&#" in page else page
