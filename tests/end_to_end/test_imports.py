@@ -14,6 +14,7 @@ ABOVE = [
     "inspection",
     "stages",
     "web",
+    "url_batches",
     "running",
     "extraction",
     "contamination",

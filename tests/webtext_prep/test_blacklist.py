@@ -13,8 +13,10 @@ import pytest
 import zstandard
 
 from webtext_prep.cli import main
+from webtext_prep.documents import compression
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.urls import host_of
+from webtext_prep.stages import blacklist
 from webtext_prep.stages.blacklist import Blacklist, blocked_extension, read_rules
 
 
@@ -246,3 +248,75 @@ def test_dropped_urls_are_kept_with_their_reason_on_request(tmp_path, capsys):
     run(capsys, "--input", urls, "--output", tmp_path / "out", "--keep-dropped")
     (row,) = read_documents(tmp_path / "out" / "dropped" / "part-00000.jsonl.zst")
     assert (row.url, row.metadata) == ("http://a.org/2.pdf", {"reason": "blocked_extension"})
+
+
+def many_urls(path: Path) -> Path:
+    """Plain URLs, others, and rows of JSON; some repeated."""
+    plain = [f"http://h{n % 23}.org/{n % 170}" for n in range(600)]
+    others = [f"http://b\u00fccher{n % 9}.de:{n % 3}/{n % 40}" for n in range(200)]
+    rows = [json.dumps({"url": f"http://h{n % 23}.org/{n}", "score": n}) for n in range(200)]
+    lines = [*plain, *others, *rows]
+    return write(path, *(lines[n * 7 % len(lines)] for n in range(len(lines) - 1)))
+
+
+@pytest.fixture
+def small_tasks(monkeypatch):
+    """Lists of some kilobytes are large ones."""
+    monkeypatch.setattr(blacklist, "BYTES_PER_TASK", 2000)
+    monkeypatch.setattr(blacklist, "BYTES_PER_STREAM", 500)
+    monkeypatch.setattr(blacklist, "RUN_BYTES", 1500)
+    monkeypatch.setattr(blacklist, "BLOCK_BYTES", 400)
+    monkeypatch.setattr(compression, "CHUNK_BYTES", 700)
+
+
+@pytest.mark.parametrize("kind", ["plain", "gz", "utf-16", "mark"])
+def test_a_large_list_is_many_tasks_and_gives_the_same_shards(tmp_path, capsys, contents, request, kind):
+    """One list was one task, however large."""
+    urls = many_urls(tmp_path / "urls.txt")
+    options = ("--shards", 3, "--keep-dropped")
+    run(capsys, "--input", urls, "--output", tmp_path / "whole", *options)
+    request.getfixturevalue("small_tasks")
+    (tmp_path / "in").mkdir()
+    given = tmp_path / "in" / ("urls.txt.gz" if kind == "gz" else "urls.txt")
+    encode = {"gz": gzip.compress, "utf-16": lambda data: data.decode().encode("utf-16"), "plain": bytes}
+    given.write_bytes(encode.get(kind, lambda data: b"\xef\xbb\xbf" + data)(urls.read_bytes()))
+    run(capsys, "--input", given, "--output", tmp_path / "parts", *options)
+    assert len(list((tmp_path / "parts/.state/markers/split").iterdir())) > 10
+    whole, parts = contents(tmp_path / "whole"), contents(tmp_path / "parts")
+    assert whole.pop("stage.json") != parts.pop("stage.json") or kind == "plain"  # names and stamps of the inputs
+    assert whole == parts
+
+
+def test_a_run_that_ends_inside_a_list_resumes_there(tmp_path, capsys, contents, monkeypatch, small_tasks):
+    """A killed run read all of a list again."""
+    urls = many_urls(tmp_path / "urls.txt")
+    arguments = ("--input", urls, "--shards", 3, "--output")
+    run(capsys, *arguments, tmp_path / "straight")
+    split, done = Blacklist.split, []
+
+    def split_and_count(stage, task, context):
+        if len(done) == 5:
+            raise KeyboardInterrupt
+        done.append(task.name)
+        return split(stage, task, context)
+
+    monkeypatch.setattr(Blacklist, "split", split_and_count)
+    assert main(["blacklist", *map(str, arguments), str(tmp_path / "out"), "--workers", "1"]) == 130
+    first, done[:] = list(done), [*"-----", "resumed"]
+    run(capsys, *arguments, tmp_path / "out")
+    assert len(first) == 5
+    assert not set(first) & set(done)
+    assert contents(tmp_path / "out") == contents(tmp_path / "straight")
+
+
+@pytest.mark.parametrize("format", ["jsonl", "jsonl.gz", "parquet"])
+def test_every_format_holds_the_same_rows(tmp_path, capsys, format):
+    urls = many_urls(tmp_path / "urls.txt")
+    run(capsys, "--input", urls, "--output", tmp_path / "usual", "--shards", 3)
+    run(capsys, "--input", urls, "--output", tmp_path / "other", "--shards", 3, "--format", format)
+    rows = [
+        [row for shard in sorted((tmp_path / name).glob("part-*")) for row in read_documents(shard)]
+        for name in ("usual", "other")
+    ]
+    assert rows[0] == rows[1]
+    assert len(rows[0]) > 100

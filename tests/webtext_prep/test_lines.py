@@ -2,13 +2,15 @@
 
 import codecs
 import gzip
+import itertools
+from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.documents import compression, lines
-from webtext_prep.documents.lines import read_lines, read_utf8
+from webtext_prep.documents.lines import has_ranges, line_blocks, read_lines, read_range, read_utf8
 from webtext_prep.errors import InputError
 
 TEXT = "http://a.org/ä\nhttp://b.org/\U0001f600\n"
@@ -82,3 +84,46 @@ def test_a_line_without_end_is_refused_before_it_fills_the_memory(tmp_path, monk
     path.write_bytes(gzip.compress(bytes(5 << 20)))
     with pytest.raises(InputError, match="a line of more than 3 MiB: it is not a text file"):
         list(read_lines(path))
+
+
+@given(
+    text=st.lists(st.sampled_from([b"a", b"bcd", b"\n"]), max_size=40).map(b"".join), cuts=st.sets(st.integers(0, 50))
+)
+def test_ranges_that_meet_hold_each_line_once(tmp_path_factory, text, cuts):
+    path = tmp_path_factory.mktemp("ranges") / "a.txt"
+    path.write_bytes(text)
+    edges = [0, *sorted(cuts - {0}), len(text) + 1]
+    parts = [b"".join(read_range(path, start, stop)) for start, stop in itertools.pairwise(edges)]
+    assert b"".join(parts) == text
+    for number, (part, start) in enumerate(zip(parts, edges, strict=False)):
+        begin = sum(map(len, parts[:number]))
+        assert not part or begin >= start
+        assert begin in (0, len(text)) or text[begin - 1 : begin] == b"\n"
+
+
+def test_a_byte_order_mark_is_no_part_of_a_range(tmp_path):
+    (tmp_path / "a.txt").write_bytes(codecs.BOM_UTF8 + b"a\nb\n")
+    assert has_ranges(tmp_path / "a.txt")
+    assert [b"".join(read_range(tmp_path / "a.txt", *edges)) for edges in ((0, 4), (4, 99))] == [b"a\n", b"b\n"]
+
+
+@pytest.mark.parametrize("encoding", ENCODED)
+def test_files_that_need_their_beginning_have_no_ranges(tmp_path, encoding):
+    (tmp_path / "a.txt").write_bytes(ENCODED[encoding])
+    assert has_ranges(tmp_path / "a.txt") == encoding.startswith("utf-8")
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress(ENCODED[encoding]))
+    assert not has_ranges(tmp_path / "a.txt.gz")
+
+
+@given(st.lists(st.sampled_from([b"a", b"bcd", b"\n", b"e\nf"]), max_size=30), st.integers(1, 9))
+def test_blocks_end_where_lines_do(chunks, size):
+    text = b"".join(chunks)
+    blocks = list(line_blocks(Path("a.txt"), chunks, size))
+    assert b"".join(blocks) == text + (b"\n" if text and not text.endswith(b"\n") else b"")
+    assert all(block.endswith(b"\n") for block in blocks)
+
+
+def test_a_block_without_an_end_is_an_error(monkeypatch):
+    monkeypatch.setattr(lines, "MAX_LINE_BYTES", 100)
+    with pytest.raises(InputError, match="holds a line of more than"):
+        list(line_blocks(Path("a.txt"), [b"a" * 60] * 2, 10))

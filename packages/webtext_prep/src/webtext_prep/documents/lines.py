@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import codecs
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO
 
-from webtext_prep.documents.compression import MAX_LINE_BYTES, read_chunks
+from webtext_prep.documents import storage
+from webtext_prep.documents.compression import CHUNK_BYTES, MAX_LINE_BYTES, compression_of, read_chunks
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 
@@ -83,10 +85,73 @@ def read_lines(location: Location) -> Iterator[bytes]:
         first, *others = chunk.split(b"\n")
         begun += first
         if len(begun) > MAX_LINE_BYTES:
-            raise InputError(f"{location} holds a line of more than {MAX_LINE_BYTES >> 20} MiB: it is not a text file.")
+            raise _too_long(location)
         if others:
             yield bytes(begun)
             begun = bytearray(others.pop())
             yield from others
     if begun:
         yield bytes(begun)
+
+
+def _too_long(location: Location) -> InputError:
+    return InputError(f"{location} holds a line of more than {MAX_LINE_BYTES >> 20} MiB: it is not a text file.")
+
+
+# Blocks of lines, and parts of a file
+
+
+def line_blocks(location: Location, chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """The text in `chunks` (of `location`) again, in blocks of whole lines of about `size` bytes; each ends a line.
+
+    Raises InputError for a line of more than 256 MiB.
+    """
+    block = bytearray()
+    for chunk in chunks:
+        block += chunk
+        if len(block) >= size:
+            end = block.rfind(b"\n") + 1
+            if end:
+                yield bytes(memoryview(block)[:end])
+                block = block[end:]
+            elif len(block) > MAX_LINE_BYTES:
+                raise _too_long(location)
+    if block:
+        yield bytes(block) if block.endswith(b"\n") else bytes(block) + b"\n"
+
+
+def has_ranges(location: Location) -> bool:
+    """Whether parts of a file can be read without what is before them: it is neither compressed nor in UTF-16.
+
+    Raises InputError as `read_chunks` does.
+    """
+    if compression_of(location):
+        return False
+    return _encoding_of(next(read_chunks(location), b"")[:_SNIFFED])[0] == "utf-8"
+
+
+def read_range(location: Location, start: int, stop: int) -> Iterator[bytes]:
+    """The bytes of the lines that begin at `start` or behind it and before `stop`, about 1 MiB at a time.
+
+    So ranges that meet have each line once. For files that `has_ranges`.
+    """
+    with storage.open_for_reading(location) as file:
+        size = file.seek(0, 2)
+        begin, end = (_line_begin(file, min(place, size)) for place in (start, stop))
+        file.seek(begin)
+        if begin == 0 and file.read(len(codecs.BOM_UTF8)) != codecs.BOM_UTF8:
+            file.seek(0)
+        while file.tell() < end and (chunk := file.read(min(CHUNK_BYTES, end - file.tell()))):
+            yield chunk
+
+
+def _line_begin(file: BinaryIO, place: int) -> int:
+    """Where the first line begins that does so at `place` or behind it; the end of the file if there is none."""
+    if place == 0:
+        return 0
+    file.seek(place - 1)
+    while chunk := file.read(1 << 16):
+        found = chunk.find(b"\n")
+        if found >= 0:
+            return file.tell() - len(chunk) + found + 1
+    return file.tell()

@@ -112,31 +112,33 @@ def write_partitions(path: Location, buckets: int, *, run_bytes: int = RUN_BYTES
         writer.close()
 
 
-def read_partitions(paths: Sequence[Location], bucket: int) -> Iterator[bytes]:
+def read_partitions(paths: Sequence[Location], bucket: int, *, run: int | None = None) -> Iterator[bytes]:
     """The lines of one bucket, with their newlines, file after file, each in the order in which they were added.
 
-    Whole lines at a time: those of one run, which are not many more than `RUN_BYTES`.
+    Whole lines at a time: those of one run, which are not many more than `RUN_BYTES`. With `run`, only those of the
+    run of that number.
 
     Raises WebtextError for a damaged file.
     """
     for path in paths:
         try:
             with storage.open_for_reading(path) as file:
-                yield from _read_bucket(file, bucket)
+                yield from _read_bucket(file, bucket, run)
         except (zstandard.ZstdError, struct.error) as error:
             raise WebtextError(
                 f"{path}, a file between two phases, is damaged ({error}): run the command again with --restart."
             ) from error
 
 
-def _read_bucket(file: BinaryIO, bucket: int) -> Iterator[bytes]:
+def _read_bucket(file: BinaryIO, bucket: int, run: int | None) -> Iterator[bytes]:
     decompressor = zstandard.ZstdDecompressor()
     end = file.seek(0, 2) - _END.size
     file.seek(max(0, end))
     runs, buckets = _END.unpack(file.read())
     file.seek(end - runs * (buckets - bucket) * _ENTRY.size)
-    for offset, size, skip, length in _ENTRY.iter_unpack(file.read(runs * _ENTRY.size)):
-        if length:
+    entries = _ENTRY.iter_unpack(file.read(runs * _ENTRY.size))
+    for number, (offset, size, skip, length) in enumerate(entries):
+        if length and run in (None, number):
             file.seek(offset)
             lines = decompressor.decompress(file.read(size))
             yield lines[skip : skip + length]

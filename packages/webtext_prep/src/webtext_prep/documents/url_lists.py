@@ -32,8 +32,28 @@ def read_urls(location: Location) -> Iterator[Document]:
     Raises InputError as its format does.
     """
     for row in _rows(location):
-        row.url, row.text = without_credentials(row.url), ""
-        yield row
+        yield _as_url(row)
+
+
+def read_url(line: bytes) -> Document | None:
+    """The row in one line of a list of lines, as `read_urls` gives it."""
+    row = decode_url_row(line)
+    return None if row is None else _as_url(row)
+
+
+def is_list_of_lines(location: Location) -> bool:
+    """Whether each line of the file is a row by itself, by the name: neither a table nor Parquet."""
+    found = format_of(location.name)
+    return (found is None or isinstance(found, JsonLines)) and _suffix(location) not in _DELIMITERS
+
+
+def _as_url(row: Document) -> Document:
+    row.url, row.text = without_credentials(row.url), ""
+    return row
+
+
+def _suffix(location: Location) -> str:
+    return bare_name(location)[-4:].lower()
 
 
 def _rows(location: Location) -> Iterator[Document]:
@@ -41,7 +61,7 @@ def _rows(location: Location) -> Iterator[Document]:
     if found is not None and not isinstance(found, JsonLines):
         yield from found.read(location)
         return
-    suffix = bare_name(location)[-4:].lower()
+    suffix = _suffix(location)
     if suffix in _DELIMITERS:
         rows = read_rows(location, _DELIMITERS[suffix])
         header = next(rows, None)

@@ -46,7 +46,8 @@ def host_of(url: str) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _suffixes() -> tldextract.TLDExtract:
+def suffix_list() -> tldextract.TLDExtract:
+    """tldextract with the public suffix list that it carries."""
     # Imported here, since it brings an HTTP client that is never used and doubles the time in which a command starts.
     import tldextract
 
@@ -60,7 +61,7 @@ def registered_name(host: str) -> tuple[str, str]:
     >>> registered_name("news.bbc.co.uk")
     ('bbc', 'bbc.co.uk')
     """
-    parts = _suffixes()(host)
+    parts = suffix_list()(host)
     return parts.domain, f"{parts.domain}.{parts.suffix}" if parts.suffix else parts.domain
 
 

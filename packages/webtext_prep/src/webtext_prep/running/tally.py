@@ -14,6 +14,13 @@ MAX_PROBLEMS = 10
 """How many problems with their places are shown at the end of a stage; all of them are counted."""
 
 
+def with_reason(document: Document, reason: str, **details: Any) -> Document:
+    """A dropped document as it is written with `--keep-dropped`."""
+    ours = {"reason": reason, **details}
+    # Once more at the end: a document that was dropped before brings the reason of that time with it.
+    return Document(document.url, document.text, {**ours, **document.metadata, **ours})
+
+
 @dataclass
 class Tally:
     """What became of the documents of one task, or of all of them.
@@ -37,9 +44,7 @@ class Tally:
         """Count `document` as dropped for `reason`; with `--keep-dropped` it is written with reason and details."""
         self.dropped[reason] += 1
         if self.dropped_writer is not None:
-            ours = {"reason": reason, **details}
-            # Once more at the end: a document that was dropped before brings the reason of that time with it.
-            self.dropped_writer.write(Document(document.url, document.text, {**ours, **document.metadata, **ours}))
+            self.dropped_writer.write(with_reason(document, reason, **details))
 
     def problem(self, sentence: str) -> None:
         """Remember a sentence about input that could not be used, unless there are enough already."""

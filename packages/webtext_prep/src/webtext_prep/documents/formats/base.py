@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import BinaryIO, ClassVar
 
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.documents.stores.base import Location
 
 
@@ -24,6 +24,11 @@ class DocumentWriter(abc.ABC):
     @abc.abstractmethod
     def write(self, document: Document) -> None:
         """Add one document."""
+
+    def write_lines(self, lines: bytes | memoryview, count: int) -> None:
+        """Add `count` documents, given as `encode_document` writes them, with a newline behind each."""
+        for line in bytes(lines).splitlines():
+            self.write(decode_document(line))
 
 
 class Format(abc.ABC):

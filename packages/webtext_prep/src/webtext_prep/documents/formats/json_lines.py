@@ -25,6 +25,11 @@ class _LineWriter(DocumentWriter):
         self._stream.write(encode_document(document) + b"\n")
         self.written += 1
 
+    def write_lines(self, lines: bytes | memoryview, count: int) -> None:
+        """See `DocumentWriter`: the bytes as they are."""
+        self._stream.write(lines)
+        self.written += count
+
 
 class JsonLines(Format):
     """Uncompressed."""
