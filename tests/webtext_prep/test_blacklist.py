@@ -282,9 +282,7 @@ def test_a_large_list_is_many_tasks_and_gives_the_same_shards(tmp_path, capsys, 
     given.write_bytes(encode.get(kind, lambda data: b"\xef\xbb\xbf" + data)(urls.read_bytes()))
     run(capsys, "--input", given, "--output", tmp_path / "parts", *options)
     assert len(list((tmp_path / "parts/.state/markers/split").iterdir())) > 10
-    whole, parts = contents(tmp_path / "whole"), contents(tmp_path / "parts")
-    assert whole.pop("stage.json") != parts.pop("stage.json") or kind == "plain"  # names and stamps of the inputs
-    assert whole == parts
+    assert contents(tmp_path / "whole") == contents(tmp_path / "parts")
 
 
 def test_a_run_that_ends_inside_a_list_resumes_there(tmp_path, capsys, contents, monkeypatch, small_tasks):
@@ -292,20 +290,22 @@ def test_a_run_that_ends_inside_a_list_resumes_there(tmp_path, capsys, contents,
     urls = many_urls(tmp_path / "urls.txt")
     arguments = ("--input", urls, "--shards", 3, "--output")
     run(capsys, *arguments, tmp_path / "straight")
-    split, done = Blacklist.split, []
+    split = Blacklist.split
+    done: list[str] = []
+    most = 5
 
-    def split_and_count(stage, task, context):
-        if len(done) == 5:
+    def split_some(stage, task, context):
+        if len(done) == most:
             raise KeyboardInterrupt
         done.append(task.name)
         return split(stage, task, context)
 
-    monkeypatch.setattr(Blacklist, "split", split_and_count)
+    monkeypatch.setattr(Blacklist, "split", split_some)
     assert main(["blacklist", *map(str, arguments), str(tmp_path / "out"), "--workers", "1"]) == 130
-    first, done[:] = list(done), [*"-----", "resumed"]
+    assert len(done) == 5
+    most = -1
     run(capsys, *arguments, tmp_path / "out")
-    assert len(first) == 5
-    assert not set(first) & set(done)
+    assert len(done) == len(set(done)) > 10
     assert contents(tmp_path / "out") == contents(tmp_path / "straight")
 
 

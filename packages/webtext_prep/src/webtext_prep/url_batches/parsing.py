@@ -37,7 +37,7 @@ def is_space(byte: int) -> bool:
 
 
 @compiled
-def lower(byte: int) -> int:
+def lower(byte: Any) -> Any:
     """The byte, in lower case if it is an ASCII letter."""
     return byte + np.uint8(32) if 65 <= byte <= 90 else byte
 

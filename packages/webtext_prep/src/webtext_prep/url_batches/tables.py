@@ -70,6 +70,6 @@ def find(table: Table, group: int, data: Bytes, start: int, end: int) -> int:
             while at < length and table.keys[begin + at] == data[start + at]:
                 at += 1
             if at == length:
-                return number  # type: ignore[no-any-return]
+                return number
         slot = (slot + 1) & mask
     return -1
