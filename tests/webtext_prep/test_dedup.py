@@ -16,8 +16,9 @@ from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.shards import read_documents, write_documents
-from webtext_prep.near_duplicates import fingerprints
-from webtext_prep.stages.dedup import TABLE
+from webtext_prep.near_duplicates import candidates, fingerprints
+from webtext_prep.stages import dedup
+from webtext_prep.stages.dedup import TABLE, Dedup
 
 WORDS = [f"word{number}" for number in range(2000)]
 
@@ -117,6 +118,22 @@ def test_the_longest_of_a_group_stays_and_the_table_says_for_whom(tmp_path, caps
         ("http://a.org/changed", "http://a.org/long"),
     ]
     assert table[0]["similarity"] == round(exact_similarity(base, longest), 6)
+    assert table[0]["match"] == base[:200]
+    assert all(longest.find(row["match"]) >= 0 for row in table)
+
+
+def test_a_row_of_the_table_names_the_domains_of_both(tmp_path, capsys):
+    """Nothing told whether a duplicate came from the same site."""
+    documents = [
+        Document("http://www.a.co.uk/1", text_of(1) + " end"),
+        Document("http://b.org/1", text_of(1)),
+        Document("http://c.org/1", text_of(1), {"domain": "known.org"}),
+        Document("no address", text_of(1)),
+    ]
+    run(capsys, write(tmp_path / "in", documents), tmp_path / "out")
+    table = read_table(tmp_path / "out" / TABLE)
+    assert [row["domain"] for row in table] == ["b.org", "known.org", ""]
+    assert {row["duplicate_of_domain"] for row in table} == {"a.co.uk"}
 
 
 def test_the_answer_does_not_depend_on_order_shards_or_workers(tmp_path, capsys):
@@ -198,3 +215,95 @@ def test_a_similarity_outside_its_range_is_refused(tmp_path, capsys, similarity)
     arguments = ["--input", str(source), "--output", str(tmp_path / "o"), "--similarity", similarity]
     assert main(["dedup", *arguments]) == 2
     assert "--similarity" in capsys.readouterr().err
+
+
+def similar_documents(groups: int = 12, copies: int = 5) -> list[Document]:
+    """Documents of which some are similar enough to go."""
+    return [
+        Document(f"http://a.org/{group}/{copy}", changed(text_of(group), copy, copy * 3))
+        for group, copy in itertools.product(range(groups), range(copies))
+    ]
+
+
+def test_it_is_the_simple_greedy_rule(tmp_path, capsys):
+    """Of all pairs of these documents, not of those in a bucket: at this threshold bands miss none of them."""
+    documents = similar_documents()
+    source = write(tmp_path / "in", documents, 3)
+    run(capsys, source, tmp_path / "out", "--similarity", 0.7)
+    kept: list[Document] = []
+    expected = {}
+    for document in sorted(documents, key=lambda document: (-len(document.text), document.url)):
+        found = [(exact_similarity(document.text, other.text), other.url) for other in kept]
+        best = max((similarity for similarity, _ in found), default=0.0)
+        if best >= 0.7:
+            expected[document.url] = next(url for similarity, url in found if similarity == best), round(best, 6)
+        else:
+            kept.append(document)
+    table = read_table(tmp_path / "out" / TABLE)
+    assert {row["url"]: (row["duplicate_of"], row["similarity"]) for row in table} == expected
+    assert len(expected) > 10
+
+
+def test_bytes_do_not_depend_on_how_the_work_is_divided(tmp_path, capsys, monkeypatch, contents):
+    """Blocks, ranges of keys and parts bound the memory, and nothing else."""
+    source = write(tmp_path / "in", [*similar_documents(), Document("http://e.org/", "")], 3)
+    write(source.parent / "more", [], 1)
+    (source.parent / "more" / "part-00000.jsonl.zst").rename(source / "part-00003.jsonl.zst")
+    run(capsys, source, tmp_path / "whole")
+    monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
+    monkeypatch.setattr(candidates, "BATCH_DOCUMENTS", 2)
+    monkeypatch.setattr(candidates, "PART_CHARACTERS", (1, 1))
+    monkeypatch.setattr(dedup, "SORTED_DOCUMENTS", 7)
+    run(capsys, source, tmp_path / "divided")
+    whole, divided = contents(tmp_path / "whole"), contents(tmp_path / "divided")
+    assert whole.keys() == divided.keys()
+    assert whole == divided
+
+
+@pytest.mark.parametrize("phase", ["sort_band", "find_components", "collect_suspects", "decide", "sort_receipts"])
+def test_a_run_that_ends_in_any_phase_resumes_to_the_same_bytes(tmp_path, capsys, monkeypatch, contents, phase):
+    """It resumes also where the files of earlier phases are removed already."""
+    source = write(tmp_path / "in", similar_documents(), 3)
+    run(capsys, source, tmp_path / "whole", "--keep-dropped")
+    calls = []
+
+    def stopped(self, task, context):
+        calls.append(task)
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Dedup, phase, stopped)
+        arguments = ["--input", source, "--output", tmp_path / "out", "--workers", 1, "--keep-dropped"]
+        assert main(["dedup", *map(str, arguments)]) == 130
+    assert len(calls) == 1
+    run(capsys, source, tmp_path / "out", "--keep-dropped")
+    assert contents(tmp_path / "whole") == contents(tmp_path / "out")
+
+
+def test_phases_that_are_done_are_not_done_again(tmp_path, capsys, monkeypatch, contents):
+    """Files between phases are removed when they have been used: what they were used for counts as done."""
+    source = write(tmp_path / "in", similar_documents(), 3)
+    run(capsys, source, tmp_path / "whole")
+    arguments = ["dedup", "--input", str(source), "--output", str(tmp_path / "out"), "--workers", "1"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Dedup, "drop_shard", lambda self, task, context: [][0])
+        assert main(arguments) == 1
+    scratch = tmp_path / "out" / ".state" / "scratch"
+    assert {path.name for path in scratch.iterdir() if path.is_dir()} == {"receipts"}
+    with monkeypatch.context() as patched:
+        for phase in ("fingerprint_shard", "sort_band", "find_components", "collect_suspects", "decide"):
+            patched.setattr(Dedup, phase, lambda self, task, context: pytest.fail("done again"))
+        assert main(arguments) == 0
+    assert contents(tmp_path / "whole") == contents(tmp_path / "out")
+
+
+def test_an_input_that_changed_meanwhile_is_worked_on_from_the_start(tmp_path, capsys, monkeypatch, contents):
+    source = write(tmp_path / "in", similar_documents(), 3)
+    arguments = ["dedup", "--input", str(source), "--output", str(tmp_path / "out"), "--workers", "1"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Dedup, "drop_shard", lambda self, task, context: [][0])
+        assert main(arguments) == 1
+    write(source, similar_documents(13), 3)
+    run(capsys, source, tmp_path / "whole")
+    assert main(arguments) == 0
+    assert contents(tmp_path / "whole") == contents(tmp_path / "out")

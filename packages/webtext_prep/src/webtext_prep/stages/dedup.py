@@ -1,18 +1,31 @@
 """`webtext dedup`: of documents that say nearly the same, keep one, and record whose representative it is.
 
-Three phases: each shard's shingles are hashed (all cores); bands of the MinHash signatures propose pairs, whose exact
-Jaccard similarity decides (one process, the shingle hashes memory-mapped); each shard drops what was decided (all
-cores). Documents are visited from the longest to the shortest, equal lengths by URL: a document is dropped if
-one that is already kept is at least `--similarity` similar to it. So each group keeps its longest document, and a
-chain of similar documents cannot merge unrelated ones. The order of the input does not matter.
-Deciding takes 8 bytes per band and document (some 200 MB per million documents) in the one process that does it.
+Documents are visited from the longest to the shortest, equal lengths by URL: a document is dropped if one that is
+already kept is at least `--similarity` similar to it. So each group keeps its longest document, and a chain of similar
+documents cannot merge unrelated ones. The order of the input does not matter. The phases, each on all cores but for
+`components`:
+
+    fingerprints  each shard's documents to MinHash signatures, and those to one 64-bit key a band
+    bands         each band's keys of the whole corpus, sorted: which documents share a bucket
+    components    which documents buckets connect, directly or through others; those are divided into parts of work
+    suspects      the texts of those documents, sorted into the parts
+    pairs         each part: shingles again, exact similarities, who goes and for whom
+    receipts      what was decided, back in the order of the input
+    shards        each shard without what goes
+
+Memory follows from the size of a block of documents and of a part, not of the corpus, but for 16 bytes a document in
+`components`, mapped from a file. Files between the phases are removed when they have been used; at most they take 8
+bytes per band and document, and the compressed texts of the suspects.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import numpy.typing as npt
@@ -20,84 +33,43 @@ import numpy.typing as npt
 from command_kit import setting
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import write_zstd
-from webtext_prep.documents.document import Document, encode_document
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
-from webtext_prep.near_duplicates import fingerprints
-from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome, write_shard
+from webtext_prep.near_duplicates.blocks import Blocks, FrameWriter, load_array, read_frame, runs_of, save_array
+from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
+from webtext_prep.running.markers import digest
+from webtext_prep.running.once import once
+from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome, write_shard
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
+if TYPE_CHECKING:
+    from webtext_prep.near_duplicates.candidates import Fingerprints
+
 TABLE = "duplicates.jsonl.zst"
 """The table of what each dropped document duplicates, in the output folder."""
+MATCH_CHARACTERS = 200
+"""The longest passage of matching text in a row of the table."""
+BLOCKS = "blocks.npy"
+"""How all shards are divided, in the scratch folder."""
 
-
-def _save(place: Location, array: npt.NDArray[Any]) -> None:
-    with storage.create(place, durable=False) as file:
-        np.save(file, array, allow_pickle=False)
-
-
-def _load(place: Location) -> npt.NDArray[Any]:
-    return np.load(storage.local_path(place), mmap_mode="r", allow_pickle=False)
-
-
-class _Shard:
-    """The hashed shingles of one shard, memory-mapped: `sets(i)` are those of its document i."""
-
-    PARTS = ("signatures", "hashes", "ends", "lengths")
-
-    def __init__(self, paths: dict[str, Location]) -> None:
-        self.signatures = _load(paths["signatures"])
-        # Small, and read as a whole: a mapping would hold a file open for each of thousands of shards.
-        self.ends = np.load(storage.local_path(paths["ends"]), allow_pickle=False)
-        self.lengths = np.load(storage.local_path(paths["lengths"]), allow_pickle=False)
-        self._hashes = _load(paths["hashes"])
-
-    def __len__(self) -> int:
-        return len(self.lengths)
-
-    def set_of(self, document: int) -> npt.NDArray[np.uint64]:
-        """Sorted shingle hashes of one document."""
-        return self._hashes[self.ends[document - 1] if document else 0 : self.ends[document]]
-
-
-@dataclass(frozen=True)
-class _Corpus:
-    """All shards as one: document numbers run through them in order."""
-
-    shards: list[_Shard]
-    firsts: npt.NDArray[np.int64]
-
-    @classmethod
-    def of(cls, shards: list[_Shard]) -> _Corpus:
-        return cls(shards, np.cumsum([0, *(len(shard) for shard in shards)]))
-
-    def set_of(self, document: int) -> npt.NDArray[np.uint64]:
-        shard = int(np.searchsorted(self.firsts, document, side="right")) - 1
-        return self.shards[shard].set_of(document - int(self.firsts[shard]))
-
-
-def shared_bands(corpus: _Corpus, bands: int, rows: int) -> list[npt.NDArray[np.int64]]:
-    """For each band, the bucket of each document in it, shape (documents,); -1 for a document alone in its bucket."""
-    found = []
-    for band in range(bands):
-        slices = [shard.signatures[:, band * rows : (band + 1) * rows] for shard in corpus.shards]
-        keys = np.ascontiguousarray(np.concatenate(slices)).view(np.dtype((np.void, rows * 4))).ravel()
-        _, buckets, sizes = np.unique(keys, return_inverse=True, return_counts=True)
-        found.append(np.where(sizes[buckets] > 1, buckets, -1))
-    return found
+SORTED_DOCUMENTS = 1 << 23
+"""A task sorts about so many keys of a band at most, in 300 MB."""
 
 
 @dataclass(frozen=True)
 class Dedup(Stage):
     """Drop documents that nearly repeat another, by MinHash verified by exact Jaccard similarity of their shingles.
 
-    Reads and writes document shards, and writes duplicates.jsonl.zst: url, duplicate_of and similarity of each dropped
-    document. Of each group the longest document stays. Drops: duplicate."""
+    Reads and writes document shards, and writes duplicates.jsonl.zst: url, duplicate_of, similarity, the domains of
+    both and a passage of matching text for each dropped document. Of each group the longest document stays. Drops:
+    duplicate."""
 
     name: ClassVar[str] = "dedup"
     order: ClassVar[int] = 60
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and the table of those"
 
     similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")
@@ -106,94 +78,128 @@ class Dedup(Stage):
     def __post_init__(self) -> None:
         if not 0 < self.similarity <= 1:
             raise InputError(f"--similarity must be above 0 and at most 1, but is {self.similarity}.")
-        fingerprints.parse_shingle(self.shingle)
+        Shingling.parse(self.shingle)
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Shards, and the table of duplicates."""
         table = output / TABLE
         return [*super().outputs_in(output), *([table] if storage.is_file(table) else [])]
 
-    def fingerprint_shard(self, task: Task, context: Context) -> int:
-        """Task: the shingle hashes and signatures of one shard. Returns the number of documents."""
-        kind, size = fingerprints.parse_shingle(self.shingle)
-        signatures, sets, lengths = [], [], []
-        for count, document in enumerate(read_documents(task.inputs[0]), 1):
-            found = fingerprints.shingles(document.text, kind, size)
-            signatures.append(fingerprints.signature(found))
-            sets.append(fingerprints.shingle_hashes(found))
-            lengths.append(len(document.text))
-            if count % REPORT_EVERY == 0:
-                context.report(count)
-        context.report(len(lengths))
-        paths = dict(zip(_Shard.PARTS, task.outputs, strict=True))
-        empty = np.zeros((0, fingerprints.PERMUTATIONS), np.uint32)
-        _save(paths["signatures"], np.stack(signatures) if signatures else empty)
-        _save(paths["hashes"], np.concatenate(sets) if sets else np.zeros(0, np.uint64))
-        _save(paths["ends"], np.cumsum([len(entry) for entry in sets], dtype=np.int64))
-        _save(paths["lengths"], np.array(lengths, dtype=np.int64))
-        return len(lengths)
+    # Tasks
 
-    def decide(self, task: Task, context: Context) -> int:
-        """Task: which documents of the whole corpus go, and which one represents each. Returns how many.
+    def _fingerprints(self, task: Task) -> Fingerprints:
+        """What `fingerprint_shard` wrote for all shards; the first input of a task says how they are divided."""
+        from webtext_prep.near_duplicates.candidates import Fingerprints
 
-        Writes one array of shape (dropped, 2), document and representative, and one of their similarities.
-        """
-        shards = task.options["shards"]
-        prints, inputs = task.inputs[:-shards], task.inputs[-shards:]
-        step = len(_Shard.PARTS)
-        corpus = _Corpus.of(
-            [_Shard(dict(zip(_Shard.PARTS, prints[at : at + step], strict=True))) for at in range(0, len(prints), step)]
+        folder = Path(task.hints["scratch"]) / "fingerprints"
+        return Fingerprints(folder, Blocks.load(task.inputs[0]), bands_for(self.similarity)[0])
+
+    def fingerprint_shard(self, task: Task, context: Context) -> list[int]:
+        """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block."""
+        from webtext_prep.near_duplicates.candidates import write_fingerprints
+
+        with (
+            storage.create(task.outputs[0], durable=False) as keys,
+            storage.create(task.outputs[1], durable=False) as lengths,
+        ):
+            documents = read_documents(task.inputs[0])
+            shingling = Shingling.parse(self.shingle)
+            return write_fingerprints(documents, shingling, self.similarity, keys, lengths, context.report)
+
+    def sort_band(self, task: Task, context: Context) -> None:
+        """Task: the buckets with several members of a band, or of one range of its keys."""
+        band, number, ranges = (task.options[name] for name in ("band", "range", "ranges"))
+        members, ends = self._fingerprints(task).shared_buckets(band, number, ranges, context.report)
+        save_array(task.outputs[0], members)
+        save_array(task.outputs[1], ends)
+
+    def find_components(self, task: Task, context: Context) -> int:
+        """Task: the part of the work that decides about each document. Returns the number of parts."""
+
+        def shared() -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int64]]]:
+            for done, (members, ends) in enumerate(zip(task.inputs[1::2], task.inputs[2::2], strict=True), 1):
+                yield load_array(members), load_array(ends)
+                context.report(done)
+
+        parts, count = self._fingerprints(task).parts(shared(), context.scratch)
+        save_array(task.outputs[0], parts)
+        return count
+
+    def collect_suspects(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: the documents of one shard that may be alike others, as a frame for each block and part."""
+        from webtext_prep.near_duplicates.suspects import Suspects
+
+        fingerprints, parts = self._fingerprints(task), load_array(task.inputs[1])
+        blocks, count = fingerprints.blocks, task.options["parts"]
+        own = blocks.in_shard(task.options["shard"])
+        documents, suspects = read_documents(task.inputs[2]), 0
+        with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, len(own) * count) as writer:
+            for block in own:
+                within = blocks.numbers(block)
+                held = list(islice(documents, within.stop - within.start))
+                keys = fingerprints.keys(block, 0, fingerprints.bands)
+                for part, rows in runs_of(parts[within]):
+                    found = Suspects.of(rows + within.start, keys[:, rows], [held[row] for row in rows])
+                    writer.write((block - own[0]) * count + part, found.pack())
+                    suspects += len(rows)
+                context.report(within.stop - blocks.first_of(task.options["shard"]))
+        return {"suspects": suspects, "digest": writer.digest}
+
+    def decide(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: which of the documents of one part go, and which one represents each; a frame for each block."""
+        from webtext_prep.near_duplicates.deciding import Part
+        from webtext_prep.near_duplicates.suspects import Decided
+
+        blocks, shingling = Blocks.load(task.inputs[0]), Shingling.parse(self.shingle)
+
+        def frames() -> Iterator[tuple[int, bytes]]:
+            folder, parts = Path(task.hints["scratch"]) / "suspects", task.options["parts"]
+            for block, shard in enumerate(blocks.shards.tolist()):
+                own = blocks.in_shard(shard)
+                frame = (block - own[0]) * parts + task.options["part"]
+                content = read_frame(folder / f"part-{shard:05}.frames", frame, len(own) * parts)
+                if content:
+                    yield block, content
+
+        # Making the sets again counts as half of the work.
+        part = Part.read(
+            (content for _, content in frames()), shingling, context.scratch, lambda read: context.report(read // 2)
         )
-        pairs, similarities = self._duplicates(corpus, inputs, context)
-        _save(task.outputs[0], np.array(pairs, dtype=np.int64).reshape(-1, 2))
-        _save(task.outputs[1], np.array(similarities, dtype=np.float64))
-        return len(pairs)
+        count = len(part.numbers)
+        found = part.duplicates_at(self.similarity, lambda decided: context.report(count // 2 + (decided + 1) // 2))
+        with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, len(blocks)) as writer:
+            for block, content in frames():
+                gone = list(part.receipts(content, *found, shingling, MATCH_CHARACTERS))
+                if gone:
+                    numbers = np.array([duplicate.number for duplicate in gone], np.int64)
+                    writer.write(block, Decided(numbers.tobytes(), [duplicate.row() for duplicate in gone]).pack())
+        return {"digest": writer.digest, "groups": len(np.unique(found[0][found[0] >= 0]))}
 
-    def _duplicates(
-        self, corpus: _Corpus, inputs: Sequence[Location], context: Context
-    ) -> tuple[list[tuple[int, int]], list[float]]:
-        """Pairs of a document to drop and its representative, with their similarities."""
-        buckets = shared_bands(corpus, *fingerprints.bands_for(self.similarity))
-        suspects = np.flatnonzero(np.any([column >= 0 for column in buckets], axis=0))
-        lengths = np.concatenate([shard.lengths for shard in corpus.shards])
-        urls = _urls(suspects, corpus.firsts, inputs)
-        ranked = sorted(suspects.tolist(), key=lambda document: (-lengths[document], urls[document], document))
-        kept_in: list[dict[int, list[int]]] = [{} for _ in buckets]  # bucket to the ranks of its kept documents
-        pairs, similarities = [], []
-        for rank, document in enumerate(ranked):
-            own = [
-                kept.setdefault(int(column[document]), [])
-                for kept, column in zip(kept_in, buckets, strict=True)
-                if column[document] >= 0
-            ]
-            candidates = [ranked[other] for other in sorted(set().union(*own))]
-            representative, similarity = self._closest(document, candidates, corpus)
-            if representative is None:
-                for kept in own:
-                    kept.append(rank)
-            else:
-                pairs.append((document, representative))
-                similarities.append(similarity)
-            context.report(rank + 1)
-        return pairs, similarities
+    def sort_receipts(self, task: Task, context: Context) -> int:
+        """Task: which documents of one shard go, and their rows of the table, in the order of the input."""
+        from webtext_prep.near_duplicates.suspects import Decided
 
-    def _closest(self, document: int, candidates: Sequence[int], corpus: _Corpus) -> tuple[int | None, float]:
-        """The most similar of `candidates`, the first of equals, if similar enough."""
-        best, most = None, 0.0
-        own = corpus.set_of(document)
-        for other in candidates:
-            theirs = corpus.set_of(other)
-            smaller, larger = sorted((len(own), len(theirs)))
-            if smaller < max(self.similarity, most) * larger:
-                continue  # the smaller set over the larger bounds the similarity from above
-            similarity = fingerprints.jaccard(own, theirs)
-            if similarity >= self.similarity and similarity > most:
-                best, most = other, similarity
-        return best, most
+        blocks = Blocks.load(task.inputs[0])
+        dropped = []
+        with write_zstd(task.outputs[1], durable=False) as table:
+            for block in blocks.in_shard(task.options["shard"]):
+                found: list[tuple[int, bytes]] = []
+                for part in range(task.options["parts"]):
+                    path = Path(task.hints["scratch"]) / "pairs" / f"part-{part:05}.frames"
+                    frame = read_frame(path, block, len(blocks))
+                    if frame:
+                        decided = Decided.unpack(frame)
+                        found += zip(np.frombuffer(decided.numbers, np.int64).tolist(), decided.rows, strict=True)
+                for number, row in sorted(found):
+                    dropped.append(number)
+                    table.write(row)
+        save_array(task.outputs[0], np.array(dropped, np.int64) - blocks.first_of(task.options["shard"]))
+        context.report(len(dropped))
+        return len(dropped)
 
     def drop_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without its duplicates."""
-        dropped = set(task.options["dropped"])
+        dropped = set(load_array(task.inputs[1]).tolist())
 
         def keep(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for number, document in enumerate(documents):
@@ -204,73 +210,107 @@ class Dedup(Stage):
 
         return write_shard(task, context, read_documents(task.inputs[0]), keep)
 
+    # Phases
+
     def run(self, job: Run) -> Outcome:
-        """Fingerprint, decide, drop."""
-        folder, total = job.scratch / "fingerprints", job.expected_documents()
+        """Find who may be alike, decide, drop."""
+        found = once(job, "suspects", self.version, lambda: self._find_suspects(job))
+        _remove_scratch(job, "fingerprints", "bands", "components")
+        decided = once(job, "decided", self.version, lambda: self._decide_parts(job, found))
+        _remove_scratch(job, "suspects", "pairs")
+        receipts = _receipts(job)
         tasks = [
-            Task(
-                f"part-{number:05}",
-                (path,),
-                tuple(folder / f"part-{number:05}.{part}.npy" for part in _Shard.PARTS),
-            )
-            for number, path in enumerate(job.inputs)
+            Task(f"part-{shard:05}", (path, receipts[shard][0]), job.shard_outputs(shard))
+            for shard, path in enumerate(job.inputs)
         ]
-        counts = job.map("fingerprints", self.fingerprint_shard, tasks, total=total)
-        decision = Task(
-            "all",
-            (*(path for task in tasks for path in task.outputs), *job.inputs),
-            (job.scratch / "pairs.npy", job.scratch / "similarities.npy"),
-            {"shards": len(tasks)},
-        )
-        job.map("pairs", self.decide, [decision], unit="suspects")
-        pairs, similarities = _load(decision.outputs[0]), _load(decision.outputs[1])
-        firsts = np.cumsum([0, *counts])
-        dropping = [
-            Task(
-                f"part-{number:05}",
-                (path,),
-                job.shard_outputs(number),
-                {"dropped": sorted((pairs[_within(pairs, firsts, number), 0] - firsts[number]).tolist())},
-            )
-            for number, path in enumerate(job.inputs)
-        ]
-        results = job.map("shards", self.drop_shard, dropping, total=sum(counts))
-        outcome = shards_outcome(dropping, results)
-        table = job.output / TABLE
-        _write_table(table, pairs, similarities, firsts, job.inputs)
-        outcome.outputs.append(table)
-        outcome.facts["groups"] = len(np.unique(pairs[:, 1]))
+        outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=found["documents"]))
+        with storage.create(job.output / TABLE) as table:
+            for _, rows in receipts:
+                with rows.open("rb") as part:
+                    shutil.copyfileobj(part, table, 1 << 20)
+        outcome.outputs.append(job.output / TABLE)
+        outcome.facts["groups"] = decided["groups"]
         return outcome
 
+    def _find_suspects(self, job: Run) -> dict[str, Any]:
+        """Phases `fingerprints` to `suspects`."""
+        from webtext_prep.near_duplicates.candidates import Fingerprints
 
-def _within(pairs: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64], shard: int) -> npt.NDArray[np.bool_]:
-    return (pairs[:, 0] >= firsts[shard]) & (pairs[:, 0] < firsts[shard + 1])
+        shards, scratch = list(enumerate(job.inputs)), {"scratch": str(job.scratch)}
+        printing = [
+            Task(f"part-{shard:05}", (path,), Fingerprints.files(job.scratch / "fingerprints", shard))
+            for shard, path in shards
+        ]
+        counts = job.map("fingerprints", self.fingerprint_shard, printing, total=job.expected_documents())
+        blocks, blocks_path = Blocks.of(counts), job.scratch / BLOCKS
+        blocks.save(blocks_path)
+        # Whatever follows depends on all fingerprints.
+        made = {"fingerprints": digest([storage.stamp(path) for task in printing for path in task.outputs])}
+        bands, _ = bands_for(self.similarity)
+        ranges = 1 << max(0, (blocks.documents - 1) // SORTED_DOCUMENTS).bit_length()
+        sorting = [
+            Task(
+                f"band-{band:03}-{number:03}",
+                (blocks_path,),
+                tuple(job.scratch / "bands" / f"{band:03}-{number:03}.{kind}.npy" for kind in ("members", "ends")),
+                {**made, "band": band, "range": number, "ranges": ranges},
+                scratch,
+            )
+            for band in range(bands)
+            for number in range(ranges)
+        ]
+        job.map("bands", self.sort_band, sorting, unit="keys", total=blocks.documents * bands)
+        parts_path = job.scratch / "components" / "parts.npy"
+        buckets = [path for task in sorting for path in task.outputs]
+        joining = Task("all", (blocks_path, *buckets), (parts_path,), made, scratch)
+        (parts,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
+        collecting = [
+            Task(
+                f"part-{shard:05}",
+                (blocks_path, parts_path, path),
+                (job.scratch / "suspects" / f"part-{shard:05}.frames",),
+                {**made, "shard": shard, "parts": parts},
+                scratch,
+            )
+            for shard, path in shards
+        ]
+        results = job.map("suspects", self.collect_suspects, collecting, total=blocks.documents)
+        return {
+            "documents": blocks.documents,
+            "suspects": sum(result["suspects"] for result in results),
+            "parts": parts,
+            "digest": digest([result["digest"] for result in results]),
+        }
+
+    def _decide_parts(self, job: Run, found: dict[str, Any]) -> dict[str, Any]:
+        """Phases `pairs` and `receipts`."""
+        blocks_path, scratch = job.scratch / BLOCKS, {"scratch": str(job.scratch)}
+        deciding = [
+            Task(
+                f"part-{part:05}",
+                (blocks_path,),
+                (job.scratch / "pairs" / f"part-{part:05}.frames",),
+                {**found, "part": part},
+                scratch,
+            )
+            for part in range(found["parts"])
+        ]
+        results = job.map("pairs", self.decide, deciding, unit="suspects", total=found["suspects"])
+        decided = digest([result["digest"] for result in results])
+        sorting = [
+            Task(f"part-{shard:05}", (blocks_path,), files, {**found, "decided": decided, "shard": shard}, scratch)
+            for shard, files in enumerate(_receipts(job))
+        ]
+        job.map("receipts", self.sort_receipts, sorting, unit="duplicates")
+        return {"groups": sum(result["groups"] for result in results)}
 
 
-def _urls(wanted: npt.NDArray[np.int64], firsts: npt.NDArray[np.int64], shards: Sequence[Location]) -> dict[int, str]:
-    """The URLs of the documents `wanted`, in rising order, of the whole corpus."""
-    found = {}
-    bounds = np.searchsorted(wanted, firsts)
-    for shard, path in enumerate(shards):
-        chosen = set(wanted[bounds[shard] : bounds[shard + 1]].tolist())
-        if chosen:
-            for number, document in enumerate(read_documents(path), int(firsts[shard])):
-                if number in chosen:
-                    found[number] = document.url
-    return found
+def _receipts(job: Run) -> list[tuple[Path, Path]]:
+    """For each shard, the numbers of the documents that go, and their rows of the table."""
+    folder = job.scratch / "receipts"
+    return [(folder / f"part-{shard:05}.npy", folder / f"part-{shard:05}.rows") for shard in range(len(job.inputs))]
 
 
-def _write_table(
-    path: Location,
-    pairs: npt.NDArray[np.int64],
-    similarities: npt.NDArray[np.float64],
-    firsts: npt.NDArray[np.int64],
-    shards: list[Location],
-) -> None:
-    """One row a dropped document, in the order of the input."""
-    urls = _urls(np.unique(pairs), firsts, shards)
-    with write_zstd(path) as stream:
-        for row in np.argsort(pairs[:, 0], kind="stable"):
-            document, representative = pairs[row].tolist()
-            metadata = {"duplicate_of": urls[representative], "similarity": round(float(similarities[row]), 6)}
-            stream.write(encode_document(Document(urls[document], "", metadata)) + b"\n")
+def _remove_scratch(job: Run, *folders: str) -> None:
+    for folder in folders:
+        shutil.rmtree(job.scratch / folder, ignore_errors=True)

@@ -1,0 +1,157 @@
+"""Which documents of a corpus may be alike, from files of band keys: buckets, components, and parts of work.
+
+The files of one shard are its keys (uint64, block after block, each of shape (bands, documents), so that a band is read
+without the others) and the lengths of its texts (int64, in characters).
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+import numpy as np
+import numpy.typing as npt
+
+from webtext_prep.documents.document import Document
+from webtext_prep.near_duplicates import buckets
+from webtext_prep.near_duplicates.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, Blocks
+from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for, check_against_datasketch, signatures
+
+BATCH_DOCUMENTS = 256
+"""Documents whose shingles are made at once."""
+PART_CHARACTERS = (32 << 20, 128 << 20)
+"""What a part of the work weighs, at the least and at the most, but for a component that is heavier by itself."""
+PARTS = 1024
+"""So many parts keep all cores at work: larger corpora have larger ones, up to the most."""
+
+
+def write_fingerprints(
+    documents: Iterable[Document],
+    shingling: Shingling,
+    threshold: float,
+    keys: BinaryIO,
+    lengths: BinaryIO,
+    report: Callable[[int], None],
+) -> list[int]:
+    """Write the files of one shard, and return the number of documents in each of its blocks.
+
+    Raises WebtextError if the signatures of a sample of the documents are not datasketch's.
+    """
+    bands, rows = bands_for(threshold)
+    counts: list[int] = []
+    for texts in _text_blocks(documents):
+        if not counts:
+            check_against_datasketch(texts[:: len(texts) // 4 + 1], shingling)
+        found = np.empty((bands, len(texts)), np.uint64)
+        for first in range(0, len(texts), BATCH_DOCUMENTS):
+            batch = texts[first : first + BATCH_DOCUMENTS]
+            found[:, first : first + len(batch)] = buckets.band_keys(signatures(batch, shingling), bands, rows)
+            report(sum(counts) + first + len(batch))
+        keys.write(found.data)
+        lengths.write(np.array([len(text) for text in texts], np.int64).data)
+        counts.append(len(texts))
+    return counts
+
+
+def _text_blocks(documents: Iterable[Document]) -> Iterator[list[str]]:
+    """The texts of documents in blocks, none of them empty."""
+    texts: list[str] = []
+    characters = 0
+    for document in documents:
+        texts.append(document.text)
+        characters += len(document.text)
+        if len(texts) >= BLOCK_DOCUMENTS or characters >= BLOCK_CHARACTERS:
+            yield texts
+            texts, characters = [], 0
+    if texts:
+        yield texts
+
+
+@dataclass(frozen=True)
+class Fingerprints:
+    """The files of all shards.
+
+    Attributes:
+        folder: where they lie.
+        blocks: of all shards.
+        bands: keys of a document.
+    """
+
+    folder: Path
+    blocks: Blocks
+    bands: int
+
+    @staticmethod
+    def files(folder: Path, shard: int) -> tuple[Path, Path]:
+        """Keys and lengths of one shard."""
+        return folder / f"part-{shard:05}.keys", folder / f"part-{shard:05}.lengths"
+
+    def keys(self, block: int, first: int, last: int) -> npt.NDArray[np.uint64]:
+        """The keys of one block in the bands `first` to `last` - 1, shape (bands, documents)."""
+        shard = int(self.blocks.shards[block])
+        within = self.blocks.numbers(block)
+        count, before = within.stop - within.start, within.start - self.blocks.first_of(shard)
+        with self.files(self.folder, shard)[0].open("rb", buffering=0) as file:
+            file.seek(8 * (before * self.bands + first * count))
+            return np.fromfile(file, np.uint64, (last - first) * count).reshape(-1, count)
+
+    def lengths(self, shard: int) -> npt.NDArray[np.int64]:
+        """The lengths of the texts of one shard."""
+        return np.fromfile(self.files(self.folder, shard)[1], np.int64)
+
+    def shared_buckets(
+        self, band: int, number: int, ranges: int, report: Callable[[int], None]
+    ) -> tuple[buckets.Numbers, npt.NDArray[np.int64]]:
+        """The buckets with several members of one of the `ranges` (a power of two) of a band's keys.
+
+        Returns the documents, one bucket after another, and where each bucket ends.
+        """
+        keys, numbers = [], []
+        for block in range(len(self.blocks)):
+            own, within = self.keys(block, band, band + 1)[0], self.blocks.numbers(block)
+            documents = np.arange(within.start, within.stop, dtype=buckets.number_type(self.blocks.documents))
+            if ranges > 1:
+                is_here = own >> np.uint64(65 - ranges.bit_length()) == np.uint64(number)
+                own, documents = own[is_here], documents[is_here]
+            keys.append(own)
+            numbers.append(documents)
+        found = np.concatenate(numbers) if numbers else np.zeros(0, np.int32)
+        members, ends = buckets.shared_buckets(np.concatenate(keys) if keys else np.zeros(0, np.uint64))
+        report(len(found))
+        return found[members], ends
+
+    def parts(
+        self, shared: Iterable[tuple[buckets.Numbers, npt.NDArray[np.int64]]], scratch: Path
+    ) -> tuple[npt.NDArray[np.int32], int]:
+        """The parts of the work, so that documents that buckets connect are in one.
+
+        Args:
+            shared: buckets of all bands, as `shared_buckets` gives them.
+            scratch: a folder for arrays mapped into memory, 20 bytes a document.
+
+        Returns the part of each document, -1 for one that no bucket connects; and the number of parts.
+        """
+        count = self.blocks.documents
+        parents = _mapped(count, buckets.number_type(count), scratch)
+        parents[:] = np.arange(count)
+        for members, ends in shared:
+            buckets.unite(parents, members, ends)
+        lengths, weights = _mapped(count, np.int64, scratch), _mapped(count, np.int64, scratch)
+        for shard in np.unique(self.blocks.shards).tolist():
+            own, first = self.lengths(shard), self.blocks.first_of(shard)
+            lengths[first : first + len(own)] = own
+        buckets.flatten(parents, lengths, weights)
+        least, most = PART_CHARACTERS
+        found = np.empty(count, np.int32)
+        return found, buckets.divide(parents, weights, int(min(max(weights.sum() // PARTS, least), most)), found)
+
+
+def _mapped(count: int, kind: type[np.generic], folder: Path) -> npt.NDArray[Any]:
+    """An array of zeros in a nameless file of `folder`, mapped into memory: the system writes out what it must."""
+    if not count:
+        return np.zeros(0, kind)
+    with tempfile.TemporaryFile(dir=folder) as file:
+        return np.asarray(np.memmap(file, kind, "w+", shape=(count,)))
