@@ -1,39 +1,114 @@
-"""langdetect: naive Bayes on character n-grams, 55 languages (https://pypi.org/project/langdetect)."""
+"""langdetect: naive Bayes on character n-grams, 55 languages (https://pypi.org/project/langdetect).
+
+langdetect's own loops take 3 ms a text. In machine code, with its profiles and constants, they take 50 µs, and
+the probabilities are the same to the last bit. Each process asks langdetect itself about the first texts, because
+loading the machine code takes as long as some hundred of them, and then compares a few; should they ever differ (a new
+version of it, or of Python's random numbers), it goes on asking langdetect.
+"""
 
 from __future__ import annotations
 
+import math
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from webtext_prep.languages.base import Guess, LanguageDetector
 
+if TYPE_CHECKING:
+    from webtext_prep.languages.kernels.bayes import Trials
+
+ALONE = 256
+"""How many texts each process asks langdetect about before it loads the machine code."""
+COMPARED = 16
+"""How many texts after these it asks both about."""
+
 
 class Langdetect(LanguageDetector):
-    """langdetect with a fixed seed: without one, 3% of short texts change their answer from run to run."""
+    """langdetect with seed 0 (without a seed, 3% of short texts change their answer from run to run).
+
+    Its profiles are read in the order of their names. langdetect reads them in the order of the file system, on which
+    the last bits of its sums depend, so that they could differ from one machine to the next.
+    """
 
     name: ClassVar[str] = "langdetect"
 
-    def __init__(self) -> None:
-        from langdetect import DetectorFactory, detector_factory
+    def __init__(self, alone: int = ALONE) -> None:
+        from langdetect.detector import Detector
 
-        DetectorFactory.seed = 0
-        detector_factory.init_factory()  # before any thread asks
+        self._threshold = Detector.PROB_THRESHOLD
+        self._factory: Any = load_factory()
+        self._trials: Trials | None = None
+        self._to_compare = COMPARED
+        self._alone: float = alone
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether it uses the machine code, which has not differed from langdetect."""
+        return self._trials is not None
 
     @staticmethod
     def languages() -> list[str]:
         """The names of its profiles, one file for each language."""
-        package = find_spec("langdetect")
-        assert package is not None and package.origin is not None
-        return sorted(path.name for path in (Path(package.origin).parent / "profiles").iterdir())
+        return sorted(path.name for path in _profiles().iterdir())
 
     def detect(self, text: str) -> Guess | None:
-        """The most probable language; None for a text without letters."""
-        from langdetect import detect_langs
+        """The most probable language; None for a text without letters, or where none has a probability of 0.1."""
+        if self._alone > 0:
+            self._alone -= 1
+            return self._detect_slowly(text)
+        try:
+            guess = self._detect_fast(text)
+        except OverflowError:
+            return self._detect_slowly(text)
+        if self._to_compare:
+            self._to_compare -= 1
+            if guess != self._detect_slowly(text):
+                self._trials, self._alone = None, math.inf
+                return self._detect_slowly(text)
+            if not self._to_compare:
+                self._factory = None  # some 50 MB
+        return guess
+
+    def _detect_fast(self, text: str) -> Guess | None:
+        if self._trials is None:
+            from webtext_prep.languages.kernels.bayes import Trials
+
+            self._trials = Trials(self._factory)
+        found = self._trials.probabilities(text)
+        if found is None:
+            return None
+        best = int(found.argmax())
+        return self._guess(self._trials.languages[best], float(found[best]))
+
+    def _detect_slowly(self, text: str) -> Guess | None:
         from langdetect.lang_detect_exception import LangDetectException
 
+        if self._factory is None:
+            self._factory = load_factory()
+        detector = self._factory.create()
+        detector.append(text)
         try:
-            found = detect_langs(text)
+            found = detector.get_probabilities()
         except LangDetectException:
             return None
-        return Guess(found[0].lang, min(found[0].prob, 1.0)) if found else None
+        return self._guess(found[0].lang, found[0].prob) if found else None
+
+    def _guess(self, language: str, probability: float) -> Guess | None:
+        return Guess(language, min(probability, 1.0)) if probability > self._threshold else None
+
+
+def load_factory() -> Any:
+    """A `langdetect.DetectorFactory` with the package's profiles, in the order of their names, and seed 0."""
+    from langdetect import DetectorFactory
+
+    factory = DetectorFactory()
+    factory.set_seed(0)
+    factory.load_json_profile([path.read_text(encoding="utf-8") for path in sorted(_profiles().iterdir())])
+    return factory
+
+
+def _profiles() -> Path:
+    package = find_spec("langdetect")
+    assert package is not None and package.origin is not None
+    return Path(package.origin).parent / "profiles"

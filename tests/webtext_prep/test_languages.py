@@ -1,0 +1,139 @@
+"""langdetect in machine code: the probabilities of langdetect itself, to the last bit."""
+
+import random
+
+import langdetect
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from webtext_prep.languages.kernels.bayes import _COMPENSATED, Trials, _sum
+from webtext_prep.languages.langdetect import COMPARED, Langdetect, load_factory
+
+SENTENCES = [
+    "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced.",
+    "Der Ausschuss traf sich am Donnerstag, um über die alte Brücke zu sprechen; GEÄNDERT wurde nichts.",
+    "Le comité s’est réuni jeudi pour décider si le vieux pont doit être réparé ou remplacé.",
+    "El comité se reunió el jueves para decidir si el viejo puente debe repararse.",
+    "Ủy ban đã họp vào thứ Năm để thảo luận xem cây cầu cũ nên được sửa chữa hay thay thế.",
+    "U\u0309y ban đa\u0303 ho\u0323p va\u0300o thư\u0301 Năm.",
+    "Comitetul s-a întrunit joi pentru a discuta dacă vechiul pod ar trebui reparat, și țara așteaptă.",
+    "Комитет собрался в четверг, чтобы обсудить, нужно ли ремонтировать старый мост (bridge).",
+    "委员会星期四开会讨论这座旧桥应该修理还是应该更换。",
+    "委員會星期四開會討論這座舊橋應該修理還是更換。",
+    "委員会は木曜日に、古い橋を修理すべきか取り替えるべきかを話し合った。カタカナ",
+    "위원회는 목요일에 모여 오래된 다리를 수리할지 교체할지 논의했다.",
+    "اجتمعت اللجنة يوم الخميس لمناقشة ما إذا كان ينبغي إصلاح الجسر القديم، ی",
+    "समिति ने गुरुवार को बैठक की कि पुराने पुल की मरम्मत की जाए या नहीं।",
+    "Η επιτροπή συνεδρίασε την Πέμπτη για να συζητήσει το θέμα της παλιάς γέφυρας.",
+    "คณะกรรมการประชุมกันเมื่อวันพฤหัสบดี",
+    "write to someone.else@example.org or see https://example.org/a_b?c=d&e#f  now",
+    "12 345, 6.7 (89)",
+    "\U0001f600 \U0001d400\U0001d401 \U00020000 ａｂｃ ẞß ǅ ŸŸ",
+]
+
+pieces = st.sampled_from(SENTENCES).flatmap(
+    lambda sentence: st.builds(
+        lambda start, length, change: change(sentence[start : start + length]),
+        st.integers(0, 40),
+        st.integers(1, 80),
+        st.sampled_from([str, str.upper, str.title, str.swapcase, lambda text: text.replace(" ", "   ")]),
+    )
+)
+texts = st.lists(pieces | st.text(max_size=5), max_size=8).map(" ".join) | st.text(st.characters(), max_size=40)
+
+
+@pytest.fixture(scope="module")
+def factory():
+    return load_factory()
+
+
+@pytest.fixture(scope="module")
+def trials(factory):
+    return Trials(factory)
+
+
+def of_langdetect(factory, text):
+    """What langdetect computes for every language, or None."""
+    detector = factory.create()
+    detector.append(text)
+    try:
+        detector.get_probabilities()
+    except langdetect.LangDetectException:
+        return None
+    return detector.langprob
+
+
+@settings(max_examples=150)
+@given(texts)
+def test_probabilities_are_equal_to_the_last_bit(factory, trials, text):
+    found, expected = trials.probabilities(text), of_langdetect(factory, text)
+    assert (None if found is None else found.tolist()) == expected
+
+
+def test_whole_documents_have_equal_probabilities(factory, trials):
+    source = random.Random(4)
+    for length in (*range(1, 30), 300, 1000, 3000, 12_000):
+        words = " ".join(SENTENCES).split() * 15
+        source.shuffle(words)
+        text = " ".join(words)[:length]
+        assert trials.probabilities(text).tolist() == of_langdetect(factory, text)
+
+
+def test_verdicts_are_those_of_langdetect_as_its_users_call_it():
+    langdetect.DetectorFactory.seed = 0
+    detector, source = Langdetect(alone=10), random.Random(5)
+    for number in range(40):
+        assert detector.is_compiled == (number > 10)
+        text = " ".join(source.choice(SENTENCES[:16])[at : at + 25] for at in (0, 5, 10))
+        assert detector.detect(text).language == langdetect.detect(text)
+
+
+def test_texts_that_differ_from_langdetect_are_left_to_langdetect(monkeypatch):
+    """A new version of it, or of Python, may draw other random numbers."""
+    detector = Langdetect(alone=0)
+    expected = detector.detect(SENTENCES[0])
+    monkeypatch.setattr(Trials, "probabilities", lambda self, text: np.eye(len(self.languages))[3])
+    assert detector.detect(SENTENCES[0]) == expected
+    assert not detector.is_compiled
+    assert detector.detect(SENTENCES[0]) == expected
+
+
+def test_after_the_first_texts_langdetect_is_not_asked(monkeypatch):
+    detector = Langdetect(alone=0)
+    for _ in range(COMPARED):
+        expected = detector.detect(SENTENCES[0])
+    monkeypatch.setattr(Langdetect, "_detect_slowly", None)
+    assert detector.detect(SENTENCES[0]) == expected
+    assert detector.is_compiled
+
+
+def test_a_text_that_needs_more_random_numbers_is_left_to_langdetect():
+    detector = Langdetect(alone=0)
+    for _ in range(COMPARED + 1):
+        expected = detector.detect(SENTENCES[0])
+    detector._trials._numbers = detector._trials._numbers[:20]
+    with pytest.raises(OverflowError):
+        detector._trials.probabilities(SENTENCES[0])
+    assert detector.detect(SENTENCES[0]) == expected
+    assert detector.is_compiled
+
+
+floats = st.floats(0, 1) | st.floats(1e-20, 1e-5)
+
+
+@given(st.lists(floats, min_size=1, max_size=60))
+def test_sums_are_those_of_python(values):
+    assert _sum(np.array(values), _COMPENSATED) == sum(values)
+
+
+@given(st.lists(floats, min_size=1, max_size=60))
+def test_sums_with_compensation_are_those_of_python_3_12(values):
+    """Neumaier's algorithm, as CPython's `sum` has it."""
+    total, lost = values[0], 0.0
+    for value in values[1:]:
+        after = total + value
+        lost += (total - after) + value if abs(total) >= abs(value) else (value - after) + total
+        total = after
+    assert _sum(np.array(values), True) == total + lost
