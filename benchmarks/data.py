@@ -4,8 +4,9 @@
     ./uvw run benchmarks/data.py --only dedup,clean
     ./uvw run benchmarks/data.py --quick          small inputs: does everything run?
 
-The tables are written to results/data.json and, as Markdown, to docs/benchmarks.md. Each module of `data_tables/` is one table: `TITLE`, `PEERS` (packages whose versions belong to the result), and
-`rows(quick, folder)`, which yields `measuring.Row`s and may write in `folder`.
+The tables go to results/data.json and, as Markdown, to docs/benchmarks.md. Each module of `data_tables/` is one
+table: `TITLE`, `PEERS` (packages whose versions belong to the result), and `rows(quick, folder)`, which yields
+`measuring.Row`s and may write in `folder`.
 """
 
 from __future__ import annotations
