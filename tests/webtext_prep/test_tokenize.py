@@ -324,3 +324,59 @@ def test_token_files_may_be_written_behind_a_url(home, write_shards, tmp_path, w
     assert webtext(*command, "--output", home / "c", "--state", tmp_path / "state").code == 0
     assert webtext(*command, "--output", tmp_path / "b").code == 0
     assert outputs(tmp_path / "remote" / "c") == outputs(tmp_path / "b")
+
+
+# Engines
+
+
+def test_gigatoken_makes_the_same_bytes(write_shards, tmp_path, webtext):
+    pytest.importorskip("gigatoken")
+    hard = ["a <|endoftext|> b", "half \ud800 of a pair", "\u3000\u00a0 x  ", "l\u2019\u00e9t\u00e9 it's " * 900]
+    write_shards([*some_documents(), hard])
+    for engine in ("tiktoken", "gigatoken"):
+        command = ("--input", tmp_path / "input", "--output", tmp_path / engine / "c", "--engine-tokenizer", engine)
+        assert webtext("tokenize", *command).code == 0
+    made = [tmp_path / engine / "c" for engine in ("tiktoken", "gigatoken")]
+    assert outputs(made[0]) == outputs(made[1])
+    records = [prefix.with_name("c_text_document.json").read_bytes() for prefix in made]
+    assert records[0] == records[1]
+
+
+def differing(monkeypatch, text: str) -> None:
+    """Have gigatoken encode one text as another."""
+    from indexed_tokens.gigatoken_encoder import GigatokenEncoder
+
+    encode = GigatokenEncoder.encode
+    changed = text.replace("seven", "eight")
+    monkeypatch.setattr(
+        GigatokenEncoder, "encode", lambda self, given: encode(self, changed if given == text else given)
+    )
+
+
+@pytest.mark.parametrize("at", [0, 1000])
+def test_an_engine_that_differs_from_tiktoken_is_an_error(write_shards, tmp_path, webtext, monkeypatch, at):
+    """At the start if it is in the sample, and later where it is one of those that are looked at."""
+    pytest.importorskip("gigatoken")
+    texts = ["as always"] * 1100
+    texts[at] = "there are seven"
+    write_shards([texts])
+    differing(monkeypatch, "there are seven")
+    command = ("tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c", "--workers", 1)
+    done = webtext(*command, "--engine-tokenizer", "gigatoken")
+    assert done.code == 2
+    assert (
+        "tiktoken differ on the text 'there are seven': token 2 is 3624 (' eight'), and should be 3598 (' seven')"
+        in (done.sentence)
+    )
+    assert "Give --engine-tokenizer tiktoken" in done.sentence
+    assert not (tmp_path / "c_text_document.idx").exists()
+    assert webtext(*command, "--engine-tokenizer", "tiktoken").code == 0
+
+
+def test_an_engine_that_is_not_installed_is_an_error(source, tmp_path, webtext, monkeypatch):
+    import sys
+
+    monkeypatch.setitem(sys.modules, "gigatoken", None)
+    done = webtext("tokenize", "--input", source, "--output", tmp_path / "c", "--engine-tokenizer", "gigatoken")
+    assert done.code == 2
+    assert "gigatoken is not installed" in done.sentence

@@ -22,6 +22,7 @@ import tiktoken
 from indexed_tokens.errors import IndexedTokensError
 from indexed_tokens.tokenizer_files import (
     END_OF_TEXT,
+    TokenizerTables,
     gpt2_files,
     read_tables,
     read_vocabulary_and_merges,
@@ -184,6 +185,11 @@ class Tokenizer:
         if self._end_of_text is None:
             raise IndexedTokensError(f"{self.name} has no token {END_OF_TEXT}: add one to vocab.json.")
         return self._end_of_text
+
+    @property
+    def tables(self) -> TokenizerTables:
+        """What its files hold: vocabulary and merges."""
+        return TokenizerTables(self._vocabulary, list(self._merges))
 
     @functools.cached_property
     def fingerprint(self) -> str:

@@ -220,7 +220,12 @@ def write_vocabulary_and_merges(folder: Path, vocabulary: dict[str, int], merges
 
 
 def write_tokenizer_json(path: Path, vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]) -> None:
-    """Write a Hugging Face `tokenizer.json` to `path`, atomically; equal tables give equal bytes.
+    """Write a Hugging Face `tokenizer.json` to `path`, atomically; equal tables give equal bytes."""
+    write_text(path, json.dumps(tokenizer_json(vocabulary, merges), indent=1, ensure_ascii=False) + "\n")
+
+
+def tokenizer_json(vocabulary: dict[str, int], merges: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The contents of a Hugging Face `tokenizer.json`.
 
     End-of-text is a special token there, as in GPT-2's own file: Hugging Face's encoder makes one id of it where it
     stands in a text (unless told `encode_special_tokens`), and ours takes it for plain text. All else is encoded alike.
@@ -228,7 +233,7 @@ def write_tokenizer_json(path: Path, vocabulary: dict[str, int], merges: Sequenc
     byte_level = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True, "use_regex": True}
     flags = dict.fromkeys(("single_word", "lstrip", "rstrip", "normalized"), False)
     special = [{"id": vocabulary[END_OF_TEXT], "content": END_OF_TEXT, **flags, "special": True}]
-    whole = {
+    return {
         "version": "1.0",
         "truncation": None,
         "padding": None,
@@ -251,4 +256,3 @@ def write_tokenizer_json(path: Path, vocabulary: dict[str, int], merges: Sequenc
             "merges": [" ".join(pair) for pair in merges],
         },
     }
-    write_text(path, json.dumps(whole, indent=1, ensure_ascii=False) + "\n")

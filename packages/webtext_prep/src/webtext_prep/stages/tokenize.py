@@ -13,21 +13,23 @@ from __future__ import annotations
 import itertools
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from command_kit import setting, write_json
 from command_kit.settings import identity
-from indexed_tokens import Tokenizer, smallest_dtype
+from indexed_tokens import IndexedTokensError, Tokenizer, smallest_dtype
+from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
 from webtext_prep.documents import storage
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.stores.local import boot_id
 from webtext_prep.documents.token_plan import Plan, parts_by_key, parts_in_order, read_plan
 from webtext_prep.documents.token_runs import EncodedShard, RunWriter, shuffle_key
@@ -47,6 +49,10 @@ TABLE_BYTES = 16
 """Of each document in an encoded shard's table."""
 TOKENIZER_BYTES = 80 << 20
 """Memory of the tokenizer in a process."""
+CHECK_SHARDS, CHECK_DOCUMENTS = 8, 32
+"""Before it starts, another engine than tiktoken is compared with it on the first documents of so many shards,"""
+CHECK_EVERY = 1000
+"""and on one document in so many after that."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +85,11 @@ class Tokenize(TokenFileStage):
     )
     vocabulary: str = setting("", "vocab.json of another tokenizer (older way to say --tokenizer)", metavar="FILE")
     merges: str = setting("", "merges.txt of that tokenizer", metavar="FILE")
+    engine_tokenizer: Literal["tiktoken", "gigatoken"] = setting(
+        "tiktoken",
+        "the program that encodes; gigatoken is faster, an extra to install, and compared with tiktoken on a sample",
+        identity=False,
+    )
 
     def __post_init__(self) -> None:
         if bool(self.vocabulary) != bool(self.merges):
@@ -99,8 +110,37 @@ class Tokenize(TokenFileStage):
         return [] if self.tokenizer in (None, "gpt2") else files_of(Path(str(self.tokenizer)))
 
     def encoder(self) -> Callable[[str], Sequence[int] | npt.NDArray[Any]]:
-        """What turns a text into ids."""
-        return self.open_tokenizer().encode
+        """What turns a text into ids. Another engine than tiktoken is compared with it on one text in `CHECK_EVERY`.
+
+        Raises IndexedTokensError where they differ, or the engine is not installed.
+        """
+        if self.engine_tokenizer == "tiktoken":
+            return self.open_tokenizer().encode
+        engine = GigatokenEncoder(self.open_tokenizer())
+        count = itertools.count()
+
+        def encode(text: str) -> npt.NDArray[Any]:
+            if next(count) % CHECK_EVERY == 0:
+                self._check(engine, [text])
+            return engine.encode(text)
+
+        return encode
+
+    def _check(self, engine: GigatokenEncoder, texts: Iterable[str]) -> None:
+        try:
+            engine.check(texts)
+        except IndexedTokensError as error:
+            raise InputError(f"{error} Give --engine-tokenizer tiktoken.") from error
+
+    def _check_engine(self, inputs: Sequence[Location]) -> None:
+        """Compare another engine than tiktoken with it, before anything is written: on hard texts and a sample."""
+        if self.engine_tokenizer == "tiktoken":
+            return
+        engine = GigatokenEncoder(self.open_tokenizer())
+        some = inputs[:: max(1, len(inputs) // CHECK_SHARDS)][:CHECK_SHARDS]
+        documents = (itertools.islice(read_documents(path), CHECK_DOCUMENTS) for path in some)
+        texts = (document.text for document in itertools.chain.from_iterable(documents))
+        self._check(engine, itertools.chain(HARD_TEXTS, texts))
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """All tokens twice, by shard and shuffled, as many of them a byte as the sample has; memory for a part each."""
@@ -160,6 +200,7 @@ class Tokenize(TokenFileStage):
 
     def run(self, job: Run) -> Outcome:
         """Encode, then write in shuffled order."""
+        self._check_engine(job.inputs)
         tasks = [
             Task(f"part-{number:05}", (path,), tuple(job.scratch / f"part-{number:05}.{kind}" for kind in KINDS))
             for number, path in enumerate(job.inputs)
