@@ -212,3 +212,13 @@ def test_token_files_of_somebody_else_are_not_written_over(webtext, pages, tmp_p
     assert "corpus_text_document.bin in" in result.sentence
     assert "were not made by this command" in result.sentence
     assert (tmp_path / "corpus_text_document.bin").read_bytes() == b"mine"
+
+
+def test_commands_are_parsed_without_compiled_code():
+    """Importing numba takes most of a second: no command line needs it."""
+    code = (
+        "import sys; from webtext_prep import cli; cli.build_parser(cli.find_stages()); "
+        "print({'numba', 'datasketch', 'trafilatura'} & set(sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout == "set()\n"

@@ -289,7 +289,7 @@ def test_phases_that_are_done_are_not_done_again(tmp_path, capsys, monkeypatch, 
         patched.setattr(Dedup, "drop_shard", lambda self, task, context: [][0])
         assert main(arguments) == 1
     scratch = tmp_path / "out" / ".state" / "scratch"
-    assert {path.name for path in scratch.iterdir() if path.is_dir()} == {"receipts"}
+    assert {path.name for path in scratch.iterdir() if path.is_dir()} == {"groups", "receipts"}
     with monkeypatch.context() as patched:
         for phase in ("fingerprint_shard", "sort_band", "find_components", "collect_suspects", "decide"):
             patched.setattr(Dedup, phase, lambda self, task, context: pytest.fail("done again"))

@@ -7,14 +7,19 @@ from hypothesis import strategies as st
 from webtext_prep.near_duplicates import greedy
 
 
-def simple_rule(sets: list[set[int]], keys: list[list[int]], threshold: float) -> list[tuple[int, float]]:
+def simple_rule(
+    sets: list[set[int]], keys: list[list[int]], threshold: float, is_old: list[bool] | None = None
+) -> list[tuple[int, float]]:
     """The definition: each document in turn against those kept before that share a bucket; -1 for one that stays."""
+    is_old = is_old or [False] * len(sets)
     kept: list[int] = []
     found = []
     for document, own in enumerate(sets):
         best = (-1, 0.0)
         for other in kept:
             if not any(a == b for a, b in zip(keys[document], keys[other], strict=True)):
+                continue
+            if is_old[document] and is_old[other]:
                 continue
             common, size = len(own & sets[other]), len(own | sets[other])
             similarity = common / size if size else 1.0
@@ -33,9 +38,11 @@ def arrays_of(sets: list[set[int]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]
     return hashes, np.cumsum(sizes) - sizes, np.cumsum(sizes)
 
 
-def compiled_rule(sets, keys, threshold, crowded) -> list[tuple[int, float]]:
+def compiled_rule(sets, keys, threshold, crowded, is_old=None) -> list[tuple[int, float]]:
     keys = np.array(keys, dtype=np.uint64).reshape(len(sets), len(keys[0]) if keys else 1)
-    representatives, similarities = greedy.find_duplicates(*arrays_of(sets), keys, threshold, crowded=crowded)
+    representatives, similarities = greedy.find_duplicates(
+        *arrays_of(sets), keys, threshold, is_old=None if is_old is None else np.array(is_old, bool), crowded=crowded
+    )
     return list(zip(representatives.tolist(), similarities.tolist(), strict=True))
 
 
@@ -68,6 +75,15 @@ def corpora(draw) -> tuple[list[set[int]], list[list[int]]]:
 thresholds = st.sampled_from([0.01, 0.3, 1 / 3, 0.5, 0.6, 2 / 3, 0.7, 0.75, 0.8, 0.9, 0.95, 1.0]).flatmap(
     lambda value: st.sampled_from([value, np.nextafter(value, 0), min(np.nextafter(value, 2), 1.0)])
 )
+
+
+@settings(max_examples=300, deadline=None)
+@given(corpora(), thresholds, st.sampled_from([0, 1, 3]), st.integers(0, 2**32), st.booleans())
+def test_old_documents_are_not_compared_with_each_other(corpus, threshold, crowded, seed, is_sorted):
+    sets, keys = corpus
+    is_old = np.random.default_rng(seed).integers(0, 2, len(sets)).astype(bool).tolist()
+    is_old = sorted(is_old, reverse=bool(seed % 2)) if is_sorted else is_old
+    assert compiled_rule(sets, keys, threshold, crowded, is_old) == simple_rule(sets, keys, threshold, is_old)
 
 
 @settings(max_examples=600, deadline=None)

@@ -25,7 +25,7 @@ from webtext_prep.running import engines
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Stage
-from webtext_prep.running.summary import Summary, show
+from webtext_prep.running.summary import show, show_preview
 
 DESCRIPTION = """\
 From a list of URLs to clean, deduplicated documents and GPT-2 token files, stage by stage.
@@ -112,8 +112,8 @@ def _names(settings_class: type) -> set[str]:
     return {field.name for field in dataclasses.fields(settings_class)}
 
 
-def run_stage(stage_class: type[Stage], arguments: argparse.Namespace) -> Summary:
-    """Run one stage as its command line and settings file say."""
+def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
+    """One stage with its inputs and output, as its command line and settings file say."""
     ours, theirs = _names(RunSettings), _names(stage_class)
     settings = settings_from(
         RunSettings, arguments, command=stage_class.name, config=arguments.config, ignore=theirs - ours
@@ -136,7 +136,7 @@ def run_stage(stage_class: type[Stage], arguments: argparse.Namespace) -> Summar
         raise InputError(f"webtext {stage.name} does not read standard input: give a file or folder.")
     workers = settings.workers or available_cores()
     inputs = _find(stage, paths, output)
-    job = Job(
+    return Job(
         stage,
         inputs.files,
         output,
@@ -150,7 +150,6 @@ def run_stage(stage_class: type[Stage], arguments: argparse.Namespace) -> Summar
         problems=inputs.notes(),
         space_check=settings.space_check,
     )
-    return job.run()
 
 
 def _find(stage: Stage, paths: list[str], output: Location) -> Inputs:
@@ -168,7 +167,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     def body() -> int:
         if arguments.command == inspection.COMMAND:
             return inspection.run(arguments)
-        show(run_stage(known[arguments.command], arguments), as_json=arguments.json)
+        job = make_job(known[arguments.command], arguments)
+        if job.stage.is_preview:
+            show_preview(job.preview(), as_json=arguments.json)
+        else:
+            show(job.run(), as_json=arguments.json)
         return 0
 
     # SIGTERM ends a stage as Ctrl-C does: workers stopped, nothing half-written.

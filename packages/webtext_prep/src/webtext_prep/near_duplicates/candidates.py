@@ -124,13 +124,17 @@ class Fingerprints:
         return found[members], ends
 
     def parts(
-        self, shared: Iterable[tuple[buckets.Numbers, npt.NDArray[np.int64]]], scratch: Path
+        self,
+        shared: Iterable[tuple[buckets.Numbers, npt.NDArray[np.int64]]],
+        scratch: Path,
+        wanted: npt.NDArray[np.bool_] | None = None,
     ) -> tuple[npt.NDArray[np.int32], int]:
         """The parts of the work, so that documents that buckets connect are in one.
 
         Args:
             shared: buckets of all bands, as `shared_buckets` gives them.
             scratch: a folder for arrays mapped into memory, 20 bytes a document.
+            wanted: documents of which one at least must be in a component, or it is left out; all of them if None.
 
         Returns the part of each document, -1 for one that no bucket connects; and the number of parts.
         """
@@ -144,6 +148,10 @@ class Fingerprints:
             own, first = self.lengths(shard), self.blocks.first_of(shard)
             lengths[first : first + len(own)] = own
         buckets.flatten(parents, lengths, weights)
+        if wanted is not None:
+            is_wanted = np.zeros(count, np.bool_)
+            is_wanted[parents[wanted]] = True
+            weights[~is_wanted] = 0
         least, most = PART_CHARACTERS
         found = np.empty(count, np.int32)
         return found, buckets.divide(parents, weights, int(min(max(weights.sum() // PARTS, least), most)), found)

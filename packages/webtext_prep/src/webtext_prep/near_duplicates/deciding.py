@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep.documents.document import Document, encode_document
+from webtext_prep.near_duplicates.against import NOTHING, Against
 from webtext_prep.near_duplicates.fingerprints import Shingling, shingle_sets, shingle_spans
 from webtext_prep.near_duplicates.greedy import find_duplicates, ranking
 from webtext_prep.near_duplicates.suspects import SetStore, Suspects, as_text, matching_text
@@ -40,13 +41,13 @@ class Duplicate:
     similarity: float
     match: str
 
-    def row(self) -> bytes:
-        """Its line in the table of duplicates."""
+    def row(self, relation: str = "duplicate_of") -> bytes:
+        """Its line in a table, in which its representative is named as `relation`."""
         metadata = {
-            "duplicate_of": self.duplicate_of,
+            relation: self.duplicate_of,
             "similarity": round(self.similarity, 6),
             "domain": self.domain,
-            "duplicate_of_domain": self.duplicate_of_domain,
+            f"{relation}_domain": self.duplicate_of_domain,
             "match": self.match,
         }
         return encode_document(Document(self.url, "", metadata)) + b"\n"
@@ -97,17 +98,28 @@ class Part:
         return cls(np.concatenate(numbers), np.concatenate(keys), urls, domains, whole, hashes, ends)
 
     def duplicates_at(
-        self, threshold: float, report: Callable[[int], None] = lambda decided: None
+        self,
+        threshold: float,
+        against: Against = NOTHING,
+        report: Callable[[int], None] = lambda decided: None,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
         """Who goes at a threshold.
 
         Returns, for each document, the place in this part of its representative, or -1 if it stays; and how similar
         they are.
         """
-        order = ranking(self.lengths.tolist(), self.urls, self.numbers.tolist())
+        is_old = self.numbers >= against.first
+        yields = {"new": ~is_old, "old": is_old}.get(against.loses, np.zeros(0, np.bool_)).tolist()
+        order = ranking(self.lengths.tolist(), self.urls, self.numbers.tolist(), yields)
         starts = np.append(0, self.ends[:-1])
         by_rank, similarity_by_rank = find_duplicates(
-            self.hashes, starts[order], self.ends[order], self.keys[order], threshold, report=report
+            self.hashes,
+            starts[order],
+            self.ends[order],
+            self.keys[order],
+            threshold,
+            is_old=is_old[order],
+            report=report,
         )
         representatives = np.empty(len(order), np.int64)
         similarities = np.empty(len(order), np.float64)

@@ -76,6 +76,7 @@ class _State(NamedTuple):
 
     representatives: npt.NDArray[np.int32]
     similarities: npt.NDArray[np.float64]
+    is_old: npt.NDArray[np.bool_]  # not compared with each other
     seen: npt.NDArray[np.int32]  # the last document that this one was proposed to + 1
     is_indexed: npt.NDArray[np.bool_]
     degrees: npt.NDArray[np.uint8]  # how common the shingles of each slot are among documents of large buckets
@@ -183,6 +184,8 @@ def _may_overlap(sets: _Sets, left: int, right: int, most_apart: int) -> bool:
 @compiled
 def _compare(sets: _Sets, state: _State, document: int, other: int, threshold: float) -> None:
     """Make `other` the representative of `document` if it is similar enough, and more so than the one it has."""
+    if state.is_old[document] and state.is_old[other]:
+        return
     size = sets.ends[document] - sets.starts[document]
     other_size = sets.ends[other] - sets.starts[other]
     best = state.similarities[document]
@@ -309,6 +312,7 @@ def _keep(
 def _decide(
     first: int,
     last: int,
+    first_new: int,
     sets: _Sets,
     buckets: _Buckets,
     state: _State,
@@ -317,9 +321,15 @@ def _decide(
     short: _Index,
     long: _Index,
 ) -> None:
-    """Decide the documents of ranks `first` to `last` - 1, when all before them are decided."""
+    """Decide the documents of ranks `first` to `last` - 1, when all before them are decided.
+
+    Those before the first new one have none to be compared with.
+    """
     everyone = np.iinfo(np.int64).max
     for document in range(first, last):
+        if document < first_new:
+            _keep(sets, buckets, state, document, threshold, crowded, short, long)
+            continue
         _search_buckets(sets, buckets, state, document, threshold, 1, crowded)
         members = 0
         for band in range(buckets.of.shape[1]):
@@ -360,17 +370,21 @@ def _draw_bitmaps(sets: _Sets) -> None:
             sets.bitmaps[document, int(bit >> np.uint64(6))] ^= np.uint64(1) << (bit & np.uint64(63))
 
 
-def ranking(lengths: Sequence[int], urls: Sequence[bytes], numbers: Sequence[int]) -> npt.NDArray[np.int64]:
+def ranking(
+    lengths: Sequence[int], urls: Sequence[bytes], numbers: Sequence[int], yields: Sequence[bool] = ()
+) -> npt.NDArray[np.int64]:
     """The order in which documents are visited: the longest first, equals by URL, then by number.
 
     Args:
         lengths: of the texts, in characters.
         urls: in UTF-8.
         numbers: their places in the input.
+        yields: which documents come after all others, whatever their length; none if empty.
 
     Returns positions, shape (documents,).
     """
-    order = sorted(range(len(urls)), key=lambda at: (-lengths[at], urls[at], numbers[at]))
+    last = yields or [False] * len(urls)
+    order = sorted(range(len(urls)), key=lambda at: (last[at], -lengths[at], urls[at], numbers[at]))
     return np.array(order, dtype=np.int64)
 
 
@@ -381,6 +395,7 @@ def find_duplicates(
     keys: npt.NDArray[np.uint64],
     threshold: float,
     *,
+    is_old: npt.NDArray[np.bool_] | None = None,
     crowded: int = CROWDED,
     report: Callable[[int], None] = lambda decided: None,
 ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
@@ -392,6 +407,7 @@ def find_duplicates(
         ends: where it ends.
         keys: the band keys of the documents, shape (documents, bands), in the order of ranks.
         threshold: the least similarity for which a document goes, above 0.
+        is_old: which documents are not compared among themselves, shape (documents,), in the order of ranks.
         crowded: kept members of a bucket above which it is searched by shingles.
         report: is told now and then how many documents are decided.
 
@@ -401,11 +417,13 @@ def find_duplicates(
     buckets, sizes = _buckets(keys)
     sets = _sets(hashes, starts, ends)
     large = np.flatnonzero(((buckets.of >= 0) & (sizes[buckets.of] > crowded)).any(axis=1)) if len(sizes) else _NONE
-    state = _state(sets, large)
+    is_old = np.zeros(len(starts), np.bool_) if is_old is None else is_old
+    first_new = len(is_old) if is_old.all() else int(np.argmin(is_old))
+    state = _state(sets, large, is_old)
     short, long = _indexes(sets, large, threshold)
     for first in range(0, len(starts), CHUNK):
         last = min(first + CHUNK, len(starts))
-        _decide(first, last, sets, buckets, state, threshold, crowded, short, long)
+        _decide(first, last, first_new, sets, buckets, state, threshold, crowded, short, long)
         report(last)
     return state.representatives, state.similarities
 
@@ -437,7 +455,7 @@ def _sets(hashes: npt.NDArray[np.uint64], starts: npt.NDArray[np.int64], ends: n
     return sets
 
 
-def _state(sets: _Sets, large: npt.NDArray[np.int64]) -> _State:
+def _state(sets: _Sets, large: npt.NDArray[np.int64], is_old: npt.NDArray[np.bool_]) -> _State:
     sizes = sets.ends - sets.starts
     slots = _power_of_two(min(int(sizes[large].sum()), _MOST_SLOTS))
     counts = np.zeros(slots, np.int32)
@@ -447,6 +465,7 @@ def _state(sets: _Sets, large: npt.NDArray[np.int64]) -> _State:
     return _State(
         np.full(len(sizes), -1, np.int32),
         np.zeros(len(sizes)),
+        is_old,
         np.zeros(len(sizes), np.int32),
         np.zeros(len(sizes), np.bool_),
         degrees,

@@ -47,7 +47,7 @@ class Suspects(msgspec.Struct, array_like=True):
             numbers.tobytes(),
             keys.T.tobytes(),
             [as_bytes(document.url) for document in documents],
-            [_domain_of(document) for document in documents],
+            [domain_of(document) for document in documents],
             [as_bytes(document.text) for document in documents],
         )
 
@@ -71,7 +71,7 @@ def as_text(content: bytes) -> str:
     return content.decode("utf-8", "surrogatepass")
 
 
-def _domain_of(document: Document) -> str:
+def domain_of(document: Document) -> str:
     """The registered name that a document comes from; empty where there is none."""
     domain = document.metadata.get("domain")
     if isinstance(domain, str):

@@ -37,7 +37,7 @@ from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
 from webtext_prep.running.open_files import allow_open_files
 from webtext_prep.running.output import Output
 from webtext_prep.running.space import Estimate, compare
-from webtext_prep.running.stage import DROPPED, Stage
+from webtext_prep.running.stage import DROPPED, Preview, Stage
 from webtext_prep.running.summary import Summary
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
@@ -206,6 +206,21 @@ class Job:
             self._finished.write(key, outcome.outputs, self.record_path.parent)
             shutil.rmtree(self.scratch, ignore_errors=True)
         return self._summary(outcome.tally, outcome.facts, seconds=time.monotonic() - start)
+
+    def preview(self) -> Preview:
+        """What the stage would do. Nothing is written but a folder in the state, which is removed at the end.
+
+        An interrupted preview resumes. Raises InputError as `run` does.
+        """
+        allow_open_files()
+        claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        with claim.locked(self.state, self.output):
+            self.state = self.state / "preview"
+            self._own = Output(self.stage, self.output, self.state)
+            self.scratch.mkdir(parents=True, exist_ok=True)
+            found = self.stage.preview(self)
+            shutil.rmtree(self.state, ignore_errors=True)
+        return found
 
     def estimate(self, sizes: Sequence[int] | None = None) -> Estimate:
         """What the run will need of disk and memory, from a sample of the input, and what there is. Writes nothing.

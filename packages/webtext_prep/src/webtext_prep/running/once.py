@@ -14,7 +14,7 @@ from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Run
 
 
-def once(job: Run, name: str, version: int, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+def once(job: Run, name: str, version: Any, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
     """What `make` gives, or gave earlier for the same input since the machine was started.
 
     Tasks are done as long as their outputs are there. What is remembered here stays done without: the scratch files of
@@ -23,7 +23,7 @@ def once(job: Run, name: str, version: int, make: Callable[[], dict[str, Any]]) 
     Args:
         job: the job, whose inputs and scratch folder it depends on.
         name: of the file that remembers it, unique in the stage.
-        version: the stage's.
+        version: the stage's, and whatever else it depends on besides inputs and settings.
         make: runs phases, and gives a JSON-like value.
     """
     path = job.scratch / f"{name}.json"

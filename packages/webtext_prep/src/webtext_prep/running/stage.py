@@ -86,6 +86,19 @@ class Outcome:
 
 
 @dataclass(frozen=True)
+class Preview:
+    """What a stage would do.
+
+    Attributes:
+        text: for people, several lines.
+        values: the same for JSON.
+    """
+
+    text: str
+    values: dict[str, Any]
+
+
+@dataclass(frozen=True)
 class Stage(abc.ABC):
     """Settings of one stage, and how it runs. Subclasses are frozen dataclasses whose fields are made by `setting`."""
 
@@ -112,6 +125,15 @@ class Stage(abc.ABC):
     @abc.abstractmethod
     def run(self, job: Run) -> Outcome:
         """Do the work with `job.map`, and account for every document."""
+
+    @property
+    def is_preview(self) -> bool:
+        """Whether its settings ask what it would do, not to do it: then `preview` is called instead of `run`."""
+        return False
+
+    def preview(self, job: Run) -> Preview:
+        """Say what `run` would do, and write nothing but in `job.scratch`."""
+        raise NotImplementedError
 
     def advice(self, tally: Tally) -> str:
         """What to do when nothing was kept, as the end of a sentence."""

@@ -11,6 +11,7 @@ documents cannot merge unrelated ones. The order of the input does not matter. T
     suspects      the texts of those documents, sorted into the parts
     pairs         each part: shingles again, exact similarities, who goes and for whom
     receipts      what was decided, back in the order of the input
+    losses        which domains and sources lose most of their documents
     shards        each shard without what goes
 
 Memory follows from the size of a block of documents and of a part, not of the corpus, but for 16 bytes a document in
@@ -20,8 +21,9 @@ bytes per band and document, and the compressed texts of the suspects.
 
 from __future__ import annotations
 
+import functools
 import shutil
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -31,12 +33,15 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import setting
+from command_kit.settings import flag_name
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.inputs import find_inputs
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.stores.base import Location
-from webtext_prep.errors import InputError
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.near_duplicates.against import LOSERS, Against
 from webtext_prep.near_duplicates.blocks import Blocks, FrameWriter, load_array, read_frame, runs_of, save_array
 from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
 from webtext_prep.running.markers import digest
@@ -47,9 +52,12 @@ from webtext_prep.running.task import Context, Task
 
 if TYPE_CHECKING:
     from webtext_prep.near_duplicates.candidates import Fingerprints
+    from webtext_prep.near_duplicates.losses import Groups, Loss
 
 TABLE = "duplicates.jsonl.zst"
 """The table of what each dropped document duplicates, in the output folder."""
+SUPERSEDED = "superseded.jsonl.zst"
+"""The table of old documents, of `--against`, that new ones replace."""
 MATCH_CHARACTERS = 200
 """The longest passage of matching text in a row of the table."""
 BLOCKS = "blocks.npy"
@@ -65,7 +73,10 @@ class Dedup(Stage):
 
     Reads and writes document shards, and writes duplicates.jsonl.zst: url, duplicate_of, similarity, the domains of
     both and a passage of matching text for each dropped document. Of each group the longest document stays. Drops:
-    duplicate."""
+    duplicate.
+
+    With --against, documents are also compared with those of finished runs, which stay as they are; old documents that
+    lose to new ones are listed in superseded.jsonl.zst. --dry-run shows what each similarity would drop."""
 
     name: ClassVar[str] = "dedup"
     order: ClassVar[int] = 60
@@ -75,15 +86,56 @@ class Dedup(Stage):
     similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")
     shingle: str = setting("word:5", "what similarity counts: word:N or char:N for n-grams", metavar="KIND:N")
 
+    against: tuple[str, ...] = setting(
+        (), "finished runs with whose documents the new ones are compared as well", metavar="DIR"
+    )
+    against_loses: str = setting(
+        "new", "of a new document and one of --against that are alike: new, old or shorter", metavar="WHICH"
+    )
+    alarm_share: float = setting(0.5, "list domains and sources that lose more than this share of 20 or more documents")
+    stop_share: float = setting(
+        1.0, "stop before writing anything if a domain or source loses more than this share", identity=False
+    )
+
     def __post_init__(self) -> None:
         if not 0 < self.similarity <= 1:
             raise InputError(f"--similarity must be above 0 and at most 1, but is {self.similarity}.")
         Shingling.parse(self.shingle)
+        if self.against_loses not in LOSERS:
+            raise InputError(f"--against-loses {self.against_loses} is not known: give {', '.join(LOSERS)}.")
+        for name in ("alarm_share", "stop_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise InputError(f"{flag_name(name)} must be from 0 to 1, but is {getattr(self, name)}.")
 
     def outputs_in(self, output: Location) -> list[Location]:
-        """Shards, and the table of duplicates."""
-        table = output / TABLE
-        return [*super().outputs_in(output), *([table] if storage.is_file(table) else [])]
+        """Shards, and the tables of duplicates and of superseded documents."""
+        tables = [output / name for name in (TABLE, SUPERSEDED)]
+        return [*super().outputs_in(output), *filter(storage.is_file, tables)]
+
+    def identity(self) -> dict[str, Any]:
+        """The documents to compare with, by what identifies their files."""
+        return {"against_files": self._old_digest} if self.against else {}
+
+    @functools.cached_property
+    def _old_shards(self) -> list[Location]:
+        """The shards of finished runs to compare with."""
+        if not self.against:
+            return []
+        return find_inputs(self.against, accepts=self.accepts, kinds=self.input_kinds).files
+
+    @functools.cached_property
+    def _old_digest(self) -> str:
+        return digest([storage.stamp(path) for path in self._old_shards])
+
+    def _shards(self, job: Run) -> list[Location]:
+        """All shards, those to compare with behind the new ones. Raises InputError for one that is both."""
+        places = {str(path) for path in job.inputs}
+        for path in self._old_shards:
+            if str(path) in places:
+                raise InputError(f"{path} is both in --input and in --against: give other folders.")
+            if path.parent == job.output:
+                raise InputError(f"--against names the output itself, {job.output}: give other folders.")
+        return [*job.inputs, *self._old_shards]
 
     # Tasks
 
@@ -97,14 +149,19 @@ class Dedup(Stage):
     def fingerprint_shard(self, task: Task, context: Context) -> list[int]:
         """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block."""
         from webtext_prep.near_duplicates.candidates import write_fingerprints
+        from webtext_prep.near_duplicates.losses import GroupCounter
 
         with (
             storage.create(task.outputs[0], durable=False) as keys,
             storage.create(task.outputs[1], durable=False) as lengths,
         ):
-            documents = read_documents(task.inputs[0])
+            counter = GroupCounter(task.options["source"])
+            documents = counter.counted(read_documents(task.inputs[0]))
             shingling = Shingling.parse(self.shingle)
-            return write_fingerprints(documents, shingling, self.similarity, keys, lengths, context.report)
+            counts = write_fingerprints(documents, shingling, self.similarity, keys, lengths, context.report)
+        with storage.create(task.outputs[2], durable=False) as groups:
+            groups.write(counter.groups().pack())
+        return counts
 
     def sort_band(self, task: Task, context: Context) -> None:
         """Task: the buckets with several members of a band, or of one range of its keys."""
@@ -121,7 +178,9 @@ class Dedup(Stage):
                 yield load_array(members), load_array(ends)
                 context.report(done)
 
-        parts, count = self._fingerprints(task).parts(shared(), context.scratch)
+        fingerprints, new = self._fingerprints(task), task.options["new"]
+        wanted = np.arange(fingerprints.blocks.documents) < new if new < fingerprints.blocks.documents else None
+        parts, count = fingerprints.parts(shared(), context.scratch, wanted)
         save_array(task.outputs[0], parts)
         return count
 
@@ -165,14 +224,18 @@ class Dedup(Stage):
         part = Part.read(
             (content for _, content in frames()), shingling, context.scratch, lambda read: context.report(read // 2)
         )
-        count = len(part.numbers)
-        found = part.duplicates_at(self.similarity, lambda decided: context.report(count // 2 + (decided + 1) // 2))
+        count, against = len(part.numbers), Against(task.options["new"], self.against_loses)
+        found = part.duplicates_at(
+            self.similarity, against, lambda decided: context.report(count // 2 + (decided + 1) // 2)
+        )
         with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, len(blocks)) as writer:
             for block, content in frames():
                 gone = list(part.receipts(content, *found, shingling, MATCH_CHARACTERS))
                 if gone:
                     numbers = np.array([duplicate.number for duplicate in gone], np.int64)
-                    writer.write(block, Decided(numbers.tobytes(), [duplicate.row() for duplicate in gone]).pack())
+                    relation = "duplicate_of" if numbers[0] < against.first else "superseded_by"
+                    rows = [duplicate.row(relation) for duplicate in gone]
+                    writer.write(block, Decided(numbers.tobytes(), rows).pack())
         return {"digest": writer.digest, "groups": len(np.unique(found[0][found[0] >= 0]))}
 
     def sort_receipts(self, task: Task, context: Context) -> int:
@@ -210,42 +273,88 @@ class Dedup(Stage):
 
         return write_shard(task, context, read_documents(task.inputs[0]), keep)
 
+    def find_losses(self, task: Task, context: Context) -> list[list[Any]]:
+        """Task: the domains and sources that lose most; each as its name, its documents and those that go."""
+        from webtext_prep.near_duplicates.losses import MOST_LISTED, Groups, largest_losses
+
+        def loader(groups: Location, dropped: Location) -> Callable[[], tuple[Groups, npt.NDArray[np.int64]]]:
+            return lambda: (Groups.unpack(storage.read_bytes(groups)), load_array(dropped))
+
+        shards = [loader(*pair) for pair in zip(task.inputs[::2], task.inputs[1::2], strict=True)]
+        losses = largest_losses(shards, task.options["share"])
+        context.report(len(shards))
+        return [[loss.group, loss.documents, loss.dropped] for loss in losses[:MOST_LISTED]]
+
     # Phases
 
     def run(self, job: Run) -> Outcome:
         """Find who may be alike, decide, drop."""
-        found = once(job, "suspects", self.version, lambda: self._find_suspects(job))
+        version = [self.version, self.identity()]
+        found = once(job, "suspects", version, lambda: self._find_suspects(job))
         _remove_scratch(job, "fingerprints", "bands", "components")
-        decided = once(job, "decided", self.version, lambda: self._decide_parts(job, found))
+        decided = once(job, "decided", version, lambda: self._decide_parts(job, found))
         _remove_scratch(job, "suspects", "pairs")
-        receipts = _receipts(job)
+        receipts = self._receipts(job)
+        losses = self._losses(job)
         tasks = [
             Task(f"part-{shard:05}", (path, receipts[shard][0]), job.shard_outputs(shard))
             for shard, path in enumerate(job.inputs)
         ]
-        outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=found["documents"]))
-        with storage.create(job.output / TABLE) as table:
-            for _, rows in receipts:
-                with rows.open("rb") as part:
-                    shutil.copyfileobj(part, table, 1 << 20)
-        outcome.outputs.append(job.output / TABLE)
+        outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=found["new"]))
+        outcome.outputs.append(_write_table(job.output / TABLE, receipts[: len(job.inputs)]))
         outcome.facts["groups"] = decided["groups"]
+        if self._old_shards and self.against_loses != "new":
+            outcome.outputs.append(_write_table(job.output / SUPERSEDED, receipts[len(job.inputs) :]))
+            outcome.facts["superseded"] = decided["superseded"]
+        for loss in losses:
+            outcome.tally.problem(f"{loss}: look at its rows in {TABLE}.")
+        outcome.facts["losses"] = [loss.as_dict() for loss in losses]
         return outcome
+
+    def _losses(self, job: Run) -> list[Loss]:
+        """Who loses more than `alarm_share`. Raises WebtextError if anyone loses more than `stop_share`."""
+        from webtext_prep.near_duplicates.losses import Loss
+
+        pairs = zip(_groups(job), self._receipts(job), strict=False)
+        files = tuple(path for groups, (dropped, _) in pairs for path in (groups, dropped))
+        task = Task("all", files, options={"share": min(self.alarm_share, self.stop_share)})
+        (found,) = job.map("losses", self.find_losses, [task], unit="shards", total=len(job.inputs))
+        losses = [Loss(*entry) for entry in found]
+        if losses and losses[0].share > self.stop_share:
+            raise WebtextError(
+                f"dedup: the {losses[0]}, which is more than --stop-share {self.stop_share:g} allows; nothing was "
+                "written. See with --dry-run what goes, change --similarity, or give a higher --stop-share."
+            )
+        return [loss for loss in losses if loss.share > self.alarm_share]
+
+    def _receipts(self, job: Run) -> list[tuple[Path, Path]]:
+        """For each shard, the numbers of the documents that go, and their rows of the table."""
+        folder, count = job.scratch / "receipts", len(job.inputs) + len(self._old_shards)
+        return [(folder / f"part-{shard:05}.npy", folder / f"part-{shard:05}.rows") for shard in range(count)]
 
     def _find_suspects(self, job: Run) -> dict[str, Any]:
         """Phases `fingerprints` to `suspects`."""
         from webtext_prep.near_duplicates.candidates import Fingerprints
 
-        shards, scratch = list(enumerate(job.inputs)), {"scratch": str(job.scratch)}
+        shards, scratch = list(enumerate(self._shards(job))), {"scratch": str(job.scratch)}
+        has_folders, groups = len({path.parent for path in job.inputs}) > 1, _groups(job, len(shards))
         printing = [
-            Task(f"part-{shard:05}", (path,), Fingerprints.files(job.scratch / "fingerprints", shard))
+            Task(
+                f"part-{shard:05}",
+                (path,),
+                (*Fingerprints.files(job.scratch / "fingerprints", shard), groups[shard]),
+                {"source": str(path.parent) if has_folders else ""},
+            )
             for shard, path in shards
         ]
-        counts = job.map("fingerprints", self.fingerprint_shard, printing, total=job.expected_documents())
+        expected = None if self.against else job.expected_documents()
+        counts = job.map("fingerprints", self.fingerprint_shard, printing, total=expected)
+        new = sum(map(sum, counts[: len(job.inputs)]))
         blocks, blocks_path = Blocks.of(counts), job.scratch / BLOCKS
         blocks.save(blocks_path)
         # Whatever follows depends on all fingerprints.
-        made = {"fingerprints": digest([storage.stamp(path) for task in printing for path in task.outputs])}
+        stamps = [storage.stamp(path) for task in printing for path in task.outputs[:2]]
+        made = {"fingerprints": digest(stamps), "new": new}
         bands, _ = bands_for(self.similarity)
         ranges = 1 << max(0, (blocks.documents - 1) // SORTED_DOCUMENTS).bit_length()
         sorting = [
@@ -276,7 +385,7 @@ class Dedup(Stage):
         ]
         results = job.map("suspects", self.collect_suspects, collecting, total=blocks.documents)
         return {
-            "documents": blocks.documents,
+            "new": new,
             "suspects": sum(result["suspects"] for result in results),
             "parts": parts,
             "digest": digest([result["digest"] for result in results]),
@@ -299,16 +408,25 @@ class Dedup(Stage):
         decided = digest([result["digest"] for result in results])
         sorting = [
             Task(f"part-{shard:05}", (blocks_path,), files, {**found, "decided": decided, "shard": shard}, scratch)
-            for shard, files in enumerate(_receipts(job))
+            for shard, files in enumerate(self._receipts(job))
         ]
-        job.map("receipts", self.sort_receipts, sorting, unit="duplicates")
-        return {"groups": sum(result["groups"] for result in results)}
+        counts = job.map("receipts", self.sort_receipts, sorting, unit="duplicates")
+        superseded = sum(counts[len(job.inputs) :])
+        return {"groups": sum(result["groups"] for result in results), "superseded": superseded}
 
 
-def _receipts(job: Run) -> list[tuple[Path, Path]]:
-    """For each shard, the numbers of the documents that go, and their rows of the table."""
-    folder = job.scratch / "receipts"
-    return [(folder / f"part-{shard:05}.npy", folder / f"part-{shard:05}.rows") for shard in range(len(job.inputs))]
+def _groups(job: Run, count: int | None = None) -> list[Path]:
+    """The domains and sources of the documents of each shard, of the new ones unless a number is given."""
+    return [job.scratch / "groups" / f"part-{shard:05}" for shard in range(count or len(job.inputs))]
+
+
+def _write_table(place: Location, receipts: list[tuple[Path, Path]]) -> Location:
+    """The rows of several shards as one file."""
+    with storage.create(place) as table:
+        for _, rows in receipts:
+            with rows.open("rb") as part:
+                shutil.copyfileobj(part, table, 1 << 20)
+    return place
 
 
 def _remove_scratch(job: Run, *folders: str) -> None:
