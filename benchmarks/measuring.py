@@ -89,7 +89,7 @@ def run_command(arguments: Sequence[str | Path], **settings: Any) -> Usage:
         status = process.wait()
         with contextlib.suppress(ChildProcessError):
             while True:
-                os.waitpid(-1, 0)
+                os.waitpid(-process.pid, 0)  # of its process group: this process may have other children
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     if status:
         raise subprocess.CalledProcessError(status, process.args)

@@ -54,7 +54,7 @@ def test_a_single_record_is_written_without_any_other_coming(journal):
 
 
 def test_text_that_waits_is_bounded(journal, monkeypatch):
-    monkeypatch.setattr(journal_writer, "WAITING_BYTES", 10_000)
+    monkeypatch.setattr(journal_writer, "WAITING_TEXT", 10_000)
     gate, most = threading.Event(), 0
     add_many = journal.add_many
 

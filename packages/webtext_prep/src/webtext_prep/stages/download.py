@@ -13,6 +13,7 @@ import dataclasses
 import itertools
 import json
 import shutil
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 PAGE_BYTES = 256 << 20
 """Bytes of page bodies that are being read, extracted, or wait for a free extractor, all --workers together; each of
 them may exceed its part by one page."""
+FEWEST_COUNTED, MOST_COUNTED = 100, 200_000
+"""URLs of all lists together for which it is said how long they may take: fewer need no word, more would take a while
+to count, and the worst of millions of servers is not what happens."""
 EARLIER = "earlier"
 """The folder in the scratch folder with what runs over other lists have fetched."""
 
@@ -170,6 +174,7 @@ class Download(Stage):
         def is_due(result: dict[str, Any]) -> bool:
             return result["retry_pass"] < retry_pass and _retryable_below(self.rounds, result["retryable"]) > 0
 
+        self._say_worst_case(job, limits, retry_pass)
         results = job.map("shards", self.fetch_shard, tasks, unit=self.unit, total=total, again=is_due)
         history.passes, history.retryable = retry_pass, {}
         for result in results:
@@ -198,6 +203,22 @@ class Download(Stage):
             limits.append(rows)
             left -= rows
         return limits
+
+    def _say_worst_case(self, job: Run, limits: list[int | None], retry_pass: int) -> None:
+        """One line: how long a list of some hundred or thousand URLs may take, and how much memory."""
+        from webtext_prep.web.worst_case import Lists, for_all, sentence
+
+        found, left = [], MOST_COUNTED
+        for path, limit in zip(job.inputs, limits, strict=False):
+            rows = itertools.islice(read_urls(path), left + 1 if limit is None else min(limit, left + 1))
+            found.append(Lists.count(row.url for row in rows))
+            left -= found[-1].urls
+            if left < 0:
+                return
+        if MOST_COUNTED - left >= FEWEST_COUNTED:
+            slots = min(job.workers, len(found))
+            worst = for_all(self._fetching(slots, retry_pass), found, slots)
+            print(f"{self.name}: {sentence(found, worst)}", file=sys.stderr)
 
     def _look_back(self, job: Run) -> _History:
         """What earlier runs left. If they had other lists, what they fetched is set aside before it is overwritten."""
@@ -246,21 +267,23 @@ class Download(Stage):
         path = journal_path(context.scratch, task.name)
         with Journal(path) as journal:
             carry_over((row.url for row in rows()), journal, Path(task.hints[EARLIER]), task.outputs)
-            shard = Shard(rows, journal, self._fetching(task, context), context.report)
+            fetching = self._fetching(context.slots, task.hints["retry_pass"])
+            shard = Shard(rows, journal, fetching, context.report)
             shard.fetch(context.scratch)
             result = shard.write(task.outputs, context.scratch / "new" / task.name)
         path.unlink()
         return result
 
-    def _fetching(self, task: Task, context: Context) -> Fetching:
+    def _fetching(self, slots: int, retry_pass: int) -> Fetching:
+        """The settings of one of so many processes."""
         from webtext_prep.web.shard import Fetching
 
         return Fetching(
             extractor=self.extractor,
             # What this process may take of what all on this machine share.
-            connections=max(1, self.concurrency // context.slots),
-            parsers=max(1, available_cores() // context.slots),
-            page_bytes=PAGE_BYTES // context.slots,
+            connections=max(1, self.concurrency // slots),
+            parsers=max(1, available_cores() // slots),
+            page_bytes=PAGE_BYTES // slots,
             per_host=self.per_host,
             delay=self.delay,
             timeout=self.timeout,
@@ -272,5 +295,5 @@ class Download(Stage):
             extract_timeout=self.extract_timeout,
             extract_memory=self.extract_memory,
             rounds=self.rounds,
-            retry_pass=task.hints["retry_pass"],
+            retry_pass=retry_pass,
         )

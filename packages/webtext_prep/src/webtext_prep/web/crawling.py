@@ -13,6 +13,7 @@ import collections
 import contextlib
 import heapq
 import itertools
+import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
@@ -50,6 +51,8 @@ class Visit:
         redirects: how many were followed.
         attempts: requests that were sent for it, robots.txt not counted.
         failures: attempts that failed at this hop.
+        retries: attempts that were made because another had failed, at all hops.
+        seconds: what its requests took so far, without waits for memory.
     """
 
     asked: str
@@ -57,6 +60,8 @@ class Visit:
     redirects: int = 0
     attempts: int = 0
     failures: int = 0
+    retries: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -85,9 +90,12 @@ class Crawler:
         concurrency: requests at once, pages being finished included.
         per_host: requests at once to one host.
         delay: seconds from the start of one request to the next at one host.
-        retries: further attempts at a request whose failure may be gone in a moment.
+        retries: further attempts for a URL whose failures may be gone in a moment, redirects included.
         obey_robots: whether robots.txt is asked for and obeyed.
-        page_bytes: bytes of pages that may be in memory, being read or being finished, but for one page more.
+        page_bytes: bytes of pages that may be in memory, being read or being finished, but for `unhindered` pages more.
+        unhindered: pages that never wait for memory, those that came first.
+        seconds: for all requests of a URL, redirects and retries included, if that is limited.
+        robots_seconds: for one attempt at a robots.txt, redirects included, if that is limited.
     """
 
     def __init__(
@@ -101,11 +109,14 @@ class Crawler:
         retries: int,
         obey_robots: bool,
         page_bytes: int,
+        unhindered: int = 1,
+        seconds: float = math.inf,
+        robots_seconds: float | None = None,
     ) -> None:
-        self._fetcher, self._finish = fetcher, finish
+        self._fetcher, self._finish, self._seconds = fetcher, finish, seconds
         self._concurrency, self._per_host, self._delay, self._retries = concurrency, per_host, delay, retries
-        self._robots = Robots(fetcher, self._pause) if obey_robots else None
-        self._memory = ByteBudget(page_bytes)
+        self._robots = Robots(fetcher, self._pause, seconds=robots_seconds) if obey_robots else None
+        self._memory = ByteBudget(page_bytes, unhindered=unhindered)
         self._hosts: dict[str, _Host] = {}
         self._ready: collections.deque[_Host] = collections.deque()
         self._timers: list[tuple[float, int, _Host, Visit | None]] = []
@@ -251,7 +262,7 @@ class Crawler:
                 if refusal is None:
                     return
                 reply = refusal
-            elif reply.retry_now and visit.failures < self._retries and self._retry(host, visit, reply):
+            elif reply.retry_now and visit.retries < self._retries and self._retry(host, visit, reply):
                 return
             await self._finish(visit, reply)
 
@@ -268,7 +279,9 @@ class Crawler:
                 return Reply(refusal, visit.url)
             self._follow_rules(host, rules)
         visit.attempts += 1
-        reply = await self._fetcher.get(visit.url, reservation=reservation)
+        start, left = time.monotonic(), self._seconds - visit.seconds
+        reply = await self._fetcher.get(visit.url, reservation=reservation, seconds=left)
+        visit.seconds += time.monotonic() - start - reservation.waited
         if reply.outcome not in _NO_ANSWER:
             host.silent = 0
         elif not visit.failures:
@@ -291,12 +304,16 @@ class Crawler:
             return Reply(PageOutcome.BAD_REDIRECT, reply.url, reply.status)
         if visit.redirects >= MAX_REDIRECTS:
             return Reply(PageOutcome.TOO_MANY_REDIRECTS, reply.url, reply.status)
+        if visit.seconds >= self._seconds:
+            return Reply(PageOutcome.TIMEOUT, reply.url)
         visit.url, visit.redirects, visit.failures = target, visit.redirects + 1, 0
         self._enqueue(visit)
         return None
 
     def _retry(self, host: _Host, visit: Visit, reply: Reply) -> bool:
-        """Have the visit made once more, later; False if the server asks for too long a wait."""
+        """Have the visit made once more, later; False if its time is up or the server asks for too long a wait."""
+        if visit.seconds >= self._seconds:
+            return False
         wait = self._backoff(visit.failures)
         if reply.retry_after is not None:
             if reply.retry_after > LONGEST_WAIT:
@@ -304,6 +321,7 @@ class Crawler:
             wait = reply.retry_after
             host.not_before = max(host.not_before, time.monotonic() + wait)  # it means all of us
         visit.failures += 1
+        visit.retries += 1
         self._queued += 1
         self._schedule(time.monotonic() + wait, host, visit)
         return True

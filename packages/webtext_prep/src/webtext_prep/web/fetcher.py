@@ -62,6 +62,7 @@ class Fetcher(Protocol):
         any_type: bool = False,
         max_bytes: int | None = None,
         reservation: Reservation | None = None,
+        seconds: float | None = None,
     ) -> Reply:
         """Ask for `url` once. Never raises for what a URL, a server or a network can do: the reply's outcome says it.
 
@@ -70,6 +71,7 @@ class Fetcher(Protocol):
             any_type: take a body of any type (robots.txt), cut at the cap instead of refused.
             max_bytes: another cap than the fetcher's own.
             reservation: grows with the body, and waits where memory is short.
+            seconds: a shorter limit on its time than the fetcher's own.
         """
         ...
 

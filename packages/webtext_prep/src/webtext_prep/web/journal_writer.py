@@ -18,8 +18,8 @@ SECONDS = 0.25
 """The longest that a finished record waits before it is written, if the disk keeps up."""
 BATCH = 256
 """Records in a transaction, about: then its fixed cost is a hundredth of the rest."""
-WAITING_BYTES = 32 << 20
-"""Bytes of text that may wait to be written; whoever adds beyond that waits too."""
+WAITING_TEXT = 16 << 20
+"""Characters of text that may wait to be written; whoever adds beyond that waits too."""
 
 
 class JournalWriter:
@@ -33,7 +33,7 @@ class JournalWriter:
     def __init__(self, journal: Journal, written: Callable[[int], None]) -> None:
         self._journal, self._written = journal, written
         self._waiting: list[Entry] = []
-        self._bytes = 0
+        self._characters = 0
         self._is_full = asyncio.Event()  # there is a batch
         self._has_room = asyncio.Event()
         self._has_room.set()
@@ -61,12 +61,12 @@ class JournalWriter:
             await self._task
             self._task = None
         self._waiting.append(entry)
-        self._bytes += len(entry.document.text) if entry.document is not None else 0
+        self._characters += len(entry.document.text) if entry.document is not None else 0
         if self._task is None:
             self._task = asyncio.create_task(self._write_all())
-        if len(self._waiting) >= BATCH or self._bytes > WAITING_BYTES:
+        if len(self._waiting) >= BATCH or self._characters > WAITING_TEXT:
             self._is_full.set()
-        if self._bytes > WAITING_BYTES:
+        if self._characters > WAITING_TEXT:
             self._has_room.clear()
             await self._has_room.wait()
 
@@ -90,6 +90,6 @@ class JournalWriter:
             self._has_room.set()
 
     def _take(self) -> list[Entry]:
-        batch, self._waiting, self._bytes = self._waiting, [], 0
+        batch, self._waiting, self._characters = self._waiting, [], 0
         self._has_room.set()
         return batch

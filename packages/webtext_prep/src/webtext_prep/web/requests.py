@@ -157,6 +157,7 @@ class Client:
         any_type: bool = False,
         max_bytes: int | None = None,
         reservation: Reservation | None = None,
+        seconds: float | None = None,
     ) -> Reply:
         """See `Fetcher.get`."""
         try:
@@ -167,7 +168,7 @@ class Client:
             return Reply(PageOutcome.MALFORMED_URL, url)
         limit = self.max_bytes if max_bytes is None else max_bytes
         try:
-            async with asyncio.timeout(self.timeout) as timeout:
+            async with asyncio.timeout(self.timeout if seconds is None else min(seconds, self.timeout)) as timeout:
                 return await self._send(parsed, any_type, limit, _Deadline(timeout, reservation))
         except TimeoutError:
             return Reply(PageOutcome.TIMEOUT, str(parsed), retry_now=True)

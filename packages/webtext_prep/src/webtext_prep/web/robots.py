@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterator
 from dataclasses import dataclass
@@ -135,10 +136,13 @@ class Robots:
     Args:
         fetcher: makes the requests.
         pause: awaited with the number of the attempt before a second one.
+        seconds: for an attempt with all its redirects, if that is limited.
     """
 
-    def __init__(self, fetcher: Fetcher, pause: Callable[[int], Awaitable[None]]) -> None:
-        self._fetcher, self._pause = fetcher, pause
+    def __init__(
+        self, fetcher: Fetcher, pause: Callable[[int], Awaitable[None]], *, seconds: float | None = None
+    ) -> None:
+        self._fetcher, self._pause, self._seconds = fetcher, pause, seconds
         self._agent = fetcher.user_agent.split("/")[0].split(" ")[0] or "*"
         self._known: OrderedDict[str, asyncio.Task[Rules]] = OrderedDict()
         self._counts: dict[str, int] = {}  # of the rules of each origin whose file is here
@@ -190,8 +194,10 @@ class Robots:
 
     async def _follow(self, origin: str) -> Reply:
         url = f"{origin}/robots.txt"
+        end = None if self._seconds is None else time.monotonic() + self._seconds
         for _ in range(MAX_REDIRECTS + 1):
-            reply = await self._fetcher.get(url, any_type=True, max_bytes=MAX_BYTES)
+            seconds = None if end is None else max(0.0, end - time.monotonic())
+            reply = await self._fetcher.get(url, any_type=True, max_bytes=MAX_BYTES, seconds=seconds)
             if reply.outcome != PageOutcome.REDIRECT:
                 return reply
             target = next_url(reply.url, reply.location)

@@ -41,7 +41,7 @@ class Fetching:
     Attributes:
         connections: requests at once.
         parsers: pages extracted at once.
-        page_bytes: bytes of pages that may be in memory, but for one page more.
+        page_bytes: bytes of pages that may be in memory, but for `unhindered` pages more.
         private: which addresses outside the public internet may be connected to.
         rounds: in how many passes over the list a retryable URL is tried.
         retry_pass: the number of this pass, 1 for the first.
@@ -65,6 +65,16 @@ class Fetching:
     extract_memory: int
     rounds: int
     retry_pass: int
+
+    @property
+    def url_seconds(self) -> float:
+        """What all requests of one URL may take, redirects included: as much as all attempts at one of them."""
+        return (self.retries + 1) * self.timeout
+
+    @property
+    def unhindered(self) -> int:
+        """How many pages never wait for memory: as many as fill half of it at their largest."""
+        return max(1, self.page_bytes // 2 // self.max_bytes)
 
 
 class Shard:
@@ -153,6 +163,9 @@ class Shard:
                 retries=settings.retries,
                 obey_robots=settings.robots,
                 page_bytes=settings.page_bytes,
+                unhindered=settings.unhindered,
+                seconds=settings.url_seconds,
+                robots_seconds=settings.timeout,
             )
             await crawler.run(urls)
 

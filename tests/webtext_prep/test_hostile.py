@@ -1,0 +1,168 @@
+"""Servers that use up every limit: a download of them ends within the time and memory that it states beforehand."""
+
+import asyncio
+import collections
+import contextlib
+import time
+
+import pytest
+from hostile_server import KINDS, HostileServer
+
+from webtext_prep.documents.document import Document
+from webtext_prep.stages import download as download_stage
+from webtext_prep.stages.download import Download
+from webtext_prep.web import crawling, memory
+from webtext_prep.web.crawling import Crawler
+from webtext_prep.web.fetcher import Reply
+from webtext_prep.web.journal import Journal
+from webtext_prep.web.memory import ByteBudget
+from webtext_prep.web.robots import Robots
+from webtext_prep.web.shard import Shard
+from webtext_prep.web.worst_case import Lists, duration, for_all, sentence, worst_case
+
+
+@pytest.fixture
+def most_held(monkeypatch):
+    """The most bytes of pages that were in memory, as a list of one number."""
+    most = [0]
+    take = ByteBudget._try_take
+
+    def noted(self, reservation, size):
+        taken = take(self, reservation, size)
+        most[0] = max(most[0], self.held)
+        return taken
+
+    monkeypatch.setattr(memory.ByteBudget, "_try_take", noted)
+    return most
+
+
+def test_two_hundred_pages_that_use_up_every_limit_end_within_the_bounds(tmp_path, monkeypatch, most_held):
+    """180 hostile URLs were not finished after 200 s, and nothing said how long they could take."""
+    monkeypatch.setattr(crawling, "BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(crawling, "GIVE_UP_HOST_AFTER", 1_000_000)  # or all but the first ten would cost nothing
+    monkeypatch.setattr(download_stage, "PAGE_BYTES", 500_000)
+    stage = Download(
+        extractor="resiliparse", allow_private_addresses="loopback", delay=0.0, per_host=50, concurrency=64,
+        timeout=0.25, retries=1, max_bytes=100_000, extract_timeout=1.0,
+    )  # fmt: skip
+    fetching = stage._fetching(1, 1)
+    with HostileServer() as server, Journal(tmp_path / "pages.sqlite") as journal:
+        urls = list(server.urls(200))
+        worst = worst_case(fetching, Lists.count(urls))
+        start = time.monotonic()
+        Shard(lambda: map(Document, urls), journal, fetching, lambda count: None).fetch(tmp_path)
+        seconds = time.monotonic() - start
+        rows = [entry.row for entry in journal.entries()]
+    assert sorted(row["url"] for row in rows) == sorted(urls)
+    outcomes = collections.defaultdict(set)
+    for row in rows:
+        outcomes[row["url"].split("/")[3]].add(row["outcome"])
+    assert outcomes["says-nothing"] == outcomes["drips"] == outcomes["drips-headers"] == {"timeout"}
+    # A busy machine may not get as far as their ends.
+    assert outcomes["endless-header-line"] | outcomes["endless-headers"] <= {"malformed_response", "timeout"}
+    assert outcomes["bomb"] | outcomes["endless-body"] | outcomes["endless-padding"] <= {"too_large", "timeout"}
+    assert not any("ok" in found for found in outcomes.values()) and outcomes.keys() >= KINDS.keys()
+    assert all(row["attempts"] <= 1 + crawling.MAX_REDIRECTS + stage.retries for row in rows)
+    assert seconds < worst.seconds
+    assert 0 < most_held[0] <= fetching.page_bytes + fetching.unhindered * fetching.max_bytes < worst.bytes
+
+
+class Slow:
+    """Each request takes `seconds`, or as long as it may; `location` makes it a redirect. Time is not spent."""
+
+    user_agent = "test/1"
+
+    def __init__(self, monkeypatch, *, seconds, location=""):
+        self.seconds, self.location = seconds, location
+        self.now, self.given = 0.0, []
+        monkeypatch.setattr(time, "monotonic", lambda: self.now)
+
+    async def get(self, url, *, seconds=None, **_):
+        self.given.append(seconds)
+        taken = self.seconds if seconds is None else min(self.seconds, seconds)
+        self.now += taken
+        if taken < self.seconds:
+            return Reply("timeout", url, retry_now=True)
+        return Reply("redirect" if self.location else "http_503", url, 503, location=self.location, retry_now=True)
+
+
+def visit(client, **settings):
+    """How a single URL ended, and in how many requests."""
+    found = []
+
+    async def finish(visit, reply):
+        found.append((reply.outcome, visit.attempts))
+
+    async def run():
+        options = {"concurrency": 1, "per_host": 1, "delay": 0.0, "obey_robots": False, "page_bytes": 1} | settings
+        await Crawler(client, finish, **options).run(iter(["http://a.org/"]))
+
+    asyncio.run(run())
+    return found[0]
+
+
+def test_all_requests_of_a_url_share_one_limit_of_time(monkeypatch):
+    """Each of six hops had three attempts of the whole time limit: a URL could take six minutes by default."""
+    monkeypatch.setattr(crawling, "BACKOFF_SECONDS", 0.0)
+    client = Slow(monkeypatch, seconds=20.0, location="http://b.org/")
+    assert visit(client, retries=2, seconds=50.0) == ("timeout", 3)
+    assert client.given == [50.0, 30.0, 10.0] and client.now == 50.0
+    client = Slow(monkeypatch, seconds=20.0)
+    assert visit(client, retries=9, seconds=60.0) == ("http_503", 3)
+
+
+def test_retries_are_counted_for_a_url_not_for_each_of_its_redirects(monkeypatch):
+    monkeypatch.setattr(crawling, "BACKOFF_SECONDS", 0.0)
+
+    class Alternating(Slow):
+        async def get(self, url, **_):
+            self.location = "" if self.location else f"http://b.org/{len(self.given)}"
+            return await super().get(url)
+
+    assert visit(Alternating(monkeypatch, seconds=0.0), retries=2) == ("http_503", 6)
+
+
+def test_a_robots_txt_with_all_its_redirects_has_one_limit_of_time(monkeypatch):
+    client = Slow(monkeypatch, seconds=20.0, location="/robots.txt")
+
+    async def never(attempt):
+        pass
+
+    rules = asyncio.run(Robots(client, never, seconds=50.0).rules("http://a.org/"))
+    assert client.given == [50.0, 30.0, 10.0] * 2 and rules.failure == "timeout"
+
+
+def test_senders_that_fill_the_memory_and_then_dawdle_are_not_read_one_after_the_other():
+    budget = ByteBudget(100, unhindered=3)
+    with contextlib.ExitStack() as stack:
+        pages = [stack.enter_context(budget.reservation()) for _ in range(10)]
+        assert [page.try_grow(10) for page in pages] == [True] * 10
+        assert [page.try_grow(5) for page in pages] == [True] * 3 + [False] * 7
+
+
+def test_the_bounds_grow_with_every_limit_and_are_said_in_one_line(webtext, tmp_path):
+    def bounds(lists, **settings):
+        return worst_case(Download(**settings)._fetching(1, 1), lists)
+
+    lists = Lists.count([f"http://{n % 9}.example.org/{n}" for n in range(200)] + ["no url"])
+    assert lists == Lists(201, 23)
+    usual = bounds(lists)
+    assert usual.seconds < usual.seconds_with_pauses
+    for more in (
+        {"timeout": 40.0}, {"retries": 3}, {"extract_timeout": 40.0}, {"concurrency": 100}, {"per_host": 1},
+        {"delay": 1.0}, {"max_bytes": 50_000_000},
+    ):  # fmt: skip
+        assert bounds(lists, **more).seconds > usual.seconds, more
+    assert bounds(lists, extract_memory=2048).bytes > usual.bytes
+    assert bounds(Lists(201, 201)).seconds > usual.seconds and bounds(Lists(2000, 23)).seconds > usual.seconds
+    both = for_all(Download()._fetching(2, 1), [lists, lists], 2)
+    assert both.bytes > usual.bytes
+    assert for_all(Download()._fetching(1, 1), [lists, lists], 1).seconds >= 2 * usual.seconds
+    assert sentence([lists], usual).startswith("201 URLs, at most 23 at one host, whatever the servers do: at worst ")
+    assert [duration(found) for found in (0.1, 99.5, 100, 5999, 6000, 400_000)] == [
+        "1 s", "100 s", "2 min", "100 min", "1.7 h", "5 days"
+    ]  # fmt: skip
+    for count, is_said in ((99, False), (100, True)):
+        (tmp_path / "urls.txt").write_text("".join(f"http://10.0.0.1/{n}\n" for n in range(count)))
+        shown = webtext("download", "--input", tmp_path / "urls.txt", "--output", tmp_path / f"out{count}")
+        assert ("at worst" in shown.err) is is_said, shown.err
