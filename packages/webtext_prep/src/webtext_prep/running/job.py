@@ -30,6 +30,7 @@ from webtext_prep.documents.storage import is_local
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import claim
+from webtext_prep.running.checkpoint import units_done
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.machine import Machine
@@ -154,15 +155,16 @@ class Job:
         if todo:
             label = self.stage.name if phase == "shards" else f"{self.stage.name}: {phase}"
             earlier = sum(entry.units for entry in done.values())
-            units = dict.fromkeys(todo, 0)
-            with Progress(label, unit, total, done=earlier) as progress:
+            chosen = [dataclasses.replace(tasks[position], key=keys[position]) for position in todo]
+            resumed = [units_done(task, self.scratch) for task in chosen]
+            units = dict(zip(todo, resumed, strict=True))
+            with Progress(label, unit, total, done=earlier + sum(resumed)) as progress:
 
                 def show(position: int, count: int) -> None:
-                    units[todo[position]] = count
+                    units[todo[position]] = max(count, resumed[position])
                     shards = f"{len(done)}/{len(tasks)} shards" if len(tasks) > 1 else ""
                     progress.update(earlier + sum(units.values()), shards)
 
-                chosen = [tasks[position] for position in todo]
                 for at, result in self.engine.run(call, chosen, scratch=self.scratch, on_progress=show):
                     position = todo[at]
                     done[position] = Done(result, units[position])

@@ -9,7 +9,6 @@ found there by the command line: adding or removing one touches nothing else.
 from __future__ import annotations
 
 import abc
-import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -18,15 +17,15 @@ from typing import Any, ClassVar, Protocol
 
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import is_document_shard, read_documents, shards_in, write_documents
+from webtext_prep.documents.shards import is_document_shard, read_documents, shards_in
 from webtext_prep.documents.stage_record import RECORD, STATE
 from webtext_prep.documents.stores.base import Location
+from webtext_prep.running.checkpoint import HELD_BYTES, Checkpoint
+from webtext_prep.running.shard_writing import REPORT_EVERY, write_shard, write_shard_in_steps  # noqa: F401 - for stages
 from webtext_prep.running.space import Needs
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
-REPORT_EVERY = 64
-"""Documents between two reports of progress."""
 DROPPED = "dropped"
 """The folder of dropped documents in an output."""
 PROCESS_BYTES = 100 << 20
@@ -181,32 +180,6 @@ class Stage(abc.ABC):
             object.__setattr__(self, name, value)
 
 
-def write_shard(
-    task: Task, context: Context, documents: Iterable[Document], transform: Callable[[Iterable[Document], Tally], Any]
-) -> dict[str, Any]:
-    """Write to the task's first output what `transform(documents, tally)` yields; a second output takes the dropped.
-
-    Returns the tally as plain values, the result of a task.
-    """
-    tally = Tally()
-
-    def reported() -> Iterator[Document]:
-        for document in tally.counted(documents):
-            yield document
-            if tally.read % REPORT_EVERY == 0:
-                context.report(tally.read)
-        context.report(tally.read)
-
-    with contextlib.ExitStack() as stack:
-        if len(task.outputs) > 1:
-            tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
-        writer = stack.enter_context(write_documents(task.outputs[0]))
-        for document in transform(reported(), tally):
-            writer.write(document)
-        tally.kept = writer.written
-    return tally.as_dict()
-
-
 def shards_outcome(tasks: Iterable[Task], results: Iterable[dict[str, Any]]) -> Outcome:
     """The outcome of tasks that each made one shard by `write_shard`."""
     tally = Tally()
@@ -223,13 +196,30 @@ def shards_outcome(tasks: Iterable[Task], results: Iterable[dict[str, Any]]) -> 
 class DocumentStage(Stage):
     """A stage that maps the documents of each shard by themselves: shard 5 of the output comes from shard 5 alone."""
 
+    is_independent: ClassVar[bool] = False
+    """Whether `process` treats each document by itself, whatever came before it in its shard. Then a task that was
+    killed goes on inside its shard, and `process` is called for a part of it at a time."""
+
     @abc.abstractmethod
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
         """Yield what is kept of `documents`, and `tally.drop` each that is not, with its reason."""
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard."""
-        return write_shard(task, context, read_documents(task.inputs[0]), self.process)
+        documents = read_documents(task.inputs[0])
+        if not self.is_independent:
+            return write_shard(task, context, documents, self.process)
+        return write_shard_in_steps(task, context, documents, self.process, self.checkpoint(task, context))
+
+    def checkpoint(self, task: Task, context: Context) -> Checkpoint:
+        """The checkpoints of one shard's task."""
+        return Checkpoint(task, context, parts=len(task.outputs))
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """As much output as input, and checkpoints of the shards at work."""
+        at_work = min(1.0, workers * sample.largest_share) if self.is_independent else 0.0
+        held = HELD_BYTES if self.is_independent else 0
+        return Needs(sample.written, int(at_work * sample.packed), workers * (PROCESS_BYTES + held), sample.documents)
 
     def run(self, job: Run) -> Outcome:
         """All shards, each by itself."""
@@ -243,6 +233,8 @@ class DocumentStage(Stage):
 @dataclass(frozen=True)
 class FilterStage(DocumentStage):
     """A stage that only decides of each document whether it stays."""
+
+    is_independent: ClassVar[bool] = True
 
     @abc.abstractmethod
     def judge(self, document: Document) -> str | None:

@@ -24,6 +24,7 @@ class Task:
         outputs: the files it writes, each atomically.
         options: whatever else its output depends on, as JSON-like values.
         hints: what its output does not depend on (where a journal lies, a limit on pace), as picklable values.
+        key: the digest of all that its output depends on, which the job fills in before the task is run.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Task:
     outputs: tuple[Location, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     hints: dict[str, Any] = field(default_factory=dict)
+    key: str = ""
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,9 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from typing import BinaryIO, ClassVar
 
-from webtext_prep.documents.document import Document, decode_document
+import msgspec
+
+from webtext_prep.documents.document import Document, decode_document, without_surrogates
 from webtext_prep.documents.stores.base import Location
 
 
@@ -30,6 +32,11 @@ class DocumentWriter(abc.ABC):
         for line in bytes(lines).splitlines():
             self.write(decode_document(line))
 
+    def write_packed(self, packed: bytes) -> None:
+        """Add one document that `Format.pack` of the same format has packed."""
+        url, text, metadata = msgspec.json.decode(packed)
+        self.write(Document(url, text, metadata))
+
 
 class Format(abc.ABC):
     """One file format. It has no state: a file's suffix decides which format reads it."""
@@ -47,6 +54,14 @@ class Format(abc.ABC):
     @abc.abstractmethod
     def read(self, location: Location) -> Iterator[Document]:
         """The documents of one file, in order. Raises InputError naming the file and the place that holds none."""
+
+    def pack(self, document: Document) -> bytes:
+        """A document as bytes that are kept until it can be written; for `DocumentWriter.write_packed`."""
+        row = [document.url, document.text, document.metadata]
+        try:
+            return msgspec.json.encode(row)
+        except UnicodeEncodeError:
+            return msgspec.json.encode(without_surrogates(row))
 
     @abc.abstractmethod
     def write(self, stream: BinaryIO) -> AbstractContextManager[DocumentWriter]:

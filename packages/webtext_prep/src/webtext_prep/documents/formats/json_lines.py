@@ -22,7 +22,10 @@ class _LineWriter(DocumentWriter):
         self._stream = stream
 
     def write(self, document: Document) -> None:
-        self._stream.write(encode_document(document) + b"\n")
+        self.write_packed(encode_document(document))
+
+    def write_packed(self, packed: bytes) -> None:
+        self._stream.write(packed + b"\n")
         self.written += 1
 
     def write_lines(self, lines: bytes | memoryview, count: int) -> None:
@@ -49,6 +52,10 @@ class JsonLines(Format):
                     f"{location}, line {number}, is not a document ({error}): run `webtext merge` on the folder "
                     "first, which skips and counts what can't be read."
                 ) from error
+
+    def pack(self, document: Document) -> bytes:
+        """See `Format`. Here it is the line that is written."""
+        return encode_document(document)
 
     @contextlib.contextmanager
     def write(self, stream: BinaryIO) -> Iterator[DocumentWriter]:
