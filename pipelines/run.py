@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import contextlib
+import dataclasses
 import json
 import os
 import shlex
@@ -30,7 +31,10 @@ from typing import Any
 from command_kit import CommandError, UsageError, duration, run_command, setting, write_json, write_text
 from command_kit.command import PARENT
 from command_kit.settings import check_value, make_settings
-from webtext_prep.cli import RunSettings, find_stages
+from webtext_prep.cli import RunSettings, find_stages, job_of
+from webtext_prep.errors import InputError
+from webtext_prep.running.space import Estimate, Needs, readable
+from webtext_prep.running.stage import Stage
 
 HERE = Path(__file__).resolve().parent
 PROGRAMS = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}
@@ -57,6 +61,8 @@ class Step:
     arguments: list[str] = field(default_factory=list)
     output: str = ""
     summary: dict[str, Any] = field(default_factory=dict)
+    stage: Stage | None = None
+    settings: RunSettings | None = None
 
 
 def read_pipeline(name: str) -> tuple[Path, dict[str, Any]]:
@@ -93,14 +99,15 @@ def plan(path: Path, tables: dict[str, Any], folder: Path, first_input: list[str
             raise UsageError(f"{path}: {name} stands outside a table; every setting belongs to a [command].")
         if name in stages:
             own = {key for key in table if key in RunSettings.__dataclass_fields__}
-            make_settings(RunSettings, {key: table[key] for key in own}, f"{path} [{name}]")
-            make_settings(stages[name], {k: v for k, v in table.items() if k not in own}, f"{path} [{name}]")
+            settings = make_settings(RunSettings, {key: table[key] for key in own}, f"{path} [{name}]")
+            stage = make_settings(stages[name], {k: v for k, v in table.items() if k not in own}, f"{path} [{name}]")
             output = corpus if stages[name].output_is_prefix else folder / name
-            step = Step(name, "webtext_prep", table, output=table.get("output", str(output)))
+            step = Step(name, "webtext_prep", table, output=table.get("output", str(output)), stage=stage)
             inputs = table.get("input") or previous
             if not inputs:
                 raise UsageError(f"the first stage, {name}, has no input: give it with --input PATH.")
             step.arguments = ["--input", *inputs, "--output", step.output]
+            step.settings = dataclasses.replace(settings, input=tuple(inputs), output=step.output)
             previous = [step.output]
             if stages[name].output_is_prefix:
                 corpus = Path(step.output)
@@ -141,6 +148,36 @@ def check_model_table(path: Path, name: str, table: dict[str, Any], gpus: int) -
             check_layout(settings, 0 if settings.device in ("cpu", "mps") else gpus)
     except UsageError as error:
         raise UsageError(str(error) if str(path) in str(error) else f"{path} [{name}]: {error}") from None
+
+
+def estimates(steps: list[Step]) -> Iterator[str]:
+    """What each stage will need of disk and memory, as far as its input, or that of a step before it, is there."""
+    before: Needs | None = None
+    outputs = 0
+    for step in steps:
+        if step.stage is None or step.settings is None:
+            continue
+        found = _estimate(step.stage, step.settings, before)
+        before = found.needs if found is not None else None
+        if found is not None:
+            outputs += found.needs.output
+            yield found.sentence()
+            problem = found.problem() if step.settings.space_check else None
+            if problem is not None:
+                yield f"  it will not fit: {problem}"
+    if outputs:
+        yield f"all outputs together: about {readable(outputs)}"
+
+
+def _estimate(stage: Stage, settings: RunSettings, before: Needs | None) -> Estimate | None:
+    """The estimate of one stage: from its input, or if that is not there yet from the output of the step before it."""
+    try:
+        job = job_of(stage, settings)
+        return job.estimate(job.sample())
+    except InputError:
+        if before is None:
+            return None
+        return job_of(stage, dataclasses.replace(settings, input=())).estimate(before.as_input())
 
 
 def count_gpus(tables: dict[str, Any]) -> int:
@@ -312,6 +349,8 @@ def play(arguments: argparse.Namespace) -> int:
         last = names.index(arguments.until) + 1 if arguments.until else len(steps)
         if arguments.check:
             print("\n".join(shlex.join(shown_command(step, path)) for step in steps[:last]))
+            for line in estimates(steps[:last]):
+                print(line, file=sys.stderr)
             return 0
         folder.mkdir(parents=True, exist_ok=True)
         if whole.site:

@@ -260,6 +260,21 @@ def test_checking_shows_the_steps_and_runs_none(tmp_path):
     assert not out.exists()
 
 
+def test_checking_says_what_each_stage_will_need(tmp_path):
+    """From the input of the first stage, which is there, for all that follow."""
+    (tmp_path / "p.toml").write_text("[merge]\n[clean]\nlanguage = 'any'\n[tokenize]\n")
+    (tmp_path / "texts").mkdir()
+    for number in range(50):
+        (tmp_path / "texts" / f"{number}.txt").write_text(f"text {number} " * 3000)
+    done = play(tmp_path / "p.toml", tmp_path / "out", "--input", str(tmp_path / "texts"), "--check")
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    assert [line.split(": needs about ")[0] for line in lines[:3]] == ["merge", "clean", "tokenize"]
+    assert all(line.endswith(" for some 50 documents") for line in lines[:3])
+    assert lines[3].startswith("all outputs together: about ")
+    assert not (tmp_path / "out").exists()
+
+
 @pytest.mark.parametrize(
     ("generate", "hint"),
     [

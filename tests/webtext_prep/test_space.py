@@ -148,13 +148,13 @@ def test_merge_and_tokenize_need_what_they_then_write(tmp_path):
         for at, text in enumerate(texts(3000)):
             writer.write(Document(f"http://a.org/{at}", text))
     merge = Job(Merge(), shards_in(folder), tmp_path / "merged")
-    needed = merge.estimate().needs
+    needed = merge.estimate(merge.sample()).needs
     merge.run()
     made = sum(shard.stat().st_size for shard in shards_in(tmp_path / "merged"))
     assert needed.output == pytest.approx(made, rel=0.2)
     assert needed.scratch >= 0.8 * made
     tokenize = Job(Tokenize(), shards_in(tmp_path / "merged"), tmp_path / "corpus")
-    needed = tokenize.estimate().needs
+    needed = tokenize.estimate(tokenize.sample()).needs
     tokenize.run()
     made = sum(file.stat().st_size for file in tmp_path.glob("corpus_text_document.[bi]*"))
     assert needed.output == pytest.approx(made, rel=0.2)

@@ -19,7 +19,6 @@ from webtext_prep import inspection, stages
 from webtext_prep.documents.inputs import Inputs, find_inputs
 from webtext_prep.documents.shards import DEFAULT_FORMAT
 from webtext_prep.documents.storage import location
-from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 from webtext_prep.running import engines
 from webtext_prep.running.engines.base import Engine
@@ -126,7 +125,6 @@ def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
         raise InputError(f"webtext {stage.name} needs --output {kind}: say where to write.")
     if settings.workers < 0:
         raise InputError(f"--workers must not be negative (0 means all cores), but is {settings.workers}.")
-    output = location(settings.output)
     paths = list(settings.input)
     if not paths and stage.reads_standard_input and not sys.stdin.isatty():
         paths = ["-"]
@@ -134,8 +132,16 @@ def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
         raise InputError(f"webtext {stage.name} needs --input PATH: say what to read ({stage.input_kinds}).")
     if "-" in paths and not stage.reads_standard_input:
         raise InputError(f"webtext {stage.name} does not read standard input: give a file or folder.")
+    return job_of(stage, dataclasses.replace(settings, input=tuple(paths)), restart=arguments.restart)
+
+
+def job_of(stage: Stage, settings: RunSettings, *, restart: bool = False) -> Job:
+    """The job that runs a stage as `settings` say. Raises InputError for input that is not there."""
+    output, files = location(settings.output), [path for path in settings.input if path != "-"]
     workers = settings.workers or available_cores()
-    inputs = _find(stage, paths, output)
+    inputs = Inputs()
+    if files:
+        inputs = find_inputs(files, accepts=stage.accepts, kinds=stage.input_kinds, output=output)
     return Job(
         stage,
         inputs.files,
@@ -143,20 +149,13 @@ def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
         state=Path(settings.state) if settings.state else None,
         workers=workers,
         keep_dropped=settings.keep_dropped,
-        restart=arguments.restart,
+        restart=restart,
         engine=make_engine(settings.engine, workers),
         format=settings.format,
-        standard_input="-" in paths,
+        standard_input="-" in settings.input,
         problems=inputs.notes(),
         space_check=settings.space_check,
     )
-
-
-def _find(stage: Stage, paths: list[str], output: Location) -> Inputs:
-    files = [path for path in paths if path != "-"]
-    if not files and "-" in paths:
-        return Inputs()
-    return find_inputs(files, accepts=stage.accepts, kinds=stage.input_kinds, output=output)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -23,7 +23,7 @@ from command_kit import Progress
 from command_kit.settings import identity
 from webtext_prep.documents import storage
 from webtext_prep.documents.inputs import spool_standard_input
-from webtext_prep.documents.sampling import take_sample
+from webtext_prep.documents.sampling import Sample, take_sample
 from webtext_prep.documents.shards import DEFAULT_FORMAT, check_format, shard_name
 from webtext_prep.documents.stage_record import read_record
 from webtext_prep.documents.storage import is_local
@@ -224,17 +224,16 @@ class Job:
             shutil.rmtree(self.state, ignore_errors=True)
         return found
 
-    def estimate(self, sizes: Sequence[int] | None = None) -> Estimate:
-        """What the run will need of disk and memory, from a sample of the input, and what there is. Writes nothing.
-
-        `sizes` are those of the inputs in bytes, if they are known already.
-        """
+    def sample(self, sizes: Sequence[int] | None = None) -> Sample:
+        """What the input holds, about; `sizes` are the bytes of each file, if they are known already."""
         sizes = [storage.size(path) for path in self.inputs] if sizes is None else sizes
         is_one = self.stage.is_one_document
         sample = take_sample(self.inputs, sizes, format_name=self.format, is_one_document=is_one)
         documents = self.expected_documents()
-        if documents is not None:
-            sample = dataclasses.replace(sample, documents=documents)
+        return sample if documents is None else dataclasses.replace(sample, documents=documents)
+
+    def estimate(self, sample: Sample) -> Estimate:
+        """What a run over input like `sample` needs of disk and memory, and what there is. Writes nothing."""
         needs = self.stage.needs(sample, self.workers)
         if not self.engine.is_here:
             needs = dataclasses.replace(needs, memory=0)
@@ -250,7 +249,7 @@ class Job:
 
     def _make_sure_of_space(self, sizes: Sequence[int]) -> Estimate:
         """Say what the run needs, if it is much. Raises InputError if it does not fit, unless that is accepted."""
-        estimate = self.estimate(sizes)
+        estimate = self.estimate(self.sample(sizes))
         problem = estimate.problem() if self._space_check else None
         if problem is not None:
             raise InputError(problem)

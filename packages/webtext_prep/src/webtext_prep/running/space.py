@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.running.machine import Machine
 
@@ -17,6 +18,10 @@ WORTH_SAYING = 100_000_000
 """Bytes of disk from which on the estimate is shown,"""
 MEMORY_WORTH_SAYING = 0.5
 """or this share of the memory."""
+USUAL_RATIO = 2.7
+"""Bytes of text in a byte of a compressed shard."""
+USUAL_SHARD = 64 << 20
+"""Bytes of a shard."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,12 @@ class Needs:
     scratch: int = 0
     memory: int = 0
     documents: int = 0
+
+    def as_input(self) -> Sample:
+        """The output as the input of another stage, about, before there is any: JSON lines, compressed."""
+        largest = min(self.output, USUAL_SHARD)
+        text = int(self.output * USUAL_RATIO)
+        return Sample(1, self.output, largest, text, self.output, self.output, self.documents)
 
 
 @dataclass(frozen=True)

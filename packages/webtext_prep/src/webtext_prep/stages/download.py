@@ -25,11 +25,13 @@ from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import is_url_list
 from webtext_prep.documents.outcomes import OUTCOMES
+from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import shards_in
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.url_lists import read_urls
 from webtext_prep.errors import InputError
-from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome
+from webtext_prep.running.space import USUAL_RATIO, Needs
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage, shards_outcome
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
@@ -42,6 +44,14 @@ them may exceed its part by one page."""
 FEWEST_COUNTED, MOST_COUNTED = 100, 200_000
 """URLs of all lists together for which it is said how long they may take: fewer need no word, more would take a while
 to count, and the worst of millions of servers is not what happens."""
+PAGES_A_URL = 0.6
+"""Share of URLs whose page gives a document: a third of old lists, nearly all of fresh ones."""
+BYTES_A_PAGE = 5_000
+"""Of text, in the mean over pages of the web."""
+BYTES_A_ROW = 60
+"""Of each URL in the outcomes, compressed."""
+PARSER_BYTES = 250 << 20
+"""Memory of a process that extracts, in ordinary work; `--extract-memory` is its limit."""
 EARLIER = "earlier"
 """The folder in the scratch folder with what runs over other lists have fetched."""
 
@@ -148,6 +158,14 @@ class Download(Stage):
                 "are meant"
             )
         return "check the list, and the network of this machine"
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """Documents and outcomes of an ordinary list, journals of the shards at work, page bodies and extractors."""
+        urls = min(sample.documents, self.max_urls or sample.documents)
+        output = int(urls * (PAGES_A_URL * BYTES_A_PAGE / USUAL_RATIO + BYTES_A_ROW))
+        journals = int(output * min(1.0, workers * sample.largest_share))
+        memory = workers * PROCESS_BYTES + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
+        return Needs(output, journals, memory, urls)
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Shards of documents, of outcomes, and of what was dropped."""

@@ -45,6 +45,8 @@ KINDS = ("tokens", "table")
 """The suffixes of an encoded shard's two files."""
 INDEX_BYTES = 20
 """Of each document in the index: length, position, document."""
+USUAL_SHARE = 0.25
+"""Tokens a byte of a document, where none can be looked at."""
 TABLE_BYTES = 16
 """Of each document in an encoded shard's table."""
 TOKENIZER_BYTES = 80 << 20
@@ -146,7 +148,7 @@ class Tokenize(TokenFileStage):
         """All tokens twice, by shard and shuffled, as many of them a byte as the sample has; memory for a part each."""
         tokenizer = self.open_tokenizer()
         excerpt = sample.excerpt.decode("utf-8", "ignore")
-        share = len(tokenizer.encode(excerpt)) / len(sample.excerpt) if sample.excerpt else 1.0
+        share = len(tokenizer.encode(excerpt)) / len(sample.excerpt) if sample.excerpt else USUAL_SHARE
         tokens = int(share * sample.text) + sample.documents
         size = tokens * smallest_dtype(tokenizer.vocabulary_size).itemsize
         memory = workers * (PROCESS_BYTES + TOKENIZER_BYTES + 2 * min(self.part_bytes, size))
