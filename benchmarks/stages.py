@@ -20,8 +20,9 @@ from indexed_tokens import Tokenizer
 from machine import describe, save
 from webtext_prep.documents.document import Document
 from webtext_prep.near_duplicates import fingerprints
+from webtext_prep.repair import repair
 from webtext_prep.running.tally import Tally
-from webtext_prep.stages.clean import Clean, has_tokens, repair
+from webtext_prep.stages.clean import Clean, has_tokens
 
 COPIES = 20
 

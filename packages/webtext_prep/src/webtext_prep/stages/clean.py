@@ -20,48 +20,12 @@ from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
 from webtext_prep.languages.base import Guess, LanguageDetector, is_in
 from webtext_prep.quality.base import Rule
+from webtext_prep.repair import repair
 from webtext_prep.running.stage import DocumentStage
 from webtext_prep.running.tally import Tally
 
 LANGUAGE_CHARACTERS = 1000
 """Detectors read this many characters: as accurate as on whole pages, and several times faster."""
-
-_SUSPECT = bytes(byte for byte in range(32) if byte not in b"\t\n") + b"\x7f&"
-"""The ASCII characters that ftfy may change: control characters, and what begins an HTML entity."""
-
-_LONGEST_SEGMENT = 1_000_000
-"""ftfy cuts longer lines, by its default setting."""
-
-
-def repair(text: str) -> str:
-    """`ftfy.fix_text(text)`, without calling it where it changes nothing.
-
-    ftfy goes line by line. An ASCII line without control characters (carriage returns among them) and without `&`, with
-    which HTML entities begin, passes its default settings unchanged; the only thing that one line leaves to the next
-    ones is that a `<` ends the unescaping of entities.
-    """
-    if _is_plain(text):
-        return text
-    import ftfy
-
-    lines = text.split("\n")
-    if max(map(len, lines)) >= _LONGEST_SEGMENT:
-        return ftfy.fix_text(text)
-    settings = ftfy.TextFixerConfig()
-    repaired = []
-    for number, line in enumerate(lines, 1):
-        segment = line if number == len(lines) else line + "\n"
-        if settings.unescape_html and "<" in segment:
-            settings = settings._replace(unescape_html=False)
-        repaired.append(segment if _is_plain(segment) else ftfy.fix_text_segment(segment, settings))
-    return "".join(repaired)
-
-
-def _is_plain(text: str) -> bool:
-    if not text.isascii():
-        return False
-    encoded = text.encode("ascii")
-    return len(encoded.translate(None, _SUSPECT)) == len(encoded)
 
 
 def known_detectors() -> dict[str, type[LanguageDetector]]:
