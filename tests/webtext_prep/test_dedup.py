@@ -15,8 +15,10 @@ from hypothesis import strategies as st
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.lines import read_lines
-from webtext_prep.documents.shards import read_documents, write_documents
+from webtext_prep.documents.sampling import Sample
+from webtext_prep.documents.shards import read_documents, shards_in, write_documents
 from webtext_prep.near_duplicates import candidates, fingerprints
+from webtext_prep.running.job import Job
 from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import TABLE, Dedup
 
@@ -307,3 +309,23 @@ def test_an_input_that_changed_meanwhile_is_worked_on_from_the_start(tmp_path, c
     run(capsys, source, tmp_path / "whole")
     assert main(arguments) == 0
     assert contents(tmp_path / "whole") == contents(tmp_path / "out")
+
+
+def test_it_needs_no_more_disk_than_it_says(tmp_path, monkeypatch):
+    """A run could fill the disk with files between its phases, and nothing said so before."""
+    source = write(tmp_path / "in", similar_documents(200, 3), 2)
+    monkeypatch.setattr(dedup, "SUSPECTS", 1.0)
+    job = Job(Dedup(), shards_in(source), tmp_path / "out")
+    needed, used = job.estimate().needs, []
+
+    def measured(self, phase, *arguments, **options):
+        found = whole_map(self, phase, *arguments, **options)
+        used.append(sum(path.stat().st_size for path in self.scratch.rglob("*") if path.is_file()))
+        return found
+
+    whole_map = Job.map
+    monkeypatch.setattr(Job, "map", measured)
+    job.run()
+    assert 0.3 * needed.scratch < max(used) <= needed.scratch
+    assert needed.documents == 600
+    assert Dedup(shingle="char:5").needs(Sample(text=10**12), 1).memory > needed.memory

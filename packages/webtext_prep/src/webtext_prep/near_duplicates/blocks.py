@@ -27,6 +27,8 @@ from webtext_prep.documents.stores.base import Location
 BLOCK_DOCUMENTS = 16_384
 BLOCK_CHARACTERS = 32 << 20
 """A block ends when it has so many documents, or characters of text."""
+PART_CHARACTERS = (32 << 20, 128 << 20)
+"""What a part of the work weighs, at the least and at the most, but for a component that is heavier by itself."""
 FRAME_LEVEL = 1
 """zstandard's level for files between two phases: 2.4 times smaller than text, at 400 MB/s."""
 

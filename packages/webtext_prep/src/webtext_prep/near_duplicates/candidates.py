@@ -17,13 +17,11 @@ import numpy.typing as npt
 
 from webtext_prep.documents.document import Document
 from webtext_prep.near_duplicates import buckets
-from webtext_prep.near_duplicates.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, Blocks
+from webtext_prep.near_duplicates.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, PART_CHARACTERS, Blocks
 from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for, check_against_datasketch, signatures
 
 BATCH_DOCUMENTS = 256
 """Documents whose shingles are made at once."""
-PART_CHARACTERS = (32 << 20, 128 << 20)
-"""What a part of the work weighs, at the least and at the most, but for a component that is heavier by itself."""
 PARTS = 1024
 """So many parts keep all cores at work: larger corpora have larger ones, up to the most."""
 

@@ -14,9 +14,9 @@ documents cannot merge unrelated ones. The order of the input does not matter. T
     losses        which domains and sources lose most of their documents
     shards        each shard without what goes
 
-Memory follows from the size of a block of documents and of a part, not of the corpus, but for 16 bytes a document in
-`components`, mapped from a file. Files between the phases are removed when they have been used; at most they take 8
-bytes per band and document, and the compressed texts of the suspects.
+Memory follows from the size of a block of documents and of a part, not of the corpus, but for 24 bytes a document in
+`components`, most of them mapped from files. Files between the phases are removed when they have been used; at most
+they take 8 bytes per band and document, and the compressed texts and keys of the suspects.
 """
 
 from __future__ import annotations
@@ -38,14 +38,24 @@ from webtext_prep.documents import storage
 from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import find_inputs
+from webtext_prep.documents.sampling import Sample, take_sample
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.near_duplicates.against import LOSERS, Against
-from webtext_prep.near_duplicates.blocks import Blocks, FrameWriter, load_array, read_frame, runs_of, save_array
+from webtext_prep.near_duplicates.blocks import (
+    PART_CHARACTERS,
+    Blocks,
+    FrameWriter,
+    load_array,
+    read_frame,
+    runs_of,
+    save_array,
+)
 from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
 from webtext_prep.running.markers import digest
 from webtext_prep.running.once import once
+from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome, write_shard
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
@@ -61,10 +71,19 @@ SUPERSEDED = "superseded.jsonl.zst"
 MATCH_CHARACTERS = 200
 """The longest passage of matching text in a row of the table."""
 BLOCKS = "blocks.npy"
-"""How all shards are divided, in the scratch folder."""
+PARTS = "components/parts.npy"
+"""How all shards are divided into blocks, and which part decides about each document, in the scratch folder."""
 
 SORTED_DOCUMENTS = 1 << 23
-"""A task sorts about so many keys of a band at most, in 300 MB."""
+"""A task sorts about so many keys of a band at most,"""
+SORTING_BYTES = 48
+"""with so much memory for each."""
+COMPONENT_BYTES = 24
+"""Memory of a document in `components`, most of it mapped from files."""
+COMPILER_BYTES = 250 << 20
+"""Memory of a process that has loaded compiled functions."""
+SUSPECTS = 0.5
+"""The share of documents that may be alike others, for which disk is reserved."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +155,21 @@ class Dedup(Stage):
             if path.parent == job.output:
                 raise InputError(f"--against names the output itself, {job.output}: give other folders.")
         return [*job.inputs, *self._old_shards]
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """Keys of all documents, and the texts of half of them: more than half have rarely been suspects."""
+        bands, _ = bands_for(self.similarity)
+        old = take_sample(self._old_shards, [storage.size(path) for path in self._old_shards])
+        documents, packed = sample.documents + old.documents, sample.packed + old.packed
+        suspects = int(SUSPECTS * documents)
+        printed = documents * (8 * bands + 8)
+        sorted_bands = suspects * bands * 6  # members of 4 bytes, and the ends of their buckets
+        collected = int(1.2 * SUSPECTS * packed) + suspects * 8 * bands  # packed faster, and in small frames
+        text = min(sample.text + old.text, PART_CHARACTERS[0])
+        deciding = text + 2 * text * (2 if Shingling.parse(self.shingle).kind == "word" else 7)
+        sorting = min(documents, SORTED_DOCUMENTS) * SORTING_BYTES
+        memory = max(workers * (COMPILER_BYTES + max(deciding, sorting)), documents * COMPONENT_BYTES)
+        return Needs(sample.written, printed + max(sorted_bands, collected), memory, documents)
 
     # Tasks
 
@@ -290,8 +324,10 @@ class Dedup(Stage):
     def run(self, job: Run) -> Outcome:
         """Find who may be alike, decide, drop."""
         version = [self.version, self.identity()]
-        found = once(job, "suspects", version, lambda: self._find_suspects(job))
-        _remove_scratch(job, "fingerprints", "bands", "components")
+        divided = once(job, "parts", version, lambda: self._divide(job))
+        _remove_scratch(job, "bands")
+        found = once(job, "suspects", version, lambda: self._collect(job, divided))
+        _remove_scratch(job, "fingerprints", "components")
         decided = once(job, "decided", version, lambda: self._decide_parts(job, found))
         _remove_scratch(job, "suspects", "pairs")
         receipts = self._receipts(job)
@@ -332,11 +368,11 @@ class Dedup(Stage):
         folder, count = job.scratch / "receipts", len(job.inputs) + len(self._old_shards)
         return [(folder / f"part-{shard:05}.npy", folder / f"part-{shard:05}.rows") for shard in range(count)]
 
-    def _find_suspects(self, job: Run) -> dict[str, Any]:
-        """Phases `fingerprints` to `suspects`."""
+    def _divide(self, job: Run) -> dict[str, Any]:
+        """Phases `fingerprints` to `components`."""
         from webtext_prep.near_duplicates.candidates import Fingerprints
 
-        shards, scratch = list(enumerate(self._shards(job))), {"scratch": str(job.scratch)}
+        shards, scratch = self._shards(job), {"scratch": str(job.scratch)}
         has_folders, groups = len({path.parent for path in job.inputs}) > 1, _groups(job, len(shards))
         printing = [
             Task(
@@ -345,7 +381,7 @@ class Dedup(Stage):
                 (*Fingerprints.files(job.scratch / "fingerprints", shard), groups[shard]),
                 {"source": str(path.parent) if has_folders else ""},
             )
-            for shard, path in shards
+            for shard, path in enumerate(shards)
         ]
         expected = None if self.against else job.expected_documents()
         counts = job.map("fingerprints", self.fingerprint_shard, printing, total=expected)
@@ -369,27 +405,26 @@ class Dedup(Stage):
             for number in range(ranges)
         ]
         job.map("bands", self.sort_band, sorting, unit="keys", total=blocks.documents * bands)
-        parts_path = job.scratch / "components" / "parts.npy"
         buckets = [path for task in sorting for path in task.outputs]
-        joining = Task("all", (blocks_path, *buckets), (parts_path,), made, scratch)
+        joining = Task("all", (blocks_path, *buckets), (job.scratch / PARTS,), made, scratch)
         (parts,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
-        collecting = [
+        return {**made, "documents": blocks.documents, "new": new, "parts": parts}
+
+    def _collect(self, job: Run, divided: dict[str, Any]) -> dict[str, Any]:
+        """Phase `suspects`."""
+        tasks = [
             Task(
                 f"part-{shard:05}",
-                (blocks_path, parts_path, path),
+                (job.scratch / BLOCKS, job.scratch / PARTS, path),
                 (job.scratch / "suspects" / f"part-{shard:05}.frames",),
-                {**made, "shard": shard, "parts": parts},
-                scratch,
+                {**divided, "shard": shard},
+                {"scratch": str(job.scratch)},
             )
-            for shard, path in shards
+            for shard, path in enumerate(self._shards(job))
         ]
-        results = job.map("suspects", self.collect_suspects, collecting, total=blocks.documents)
-        return {
-            "new": new,
-            "suspects": sum(result["suspects"] for result in results),
-            "parts": parts,
-            "digest": digest([result["digest"] for result in results]),
-        }
+        results = job.map("suspects", self.collect_suspects, tasks, total=divided["documents"])
+        suspects = sum(result["suspects"] for result in results)
+        return {**divided, "suspects": suspects, "digest": digest([result["digest"] for result in results])}
 
     def _decide_parts(self, job: Run, found: dict[str, Any]) -> dict[str, Any]:
         """Phases `pairs` and `receipts`."""
