@@ -366,6 +366,31 @@ def test_loopback_as_a_value_opens_this_machine_and_nothing_else(site, tmp_path,
     assert "allow_private_addresses was 'loopback', now True" in changed.sentence
 
 
+INSIDE = ["http://169.254.169.254/", "http://10.0.0.1/", "http://0.0.0.0/", "http://[fe80::1]/", "http://0xa9fea9fe/"]
+
+
+@pytest.mark.parametrize("target", INSIDE)
+def test_loopback_opens_nothing_else_through_redirects(site, tmp_path, target):
+    site.routes["/"] = lambda r: r.answer(302, Location=target)
+    site.routes["/near"] = lambda r: r.answer(302, Location=site.url("/a", "127.3.2.1"))
+    found = fetch(tmp_path, site.urls("/", "/near"), allow_private_addresses="loopback", robots=False, retries=0)
+    assert found[0] == "blocked_address"
+    assert found[1] != "blocked_address"
+
+
+@pytest.mark.parametrize(
+    ("found", "outcome"), [(["169.254.169.254"], "blocked_address"), (["10.0.0.1", "127.0.0.1"], "ok")]
+)
+def test_loopback_opens_nothing_else_through_names(site, tmp_path, monkeypatch, found, outcome):
+    async def resolve(self, host, port=0, family=0):
+        entry = {"hostname": host, "port": port, "family": 2, "proto": 0, "flags": 0}
+        return [{**entry, "host": address} for address in found]
+
+    monkeypatch.setattr(addresses.AsyncResolver, "resolve", resolve)
+    urls = [site.url("/a", "inside.example")]
+    assert fetch(tmp_path, urls, allow_private_addresses="loopback") == [outcome]
+
+
 def test_all_and_none_are_the_same_settings_as_the_bare_flags():
     assert Download(allow_private_addresses="all") == Download(allow_private_addresses=True)
     assert Download(allow_private_addresses="none") == Download(allow_private_addresses=False) == Download()

@@ -7,6 +7,7 @@ and an exit code; `atomic` writes files that appear complete or not at all; `pro
 from command_kit.atomic import atomic_file, atomic_folder, write_json, write_text
 from command_kit.command import run_command
 from command_kit.cores import available_cores
+from command_kit.credentials import hide_credentials
 from command_kit.errors import CommandError, UsageError
 from command_kit.progress import Progress, duration
 from command_kit.settings import add_flags, setting, settings_from
@@ -22,6 +23,7 @@ __all__ = [
     "atomic_folder",
     "available_cores",
     "duration",
+    "hide_credentials",
     "run_command",
     "setting",
     "settings_from",

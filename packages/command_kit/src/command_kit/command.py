@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 
+from command_kit.credentials import hide_credentials
 from command_kit.errors import CommandError
 
 PARENT = "COMMAND_ENDS_WITH"
@@ -55,6 +56,7 @@ def run_command(program: str, body: Callable[[], int | None], *, debug: bool = F
     """Call `body` and return the exit code of the process.
 
     An exception becomes one sentence on standard error, `program: error: ...`; with `debug` its traceback comes first.
+    User names and passwords in URLs are left out of both.
     `resumes` says whether the same command resumes where an interrupt stopped it.
     """
     if parent := os.environ.pop(PARENT, ""):
@@ -74,6 +76,6 @@ def run_command(program: str, body: Callable[[], int | None], *, debug: bool = F
         return 128 + getattr(signal, "SIGPIPE", 13)
     except Exception as error:
         if debug:
-            traceback.print_exc()
-        print(f"{program}: error: {sentence_for(error)}", file=sys.stderr)
+            print(hide_credentials(traceback.format_exc()), end="", file=sys.stderr)
+        print(hide_credentials(f"{program}: error: {sentence_for(error)}"), file=sys.stderr)
         return error.exit_code if isinstance(error, CommandError) else 1

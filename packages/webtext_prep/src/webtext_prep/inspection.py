@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from command_kit import hide_credentials
 from indexed_tokens import (
     IndexedTokens,
     IndexedTokensError,
@@ -83,7 +84,7 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
         characters += len(document.text)
         if len(shown) < samples:
             shown.append(document)
-    found: dict[str, Any] = {"path": path}
+    found: dict[str, Any] = {"path": hide_credentials(path)}
     if record is not None:
         found |= {key: record[key] for key in ("stage", "settings", "in", "out", "dropped") if key in record}
     found |= {

@@ -11,6 +11,8 @@ from typing import Any
 
 import msgspec
 
+from webtext_prep.documents.urls import clean_metadata, without_credentials
+
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
@@ -47,7 +49,7 @@ def without_surrogates(value: Any) -> Any:
 
 
 def decode_document(line: bytes) -> Document:
-    """The document in one line of JSON. Raises ValueError saying what is wrong with it."""
+    """The document in one line of JSON, its URLs without credentials. Raises ValueError saying what is wrong."""
     row = _decode(line)
     if not isinstance(row, dict):
         raise ValueError("not a JSON object")
@@ -56,7 +58,7 @@ def decode_document(line: bytes) -> Document:
         raise ValueError("no url")
     if not isinstance(text, str):
         raise ValueError("text is not a string")
-    return Document(url, text, row)
+    return Document(without_credentials(url), text, clean_metadata(row))
 
 
 def decode_url_row(line: bytes) -> Document | None:

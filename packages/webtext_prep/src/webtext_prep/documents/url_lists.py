@@ -17,7 +17,7 @@ from webtext_prep.documents.records.base import Unreadable
 from webtext_prep.documents.records.tables import Row, read_rows
 from webtext_prep.documents.shards import format_of
 from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.urls import without_credentials
+from webtext_prep.documents.urls import clean_metadata, without_any_credentials
 
 _COLUMN = "url"
 _DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
@@ -48,7 +48,7 @@ def is_list_of_lines(location: Location) -> bool:
 
 
 def _as_url(row: Document) -> Document:
-    row.url, row.text = without_credentials(row.url), ""
+    row.url, row.text = without_any_credentials(row.url), ""
     return row
 
 
@@ -86,4 +86,5 @@ def _table(rows: Iterator[Row], names: list[str]) -> Iterator[Document]:
         values = dict(zip(names, row.cells, strict=False))
         url = values.pop(_COLUMN, "").strip()
         if url and not url.startswith("#"):
-            yield Document(url, "", {name: value for name, value in values.items() if name and value})
+            metadata = {name: value for name, value in values.items() if name and value}
+            yield Document(url, "", clean_metadata(metadata))

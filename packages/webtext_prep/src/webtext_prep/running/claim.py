@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from command_kit import write_json
+from command_kit import hide_credentials, write_json
 from command_kit.settings import differences
 from webtext_prep.documents import storage
 from webtext_prep.documents.storage import is_local
@@ -108,7 +108,7 @@ def read_claim(state: Path, stage: Stage, output: Location) -> dict[str, Any] | 
 
 def _output_elsewhere(state: Path, stage: Stage, output: Location) -> str | None:
     """Which output a state belongs to, where that does not follow from its place; beside it, both may be moved."""
-    return None if state == stage.state_folder(output) else str(_resolved(output))
+    return None if state == stage.state_folder(output) else hide_credentials(str(_resolved(output)))
 
 
 def refuse_other_settings(claim: dict[str, Any], settings: dict[str, Any], output: Location) -> None:

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from command_kit import Progress
+from command_kit import Progress, hide_credentials
 from command_kit.settings import identity
 from webtext_prep.documents import storage
 from webtext_prep.documents.inputs import spool_standard_input
@@ -259,7 +259,9 @@ class Job:
 
     def _summary(self, tally: Tally, facts: dict[str, Any], *, seconds: float = 0.0, resumed: bool = False) -> Summary:
         unit = self.stage.unit
-        return Summary(self.stage.name, str(self.output), tally, facts, seconds, resumed=resumed, unit=unit)
+        return Summary(
+            self.stage.name, hide_credentials(str(self.output)), tally, facts, seconds, resumed=resumed, unit=unit
+        )
 
     def _settings(self) -> dict[str, Any]:
         chosen = {"format": self.format} if self.format != DEFAULT_FORMAT else {}

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from command_kit import write_json
+from command_kit import hide_credentials, write_json
 from webtext_prep.documents import storage
 from webtext_prep.documents.stage_record import STATE, lineage_of
 from webtext_prep.documents.stores.base import Location
@@ -109,7 +109,7 @@ class Output:
             "system": platform.platform(),
             "python": platform.python_version(),
             **run,
-            "folders": [str(folder) for folder in dict.fromkeys(path.parent for path in inputs)],
+            "folders": [hide_credentials(str(folder)) for folder in dict.fromkeys(path.parent for path in inputs)],
         }
         write_json(self.state / "run.json", circumstances)
         storage.write_json(self.record_path, record)

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from command_kit import hide_credentials
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.base import DocumentWriter
 
@@ -49,7 +50,7 @@ class Tally:
     def problem(self, sentence: str) -> None:
         """Remember a sentence about input that could not be used, unless there are enough already."""
         if len(self.problems) < MAX_PROBLEMS:
-            self.problems.append(sentence)
+            self.problems.append(hide_credentials(sentence))
 
     def counted(self, documents: Iterable[Document]) -> Iterator[Document]:
         """Pass `documents` on, counting them as read."""

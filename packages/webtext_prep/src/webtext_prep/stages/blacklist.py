@@ -30,7 +30,7 @@ from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_
 from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.url_lists import is_list_of_lines, read_url, read_urls
-from webtext_prep.documents.urls import bucket_of, host_of, registered_name, shards_for
+from webtext_prep.documents.urls import REPLACEMENT, bucket_of, host_of, registered_name, shards_for
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome
 from webtext_prep.running.tally import Tally
@@ -46,8 +46,6 @@ BLOCK_BYTES = 1 << 20
 """Bytes of lines that are judged at once."""
 
 _BARE = re.compile(r"[^\s#{]\S*")
-REPLACEMENT = "\ufffd"
-"""What stands in a URL in place of bytes that are not UTF-8: it is not known which page is meant."""
 
 
 def read_rules(path: str, shipped: str) -> frozenset[str]:
@@ -124,7 +122,7 @@ class Blacklist(Stage):
 
     name: ClassVar[str] = "blacklist"
     order: ClassVar[int] = 20
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     summary: ClassVar[str] = "URL lists -> clean URLs, one host always in one shard"
     unit: ClassVar[str] = "URLs"
     input_kinds: ClassVar[str] = "URL lists (.txt, .jsonl, .csv, .tsv, or without a suffix; compressed or not)"

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
 
-from command_kit import setting
+from command_kit import hide_credentials, setting
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import MAX_LINE_BYTES, bare_name
 from webtext_prep.documents.document import Document, encode_document
@@ -67,7 +67,8 @@ class Problems:
     def add(self, reason: str, sentence: str, places: list[str], count: int = 1) -> None:
         """Count `count` more records, the first of which lie at `places`."""
         first, known, total = self.found.get(reason, (sentence, [], 0))
-        self.found[reason] = (first, [*known, *places][:PLACES_SHOWN], total + count)
+        shown = [*known, *map(hide_credentials, places)][:PLACES_SHOWN]
+        self.found[reason] = (hide_credentials(first), shown, total + count)
 
     def sentences(self) -> list[str]:
         """One sentence for each kind, the most frequent one first."""
@@ -90,7 +91,7 @@ class Merge(Stage):
 
     name: ClassVar[str] = "merge"
     order: ClassVar[int] = 40
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     summary: ClassVar[str] = "text, JSON, CSV and Parquet files -> documents, each URL once"
     input_kinds: ClassVar[str] = kinds_of_raw_files()
 
@@ -136,7 +137,7 @@ class Merge(Stage):
             tally.read += 1
             document = _within_limits(record)
             if isinstance(document, Unreadable):
-                tally.drop(Document(record.url), "unreadable", problem=str(document))
+                tally.drop(Document(record.url), "unreadable", problem=hide_credentials(str(document)))
                 place = f"{file.location}, {record.place}" if record.place else str(file.location)
                 problems.add(document.reason, str(document), [place])
                 continue
@@ -284,7 +285,7 @@ def sidecars_of(inputs: Sequence[Location]) -> dict[Location, Location]:
 def _names(files: Sequence[Location]) -> list[str]:
     """Each file as seen from the folder that all of them lie in: two of one name in two folders are two."""
     folders = {
-        parent: (os.path.realpath(parent) if isinstance(parent, Path) else str(parent)).split("/")
+        parent: (os.path.realpath(parent) if isinstance(parent, Path) else hide_credentials(str(parent))).split("/")
         for parent in {path.parent for path in files}
     }
     shared = sum(

@@ -16,6 +16,7 @@ from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.formats.base import DocumentWriter, Format
 from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.urls import clean_metadata, without_credentials
 from webtext_prep.errors import InputError
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ class Parquet(Format):
                     f"{location}, row {number}, is not a document (no url, or text that is not a string): run "
                     "`webtext merge` first, with --text-key and --url-key if the columns have other names."
                 )
-            yield Document(url, text, metadata_of(row))
+            yield Document(without_credentials(url), text, clean_metadata(metadata_of(row)))
 
     @contextlib.contextmanager
     def write(self, stream: BinaryIO) -> Iterator[DocumentWriter]:

@@ -13,10 +13,11 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+from command_kit import hide_credentials
 from webtext_prep.documents.compression import COMPRESSED_SUFFIXES
 from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.urls import without_credentials
+from webtext_prep.documents.urls import clean_metadata, without_credentials
 
 
 class Unreadable(ValueError):
@@ -68,7 +69,7 @@ class SourceFile:
 
         That is no fragment, as URLs that differ in the fragment alone are one page.
         """
-        return ":".join([f"file:{quote(os.fsencode(self.name))}", *map(str, places)])
+        return ":".join([f"file:{quote(os.fsencode(hide_credentials(self.name)))}", *map(str, places)])
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +99,7 @@ class Keys:
             return Record(place, error, url)
         value.pop("text", None)
         named = without_surrogates(without_credentials(own_url)) or url
-        return Record(place, Document(named, text, dict(value)), url, text_key)
+        return Record(place, Document(named, text, clean_metadata(dict(value))), url, text_key)
 
     def take_url(self, value: MutableMapping[str, Any]) -> str:
         """Remove the URL from a record and return it; a number N under the key `id` is `id:N`, and none is empty.

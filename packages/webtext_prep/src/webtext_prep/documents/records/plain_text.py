@@ -15,7 +15,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.lines import EncodingError, read_utf8
 from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.json_lines import decode_utf8
-from webtext_prep.documents.urls import without_credentials
+from webtext_prep.documents.urls import clean_metadata, without_credentials
 
 
 class TextRecords(RecordReader):
@@ -32,7 +32,7 @@ class TextRecords(RecordReader):
             metadata = self.metadata_of(text) | _sidecar(file)
             own_url = keys.take_url(metadata)
             metadata.pop("text", None)
-            yield Record("", Document(without_credentials(own_url or url), text, metadata), url)
+            yield Record("", Document(without_credentials(own_url or url), text, clean_metadata(metadata)), url)
         except Unreadable as error:
             yield Record("", error, url)
 
@@ -94,4 +94,4 @@ def _url_from_name(file: SourceFile, suffixes: tuple[str, ...]) -> str:
         if PurePosixPath(bare).suffix.lower() in known:
             bare = bare.rsplit(".", 1)[0]
     decoded = unquote(bare)
-    return decoded if decoded.startswith(("http://", "https://")) else file.url()
+    return without_credentials(decoded) if decoded.startswith(("http://", "https://")) else file.url()
