@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from webtext_prep.errors import WebtextError
-from webtext_prep.extraction import pool as pool_module
+from webtext_prep.extraction import fork_server
 from webtext_prep.extraction.extractors import EXTRACTORS
 from webtext_prep.extraction.pool import ExtractorPool
 
@@ -64,10 +64,10 @@ def test_a_worker_that_crashes_is_replaced(tmp_path):
     async def run():
         async with ExtractorPool("resiliparse", workers=1, seconds=60, memory=1024, folder=str(tmp_path)) as pool:
             await pool.extract(GOOD, "http://example.com/", None)
-            process = pool._workers[0]._process
+            (process,) = pool.processes
             lost = asyncio.create_task(pool.extract(EMPTY_DIVS, "http://example.com/", None))
             await asyncio.sleep(0)
-            os.kill(process.pid, signal.SIGSEGV)
+            os.kill(process, signal.SIGSEGV)
             return await lost, await pool.extract(GOOD, "http://example.com/", None)
 
     lost, good = asyncio.run(run())
@@ -93,7 +93,7 @@ async def run():
         await pool.extract(b"<p>warm</p>", "http://example.com/", None)
         busy = asyncio.create_task(pool.extract(b"<div>" * 200_000, "http://example.com/", None))
         await asyncio.sleep(0)
-        print(pool._workers[0]._process.pid, flush=True)
+        print(*pool.processes, flush=True)
         await busy
 
 asyncio.run(run())
@@ -125,18 +125,26 @@ def test_a_worker_that_hears_nothing_ends_with_its_parent_and_is_first_to_go_wit
     assert int(first_to_go) == 1000
 
 
+@pytest.fixture
+def no_spare_server():
+    """No server that an earlier test has left is used."""
+    fork_server._close_spare()
+
+
+@pytest.mark.usefixtures("no_spare_server")
 def test_an_extractor_that_cannot_start_is_a_sentence_with_what_it_said(tmp_path, monkeypatch):
     """It read "internal error: IncompleteReadError", and what the process had printed was thrown away."""
-    monkeypatch.setattr(pool_module, "MAIN", "print(1); raise ImportError('no module named quince')")
+    monkeypatch.setattr(fork_server, "MAIN", "import sys; print(1); raise ImportError('no module named quince')")
     with pytest.raises(WebtextError, match=r"the extractor resiliparse did not start: ImportError: .*quince"):
         outcomes("resiliparse", [GOOD], tmp_path)
-    monkeypatch.setattr(pool_module, "MAIN", "import os; os._exit(7)")
+    monkeypatch.setattr(fork_server, "MAIN", "import os; os._exit(7)")
     with pytest.raises(WebtextError, match="did not start: exit code 7"):
         outcomes("resiliparse", [GOOD], tmp_path)
 
 
+@pytest.mark.usefixtures("no_spare_server")
 def test_a_worker_that_never_gets_ready_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(pool_module, "START_SECONDS", 0.2)
-    monkeypatch.setattr(pool_module, "MAIN", "import sys; sys.stdin.read()")
+    monkeypatch.setattr(fork_server, "START_SECONDS", 0.2)
+    monkeypatch.setattr(fork_server, "MAIN", "import time; time.sleep(600)")
     with pytest.raises(WebtextError, match="did not start"):
         outcomes("resiliparse", [GOOD], tmp_path)

@@ -1,10 +1,10 @@
 """The life of an extraction worker: a process that can be killed, so that no page can hang, fill or crash a stage.
 
-It is a fresh interpreter that imports its extractor once and is then handed one page after the other through a pipe
-(0.2 ms per page; a process for each page would cost 300 ms or more). Bounds are the kernel's own where it has them:
-processor time by a timer whose signal kills, so that a busy machine changes no outcome; memory by a limit on address
-space. It ends when its pipe does, thus with its parent, however that ended; on Linux the kernel kills it even where C
-code keeps it from seeing that, and takes it before any other process when the machine is out of memory.
+It is forked by a process that has imported its extractor (`fork_server`) and is then handed one page after the other
+through a pipe, in which the next ones wait. Bounds are the kernel's own where it has them: processor time by a timer
+whose signal kills, so that a busy machine changes no outcome; memory by a limit on address space. It ends when its
+pipe does; on Linux the kernel kills it with the process that forked it, even where C code keeps it from seeing
+that, and takes it before any other process when the machine is out of memory.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ import contextlib
 import ctypes
 import logging
 import os
-import queue
 import signal
-import struct
 import sys
+import tempfile
 import threading
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any, BinaryIO
 
 import msgspec
 
 from webtext_prep.documents.outcomes import PageOutcome
-from webtext_prep.extraction.extractors import EXTRACTORS, Extracted, nests_too_deep, plain_text, warm_up
+from webtext_prep.extraction.extractors import EXTRACTORS, Extracted, nests_too_deep, plain_text
+from webtext_prep.extraction.frames import FrameReader, frame
 
 try:
     import resource
@@ -33,16 +33,34 @@ except ImportError:  # not on this system: memory is then bounded by the size of
 
 MAX_TEXT_FACTOR = 4
 """Text of more than so many times the bytes of its page (and 64 KiB) is not the page's: some parser loops."""
-MAIN = "from webtext_prep.extraction.workers import work; work()"
-"""What the interpreter of a worker runs."""
-
-LENGTH = struct.Struct("<I")
-"""In front of each frame in the pipes: its bytes."""
 _PR_SET_PDEATHSIG = 1
-_encode, _decode = msgspec.msgpack.Encoder().encode, msgspec.msgpack.Decoder().decode
 
 
-class Parsed(msgspec.Struct):
+class Limits(msgspec.Struct, frozen=True):
+    """What a worker may use.
+
+    Attributes:
+        extractor: which of `extractors.EXTRACTORS`.
+        seconds: processor time for a page.
+        memory: MiB that it may grow by.
+        folder: where libraries may put temporary files.
+    """
+
+    extractor: str
+    seconds: float
+    memory: int
+    folder: str
+
+
+class PageHead(msgspec.Struct, array_like=True, frozen=True):
+    """What is said of a page, beside its bytes."""
+
+    url: str
+    charset: str | None = None
+    is_html: bool = True
+
+
+class Parsed(msgspec.Struct, array_like=True, frozen=True):
     """What became of one page: `ok`, `empty`, `too_deep`, `extract_timeout`, `extract_memory`, `extract_crash`, or
     `extract_error`, with the extractor's exception as `detail`."""
 
@@ -52,32 +70,26 @@ class Parsed(msgspec.Struct):
     detail: str = ""
 
 
-def _read_frame(file: BinaryIO) -> bytes | None:
-    header = file.read(LENGTH.size)
-    if len(header) < LENGTH.size:
-        return None
-    length = LENGTH.unpack(header)[0]
-    data = file.read(length)
-    return data if len(data) == length else None
+_encode = msgspec.msgpack.Encoder().encode
+_decode_head = msgspec.msgpack.Decoder(PageHead).decode
 
 
-def _write_frame(file: BinaryIO, data: bytes) -> None:
-    file.write(LENGTH.pack(len(data)) + data)
-    file.flush()
+def _peak_reader() -> Callable[[], int]:
+    """A function that says the most address space that this process has had, in bytes; 0 where nobody knows."""
+    try:
+        status = os.open("/proc/self/status", os.O_RDONLY)
+    except OSError:
+        return lambda: 0
+
+    def peak() -> int:
+        _, _, rest = os.pread(status, 8192, 0).partition(b"VmPeak:")
+        return int(rest.split(None, 1)[0]) << 10 if rest else 0
+
+    return peak
 
 
-def _peak_memory() -> int:
-    """The most address space that the process has had, in bytes; 0 where the system does not say."""
-    with contextlib.suppress(OSError), open("/proc/self/status", "rb") as file:  # noqa: PTH123
-        for line in file:
-            if line.startswith(b"VmPeak:"):
-                return int(line.split()[1]) << 10
-    return 0
-
-
-def _limit_memory(mebibytes: int) -> None:
-    """Let the process grow by so much and no further, where the system can see to it (Linux)."""
-    now = _peak_memory()
+def _limit_memory(now: int, mebibytes: int) -> None:
+    """Let the process grow from `now` bytes by so much and no further, where the system can see to it (Linux)."""
     if resource is None or not now:
         return  # elsewhere there are no limits on address space that are kept: see _watch_memory
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
@@ -101,16 +113,19 @@ def _watch_memory(mebibytes: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def _end_with_parent(parent: int) -> None:
-    """Linux: be killed when the process that started this one ends, and first when memory runs out."""
+def end_with_parent(parent: int) -> None:
+    """Linux: be killed when the process that started this one, whose id is `parent`, ends."""
     if sys.platform != "linux":
         return
-    with contextlib.suppress(OSError):
-        Path("/proc/self/oom_score_adj").write_text("1000")
     with contextlib.suppress(OSError, AttributeError):
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != parent:  # it ended before that was in force
         os._exit(1)
+
+
+def _be_first_without_memory() -> None:
+    with contextlib.suppress(OSError):
+        Path("/proc/self/oom_score_adj").write_text("1000")
 
 
 def _set_timer(seconds: float) -> None:
@@ -119,19 +134,14 @@ def _set_timer(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def extract_page(name: str, page: dict[str, Any]) -> Parsed:
+def extract_page(name: str, head: PageHead, body: bytes) -> Parsed:
     """Extract one page in this very process, unbounded, and say what came of it.
-
-    Args:
-        name: an extractor.
-        page: `body` (bytes), `url`, `charset` (or None) and `is_html`.
 
     Raises MemoryError, after which the process should not be trusted.
     """
-    extract = EXTRACTORS[name] if page["is_html"] else plain_text
-    body = page["body"]
+    extract = EXTRACTORS[name] if head.is_html else plain_text
     try:
-        found: Extracted = extract(body, page["url"], page["charset"])
+        found: Extracted = extract(body, head.url, head.charset)
     except MemoryError:
         raise
     except Exception as error:  # the libraries raise all sorts of things at odd pages
@@ -139,53 +149,55 @@ def extract_page(name: str, page: dict[str, Any]) -> Parsed:
             return Parsed(PageOutcome.TOO_DEEP)
         return Parsed(PageOutcome.EXTRACT_ERROR, detail=f"{type(error).__name__}: {error}"[:200])
     if not found.text:
-        return Parsed(PageOutcome.TOO_DEEP if page["is_html"] and nests_too_deep(body) else PageOutcome.EMPTY)
+        return Parsed(PageOutcome.TOO_DEEP if head.is_html and nests_too_deep(body) else PageOutcome.EMPTY)
     if len(found.text) > MAX_TEXT_FACTOR * len(body) + (1 << 16):
         return Parsed(PageOutcome.EXTRACT_ERROR, detail="more text than the page holds")
     return Parsed(PageOutcome.OK, found.text, found.title)
 
 
-def work() -> None:
-    """A worker's life: settings, then pages from standard input; results to standard output; ends with its input."""
-    # What a library prints must not get between the results.
-    source, target = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
-    nothing = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nothing, 0)
-    os.dup2(nothing, 1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    settings = _decode(_read_frame(source) or b"\x80")
-    if not settings:
-        return
-    _end_with_parent(settings["parent"])
-    frames: queue.SimpleQueue[bytes] = queue.SimpleQueue()
+def work(pages: int, results: int, limits: Limits, parent: int) -> None:
+    """A worker's life: pages from one pipe, results to another, in the same order; it ends with the first.
 
-    def listen() -> None:
-        while (frame := _read_frame(source)) is not None:
-            frames.put(frame)
-        os._exit(0)  # even in the middle of a page: nobody waits for it any more
+    Each result is written before the next page is begun, so that the page of which a worker died is known: the first
+    one without a result.
 
+    Args:
+        pages: descriptor to read from.
+        results: descriptor to write to.
+        limits: what it may use.
+        parent: the id of the process that forked this one.
+    """
+    end_with_parent(parent)
+    _be_first_without_memory()
+    os.environ["TMPDIR"], tempfile.tempdir = limits.folder, None
     logging.disable(logging.CRITICAL)
-    warm_up(settings["extractor"])
-    os.dup2(nothing, 2)  # until here, what it printed said why it could not start
-    threading.Thread(target=listen, daemon=True).start()
-    _limit_memory(settings["memory"])
-    _watch_memory(settings["memory"])
     sys.setrecursionlimit(2_000)
-    start = peak = _peak_memory()
-    _write_frame(target, b"")
+    peak_memory = _peak_reader()
+    start = peak = peak_memory()
+    _limit_memory(start, limits.memory)
+    _watch_memory(limits.memory)
+    reader = FrameReader(pages)
     while True:
-        page = _decode(frames.get())
-        _set_timer(settings["seconds"])
         data = b""
         with contextlib.suppress(MemoryError):
-            parsed = extract_page(settings["extractor"], page)
+            page = reader.read()
+            if page is None:
+                return
+            _set_timer(limits.seconds)
+            parsed = extract_page(limits.extractor, _decode_head(page[0]), page[1])
             data = _encode(parsed)
-            before, peak = peak, _peak_memory()
+            before, peak = peak, peak_memory()
             # lxml and lexbor make nothing, or an error, of a page for which they got no memory: that is not the
             # page's fault, and the sign is that it wanted a good part of what there is.
-            if parsed.outcome != PageOutcome.OK and peak > max(before, start + (settings["memory"] << 18)):
+            if parsed.outcome != PageOutcome.OK and peak > max(before, start + (limits.memory << 18)):
                 data = b""
         _set_timer(0)
-        _write_frame(target, data or _encode(Parsed(PageOutcome.EXTRACT_MEMORY)))
+        _write(results, data or _encode(Parsed(PageOutcome.EXTRACT_MEMORY)))
         if not data:
             os._exit(1)  # whatever happened in there, it cannot be trusted with another page
+
+
+def _write(file: int, head: bytes) -> None:
+    rest = memoryview(b"".join(frame(head)))
+    while rest:
+        rest = rest[os.write(file, rest) :]
