@@ -100,6 +100,14 @@ class Fingerprints:
         """The lengths of the texts of one shard."""
         return np.fromfile(self.files(self.folder, shard)[1], np.int64)
 
+    def all_lengths(self, scratch: Path) -> npt.NDArray[np.int64]:
+        """The lengths of all texts, in a nameless file of the folder `scratch` mapped into memory."""
+        found = _mapped(self.blocks.documents, np.int64, scratch)
+        for shard in np.unique(self.blocks.shards).tolist():
+            own, first = self.lengths(shard), self.blocks.first_of(shard)
+            found[first : first + len(own)] = own
+        return found
+
     def shared_buckets(
         self, band: int, number: int, ranges: int, report: Callable[[int], None]
     ) -> tuple[buckets.Numbers, npt.NDArray[np.int64]]:
@@ -141,10 +149,7 @@ class Fingerprints:
         parents[:] = np.arange(count)
         for members, ends in shared:
             buckets.unite(parents, members, ends)
-        lengths, weights = _mapped(count, np.int64, scratch), _mapped(count, np.int64, scratch)
-        for shard in np.unique(self.blocks.shards).tolist():
-            own, first = self.lengths(shard), self.blocks.first_of(shard)
-            lengths[first : first + len(own)] = own
+        lengths, weights = self.all_lengths(scratch), _mapped(count, np.int64, scratch)
         buckets.flatten(parents, lengths, weights)
         if wanted is not None:
             is_wanted = np.zeros(count, np.bool_)

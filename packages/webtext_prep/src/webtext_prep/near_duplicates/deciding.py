@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -41,16 +42,19 @@ class Duplicate:
     similarity: float
     match: str
 
-    def row(self, relation: str = "duplicate_of") -> bytes:
+    def row(self, relation: str) -> bytes:
         """Its line in a table, in which its representative is named as `relation`."""
-        metadata = {
+        return encode_document(Document(self.url, "", self.metadata(relation))) + b"\n"
+
+    def metadata(self, relation: str) -> dict[str, Any]:
+        """What the table says about it besides its URL."""
+        return {
             relation: self.duplicate_of,
             "similarity": round(self.similarity, 6),
             "domain": self.domain,
             f"{relation}_domain": self.duplicate_of_domain,
             "match": self.match,
         }
-        return encode_document(Document(self.url, "", metadata)) + b"\n"
 
 
 @dataclass(frozen=True)

@@ -21,6 +21,7 @@ they take 8 bytes per band and document, and the compressed texts and keys of th
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import shutil
 from collections.abc import Callable, Iterable, Iterator
@@ -56,7 +57,7 @@ from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
 from webtext_prep.running.markers import digest
 from webtext_prep.running.once import once
 from webtext_prep.running.space import Needs
-from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome, write_shard
+from webtext_prep.running.stage import Outcome, Preview, Run, Stage, shards_outcome, write_shard
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
@@ -114,6 +115,18 @@ class Dedup(Stage):
     alarm_share: float = setting(0.5, "list domains and sources that lose more than this share of 20 or more documents")
     stop_share: float = setting(
         1.0, "stop before writing anything if a domain or source loses more than this share", identity=False
+    )
+    dry_run: bool = setting(
+        False,
+        "write nothing, but print what each similarity from 0.5 to 0.95 would drop, with examples",
+        identity=False,
+    )
+    sample: int = setting(
+        0,
+        "a dry run that estimates it: so many documents, chosen by a hash of their URLs, are decided as in the whole "
+        "corpus; 0 for all",
+        identity=False,
+        ge=0,
     )
 
     def __post_init__(self) -> None:
@@ -184,6 +197,7 @@ class Dedup(Stage):
         """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block."""
         from webtext_prep.near_duplicates.candidates import write_fingerprints
         from webtext_prep.near_duplicates.losses import GroupCounter
+        from webtext_prep.near_duplicates.preview import sample_hash
 
         with (
             storage.create(task.outputs[0], durable=False) as keys,
@@ -191,10 +205,15 @@ class Dedup(Stage):
         ):
             counter = GroupCounter(task.options["source"])
             documents = counter.counted(read_documents(task.inputs[0]))
+            urls: list[bytes] = []
+            if len(task.outputs) > 3:
+                documents = _with_urls(documents, urls)
             shingling = Shingling.parse(self.shingle)
             counts = write_fingerprints(documents, shingling, self.similarity, keys, lengths, context.report)
         with storage.create(task.outputs[2], durable=False) as groups:
             groups.write(counter.groups().pack())
+        for place in task.outputs[3:]:
+            save_array(place, np.fromiter(map(sample_hash, urls), np.uint64, len(urls)))
         return counts
 
     def sort_band(self, task: Task, context: Context) -> None:
@@ -204,19 +223,30 @@ class Dedup(Stage):
         save_array(task.outputs[0], members)
         save_array(task.outputs[1], ends)
 
-    def find_components(self, task: Task, context: Context) -> int:
-        """Task: the part of the work that decides about each document. Returns the number of parts."""
+    def find_components(self, task: Task, context: Context) -> dict[str, int]:
+        """Task: the part of the work that decides about each document. Returns the number of parts.
+
+        A component without a new document, or in a preview of a sample without one of those, is not decided.
+        """
+        from webtext_prep.near_duplicates.preview import EVERYTHING, choose
+
+        fingerprints, new = self._fingerprints(task), task.options["new"]
+        files = 1 + 2 * task.options["buckets"]
+        hashes = [load_array(path) for path in task.inputs[files:]]
+        last = choose(np.concatenate(hashes), task.options["sample"]) if hashes else EVERYTHING
+        wanted = np.zeros(fingerprints.blocks.documents, np.bool_)
+        wanted[:new] = np.concatenate(hashes) <= np.uint64(last) if hashes else True
 
         def shared() -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int64]]]:
-            for done, (members, ends) in enumerate(zip(task.inputs[1::2], task.inputs[2::2], strict=True), 1):
+            pairs = zip(task.inputs[1:files:2], task.inputs[2:files:2], strict=True)
+            for done, (members, ends) in enumerate(pairs, 1):
                 yield load_array(members), load_array(ends)
                 context.report(done)
 
-        fingerprints, new = self._fingerprints(task), task.options["new"]
-        wanted = np.arange(fingerprints.blocks.documents) < new if new < fingerprints.blocks.documents else None
         parts, count = fingerprints.parts(shared(), context.scratch, wanted)
         save_array(task.outputs[0], parts)
-        return count
+        characters = int(fingerprints.all_lengths(context.scratch)[wanted].sum())
+        return {"parts": count, "wanted": int(wanted.sum()), "characters": characters, "last": last}
 
     def collect_suspects(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the documents of one shard that may be alike others, as a frame for each block and part."""
@@ -244,26 +274,15 @@ class Dedup(Stage):
         from webtext_prep.near_duplicates.suspects import Decided
 
         blocks, shingling = Blocks.load(task.inputs[0]), Shingling.parse(self.shingle)
-
-        def frames() -> Iterator[tuple[int, bytes]]:
-            folder, parts = Path(task.hints["scratch"]) / "suspects", task.options["parts"]
-            for block, shard in enumerate(blocks.shards.tolist()):
-                own = blocks.in_shard(shard)
-                frame = (block - own[0]) * parts + task.options["part"]
-                content = read_frame(folder / f"part-{shard:05}.frames", frame, len(own) * parts)
-                if content:
-                    yield block, content
-
         # Making the sets again counts as half of the work.
-        part = Part.read(
-            (content for _, content in frames()), shingling, context.scratch, lambda read: context.report(read // 2)
-        )
+        frames = (content for _, content in _frames(task, blocks))
+        part = Part.read(frames, shingling, context.scratch, lambda read: context.report(read // 2))
         count, against = len(part.numbers), Against(task.options["new"], self.against_loses)
         found = part.duplicates_at(
             self.similarity, against, lambda decided: context.report(count // 2 + (decided + 1) // 2)
         )
         with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, len(blocks)) as writer:
-            for block, content in frames():
+            for block, content in _frames(task, blocks):
                 gone = list(part.receipts(content, *found, shingling, MATCH_CHARACTERS))
                 if gone:
                     numbers = np.array([duplicate.number for duplicate in gone], np.int64)
@@ -271,6 +290,23 @@ class Dedup(Stage):
                     rows = [duplicate.row(relation) for duplicate in gone]
                     writer.write(block, Decided(numbers.tobytes(), rows).pack())
         return {"digest": writer.digest, "groups": len(np.unique(found[0][found[0] >= 0]))}
+
+    def examine_part(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: what would become of the documents of one part at each similarity."""
+        from webtext_prep.near_duplicates.deciding import Part
+        from webtext_prep.near_duplicates.preview import THRESHOLDS, examine
+
+        blocks, shingling = Blocks.load(task.inputs[0]), Shingling.parse(self.shingle)
+
+        def frames() -> Iterator[bytes]:
+            return (content for _, content in _frames(task, blocks))
+
+        part = Part.read(frames(), shingling, context.scratch, lambda read: None)
+        count, against = len(part.numbers), Against(task.options["new"], self.against_loses)
+        return examine(
+            part, frames, against, task.options["last"], shingling,
+            lambda done: context.report(done * count // len(THRESHOLDS)),
+        )  # fmt: skip
 
     def sort_receipts(self, task: Task, context: Context) -> int:
         """Task: which documents of one shard go, and their rows of the table, in the order of the input."""
@@ -347,6 +383,31 @@ class Dedup(Stage):
         outcome.facts["losses"] = [loss.as_dict() for loss in losses]
         return outcome
 
+    @property
+    def is_preview(self) -> bool:
+        """Whether only to say what each similarity would drop."""
+        return self.dry_run or self.sample > 0
+
+    def preview(self, job: Run) -> Preview:
+        """Find who may be alike at the lowest similarity, and decide at each."""
+        from webtext_prep.near_duplicates.preview import THRESHOLDS, combine, render
+
+        wide = dataclasses.replace(self, similarity=THRESHOLDS[0])
+        found = wide._collect(job, wide._divide(job))
+        tasks = [
+            Task(
+                f"part-{part:05}",
+                (job.scratch / BLOCKS,),
+                options={**found, "part": part},
+                hints={"scratch": str(job.scratch)},
+            )
+            for part in range(found["parts"])
+        ]
+        results = job.map("previews", self.examine_part, tasks, unit="suspects", total=found["suspects"])
+        table = combine(results, found["new"], found["characters"], found["wanted"])
+        values = {"documents": found["new"], "sampled": found["wanted"], "similarities": table}
+        return Preview(render(table, found["new"], found["wanted"]), values)
+
     def _losses(self, job: Run) -> list[Loss]:
         """Who loses more than `alarm_share`. Raises WebtextError if anyone loses more than `stop_share`."""
         from webtext_prep.near_duplicates.losses import Loss
@@ -374,11 +435,17 @@ class Dedup(Stage):
 
         shards, scratch = self._shards(job), {"scratch": str(job.scratch)}
         has_folders, groups = len({path.parent for path in job.inputs}) > 1, _groups(job, len(shards))
+        sampling = [job.scratch / "sample" / f"part-{shard:05}.npy" for shard in range(len(job.inputs))]
+        sampling = sampling if self.sample else []
         printing = [
             Task(
                 f"part-{shard:05}",
                 (path,),
-                (*Fingerprints.files(job.scratch / "fingerprints", shard), groups[shard]),
+                (
+                    *Fingerprints.files(job.scratch / "fingerprints", shard),
+                    groups[shard],
+                    *sampling[shard : shard + 1],
+                ),
                 {"source": str(path.parent) if has_folders else ""},
             )
             for shard, path in enumerate(shards)
@@ -406,9 +473,10 @@ class Dedup(Stage):
         ]
         job.map("bands", self.sort_band, sorting, unit="keys", total=blocks.documents * bands)
         buckets = [path for task in sorting for path in task.outputs]
-        joining = Task("all", (blocks_path, *buckets), (job.scratch / PARTS,), made, scratch)
-        (parts,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
-        return {**made, "documents": blocks.documents, "new": new, "parts": parts}
+        chosen = {**made, "buckets": len(sorting), "sample": self.sample}
+        joining = Task("all", (blocks_path, *buckets, *sampling), (job.scratch / PARTS,), chosen, scratch)
+        (joined,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
+        return {**made, "documents": blocks.documents, **joined}
 
     def _collect(self, job: Run, divided: dict[str, Any]) -> dict[str, Any]:
         """Phase `suspects`."""
@@ -448,6 +516,24 @@ class Dedup(Stage):
         counts = job.map("receipts", self.sort_receipts, sorting, unit="duplicates")
         superseded = sum(counts[len(job.inputs) :])
         return {"groups": sum(result["groups"] for result in results), "superseded": superseded}
+
+
+def _frames(task: Task, blocks: Blocks) -> Iterator[tuple[int, bytes]]:
+    """The suspects of one part, packed, by the numbers of their blocks."""
+    folder, parts = Path(task.hints["scratch"]) / "suspects", task.options["parts"]
+    for block, shard in enumerate(blocks.shards.tolist()):
+        own = blocks.in_shard(shard)
+        frame = (block - own[0]) * parts + task.options["part"]
+        content = read_frame(folder / f"part-{shard:05}.frames", frame, len(own) * parts)
+        if content:
+            yield block, content
+
+
+def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:
+    """Pass `documents` on, and collect the URLs of those that passed."""
+    for document in documents:
+        urls.append(document.url.encode("utf-8", "surrogatepass"))
+        yield document
 
 
 def _groups(job: Run, count: int | None = None) -> list[Path]:

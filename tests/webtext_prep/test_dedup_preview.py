@@ -1,0 +1,150 @@
+"""`webtext dedup --dry-run` and `--sample`: what it says is what a run with that similarity does."""
+
+import json
+import random
+from pathlib import Path
+
+import pytest
+
+from webtext_prep.cli import main
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.shards import read_documents, write_documents
+from webtext_prep.near_duplicates.preview import THRESHOLDS, sample_hash, wilson
+
+WORDS = [f"word{number}" for number in range(2000)]
+
+
+def documents_of_all_similarities() -> list[Document]:
+    """Families of pages, each with copies that change more and more words."""
+    found = []
+    for family in range(10):
+        source = random.Random(family)
+        words = source.choices(WORDS, k=600 + family)
+        for copy in range(7):
+            changed = list(words)
+            for at in source.sample(range(600), copy * (1 + family % 3) * 2):
+                changed[at] = f"changed{copy}"
+            found.append(Document(f"http://{family}.org/{copy}", " ".join(changed)))
+    return found
+
+
+def write(folder: Path, documents: list[Document], shards: int = 1) -> Path:
+    for number in range(shards):
+        with write_documents(folder / f"part-{number:05}.jsonl.zst") as writer:
+            for document in documents[number::shards]:
+                writer.write(document)
+    return folder
+
+
+def run(capsys, source: Path, output: Path, *arguments: object) -> dict:
+    capsys.readouterr()
+    paths = ["dedup", "--input", str(source), "--output", str(output)]
+    assert main([*paths, "--workers", "1", "--json", *map(str, arguments)]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def urls(folder: Path) -> set[str]:
+    return {document.url for shard in folder.glob("part-*") for document in read_documents(shard)}
+
+
+def test_a_dry_run_says_what_runs_do(tmp_path, capsys):
+    documents = documents_of_all_similarities()
+    source = write(tmp_path / "in", documents, 2)
+    found = run(capsys, source, tmp_path / "out", "--dry-run")
+    assert (found["documents"], found["sampled"]) == (70, 70)
+    assert [row["similarity"] for row in found["similarities"]] == list(THRESHOLDS)
+    lengths = {document.url: len(document.text) for document in documents}
+    for row in found["similarities"][::3]:
+        output = tmp_path / f"run-{row['similarity']}"
+        summary = run(capsys, source, output, "--similarity", row["similarity"])
+        gone = set(lengths) - urls(output)
+        assert row["dropped"] == len(gone) == summary["dropped"]["duplicate"]
+        assert row["share"] == round(len(gone) / 70, 6)
+        assert row["characters"] == sum(lengths[url] for url in gone)
+        assert row["characters_share"] == round(row["characters"] / sum(lengths.values()), 6)
+    assert len({row["dropped"] for row in found["similarities"]}) > 4
+
+
+def test_examples_are_hardly_more_alike_than_the_similarity(tmp_path, capsys):
+    source = write(tmp_path / "in", documents_of_all_similarities())
+    found = run(capsys, source, tmp_path / "out", "--dry-run")
+    examples = [(row["similarity"], example) for row in found["similarities"] for example in row["examples"]]
+    assert len(examples) > 10
+    for similarity, example in examples:
+        assert similarity <= example["similarity"] < similarity + 0.05
+        assert example["url"].split("/")[2] == example["duplicate_of"].split("/")[2]
+        assert example["match"]
+
+
+def test_a_dry_run_writes_nothing_and_leaves_the_output_free(tmp_path, capsys):
+    source = write(tmp_path / "in", documents_of_all_similarities())
+    output = tmp_path / "out"
+    run(capsys, source, output, "--dry-run")
+    assert [path.name for path in output.iterdir()] == [".state"]
+    assert [path.name for path in (output / ".state").iterdir()] == ["lock"]
+    run(capsys, source, output, "--similarity", 0.6)
+    made = {path: path.read_bytes() for path in output.glob("*") if path.is_file()}
+    # Nor does one of a finished run, whatever its settings.
+    run(capsys, source, output, "--dry-run", "--similarity", 0.6)
+    assert {path: path.read_bytes() for path in output.glob("*") if path.is_file()} == made
+    assert run(capsys, source, output, "--similarity", 0.6)["resumed"]
+
+
+def test_a_sample_is_decided_as_in_the_whole_corpus(tmp_path, capsys):
+    documents = documents_of_all_similarities()
+    source = write(tmp_path / "in", documents, 3)
+    chosen = {url.decode() for url in sorted((d.url.encode() for d in documents), key=sample_hash)[:25]}
+    found = run(capsys, source, tmp_path / "out", "--sample", 25)
+    assert (found["documents"], found["sampled"]) == (70, 25)
+    for row in found["similarities"][1::4]:
+        output = tmp_path / f"run-{row['similarity']}"
+        run(capsys, source, output, "--similarity", row["similarity"])
+        gone = chosen - urls(output)
+        assert row["dropped"] == len(gone)
+        assert row["interval"][0] <= row["share"] == len(gone) / 25 < row["interval"][1]
+        assert row["characters_share"] == round(
+            sum(len(d.text) for d in documents if d.url in gone)
+            / sum(len(d.text) for d in documents if d.url in chosen),
+            6,
+        )
+
+
+@pytest.mark.parametrize("size", [70, 1000])
+def test_a_sample_of_everything_is_no_sample(tmp_path, capsys, size):
+    source = write(tmp_path / "in", documents_of_all_similarities(), 2)
+    whole = run(capsys, source, tmp_path / "out", "--dry-run")
+    assert run(capsys, source, tmp_path / "out", "--sample", size) == whole
+
+
+def test_a_dry_run_counts_new_documents_only(tmp_path, capsys):
+    documents = documents_of_all_similarities()
+    run(capsys, write(tmp_path / "old-in", documents[::2]), tmp_path / "old", "--similarity", 1)
+    source = write(tmp_path / "new", documents[1::2])
+    arguments = ("--against", tmp_path / "old", "--against-loses", "shorter")
+    found = run(capsys, source, tmp_path / "dry", "--dry-run", *arguments)
+    assert found["documents"] == 35
+    row = found["similarities"][THRESHOLDS.index(0.8)]
+    assert row["dropped"] == run(capsys, source, tmp_path / "out", *arguments)["dropped"]["duplicate"] > 0
+
+
+def test_the_table_can_be_read(tmp_path, capsys):
+    source = write(tmp_path / "in", documents_of_all_similarities())
+    arguments = ["dedup", "--input", str(source), "--output", str(tmp_path / "out"), "--workers", "1"]
+    assert main([*arguments, "--dry-run"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "dedup, dry run: all 70 documents; nothing was written."
+    assert lines[2].split() == ["similarity", "dropped", "share", "characters", "share"]
+    assert [line.split()[0] for line in lines[3:13]] == [f"{threshold:.2f}" for threshold in THRESHOLDS]
+    assert any("http://" in line for line in lines[13:])
+    assert main([*arguments, "--sample", "30"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "dedup, dry run: a sample of 30 of 70 documents; nothing was written."
+    assert "95% interval" in lines[2]
+
+
+def test_intervals_are_those_of_wilson():
+    """Values of R's binom.confint(10, 100, methods="wilson"), with 1.96 for 1.959964."""
+    assert wilson(10, 100) == pytest.approx((0.05522914, 0.17436566), abs=1e-4)
+    assert wilson(0, 50)[0] == 0
+    assert wilson(50, 50)[1] == pytest.approx(1)
+    assert wilson(0, 0) == (0, 1)
