@@ -7,9 +7,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.base import DocumentWriter, Format
 from webtext_prep.documents.shards import format_to_write, write_documents
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
@@ -58,13 +60,20 @@ class _Holder(DocumentWriter):
 
 
 def write_shard_in_steps(
-    task: Task, context: Context, documents: Iterable[Document], transform: Transform, checkpoint: Checkpoint
+    task: Task,
+    context: Context,
+    documents: Iterable[Document],
+    transform: Transform,
+    checkpoint: Checkpoint,
+    *,
+    table: Location | None = None,
 ) -> dict[str, Any]:
     """As `write_shard`, for a `transform` that treats each document by itself: a task that was killed goes on.
 
     `transform` is called with the documents up to the next checkpoint, one call after another. What it yields and drops
     is held by `checkpoint`, which needs a part for each output, and written at the end: the same bytes, whenever the
     task was interrupted. Documents that an earlier attempt has passed are read, but not given to `transform` again.
+    With a `table` the checkpoint needs one part more, and its records, which `transform` adds, are written there.
     """
     tally = Tally() if checkpoint.state is None else Tally.from_dict(checkpoint.state)
     kept, *dropped = [_Holder(format_to_write(path), checkpoint, part) for part, path in enumerate(task.outputs)]
@@ -95,6 +104,10 @@ def write_shard_in_steps(
         if not is_at_end:
             checkpoint.save(tally.as_dict(), units=tally.read)
     context.report(tally.read)
+    if table is not None:
+        with write_zstd(table, durable=False) as stream:
+            for record in checkpoint.records(len(task.outputs)):
+                stream.write(record)
     # The dropped ones first: the shard whose name counts appears last.
     for part in reversed(range(len(task.outputs))):
         with write_documents(task.outputs[part]) as writer:

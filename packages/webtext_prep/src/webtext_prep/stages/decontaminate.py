@@ -8,9 +8,10 @@ written without the others (all cores). A document without a hit passes unchange
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -30,7 +31,9 @@ from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
-from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome, write_shard
+from webtext_prep.running.checkpoint import Checkpoint
+from webtext_prep.running.shard_writing import REPORT_EVERY, write_shard_in_steps
+from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
@@ -149,20 +152,23 @@ class Decontaminate(Stage):
     def count_shard(self, task: Task, context: Context) -> int:
         """Task: which documents of a shard hold n-grams, and how often each n-gram is there."""
         place, shard = task.inputs
-        matcher = _Matcher(_ngrams(place))
-        held: list[int] = []
-        numbers: list[int] = []
-        count = 0
-        for documents in batches(read_documents(shard)):
+        matcher, checkpoint = _Matcher(_ngrams(place)), Checkpoint(task, context, parts=2)
+        count = checkpoint.state or 0
+        context.report(count)
+        for documents in batches(itertools.islice(read_documents(shard), count, None)):
             texts = [document.text for document in documents]
-            for number, is_suspect in enumerate(matcher.ngrams.suspects(texts)):
-                if is_suspect and (hits := matcher.hits(texts[number])):
-                    held.append(count + number)
-                    numbers += [ngram for _, ngram in hits]
+            for number, is_suspect in enumerate(matcher.ngrams.suspects(texts), count):
+                if is_suspect and (hits := matcher.hits(texts[number - count])):
+                    checkpoint.add(np.array([number], np.int64).tobytes(), 0)
+                    checkpoint.add(np.array([ngram for _, ngram in hits], np.int64).tobytes(), 1)
             count += len(documents)
             context.report(count)
-        _save(task.outputs[0], np.array(held, np.int64))
-        _save(task.outputs[1], np.array(np.unique(np.array(numbers, np.int64), return_counts=True)))
+            if checkpoint.is_due():
+                checkpoint.save(count, units=count)
+        held, numbers = (np.frombuffer(b"".join(checkpoint.records(part)), np.int64) for part in range(2))
+        _save(task.outputs[0], held)
+        _save(task.outputs[1], np.array(np.unique(numbers, return_counts=True)))
+        checkpoint.remove()
         return count
 
     def count_all(self, task: Task, context: Context) -> int:
@@ -183,28 +189,30 @@ class Decontaminate(Stage):
         return len(often)
 
     def cut_shard(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: one shard without the passages that hold n-grams; the second-last output takes the matches."""
+        """Task: one shard without the passages that hold n-grams; the last output takes a row for each of those."""
         place, chosen, held, shard = task.inputs
         matcher = _Matcher(_ngrams(place), _load(chosen))
         affected = set(_load(held).tolist())
         *outputs, table = task.outputs
-        with write_zstd(table, durable=False) as matches:
+        checkpoint = Checkpoint(task, context, parts=len(task.outputs))
 
-            def pieces(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
-                for number, document in enumerate(documents):
-                    if number in affected:
-                        yield from self._cut(document, matcher, tally, matches)
-                    else:
-                        yield document
+        def pieces(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
+            for document in documents:
+                if tally.read - 1 in affected:
+                    yield from self._cut(document, matcher, tally, lambda row: checkpoint.add(row, len(outputs)))
+                else:
+                    yield document
 
-            shorter = Task(task.name, task.inputs, tuple(outputs))
-            result = write_shard(shorter, context, read_documents(shard), pieces)
+        shorter = dataclasses.replace(task, outputs=tuple(outputs))
+        result = write_shard_in_steps(shorter, context, read_documents(shard), pieces, checkpoint, table=table)
         # The writer counts pieces; what is accounted for are documents.
         result["pieces"] = result["out"]
         result["out"] = result["in"] - sum(result["dropped"].values())
         return result
 
-    def _cut(self, document: Document, matcher: _Matcher, tally: Tally, matches: Any) -> Iterator[Document]:
+    def _cut(
+        self, document: Document, matcher: _Matcher, tally: Tally, add_row: Callable[[bytes], None]
+    ) -> Iterator[Document]:
         """The pieces of a document, which is itself where it holds nothing that counts."""
         found = matcher.hits(document.text)
         if not found:
@@ -214,13 +222,10 @@ class Decontaminate(Stage):
         hits = [(places[word][0], places[word + int(sizes[number]) - 1][1]) for word, number in found]
         left = cut(document.text, hits, self.margin, self.shortest_piece)
         for at in left.used:
-            row = {
-                "url": document.url,
-                "start": hits[at][0],
-                "match": document.text[slice(*hits[at])],
-                "ngram": matcher.ngrams.text_of(found[at][1]),
-            }
-            matches.write(_row(row, matcher.ngrams, found[at][1]))
+            start, end = hits[at]
+            ngram = found[at][1]
+            row = {"url": document.url, "start": start, "match": document.text[start:end]}
+            add_row(_row({**row, "ngram": matcher.ngrams.text_of(ngram)}, matcher.ngrams, ngram))
         if not left.pieces:
             tally.drop(document, "contaminated")
         elif len(left.pieces) > self.most_pieces:
