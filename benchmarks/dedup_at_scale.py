@@ -1,18 +1,23 @@
 """dedup's memory and time for millions of documents, on synthetic keys and sets: what follows from their number.
 
     uv run python benchmarks/dedup_at_scale.py --documents 10_000_000 --folder FOLDER
+    uv run python benchmarks/dedup_at_scale.py --documents 1_000_000 --folder FOLDER --text
 
-Half of the documents are near-duplicates of another one: they share most of their band keys. The phases `bands` and
-`components` run over all of them as in the stage; `pairs` over as many suspects as one part has. Files take 200 bytes a
-document below FOLDER, and are removed.
+With `--text` the whole stage runs, with two workers, over texts of 3 kB; files take 2 kB a document below FOLDER.
+Without, half of the documents are near-duplicates of another one: they share most of their band keys. The phases
+`bands` and `components` run over all of them as in the stage; `pairs` over as many suspects as one part has. Files take
+200 bytes a document. All are removed.
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
+import json
 import resource
 import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
@@ -20,6 +25,7 @@ from pathlib import Path
 
 import numpy as np
 
+from measuring import documents, webtext, write_json_lines
 from webtext_prep.near_duplicates import greedy
 from webtext_prep.near_duplicates.blocks import BLOCK_DOCUMENTS, Blocks, load_array, save_array
 from webtext_prep.near_duplicates.candidates import Fingerprints
@@ -92,26 +98,60 @@ def components(folder: Path, blocks: Blocks, ranges: int) -> None:
     print(f"  {(parts >= 0).sum():,} suspects in {count:,} parts")
 
 
+def run_on_text(count: int, place: Path | None) -> None:
+    """Run the command over so many documents, a tenth of them near-duplicates, and print what it took."""
+    with tempfile.TemporaryDirectory(dir=place) as name:
+        folder, characters = Path(name), 0
+        for shard, first in enumerate(range(0, count, 20_000)):
+            found = documents(min(20_000, count - first), CHARACTERS, seed=shard)
+            characters += sum(len(row["text"]) for row in found)
+            write_json_lines(folder / "in" / f"part-{shard:05}.jsonl.zst", found)
+        found.clear()
+        scratch, done = [0], threading.Event()
+
+        def watch() -> None:
+            while not done.wait(0.5):
+                files = [*(folder / "out" / ".state" / "scratch").rglob("*")]
+                with contextlib.suppress(OSError):
+                    scratch.append(sum(path.stat().st_size for path in files if path.is_file()))
+
+        watching = threading.Thread(target=watch, daemon=True)
+        watching.start()
+        used = webtext("dedup", "--input", folder / "in", "--output", folder / "out", "--workers", "2")
+        done.set()
+        watching.join()
+        record = json.loads((folder / "out" / "stage.json").read_bytes())
+    print(
+        f"whole stage: {count:,} documents: {used.cpu:.0f} s of CPU, {count / used.cpu:,.0f} documents a second and "
+        f"core, {used.peak:,.0f} MB in all processes, scratch {max(scratch) / characters:.3f} bytes a byte of text; "
+        f"{record['dropped'].get('duplicate', 0):,} dropped in {record['facts']['groups']:,} groups"
+    )
+
+
 def main() -> None:
     """Run the phases and print what they took."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
     parser.add_argument("--documents", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, help="where its files go (default: the folder for temporary files)")
+    parser.add_argument("--text", action="store_true", help="run the whole stage on texts")
     arguments = parser.parse_args()
-    documents = arguments.documents
-    ranges = 1 << max(0, (documents - 1) // SORTED_DOCUMENTS).bit_length()
+    if arguments.text:
+        run_on_text(arguments.documents, arguments.folder)
+        return
+    count = arguments.documents
+    ranges = 1 << max(0, (count - 1) // SORTED_DOCUMENTS).bit_length()
     with tempfile.TemporaryDirectory(dir=arguments.folder) as name:
         folder = Path(name)
-        blocks = write_keys(folder, documents)
+        blocks = write_keys(folder, count)
         tasks = [(folder, blocks, band, number, ranges) for band in range(BANDS) for number in range(ranges)]
         with ProcessPoolExecutor(2) as pool:
             results = list(pool.map(sort_band, *zip(*tasks, strict=True)))
         seconds, peak = sum(entry[0] for entry in results), 2 * max(entry[1] for entry in results) / 1000
-        print(f"bands: {documents:,} documents, {BANDS} bands: {seconds:.1f} s of CPU, {peak:,.0f} MB in two processes")
+        print(f"bands: {count:,} documents, {BANDS} bands: {seconds:.1f} s of CPU, {peak:,.0f} MB in two processes")
         seconds, peak = in_process(components, folder, blocks, ranges)
         print(f"components: {seconds:.1f} s of CPU, {peak:,.0f} MB with what is mapped from files")
         size = sum(path.stat().st_size for path in folder.iterdir())
-        print(f"scratch: {size / documents:,.0f} bytes a document, {size / documents / CHARACTERS:.3f} a byte of text")
+        print(f"scratch: {size / count:,.0f} bytes a document, {size / count / CHARACTERS:.3f} a byte of text")
     seconds, peak = in_process(decide, 11_000)
     print(f"pairs: 11,000 suspects, one part: {seconds:.1f} s of CPU, {peak:,.0f} MB")
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import random
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -33,6 +34,8 @@ def rows(quick: bool, folder: Path) -> Iterator[Row]:
         yield from _fingerprints(texts, shingle)
     for shingle, goal in GOALS.items():
         yield _end_to_end(found, shingle, goal, folder)
+    for count, seconds in ((2_000, 6),) if quick else ((20_000, 60), (100_000, 600)):
+        yield _template(count, seconds, folder)
     yield _quality(documents(500 if quick else 4_000, seed=2, duplicates=0.3), folder)
 
 
@@ -117,6 +120,24 @@ def _end_to_end(found: list[dict[str, str]], shingle: str, goal: float, folder: 
         f"ours: the whole stage, {shingle}", rate, megabytes=size * rate / len(found) / 1e6, goal=goal, peak=used.peak,
         note=note,
     )  # fmt: skip
+
+
+def _template(count: int, seconds: float, folder: Path) -> Row:
+    """The command on pages of one template: a twentieth of the words is their own, so that two have a Jaccard of .7."""
+    words, source = [f"word{number}" for number in range(3_000)], random.Random(3)
+    template = source.choices(words, k=450)
+    own = [*range(5, 450, 34), *range(7, 12)]
+    pages = []
+    for number in range(count):
+        for slot in own:
+            template[slot] = f"{source.choice(words)}-{number}"
+        pages.append({"url": f"https://forum.example/{number}", "text": " ".join(template)})
+    first, second = (fingerprints.shingles(page["text"], "word", 5) for page in pages[:2])
+    written = write_json_lines(folder / f"template-{count}" / "part-00000.jsonl.zst", pages).parent
+    used = webtext("dedup", "--input", written, "--output", folder / f"template-{count}-out", "--workers", "1")
+    note = f"Jaccard {_similarity(first, second):.2f} to each other, start-up included: {used.cpu:.1f} s of CPU"
+    what = f"ours: the whole stage, {count:,} pages of one template"
+    return Row(what, count / used.cpu, goal=count / seconds, peak=used.peak, note=note)
 
 
 def _quality(found: list[dict[str, str]], folder: Path) -> Row:
