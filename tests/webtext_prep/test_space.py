@@ -7,13 +7,18 @@ from pathlib import Path
 import practice_stages
 import pytest
 
+from webtext_prep.documents import storage
+from webtext_prep.documents.compression import compressed
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.sampling import take_sample
+from webtext_prep.documents.sampling import Sample, take_sample
 from webtext_prep.documents.shards import shards_in, write_documents
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
 from webtext_prep.running.machine import Disk, Machine
 from webtext_prep.running.space import Needs, compare, readable
+from webtext_prep.stages.blacklist import Blacklist
+from webtext_prep.stages.clean import Clean
+from webtext_prep.stages.download import Download
 from webtext_prep.stages.merge import Merge
 from webtext_prep.stages.tokenize import Tokenize
 
@@ -158,6 +163,48 @@ def test_merge_and_tokenize_need_what_they_then_write(tmp_path):
     tokenize.run()
     made = sum(file.stat().st_size for file in tmp_path.glob("corpus_text_document.[bi]*"))
     assert needed.output == pytest.approx(made, rel=0.2)
+
+
+@pytest.mark.parametrize("name", ["list.txt", "list.txt.gz"])
+def test_blacklist_needs_what_it_then_writes(tmp_path, name):
+    place = tmp_path / "lists" / name
+    source = random.Random(3)
+    lines = "".join(f"https://www.site{source.randrange(3000)}.com/{source.random()}\n" for _ in range(20_000)).encode()
+    with storage.create(place) as file, compressed(file, ".gz" if name.endswith(".gz") else "") as stream:
+        stream.write(lines)
+    job = Job(Blacklist(), [place], tmp_path / "urls")
+    needed = job.estimate(job.sample()).needs
+    job.run()
+    made = sum(shard.stat().st_size for shard in shards_in(tmp_path / "urls"))
+    assert needed.documents == pytest.approx(20_000, rel=0.05)
+    assert needed.output == pytest.approx(made, rel=0.2)
+    assert needed.scratch >= needed.output
+
+
+def test_a_download_needs_more_for_more_urls_and_no_more_than_are_asked_for():
+    def needed(urls, **settings):
+        return Download(**settings).needs(Sample(1, 100 * urls, 100 * urls, documents=urls), 2)
+
+    assert needed(2_000_000).output == pytest.approx(2 * needed(1_000_000).output)
+    assert needed(2_000_000, max_urls=1_000_000) == needed(1_000_000)
+    # A list as one shard: all of it may lie in the journal before any is in the output.
+    assert needed(1_000_000).scratch == needed(1_000_000).output
+
+
+def test_a_stage_of_checkpoints_needs_room_for_those_of_the_shards_at_work():
+    sample = Sample(10, 1000, 100, 3000, 1000, 1200, 50)
+    assert Clean().needs(sample, 4).output == 1200
+    assert Clean().needs(sample, 4).scratch == 400
+    assert Clean().needs(sample, 40).scratch == 1000
+    assert practice_stages.Shout().needs(sample, 4).scratch == 0
+
+
+def test_the_output_of_one_stage_is_the_input_of_the_next():
+    found = Needs(1_000_000_000, 5, 6, 7000).as_input()
+    assert (found.size, found.packed, found.written, found.documents) == (10**9, 10**9, 10**9, 7000)
+    assert found.text == 2_700_000_000
+    # Without a look at any text, tokens are estimated: two bytes each.
+    assert Tokenize().needs(found, 1).output == pytest.approx(2 * found.text / 4, rel=0.01)
 
 
 # What is said

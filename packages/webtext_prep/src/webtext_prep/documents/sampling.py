@@ -1,7 +1,7 @@
 """What a list of files holds, estimated from a few of them: bytes once decompressed, bytes as shards, documents.
 
-Of each kind of file (by suffix) the first, the middle and the last one are read, at most 2 MiB of each: some tens of
-milliseconds, however large the input is. What can't be read is left out here; the stage that reads it says so.
+Of each kind of file (by suffix) the first, the middle and the last one are read, at most 4 MiB of each: a tenth of a
+second, however large the input is. What can't be read is left out here; the stage that reads it says so.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from webtext_prep.errors import InputError
 
 FILES_READ = 3
 """Of each kind of file so many are read,"""
-BYTES_READ = 2 << 20
+BYTES_READ = 4 << 20
 """and of each so many bytes, decompressed."""
 EXCERPT_BYTES = 64 << 10
 """Of each kind of file so much is kept, for estimates that look at the text itself."""

@@ -113,6 +113,8 @@ class Stage(abc.ABC):
     """What it counts."""
     input_kinds: ClassVar[str] = "document shards (part-*.jsonl.zst, .jsonl.gz, .jsonl or .parquet)"
     """How messages call such files."""
+    process_bytes: ClassVar[int] = PROCESS_BYTES
+    """Memory of a process that runs its tasks."""
     reads_standard_input: ClassVar[bool] = False
     output_is_prefix: ClassVar[bool] = False
 
@@ -157,7 +159,7 @@ class Stage(abc.ABC):
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """What a run over input like `sample` needs, with so many tasks at once; about as much output as input here."""
-        return Needs(sample.written, memory=workers * PROCESS_BYTES, documents=sample.documents)
+        return Needs(sample.written, memory=workers * self.process_bytes, documents=sample.documents)
 
     def state_folder(self, output: Location) -> Location:
         """Where the state of an output lies."""
@@ -219,7 +221,9 @@ class DocumentStage(Stage):
         """As much output as input, and checkpoints of the shards at work."""
         at_work = min(1.0, workers * sample.largest_share) if self.is_independent else 0.0
         held = HELD_BYTES if self.is_independent else 0
-        return Needs(sample.written, int(at_work * sample.packed), workers * (PROCESS_BYTES + held), sample.documents)
+        return Needs(
+            sample.written, int(at_work * sample.packed), workers * (self.process_bytes + held), sample.documents
+        )
 
     def run(self, job: Run) -> Outcome:
         """All shards, each by itself."""

@@ -27,11 +27,13 @@ from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.documents.inputs import is_url_list
 from webtext_prep.documents.lines import has_ranges, line_blocks, read_lines, read_range, read_utf8
 from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
+from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.url_lists import is_list_of_lines, read_url, read_urls
 from webtext_prep.documents.urls import REPLACEMENT, bucket_of, host_of, registered_name, shards_for
 from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
@@ -126,6 +128,7 @@ class Blacklist(Stage):
     summary: ClassVar[str] = "URL lists -> clean URLs, one host always in one shard"
     unit: ClassVar[str] = "URLs"
     input_kinds: ClassVar[str] = "URL lists (.txt, .jsonl, .csv, .tsv, or without a suffix; compressed or not)"
+    process_bytes: ClassVar[int] = 200 << 20
     reads_standard_input: ClassVar[bool] = True
 
     blocked_domains: str = setting("", "the list of blocked sites, instead of the shipped one", metavar="FILE")
@@ -151,6 +154,12 @@ class Blacklist(Stage):
     def setting_files(self) -> list[Path]:
         """The lists given instead of the shipped ones."""
         return [Path(name) for name in (self.blocked_domains, self.blocked_extensions) if name]
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """All URLs split by shard, compressed lists also cut into runs before that, and the shards."""
+        is_compressed = sample.text > sample.size
+        scratch = sample.packed * (2 if is_compressed else 1)
+        return Needs(sample.written, scratch, workers * self.process_bytes, sample.documents)
 
     def judge(self, url: str) -> str | None:
         """The reason to drop `url`, or None to keep it, whatever was seen before."""

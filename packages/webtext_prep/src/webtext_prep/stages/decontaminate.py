@@ -105,6 +105,7 @@ class Decontaminate(Stage):
     name: ClassVar[str] = "decontaminate"
     order: ClassVar[int] = 70
     summary: ClassVar[str] = "documents -> documents without passages of evaluation texts"
+    process_bytes: ClassVar[int] = 250 << 20
 
     evaluation: tuple[str, ...] = setting(
         (), "evaluation texts: text, JSON, table or Parquet files; of a record every text counts", metavar="FILE"
