@@ -42,6 +42,23 @@ def read_record(folder: Location, name: str = RECORD) -> dict[str, Any] | None:
     return record
 
 
+def recorded_documents(files: Iterable[Location]) -> int | None:
+    """How many documents some shards hold, by the records beside them; None where one has no record.
+
+    Raises InputError for a damaged record.
+    """
+    names: dict[Location, list[str]] = {}
+    for file in files:
+        names.setdefault(file.parent, []).append(file.name)
+    total = 0
+    for folder, own in names.items():
+        record = read_record(folder)
+        if record is None or not isinstance(record.get("shards"), dict):
+            return None
+        total += sum(record["shards"].get(name, 0) for name in own)
+    return total
+
+
 def lineage_of(inputs: Iterable[Location]) -> list[dict[str, Any]]:
     """The summary of each record that lies beside one of `inputs`, in their order, and how many files had none.
 

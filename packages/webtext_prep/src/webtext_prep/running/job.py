@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import dataclasses
 import shutil
-import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -25,7 +24,7 @@ from webtext_prep.documents import storage
 from webtext_prep.documents.inputs import spool_standard_input
 from webtext_prep.documents.sampling import Sample, take_sample
 from webtext_prep.documents.shards import DEFAULT_FORMAT, check_format, shard_name
-from webtext_prep.documents.stage_record import read_record
+from webtext_prep.documents.stage_record import read_record, recorded_documents
 from webtext_prep.documents.storage import is_local
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, WebtextError
@@ -116,13 +115,7 @@ class Job:
 
     def expected_documents(self) -> int | None:
         """How many documents the input holds, where the stage that made it said so."""
-        total = 0
-        for folder in {path.parent for path in self.inputs}:
-            record = read_record(folder)
-            if record is None or not isinstance(record.get("shards"), dict):
-                return None
-            total += sum(record["shards"].get(path.name, 0) for path in self.inputs if path.parent == folder)
-        return total
+        return recorded_documents(self.inputs)
 
     def map(
         self,
@@ -192,7 +185,8 @@ class Job:
             if done is not None:
                 shutil.rmtree(self.scratch, ignore_errors=True)  # a kill may have come just before this
                 return done
-            estimate = self._make_sure_of_space([stamp[1] for stamp in stamps])
+            estimate = self.estimate(self.sample([stamp[1] for stamp in stamps]))
+            estimate.announce(is_checked=self._space_check)
             self._finished.remove()
             self._own.begin()
             outcome = self.stage.run(self)
@@ -246,16 +240,6 @@ class Job:
             written=self._own.written(),
             machine=self._machine,
         )
-
-    def _make_sure_of_space(self, sizes: Sequence[int]) -> Estimate:
-        """Say what the run needs, if it is much. Raises InputError if it does not fit, unless that is accepted."""
-        estimate = self.estimate(self.sample(sizes))
-        problem = estimate.problem() if self._space_check else None
-        if problem is not None:
-            raise InputError(problem)
-        if estimate.is_worth_saying:
-            print(estimate.sentence(), file=sys.stderr)
-        return estimate
 
     def _summary(self, tally: Tally, facts: dict[str, Any], *, seconds: float = 0.0, resumed: bool = False) -> Summary:
         unit = self.stage.unit

@@ -7,11 +7,13 @@ interrupted run has written already is not needed again. An estimate is no promi
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.stores.base import Location
+from webtext_prep.errors import InputError
 from webtext_prep.running.machine import Machine
 
 WORTH_SAYING = 100_000_000
@@ -107,6 +109,17 @@ class Estimate:
             parts.append(f"{readable(self.needs.memory)} of memory{there}")
         documents = f" for some {_rounded(self.needs.documents):,} {self.unit}" if self.needs.documents else ""
         return f"{self.stage}: needs about {', '.join(parts[:-1])}{' and ' if parts[1:] else ''}{parts[-1]}{documents}"
+
+    def announce(self, *, is_checked: bool) -> None:
+        """Say on standard error what the run needs, if it is much.
+
+        Raises InputError if it does not fit, unless that is not to be checked.
+        """
+        problem = self.problem() if is_checked else None
+        if problem is not None:
+            raise InputError(problem)
+        if self.is_worth_saying:
+            print(self.sentence(), file=sys.stderr)
 
     def problem(self) -> str | None:
         """The sentence for a run that does not fit, or None if it does."""
