@@ -89,7 +89,7 @@ KINDS = {
     "hangs-up": lambda writer: asyncio.sleep(0),
     "trouble": lambda writer: answer(writer, b"HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n"),
 }
-"""What each page does; `loop` and `chain` redirect, and `nested` is a whole page."""
+"""What each page does; `loop` and `chain` redirect, `nested` and `page` are whole pages."""
 
 
 async def serve(reader, writer):
@@ -106,6 +106,8 @@ async def serve(reader, writer):
             await answer(writer, moved(path + b"x" if length < 4 else b"/says-nothing/" + number))
         elif kind == b"nested":
             await answer(writer, whole(b"<div>" * 19_900))
+        elif kind == b"page":
+            await answer(writer, whole(b"<html><body><p>" + b"A page like any other. " * 50))
         else:
             await KINDS[kind.decode()](writer)
     writer.close()

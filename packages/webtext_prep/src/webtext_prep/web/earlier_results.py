@@ -33,6 +33,8 @@ KEYS, SOURCES = "urls.u64", "sources.u32"
 _ENTRY = np.dtype([("key", "<u8"), ("source", "<u4")])
 _BUCKETS = 256
 _CHUNK = 1 << 18
+_TOGETHER = 10_000
+"""Records that are carried over in one transaction: about a second."""
 
 
 def key_of(url: str) -> int:
@@ -217,10 +219,16 @@ def carry_over(urls: Iterable[str], journal: Journal, earlier: Path, outputs: Se
 
     # A shard of other lists than these lies in a generation too, behind the journals of its time, which are newer.
     if not (generations and _is_same(outcomes, generations[0].folder / OUTCOMES / outcomes.name)):
-        journal.add_many(wanted(finished_rows(documents, outcomes)))
+        _add(journal, wanted(finished_rows(documents, outcomes)))
     for generation in generations:
         for source in generation.sources_with(keys):
-            journal.add_many(wanted(generation.entries(source)))
+            _add(journal, wanted(generation.entries(source)))
+
+
+def _add(journal: Journal, entries: Iterator[Entry]) -> None:
+    """Add many records, some at a time, so that a kill costs only the last of them."""
+    for first in entries:
+        journal.add_many(itertools.chain([first], itertools.islice(entries, _TOGETHER - 1)))
 
 
 def _is_same(one: Location, other: Path) -> bool:

@@ -1,0 +1,203 @@
+"""Downloading: fetching alone beside aiohttp alone, the whole stage beside the extractors alone, and hostile servers.
+
+All from a server on loopback in a process that is not counted. The extractors alone get the bytes of the same pages, as
+their documentation shows it. Pages are made of prose from Python's manual in what surrounds the text of real pages:
+navigation, links, styles, scripts, a footer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import html
+import importlib
+import random
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+
+from measuring import Row, documents, rate_of, sentences, webtext
+from page_server import serving
+from webtext_prep.documents.document import Document
+from webtext_prep.extraction.workers import Parsed
+from webtext_prep.stages.download import Download
+from webtext_prep.web import shard as shard_module
+from webtext_prep.web.journal import Journal
+from webtext_prep.web.shard import Shard
+from webtext_prep.web.worst_case import Lists, duration, worst_case
+
+TITLE = "download: small pages of 1.3 kB; pages of 110 kB with 5 kB of text; servers that use up every limit"
+PEERS = ("aiohttp", "trafilatura", "newspaper3k", "resiliparse", "lxml")
+GOAL = 2000
+SHARES = {"trafilatura": 0.9, "newspaper": 0.9, "resiliparse": 0.8}
+"""Of an extractor's own rate, what the whole stage is to reach."""
+COUNTS = {"trafilatura": 1200, "newspaper": 500, "resiliparse": 6000}
+HOSTILE_SERVER = Path(__file__).parents[2] / "tests" / "webtext_prep" / "support"
+PACE = ("--delay", "0", "--per-host", "64", "--workers", "1", "--allow-private-addresses", "loopback")
+
+
+def rows(quick: bool, folder: Path) -> Iterator[Row]:
+    """Fetching alone, then each extractor, then hostile servers."""
+    yield from _fetching(500 if quick else 10_000, folder)
+    pages = _pages(30 if quick else 300)
+    with serving(pages, folder / "pages") as address:
+        for name, count in COUNTS.items():
+            yield from _stage(name, pages, count // 20 if quick else count, address, folder)
+    yield _hostile(40 if quick else 200, folder)
+
+
+# Fetching alone
+
+
+class _NoExtractor:
+    """In the place of the extractors: a text at once."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._parsed = Parsed("ok", " ".join(sentences()[:8]), "A page")
+
+    async def __aenter__(self) -> _NoExtractor:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        pass
+
+    async def extract(self, *_: Any, **__: Any) -> Parsed:
+        return self._parsed
+
+
+async def _fetch_plainly(urls: list[str]) -> None:
+    left = iter(urls)
+    async with aiohttp.ClientSession(auto_decompress=False, cookie_jar=aiohttp.DummyCookieJar()) as session:
+
+        async def work() -> None:
+            for url in left:
+                async with session.get(url) as response:
+                    assert response.status == 200 and len(await response.read()) > 1000
+
+        await asyncio.gather(*(work() for _ in range(64)))
+
+
+def _fetching(count: int, folder: Path) -> Iterator[Row]:
+    body = f"<html><head><title>A page</title></head><body><p>{' '.join(sentences()[:100])[:1200]}</p></body></html>"
+    stage = Download(allow_private_addresses="loopback", delay=0.0, per_host=64)
+    numbers = iter(range(100))
+
+    def ours() -> None:
+        with Journal(folder / f"{next(numbers)}.sqlite") as journal:
+            shard = Shard(lambda: map(Document, urls), journal, stage._fetching(1, 1), lambda done: None)
+            shard.fetch(folder)
+            assert len(journal) == count
+
+    with serving([body.encode()], folder / "small") as address:
+        urls = [f"{address}/{number}" for number in range(count)]
+        yield rate_of("aiohttp alone", lambda: asyncio.run(_fetch_plainly(urls)), count, unit="pages")
+        real = shard_module.ExtractorPool
+        shard_module.ExtractorPool = _NoExtractor  # type: ignore[assignment, misc]
+        try:
+            note = "robots.txt, limits, politeness and journal included"
+            yield rate_of("ours: fetching alone", ours, count, unit="pages", goal=GOAL, note=note)
+        finally:
+            shard_module.ExtractorPool = real  # type: ignore[misc]
+
+
+# The whole stage
+
+
+def _pages(count: int) -> list[bytes]:
+    """Pages of some 110 kB with 850 elements, as the mean of 120 real ones (medians: 98 kB, 750)."""
+    source, pool = random.Random(5), sentences()
+
+    def links(number: int, name: str) -> str:
+        items = "".join(
+            f'<li class="{name}-item item-{at}"><a href="/{name}/{at}" title="{html.escape(line)}">'
+            f"<span>{html.escape(line[:40])}</span></a></li>"
+            for at, line in enumerate(source.choices(pool, k=number))
+        )
+        return f'<div class="{name}"><ul class="{name}-list">{items}</ul></div>'
+
+    def page(text: str) -> str:
+        article = "".join(f"<p>{html.escape(line)}</p>" for line in text.split("\n"))
+        style = "".join(f".c{at} {{ color: #{at:06x}; margin: {at % 9}px auto; }}\n" for at in range(300))
+        script = "".join(f'window.settings["key{at}"] = {{"value": {at}, "on": true}};\n' for at in range(500))
+        return (
+            f'<!DOCTYPE html><html lang="en"><head><meta charset="utf-8"><title>{html.escape(text[:50])}</title>'
+            f"<style>{style}</style><script>{script}</script></head><body><header>{links(70, 'menu')}</header>"
+            f"<main><article><h1>{html.escape(text[:50])}</h1>{article}</article></main><aside>{links(60, 'related')}"
+            f"</aside><footer>{links(70, 'footer')}<p>All rights reserved.</p></footer></body></html>"
+        )
+
+    return [page(row["text"]).encode() for row in documents(count, 5000, duplicates=0)]
+
+
+def _alone(name: str) -> Callable[[bytes], Any]:
+    """What the library's documentation says to call."""
+    if name == "trafilatura":
+        trafilatura = importlib.import_module("trafilatura")
+        return lambda page: trafilatura.extract(page, fast=True, include_comments=False)
+    if name == "newspaper":
+        newspaper = importlib.import_module("newspaper")
+
+        def parse(page: bytes) -> Any:
+            article = newspaper.Article("http://example.com/", fetch_images=False)
+            article.download(input_html=page.decode())
+            article.parse()
+            return article.text
+
+        return parse
+    text = importlib.import_module("resiliparse.extract.html2text")
+    tree = importlib.import_module("resiliparse.parse.html").HTMLTree
+    detect = importlib.import_module("resiliparse.parse.encoding").detect_encoding
+
+    def extract(page: bytes) -> Any:
+        return text.extract_plain_text(tree.parse_from_bytes(page, detect(page)), main_content=True)
+
+    return extract
+
+
+def _stage(name: str, pages: list[bytes], count: int, address: str, folder: Path) -> Iterator[Row]:
+    work = _alone(name)
+    few = pages[: max(10, count // 20)]
+    alone = rate_of(f"{name} alone", lambda: [work(page) for page in few], len(few), unit="pages")
+    assert alone.rate is not None
+    yield alone
+    usages = []
+    for kind, number in (("one", 1), ("all", count)):
+        source = folder / f"{name}-{kind}.txt"
+        source.write_text("".join(f"{address}/{at}\n" for at in range(number)))
+        flags = ("--input", source, "--output", folder / f"{name}-{kind}", "--extractor", name, *PACE)
+        usages.append(webtext("download", *flags))
+    start, used = usages
+    rate = count / used.cpu
+    warm = (count - 1) / (used.cpu - start.cpu)
+    yield Row(
+        f"ours: download with {name}", rate, "pages", goal=SHARES[name] * alone.rate, peak=used.peak,
+        note=f"{rate / alone.rate:.0%} of it alone over {used.wall:.0f} s; {warm / alone.rate:.0%} without the "
+        f"{start.cpu:.1f} s of start-up",
+    )  # fmt: skip
+
+
+# Hostile servers
+
+
+def _hostile(count: int, folder: Path) -> Row:
+    sys.path.insert(0, str(HOSTILE_SERVER))
+    try:
+        server_class = importlib.import_module("hostile_server").HostileServer
+    finally:
+        sys.path.remove(str(HOSTILE_SERVER))
+    limits = {"timeout": 2.0, "retries": 1, "per_host": 50, "extract_timeout": 5.0, "extract_memory": 256}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in limits.items()]
+    with server_class() as server:
+        urls = [f"http://127.0.0.1:{server.port}/page/0", *server.urls(count)]  # one that is well: there is an output
+        (folder / "hostile.txt").write_text("".join(f"{url}\n" for url in urls))
+        place = ("--input", folder / "hostile.txt", "--output", folder / "hostile", "--extractor", "resiliparse")
+        used = webtext("download", *place, "--delay", "0", *flags, "--allow-private-addresses", "loopback")
+    stage = Download(delay=0.0, **limits)  # type: ignore[arg-type]
+    worst = worst_case(stage._fetching(1, 1), Lists.count(urls))
+    return Row(
+        f"ours: {count} pages that use up every limit", peak=used.peak,
+        note=f"in {used.wall:.0f} s and {used.cpu:.0f} s of CPU; at most {duration(worst.seconds)} and "
+        f"{worst.bytes / 1e6:,.0f} MB were stated",
+    )  # fmt: skip
