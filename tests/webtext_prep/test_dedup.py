@@ -2,7 +2,9 @@
 
 import itertools
 import json
+import os
 import random
+import signal
 from pathlib import Path
 
 import numpy as np
@@ -279,6 +281,21 @@ def test_a_run_that_ends_in_any_phase_resumes_to_the_same_bytes(tmp_path, capsys
         assert main(["dedup", *map(str, arguments)]) == 130
     assert len(calls) == 1
     run(capsys, source, tmp_path / "out", "--keep-dropped")
+    assert contents(tmp_path / "whole") == contents(tmp_path / "out")
+
+
+def test_killed_in_one_phase_after_another_it_ends_with_the_same_bytes(tmp_path, capsys, contents, start):
+    """`kill -9`, with two workers, where a phase has just finished its first task."""
+    source = write(tmp_path / "in", similar_documents(), 3)
+    run(capsys, source, tmp_path / "whole")
+    arguments = ["dedup", "--input", source, "--output", tmp_path / "out", "--workers", 2]
+    for phase in ("bands", "shards"):
+        running = start(*arguments)
+        markers = tmp_path / "out" / ".state" / "markers" / phase
+        running.wait_until(lambda markers=markers: any(markers.glob("*.json")), f"a task of {phase}", may_end=True)
+        os.kill(running.process.pid, signal.SIGKILL)
+        running.end()
+    assert start(*arguments).end().code == 0
     assert contents(tmp_path / "whole") == contents(tmp_path / "out")
 
 
