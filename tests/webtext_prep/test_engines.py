@@ -251,3 +251,33 @@ def test_an_engine_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_sh
     refused = webtext("shout", "--input", folder, "--output", tmp_path / "three", "--engine", "none")
     assert refused.code == 2
     assert "--engine none is not known: choose one of" in refused.sentence
+
+
+def test_workers_are_forked_with_the_modules_that_a_stage_preloads(tmp_path):
+    """Each phase of a stage started workers that imported a compiler for a second each."""
+    (tmp_path / "preloading.py").write_text(
+        """
+import sys
+from pathlib import Path
+from webtext_prep.running.engines.local import LocalEngine
+from webtext_prep.running.task import Task
+
+class Calls:
+    preload = ("colorsys",)
+
+    def is_there(self, task, context):
+        return "colorsys" in sys.modules
+
+if __name__ == "__main__":
+    import preloading
+
+    tasks = [Task("one", ()), Task("two", ())]
+    call = preloading.Calls().is_there
+    found = LocalEngine(2).run(call, tasks, scratch=Path(), on_progress=lambda position, units: None)
+    print(sorted(found), "colorsys" in sys.modules)
+"""
+    )
+    done = subprocess.run(
+        [sys.executable, "preloading.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
+    )
+    assert done.stdout == "[(0, True), (1, True)] False\n"

@@ -118,6 +118,9 @@ class Stage(abc.ABC):
     reads_standard_input: ClassVar[bool] = False
     output_is_prefix: ClassVar[bool] = False
 
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules that its tasks use and that take long to import: the processes of an engine may be forked with them."""
+
     @staticmethod
     def accepts(path: Location) -> bool:
         """Whether it reads files of that name."""

@@ -101,6 +101,11 @@ class Dedup(Stage):
     name: ClassVar[str] = "dedup"
     order: ClassVar[int] = 60
     version: ClassVar[int] = 2
+    preload: ClassVar[tuple[str, ...]] = (
+        "datasketch",
+        "webtext_prep.near_duplicates.candidates",
+        "webtext_prep.near_duplicates.deciding",
+    )
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and the table of those"
 
     similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")

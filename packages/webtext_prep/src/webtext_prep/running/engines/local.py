@@ -166,8 +166,8 @@ class LocalEngine(Engine):
                     break
 
 
-def _start_context() -> Any:
-    """How workers are started: forked by a server of few imports, where the system has it.
+def _start_context(preload: Sequence[str] = ()) -> Any:
+    """How workers are started: forked by a server, which has imported `preload`, where the system has it.
 
     Ctrl-C reaches every process of a terminal. The server starts with it blocked, and so do the workers that it forks:
     one that came while they import would be a traceback each.
@@ -176,6 +176,7 @@ def _start_context() -> Any:
         return multiprocessing.get_context("spawn")
     from multiprocessing import forkserver, resource_tracker
 
+    forkserver.set_forkserver_preload(["__main__", *preload])
     resource_tracker.ensure_running()  # by itself: it unblocks what is blocked here
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -189,7 +190,7 @@ class _Pool:
     """One run of many tasks in several processes."""
 
     def __init__(self, call: Call, tasks: Sequence[Task], workers: int, scratch: Path, on_progress: OnProgress) -> None:
-        self._context = _start_context()
+        self._context = _start_context(getattr(getattr(call, "__self__", None), "preload", ()))
         self._tasks, self._count, self._on_progress = tasks, workers, on_progress
         self._totals = self._context.RawArray(ctypes.c_uint64, len(tasks))
         self._arguments = (call, self._totals, scratch, workers)
