@@ -1,0 +1,104 @@
+"""The blacklist: the whole stage, its two steps alone, and what peers take for one of them.
+
+The list has made-up hosts under real suffixes, so that a few hosts have most URLs, as on the web; some hundredths are
+URLs that the compiled code leaves to the code for one URL: ports, other scripts, Punycode.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from measuring import Row, Usage, rate_of, webtext
+from webtext_prep.documents.url_lists import read_url
+from webtext_prep.documents.urls import suffix_list, url_key
+from webtext_prep.stages.blacklist import Blacklist
+from webtext_prep.url_batches.batches import Judge, batches, split_lines
+
+TITLE = "blacklist: a list of URLs, a tenth of them repeated, 3% of them not plain (ports, other scripts)"
+PEERS = ("tldextract", "numba", "xxhash")
+GOAL = 300_000
+
+
+def rows(quick: bool, folder: Path) -> Iterator[Row]:
+    """The command at 16 and 4,096 shards, its steps, and peers."""
+    count = 50_000 if quick else 1_000_000
+    path, large = write_list(folder / "urls.txt", count), write_list(folder / "large.txt", 4 * count)
+    _run(path, folder / "first", 16)  # compiles, where that was never done
+    usage, small = _run(large, folder / "large", 16), _run(path, folder / "small", 16)
+    size = large.stat().st_size / 1e6
+    yield Row("ours: the whole stage", 4 * count / usage.cpu, "URLs", size / usage.cpu, GOAL, usage.peak,
+              f"{4 * count:,} URLs, 16 shards, start-up included")  # fmt: skip
+    yield Row(
+        "ours: the whole stage, a smaller list", count / small.cpu, "URLs", peak=small.peak, note=f"{count:,} URLs"
+    )
+    rest = usage.cpu - small.cpu
+    yield Row("ours: the whole stage but its start-up", 3 * count / rest, "URLs", note="the difference of these two")
+    many = _run(path, folder / "many", 4096)
+    yield Row("ours: the whole stage, 4,096 shards", count / many.cpu, "URLs", peak=many.peak, note=f"{count:,} URLs")
+    yield from _parts(path.read_bytes(), count)
+    yield from _one_by_one(path.read_text(encoding="utf-8").split("\n")[: count // 20])
+
+
+def _run(path: Path, output: Path, shards: int) -> Usage:
+    return webtext("blacklist", "--input", path, "--output", output, "--shards", str(shards), "--workers", "1")
+
+
+def _parts(block: bytes, count: int) -> Iterator[Row]:
+    """Splitting and judging alone, without files."""
+    stage = Blacklist()
+
+    def split(line: bytes) -> tuple[int, bytes]:
+        return len(line) % 16, line
+
+    def judge() -> None:
+        judge = Judge(stage.judge, read_url, *stage.rules, stage.max_length, keep_dropped=False)
+        for part in batches([block], 1 << 20):
+            judge.judge(part)
+
+    yield rate_of("ours: splitting by host alone", lambda: split_lines(block, 16, split), count, unit="URLs")
+    yield rate_of("ours: judging alone", judge, count, unit="URLs")
+
+
+def _one_by_one(urls: list[str]) -> Iterator[Row]:
+    """The functions that define the result, and what others take for a part of it."""
+    stage, extract = Blacklist(), suffix_list()
+
+    def define() -> None:
+        for url in urls:
+            if stage.judge(url) is None:
+                url_key(url)
+
+    yield rate_of("ours: the functions for one URL", define, len(urls), unit="URLs")
+    hosts = [url.split("/")[2] for url in urls if "://" in url]
+    yield rate_of(
+        "tldextract: names of hosts alone", lambda: [extract(host) for host in hosts], len(hosts), unit="URLs"
+    )
+    yield rate_of("Python: urlsplit alone", lambda: [urlsplit(url) for url in urls], len(urls), unit="URLs")
+
+
+def write_list(path: Path, count: int) -> Path:
+    """A list of URLs, the same each time."""
+    source = random.Random(count)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["".join(source.choices(letters, k=source.randint(3, 9))) for _ in range(20_000)]
+    suffixes = ["com"] * 10 + ["org", "net", "co.uk", "de", "io", "ac.jp", "fr", "com.br", "blogspot.com", "github.io"]
+    hosts = [f"{source.choice(['www.', '', 'news.'])}{source.choice(words)}-{n}.{source.choice(suffixes)}"
+             for n in range(max(100, count // 10))]  # fmt: skip
+    odd = ["b\u00fccher.example", "xn--bcher-kva.example", "example.org:8080"]
+    kinds = ["", ".html", ".html", ".php", "/", ".jpg", ".asp?id=7&page=2", "?utm_source=x#top"]
+    with path.open("w", encoding="utf-8") as file:
+        earlier: list[str] = []
+        for _ in range(count):
+            if earlier and source.random() < 0.1:
+                url = source.choice(earlier)
+            else:
+                host = hosts[min(int(source.paretovariate(0.4)), len(hosts)) - 1]
+                host = source.choice(odd) if source.random() < 0.03 else host
+                parts = "/".join(source.choices(words, k=source.randint(1, 6)))
+                url = f"{source.choice(['http', 'https'])}://{host}/{parts}{source.choice(kinds)}"
+                earlier.append(url)
+            file.write(url + "\n")
+    return path
