@@ -1,6 +1,8 @@
 """langdetect in machine code: the probabilities of langdetect itself, to the last bit."""
 
+import json
 import random
+from pathlib import Path
 
 import langdetect
 import numpy as np
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from webtext_prep.languages.kernels.bayes import _COMPENSATED, Trials, _sum
 from webtext_prep.languages.langdetect import COMPARED, Langdetect, load_factory
+from webtext_prep.stages.clean import known_detectors
 
 SENTENCES = [
     "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced.",
@@ -32,6 +35,8 @@ SENTENCES = [
     "12 345, 6.7 (89)",
     "\U0001f600 \U0001d400\U0001d401 \U00020000 ａｂｃ ẞß ǅ ŸŸ",
 ]
+
+TEXTS = Path(__file__).resolve().parents[2] / "data" / "languages.jsonl"
 
 pieces = st.sampled_from(SENTENCES).flatmap(
     lambda sentence: st.builds(
@@ -118,6 +123,18 @@ def test_a_text_that_needs_more_random_numbers_is_left_to_langdetect():
         detector._trials.probabilities(SENTENCES[0])
     assert detector.detect(SENTENCES[0]) == expected
     assert detector.is_compiled
+
+
+@pytest.mark.parametrize("name", sorted(known_detectors()))
+def test_detectors_name_the_languages_of_real_texts(name):
+    """300 characters of each of 54 languages; `benchmarks/languages.py` has more."""
+    rows = [json.loads(line) for line in TEXTS.read_text(encoding="utf-8").splitlines()]
+    detector = known_detectors()[name]()
+    answers = {row["language"]: detector.detect(row["text"][:300]).language for row in rows}
+    wrong = {language: answer for language, answer in answers.items() if answer[:2] != language[:2]}
+    assert len(rows) == 55
+    assert len(wrong) <= 2, wrong
+    assert "en" not in wrong.values()
 
 
 floats = st.floats(0, 1) | st.floats(1e-20, 1e-5)

