@@ -9,7 +9,6 @@ hashes (two different shingles among 10,000 share one with a probability of 3e-1
 from __future__ import annotations
 
 import functools
-import itertools
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -142,8 +141,9 @@ def shingle_sets(texts: Sequence[str], shingling: Shingling) -> tuple[npt.NDArra
         some = _Texts(batch, shingling)
         hashes = np.empty(some.most, np.uint64)
         ends = kernels.hashes(some.data, some.ends, some.cut, some.space, hashes)
-        for start, end in itertools.pairwise([0, *ends.tolist()]):
-            hashes[start:end].sort()
+        starts = np.append(0, ends[:-1])
+        for row in np.flatnonzero(~kernels.sort_ranges(hashes, ends)).tolist():
+            hashes[starts[row] : ends[row]].sort()
         kernels.join_distinct(hashes, ends)
         found.append(hashes[: ends[-1]].copy())
         found_ends.append(ends + total)
@@ -162,7 +162,7 @@ def shingle_spans(
     from webtext_prep.near_duplicates import kernels
 
     some = _Texts([text], shingling)
-    hashes, spans = np.empty(some.most, np.uint64), np.zeros((2, some.most + 1), np.int64)
+    hashes, spans = np.empty(some.most, np.uint64), np.empty((2, some.most + 1), np.int64)
     units, count = kernels.located_hashes(some.data, some.cut, some.space, hashes, spans)
     last = min(shingling.size, units)
     return hashes[:count], spans[0, :count], spans[1, last : last + count] + 1

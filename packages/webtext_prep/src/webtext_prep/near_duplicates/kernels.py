@@ -15,7 +15,7 @@ import numpy.typing as npt
 
 from webtext_prep.compiled import compiled
 from webtext_prep.near_duplicates.characters import NO_MORE, SEPARATOR, SEQUENCE, Alphabet
-from webtext_prep.near_duplicates.hashes import A1, A3, A4, A5, U32, Bytes, avalanche32, rotate32, xxh3, xxh32
+from webtext_prep.near_duplicates.hashes import A1, A3, A4, A5, U32, U64, Bytes, avalanche32, rotate32, xxh3, xxh32
 
 Hashes32 = npt.NDArray[np.uint32]
 Hashes64 = npt.NDArray[np.uint64]
@@ -29,6 +29,8 @@ BEGIN = len(WHOLE)
 """Where a normalised text begins: in front of it there is room for `WHOLE`."""
 GROWTH = 3
 """At most so many times longer a text gets by case folding (U+0390 grows from 2 bytes to 6)."""
+CROWD = 64
+"""So many hashes with the same upper bits are sorted by insertion."""
 CHUNK = 1024
 """Shingles hashed before the next step: what they need stays in the processor's nearest cache."""
 
@@ -235,6 +237,56 @@ def located_hashes(data: Bytes, cut: Cut, space: Space, found: Hashes64, spans: 
     stop, count, shingles = prepare(data, 0, len(data), cut, space, spans)
     hash64(found[:shingles], cut, space, stop, count)
     return count, shingles
+
+
+@compiled
+def sort_ranges(values: Hashes64, ends: Offsets) -> npt.NDArray[np.bool_]:
+    """Sort each range of `values`; returns which are sorted.
+
+    Hashes are uniform: those with the same upper bits are put side by side, which leaves little to do, so that this is
+    several times as fast as a general sort. A range with many equal hashes is left as it was.
+    """
+    is_sorted = np.ones(len(ends), np.bool_)
+    longest, start = 0, 0
+    for end in ends:
+        longest = max(longest, end - start)
+        start = end
+    bits = 1
+    while (1 << bits) < longest:
+        bits += 1
+    counts, room = np.empty((1 << bits) + 1, np.int64), np.empty(longest, np.uint64)
+    start = 0
+    for row in range(len(ends)):
+        own = values[start : ends[row]]
+        start = ends[row]
+        bits = 1
+        while (1 << bits) < len(own):
+            bits += 1
+        is_sorted[row] = sort_uniform(own, room[: len(own)], counts[: (1 << bits) + 1], U64(64 - bits))
+    return is_sorted
+
+
+@compiled
+def sort_uniform(values: Hashes64, room: Hashes64, counts: Offsets, shift: np.uint64) -> bool:
+    """Sort values by counting their bits above `shift`, then by insertion; False if too many have those in common."""
+    counts[:] = 0
+    for value in values:
+        counts[(value >> shift) + U64(1)] += 1
+    for at in range(1, len(counts)):
+        if counts[at] > CROWD:
+            return False
+        counts[at] += counts[at - 1]
+    for value in values:
+        place = value >> shift
+        room[counts[place]] = value
+        counts[place] += 1
+    for at in range(len(room)):
+        value = room[at]
+        while at > 0 and values[at - 1] > value:
+            values[at] = values[at - 1]
+            at -= 1
+        values[at] = value
+    return True
 
 
 @compiled

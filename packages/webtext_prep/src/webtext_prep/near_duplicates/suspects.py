@@ -7,6 +7,7 @@ sets take 1.4 (words) to 7 bytes (characters) a byte of text, compressed texts 0
 from __future__ import annotations
 
 import contextlib
+import functools
 import tempfile
 from pathlib import Path
 from typing import BinaryIO
@@ -76,8 +77,13 @@ def domain_of(document: Document) -> str:
     domain = document.metadata.get("domain")
     if isinstance(domain, str):
         return domain
+    return _domain_of_origin("/".join(document.url.split("/", 3)[:3]))
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _domain_of_origin(origin: str) -> str:
     with contextlib.suppress(ValueError):
-        return registered_name(host_of(document.url))[1]
+        return registered_name(host_of(origin))[1]
     return ""
 
 
@@ -160,11 +166,23 @@ def matching_text(
 
 @compiled
 def _longest_run(hashes: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> tuple[int, int]:
-    """The first and the last of the longest run of `hashes` that are in the sorted array `other`."""
+    """The first and the last of the longest run of `hashes` that are in the set `other`."""
+    slots = 2
+    while slots < 2 * len(other):
+        slots *= 2
+    table, mask = np.zeros(slots, np.uint64), np.uint64(slots - 1)
+    for value in other:
+        slot = value & mask
+        while table[slot] != 0:
+            slot = (slot + np.uint64(1)) & mask
+        table[slot] = max(value, np.uint64(1))  # 0 is an empty slot
     best, best_length, length = 0, 0, 0
     for at in range(len(hashes)):
-        found = np.searchsorted(other, hashes[at])
-        length = length + 1 if found < len(other) and other[found] == hashes[at] else 0
+        value = max(hashes[at], np.uint64(1))
+        slot = hashes[at] & mask
+        while table[slot] != 0 and table[slot] != value:
+            slot = (slot + np.uint64(1)) & mask
+        length = length + 1 if table[slot] == value else 0
         if length > best_length:
             best, best_length = at, length
     return best - best_length + 1, best if best_length else -1
