@@ -243,3 +243,9 @@ def test_one_character_anywhere_in_a_long_page_is_found(piece, at):
 
 def test_a_page_in_utf_16_that_is_also_valid_utf_8_is_read_as_it_says():
     assert decode("ab".encode("utf-16-le"), "utf-16") == readable("ab".encode("utf-16-le"), "utf-16") == "ab"
+
+
+@given(st.lists(st.integers(0, 255)).map(bytes))
+def test_windows_1252_is_read_as_its_codec_reads_it(html):
+    html = b"\xe9<p>" + html + bytes(range(256))
+    assert decode(html, "windows-1252") == html.decode("cp1252", "replace")

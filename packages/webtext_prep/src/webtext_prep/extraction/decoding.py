@@ -52,7 +52,8 @@ _NOT_TEXT = frozenset(
 def scrub(text: str) -> str:
     """`text` without NUL and other control characters (tab and newline stay), lone surrogates, and `\\r`."""
     if len(text) <= _SHORT:
-        if "\r" not in text and not _FORBIDDEN.search(text):
+        # What is printable is fine, and faster to ask; a no-break space, say, is not, and fine all the same.
+        if text.replace("\n", " ").isprintable() or not ("\r" in text or _FORBIDDEN.search(text)):
             return text
     else:
         with contextlib.suppress(UnicodeEncodeError):  # a lone surrogate
@@ -147,14 +148,26 @@ def decode(html: bytes, charset: str | None = None) -> str:
         with contextlib.suppress(UnicodeDecodeError):
             return html.decode("utf-8")
     if stated is not None and stated != "utf-8":
-        return html.decode(stated, "replace")
-    # A few wrong bytes in a page that says UTF-8 are damage; many mean that it says so wrongly.
-    text = html.decode("utf-8", "replace")
-    if stated == "utf-8" and text.count("\ufffd") * 200 < len(text):
-        return text
+        return _decode_as(html, stated)
+    if stated == "utf-8":
+        # A few wrong bytes in a page that says UTF-8 are damage; many mean that it says so wrongly.
+        text = html.decode("utf-8", "replace")
+        if text.count("\ufffd") * 200 < len(text):
+            return text
     from resiliparse.parse.encoding import detect_encoding
 
-    return html.decode(codec_for(detect_encoding(html)) or "cp1252", "replace")
+    return _decode_as(html, codec_for(detect_encoding(html)) or "cp1252")
+
+
+def _decode_as(html: bytes, codec: str) -> str:
+    """What the codec makes of a page; for the most frequent one that is not UTF-8 three times as fast as it is."""
+    if codec != "cp1252":
+        return html.decode(codec, "replace")
+    text = html.decode("latin-1")
+    for byte in range(0x80, 0xA0):
+        if byte in html:
+            text = text.replace(chr(byte), bytes([byte]).decode("cp1252", "replace"))
+    return text
 
 
 def title_of(page: str) -> str:

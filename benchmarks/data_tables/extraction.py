@@ -1,0 +1,157 @@
+"""Extraction: each library alone beside our whole call, the share of our own code, and handing pages to workers.
+
+The libraries alone get decoded text; ours gets bytes, and decodes, scrubs, finds the title and judges the outcome.
+Pages of both are timed in turn, so that a machine that grows slower does so for both.
+"""
+
+from __future__ import annotations
+
+import functools
+import html
+import random
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from measuring import Row, documents, run_command, sentences
+from webtext_prep.extraction import decoding, extractors
+from webtext_prep.extraction.workers import PageHead, extract_page
+
+TITLE = "extraction: pages of 110 kB with 5 kB of text, in all the ways of writing a page"
+PEERS = ("resiliparse", "trafilatura", "newspaper3k", "lxml", "numpy")
+HEAD = PageHead("http://example.com/page")
+COUNTS = {"resiliparse": 300, "trafilatura": 100, "newspaper": 60}
+SHARE = 0.10
+"""Of an extractor's time, what our own code may take."""
+
+POOL = """
+import asyncio, sys
+from pathlib import Path
+from webtext_prep.extraction.pool import ExtractorPool
+
+async def run(folder, rounds):
+    pages = [path.read_bytes() for path in sorted(Path(folder).glob("*.html"))]
+    async with ExtractorPool("resiliparse", workers=2, seconds=60, memory=1024, folder=folder) as pool:
+        for _ in range(rounds):
+            await asyncio.gather(*(pool.extract(page, "http://example.com/page", None) for page in pages))
+
+asyncio.run(run(sys.argv[1], int(sys.argv[2])))
+"""
+
+
+def rows(quick: bool, folder: Path) -> Iterator[Row]:
+    """Each extractor, then the pool of workers."""
+    found = pages(20 if quick else 300)
+    for name, count in COUNTS.items():
+        yield from _extractor(name, found[:count], repeats=3 if quick else 7)
+    yield from _pool(found, 2 if quick else 20, folder)
+
+
+def pages(count: int) -> list[bytes]:
+    """Pages around documents: styles, scripts, menus, a footer; some with `\\r\\n`, references, or in windows-1252."""
+    source, pool = random.Random(7), sentences()
+    style = "\n".join(
+        f".box-{number} > a:hover {{ color: #{number:06x}; margin: 0 {number}px }}" for number in range(700)
+    )
+
+    def links(number: int) -> str:
+        return "\n".join(
+            f'<li class="entry entry-{at}"><a href="/section/{at}?from=menu" title="{html.escape(line)}">'
+            f"<span>{html.escape(line[:30])}</span></a></li>"
+            for at, line in enumerate(source.choices(pool, k=number))
+        )
+
+    made = []
+    for number, document in enumerate(documents(count, 5000)):
+        text = "".join(f"<p>{html.escape(line)}</p>\n" for line in document["text"].split("\n"))
+        if number % 3:
+            text = text.replace("\u2019", "&#8217;").replace("&#x27;", "&#39;")
+        page = (
+            f"<!DOCTYPE html>\n<html lang=en><head><title>{html.escape(source.choice(pool))}</title>\n"
+            f"<style>\n{style}\n</style><script>\nvar words = {source.choices(pool, k=120)};\n</script></head>\n"
+            f"<body><nav><ul>\n{links(120)}</ul></nav><main><article><h1>A page</h1>\n{text}</article></main>\n"
+            f"<aside><ul>\n{links(80)}</ul></aside><footer>\u00a9 Imprint \u2013 all rights reserved</footer></body>\n"
+        )
+        if number % 5 < 2:
+            page = page.replace("\n", "\r\n")
+        if number % 20 == 0:
+            page = page.replace("<head>", "<head><meta charset=windows-1252>")
+            made.append(page.encode("cp1252", "xmlcharrefreplace"))
+        else:
+            made.append(page.replace("<head>", "<head><meta charset=utf-8>").encode())
+    return made
+
+
+def _alone(name: str) -> Callable[[str], Any]:
+    """A library, called as our extractor calls it."""
+    if name == "resiliparse":
+        from resiliparse.extract.html2text import extract_plain_text
+
+        return functools.partial(extract_plain_text, main_content=True, alt_texts=False, list_bullets=False)
+    if name == "trafilatura":
+        from trafilatura import extract
+
+        return functools.partial(extract, url=HEAD.url, fast=True, include_comments=False)
+    configuration_class, extractor_class, cleaner_class, formatter_class, known = extractors._newspaper()
+
+    def newspaper(page: str) -> None:
+        configuration = configuration_class()
+        configuration.fetch_images = False
+        tree = configuration.get_parser().fromstring(page)
+        extractor, formatter = extractor_class(configuration), formatter_class(configuration)
+        language = extractor.get_meta_lang(tree)
+        if language in known:
+            extractor.update_language(language)
+            formatter.update_language(language)
+        best = extractor.calculate_best_node(cleaner_class(configuration).clean(tree))
+        if best is not None:
+            formatter.get_formatted(extractor.post_cleanup(best))
+
+    return newspaper
+
+
+def _in_turn(works: Sequence[Callable[[bytes], Any]], found: Sequence[bytes], repeats: int) -> list[float]:
+    """The seconds that each of `works` takes for all pages, the best of the repeats for each page."""
+    seconds = [0.0] * len(works)
+    for page in found:
+        best = [float("inf")] * len(works)
+        for _ in range(repeats):
+            for number, work in enumerate(works):
+                start = time.process_time()
+                work(page)
+                best[number] = min(best[number], time.process_time() - start)
+        seconds = [total + one for total, one in zip(seconds, best, strict=True)]
+    return seconds
+
+
+def _extractor(name: str, found: Sequence[bytes], repeats: int) -> Iterator[Row]:
+    extractors.warm_up(name)
+    alone = _alone(name)
+    works = [decoding.decode, lambda page: alone(decoding.decode(page)), lambda page: extract_page(name, HEAD, page)]
+    decoded, both, ours = _in_turn(works, found, repeats)
+    library = both - decoded
+    size = sum(map(len, found)) / 1e6
+    yield Row(f"{name} alone, of decoded text", len(found) / library, "pages", size / library)
+    yield Row(f"{name} alone, with decoding", len(found) / both, "pages", size / both)
+    share = (ours - library) / library
+    note = f"our own code takes {share:.1%} of the extractor's time ({(ours - both) / library:.1%} beside decoding)"
+    yield Row(f"ours: {name}", len(found) / ours, "pages", size / ours, len(found) / library / (1 + SHARE), note=note)
+
+
+def _pool(found: Sequence[bytes], rounds: int, folder: Path) -> Iterator[Row]:
+    """What workers cost in all, less what the same pages cost in one process."""
+    for number, page in enumerate(found):
+        (folder / f"{number:04}.html").write_bytes(page)
+    command: list[str | Path] = [sys.executable, "-c", POOL, folder]
+    started = run_command([*command, "1"]).cpu
+    usage = run_command([*command, str(1 + rounds)])
+    count = rounds * len(found)
+    seconds = (usage.cpu - started) / count
+    start = time.process_time()
+    for page in found:
+        extract_page("resiliparse", HEAD, page)
+    here = (time.process_time() - start) / len(found)
+    note = f"handing over a page costs {1e6 * (seconds - here):,.0f} microseconds of all processes"
+    yield Row("ours: resiliparse, in two workers", 1 / seconds, "pages", peak=usage.peak, note=note)
