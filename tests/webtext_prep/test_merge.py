@@ -12,8 +12,11 @@ import zstandard
 from webtext_prep.cli import main
 from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.raw_files import MOST_TASKS, file_groups
 from webtext_prep.documents.shards import read_documents, shards_in, write_documents
-from webtext_prep.stages.merge import MOST_TASKS, _groups
+from webtext_prep.running.job import Job
+from webtext_prep.running.output import Output
+from webtext_prep.stages import merge
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -222,7 +225,7 @@ def test_the_key_that_names_the_url_of_a_text_wins_over_a_key_url(tmp_path, caps
 
 def test_a_large_corpus_is_read_in_a_bounded_number_of_tasks(tmp_path):
     files = [tmp_path / f"{number}.jsonl" for number in range(1000)]
-    groups = _groups(files, [15 << 20] * len(files))
+    groups = file_groups(files, [15 << 20] * len(files))
     assert len(groups) <= 2 * MOST_TASKS
     assert [path for group in groups for path in group] == files
 
@@ -307,3 +310,106 @@ def test_metadata_nested_too_deep_to_write_is_unreadable_alone(tmp_path, webtext
     done = webtext("merge", "--input", tmp_path / "a.jsonl", "--output", tmp_path / "out", "--json", "--workers", 1)
     assert (done.json["out"], done.json["dropped"]) == (20, {"unreadable": 1})
     assert "a.jsonl: metadata nested too deep to write" in done.json["problems"][0]
+
+
+# Large files
+
+
+def many_rows(count: int = 300) -> list[str]:
+    """Rows with and without URLs, some repeated, some that can't be read, some empty lines."""
+    rows = [line(f"http://a.org/{number % 200}", f"text {number} " + "word " * (number % 9)) for number in range(count)]
+    for number in range(0, count, 7):
+        rows[number] = json.dumps({"text": f"without a URL {number}"})
+    rows[50], rows[51], rows[60] = "", "{broken", rows[60] + rows[61]
+    return rows
+
+
+def small_parts(monkeypatch) -> None:
+    monkeypatch.setattr("webtext_prep.documents.compression.CHUNK_BYTES", 700)
+    for name in ("BYTES_PER_PART", "BYTES_PER_STREAM"):
+        monkeypatch.setattr(f"webtext_prep.stages.merge.{name}", 1000)
+
+
+def problems_of(summary: dict) -> list[str]:
+    return [re.sub(r"/[^ ]*/", "", problem) for problem in summary["problems"]]
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst", "a.ndjson.gz", "a.parquet"])
+def test_a_large_file_is_read_in_parts_to_the_same_documents(tmp_path, capsys, monkeypatch, contents, name):
+    """A file of 100 GB was one task: one core, and all of it again after a kill."""
+    (tmp_path / "in").mkdir()
+    path, data = tmp_path / "in" / name, "\n".join(many_rows()).encode()
+    if name.endswith("parquet"):
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        rows = [{"url": None, **json.loads(row)} for row in many_rows() if row.endswith("}") and row.count("}") == 1]
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=20)
+    else:
+        pack = {"zst": zstandard.compress, "gz": gzip.compress}.get(name.rsplit(".", 1)[1], bytes)
+        path.write_bytes(pack(data))
+    (tmp_path / "in" / "b.jsonl").write_text(line("http://a.org/1", "later"))
+    (tmp_path / "in" / "B.txt").write_text("before")
+    settings = ("--input", tmp_path / "in", "--shards", 4, "--keep-dropped")
+    whole = run(capsys, *settings, "--output", tmp_path / "whole")
+    small_parts(monkeypatch)
+    run_map, phases = Job.map, {}
+
+    def noted(self, phase, call, tasks, **rest):
+        phases[phase] = len(tasks)
+        return run_map(self, phase, call, tasks, **rest)
+
+    monkeypatch.setattr(Job, "map", noted)
+    parts = run(capsys, *settings, "--output", tmp_path / "parts")
+    assert phases["read"] > 5
+    for key in ("in", "out", "dropped"):
+        assert whole[key] == parts[key]
+    assert problems_of(whole) == problems_of(parts)
+    found = [contents(tmp_path / folder) for folder in ("whole", "parts")]
+    of_shards = [{name: data for name, data in files.items() if name.startswith("part-")} for files in found]
+    assert of_shards[0] == of_shards[1]
+    dropped = [
+        sorted(str(row) for shard in (tmp_path / folder / "dropped").iterdir() for row in read_documents(shard))
+        for folder in ("whole", "parts")
+    ]
+    assert dropped[0] == dropped[1]
+
+
+def test_a_kill_while_a_compressed_file_is_cut_costs_one_run(tmp_path, capsys, monkeypatch):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl.zst").write_bytes(zstandard.compress("\n".join(many_rows()).encode()))
+    whole = run(capsys, "--input", tmp_path / "in", "--output", tmp_path / "whole", "--shards", 4)
+    small_parts(monkeypatch)
+    write, names = merge.write_zstd, []
+
+    def noted(path, **rest):
+        if len(names) == 3:
+            raise KeyboardInterrupt
+        names.append(path.name)
+        return write(path, **rest)
+
+    command = ["merge", "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--shards", "4"]
+    monkeypatch.setattr(merge, "write_zstd", noted)
+    assert main([*command, "--allow-unreadable", "--workers", "1"]) == 130
+    assert names == ["run-00000.jsonl.zst", "run-00001.jsonl.zst", "run-00002.jsonl.zst"]
+    names.append("")
+    again = run(capsys, "--input", tmp_path / "in", "--output", tmp_path / "out", "--shards", 4)
+    assert names[4] == "run-00003.jsonl.zst"
+    assert len(names) == len(set(names))
+    assert (again["in"], again["out"]) == (whole["in"], whole["out"])
+    assert problems_of(again) == problems_of(whole)
+    for shard in sorted((tmp_path / "whole").glob("part-*")):
+        assert shard.read_bytes() == (tmp_path / "out" / shard.name).read_bytes()
+
+
+def test_files_between_the_phases_are_one_a_task(tmp_path, webtext, monkeypatch):
+    """Each reading task had a compressor of a megabyte open for each shard: 60 GB for 64 workers and 1,024 shards."""
+    (tmp_path / "a.jsonl").write_text("\n".join(line(f"http://a.org/{n}", "a") for n in range(100)))
+
+    def no_end(*arguments, **named):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Output, "finish", no_end)
+    command = ("merge", "--input", tmp_path / "a.jsonl", "--output", tmp_path / "out", "--workers", 1)
+    assert webtext(*command, "--shards", 1000).code == 130
+    assert len(list((tmp_path / "out/.state/scratch").rglob("*"))) == 1

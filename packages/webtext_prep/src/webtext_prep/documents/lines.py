@@ -80,8 +80,13 @@ def read_lines(location: Location) -> Iterator[bytes]:
 
     Raises InputError as `read_utf8` does, and for a line of more than 256 MiB.
     """
+    yield from lines_in(location, read_utf8(location))
+
+
+def lines_in(location: Location, chunks: Iterable[bytes]) -> Iterator[bytes]:
+    """The lines of the text in `chunks` (of `location`), as `read_lines` gives those of a whole file."""
     begun = bytearray()  # what is known of the line that continues in the next chunk
-    for chunk in read_utf8(location):
+    for chunk in chunks:
         first, *others = chunk.split(b"\n")
         begun += first
         if len(begun) > MAX_LINE_BYTES:

@@ -1,29 +1,45 @@
 """`webtext merge`: any mix of text, JSON, table and Parquet files to documents, one per page, each URL once.
 
-Two phases: each file is read by itself and its documents are split by URL; then each shard drops the URLs that it has
-already seen. A file that `webtext` itself wrote, a folder of text files with sidecar metadata, and somebody else's
-JSON lines all come out alike. What can't be read is counted and named with file and line, and the rest is read; but
-where that is a tenth of all records, the keys or the files are wrong, and nothing is written.
+Two phases: files are read and their documents are split by URL, into one file a task (`documents/partitions.py`); then
+each shard drops the URLs that it has already seen. A large file is many tasks: ranges of the bytes of JSON lines, row
+groups of Parquet; compressed JSON lines are first cut into runs. Memory is the same for any number of shards.
+
+A file that `webtext` itself wrote, a folder of text files with sidecar metadata, and somebody else's JSON lines all
+come out alike. What can't be read is counted and named with file and line, and the rest is read; but where that is a
+tenth of all records, the keys or the files are wrong, and nothing is written.
 """
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import itertools
-import os
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass, replace
 from typing import Any, ClassVar
+
+import xxhash
 
 from command_kit import hide_credentials, setting
 from webtext_prep.documents import storage
-from webtext_prep.documents.compression import MAX_LINE_BYTES, bare_name
-from webtext_prep.documents.document import Document, encode_document
-from webtext_prep.documents.raw_files import is_raw_file, kinds_of_raw_files, reader_of
-from webtext_prep.documents.records.base import Keys, Record, SourceFile, Unreadable
+from webtext_prep.documents.compression import MAX_LINE_BYTES, compression_of, write_zstd
+from webtext_prep.documents.document import Document, decode_document, encode_document
+from webtext_prep.documents.lines import line_blocks, read_utf8
+from webtext_prep.documents.partitions import RUN_BYTES, read_partition_lines, write_partitions
+from webtext_prep.documents.problems import Problems
+from webtext_prep.documents.raw_files import (
+    MOST_TASKS,
+    file_groups,
+    file_names,
+    is_raw_file,
+    kinds_of_raw_files,
+    reader_of,
+    sidecars_of,
+)
+from webtext_prep.documents.records.base import Keys, Part, Record, SourceFile, Unreadable
+from webtext_prep.documents.records.json_lines import JsonLineRecords
 from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import read_documents, write_documents
+from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import bucket_of, shards_for, url_key
 from webtext_prep.errors import InputError
@@ -35,48 +51,23 @@ from webtext_prep.running.stage import (
     Run,
     Stage,
     shards_outcome,
-    write_shard,
 )
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
+from webtext_prep.running.task_state import TaskState
 
 BYTES_PER_SHARD = 64 << 20
 """With `--shards 0`: bytes of input files for each shard."""
-BYTES_PER_TASK = 16 << 20
-"""Files are read together, as one task, until they have so many bytes,"""
-MOST_TASKS = 256
-"""or so large a share of all: each task writes a file for each shard, and there may be thousands of those."""
-BYTES_PER_URL = 250
+BYTES_PER_PART = 64 << 20
+"""A larger file is read in parts of so many bytes, if it has any,"""
+BYTES_PER_STREAM = 256 << 20
+"""and of compressed JSON lines a larger file is first cut into runs."""
+BYTES_PER_URL = 120
 """Memory of one entry in the set of URLs that a shard has had."""
+KEY_BYTES = 32
+"""Between the phases each document has its URL's hash in front, in hexadecimal digits."""
 UNREADABLE_SHARE = 0.1
 """More unreadable records than this share of all are an error."""
-PLACES_SHOWN = 3
-"""Of each kind of unreadable record, so many are named with their places."""
-
-
-@dataclass
-class Problems:
-    """Unreadable records, those of one kind together: a thousand lines without the right key are one sentence.
-
-    Attributes:
-        found: reason to the sentence about the first such record, the places of the first few, and their number.
-    """
-
-    found: dict[str, tuple[str, list[str], int]] = field(default_factory=dict)
-
-    def add(self, reason: str, sentence: str, places: list[str], count: int = 1) -> None:
-        """Count `count` more records, the first of which lie at `places`."""
-        first, known, total = self.found.get(reason, (sentence, [], 0))
-        shown = [*known, *map(hide_credentials, places)][:PLACES_SHOWN]
-        self.found[reason] = (hide_credentials(first), shown, total + count)
-
-    def sentences(self) -> list[str]:
-        """One sentence for each kind, the most frequent one first."""
-        kinds = sorted(self.found.values(), key=lambda kind: -kind[2])
-        return [
-            f"{'; '.join(places)}{f' and {count - len(places):,} more' if count > len(places) else ''}: {sentence}."
-            for sentence, places, count in kinds
-        ]
 
 
 @dataclass(frozen=True)
@@ -123,13 +114,14 @@ class Merge(Stage):
         return reader is not None and reader.one_text_a_file
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """All documents twice: in pieces by shard, and in shards. Memory for the URLs of the shards at work."""
+        """All documents twice: by task, and in shards. Memory for runs, and for the URLs of the shards at work."""
         shards = self.shards or shards_for(sample.size, BYTES_PER_SHARD)
         urls = sample.documents * min(workers, shards) // shards * BYTES_PER_URL
-        return Needs(sample.written, sample.packed, workers * PROCESS_BYTES + urls, sample.documents)
+        run = 2 * min(RUN_BYTES, sample.text)
+        return Needs(sample.written, sample.packed, workers * (PROCESS_BYTES + run) + urls, sample.documents)
 
-    def read(self, file: SourceFile, tally: Tally, problems: Problems) -> Iterator[Document]:
-        """The documents of one file; what can't be read is counted and named."""
+    def read(self, file: SourceFile, tally: Tally, problems: Problems, shown: object) -> Iterator[Document]:
+        """The documents of one file, which messages call `shown`; what can't be read is counted and named."""
         reader = reader_of(file.location)
         if reader is None:
             raise InputError(f"{file.location} has the wrong suffix: here {self.input_kinds} are read.")
@@ -138,7 +130,7 @@ class Merge(Stage):
             document = _within_limits(record)
             if isinstance(document, Unreadable):
                 tally.drop(Document(record.url), "unreadable", problem=hide_credentials(str(document)))
-                place = f"{file.location}, {record.place}" if record.place else str(file.location)
+                place = f"{shown}, {record.place}" if record.place else str(shown)
                 problems.add(document.reason, str(document), [place])
                 continue
             if record.text_key not in ("", self.text_key[0]):
@@ -148,26 +140,56 @@ class Merge(Stage):
             else:
                 tally.drop(document, "empty")
 
+    def cut(self, task: Task, context: Context) -> list[int]:
+        """Task: a large compressed file of JSON lines to runs of lines, each a file. Returns the lines in each.
+
+        What was killed decompresses once more what it had cut, and goes on from there.
+        """
+        state = TaskState(storage.local_path(task.outputs[0]), self, task)
+        lines, done = state.read() or ([], 0)
+        chunks = _without_start(read_utf8(task.inputs[0]), done)
+        for block in line_blocks(task.inputs[0], chunks, task.options["run_bytes"]):
+            with write_zstd(_run_file(task, len(lines)), durable=False) as file:
+                file.write(block)
+            lines, done = [*lines, block.count(b"\n")], done + len(block)
+            state.write([lines, done])
+            context.report(done)
+        return lines
+
+    def count(self, task: Task, context: Context) -> int:
+        """Task: how many records a part of a file has, by which those behind it are numbered."""
+        reader = reader_of(task.inputs[0])
+        assert reader is not None
+        return reader.count(task.inputs[0], Part(*task.options["part"]))
+
     def split(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: some files to a piece for each shard. Returns the tally of what was read, and what was unreadable."""
+        """Task: some files, or a part of one, to a bucket for each shard: lines of documents, each behind its key.
+
+        Returns the tally of what was read, and what was unreadable.
+        """
         tally, problems, count = Tally(), Problems(), 0
         shards = task.options["shards"]
         named = task.options["files"]
+        part = Part(*task.options["part"]) if "part" in task.options else None
         sidecars = iter(task.inputs[len(named) :])
         with contextlib.ExitStack() as stack:
-            pieces = [stack.enter_context(write_documents(path, durable=False)) for path in task.outputs[:shards]]
-            if len(task.outputs) > shards:
-                tally.dropped_writer = stack.enter_context(write_documents(task.outputs[shards]))
+            writer = stack.enter_context(write_partitions(task.outputs[0], shards))
+            if len(task.outputs) > 1:
+                tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
             for place, (name, has_sidecar) in zip(task.inputs, named, strict=False):
-                file = SourceFile(place, name, next(sidecars) if has_sidecar else None)
-                for document in self.read(file, tally, problems):
+                file = SourceFile(place, name, next(sidecars) if has_sidecar else None, part)
+                shown = task.hints.get("shown", place)
+                for document in self.read(file, tally, problems, shown):
+                    key = url_key(document.url)
                     try:
-                        pieces[bucket_of(url_key(document.url), shards)].write(document)
+                        line = encode_document(document)
                     except RecursionError:
                         reason = "metadata nested too deep to write"
                         tally.drop(Document(document.url), "unreadable", problem=reason)
-                        problems.add(reason, reason, [str(place)])
+                        problems.add(reason, reason, [str(shown)])
                         continue
+                    digest = xxhash.xxh3_128_hexdigest(key.encode("utf-8", "surrogatepass")).encode()
+                    writer.add(bucket_of(key, shards), digest + line)
                     count += 1
                     if count % REPORT_EVERY == 0:
                         context.report(count)
@@ -176,31 +198,36 @@ class Merge(Stage):
         return {**tally.as_dict(), "unreadable": problems.found}
 
     def merge_shard(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: the pieces of one shard, in order of the files, to the shard."""
-        documents = (document for path in task.inputs for document in read_documents(path))
-        return write_shard(task, context, documents, self.process)
-
-    def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
-        """Yield the first document of each URL."""
-        seen: set[str] = set()
-        for document in documents:
-            key = url_key(document.url)
-            if key in seen:
-                tally.drop(document, "duplicate_url")
-                continue
-            seen.add(key)
-            yield document
+        """Task: the bucket of one shard, in order of the files, to the shard: the first document of each URL."""
+        tally = Tally()
+        seen: set[bytes] = set()
+        with contextlib.ExitStack() as stack:
+            if len(task.outputs) > 1:
+                tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
+            writer = stack.enter_context(write_documents(task.outputs[0]))
+            for line in read_partition_lines(task.inputs, task.options["bucket"]):
+                tally.read += 1
+                key = binascii.unhexlify(line[:KEY_BYTES])
+                if key in seen:
+                    tally.drop(decode_document(line[KEY_BYTES:]), "duplicate_url")
+                else:
+                    seen.add(key)
+                    writer.write_lines(line[KEY_BYTES:] + b"\n", 1)
+                if tally.read % REPORT_EVERY == 0:
+                    context.report(tally.read)
+            tally.kept = writer.written
+        context.report(tally.read)
+        return tally.as_dict()
 
     def run(self, job: Run) -> Outcome:
         """Read and split the files, then merge shard by shard."""
-        tasks = self._reading_tasks(job)
-        shards = tasks[0].options["shards"]
+        tasks, shards = self._reading_tasks(job)
         results = job.map("read", self.split, tasks, total=job.expected_documents())
         read = self._checked(results)
         kept = read.kept
+        pieces = tuple(task.outputs[0] for task in tasks)
         merging = [
-            Task(f"part-{shard:05}", tuple(task.outputs[shard] for task in tasks), job.shard_outputs(shard))
-            for shard in range(shards)
+            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}) for shard in range(shards)
         ]
         outcome = shards_outcome(merging, job.map("shards", self.merge_shard, merging, total=kept))
         # What one phase kept the other one read: together they account for every record of the files.
@@ -208,28 +235,68 @@ class Merge(Stage):
         outcome.tally.add(read)
         outcome.tally.read -= kept
         if job.keep_dropped:
-            outcome.outputs += [task.outputs[shards] for task in tasks]
+            outcome.outputs += [task.outputs[1] for task in tasks]
         return outcome
 
-    def _reading_tasks(self, job: Run) -> list[Task]:
+    def _reading_tasks(self, job: Run) -> tuple[list[Task], int]:
+        """The tasks that read all files, and the number of shards."""
         sidecars = sidecars_of(job.inputs)
         beside = set(sidecars.values())
         files = [path for path in job.inputs if path not in beside]
-        names = dict(zip(files, _names(files), strict=True))
+        names = dict(zip(files, file_names(files), strict=True))
         sizes = [storage.size(path) for path in files]
         shards = self.shards or shards_for(sum(sizes), BYTES_PER_SHARD)
-        tasks = []
-        for number, group in enumerate(_groups(files, sizes)):
-            folder = job.scratch / f"files-{number:05}"
-            outputs: list[Location] = [folder / f"part-{shard:05}.jsonl.zst" for shard in range(shards)]
+        parts = self._parts(job, dict(zip(files, sizes, strict=True)))
+        tasks: list[Task] = []
+
+        def add(paths: Sequence[Location], named: list[list[Any]], part: Part | None, **hints: Any) -> None:
+            number = len(tasks)
             dropped = job.dropped_path(shards + number)
-            if dropped is not None:
-                outputs.append(dropped)
-            theirs = [sidecars[path] for path in group if path in sidecars]
-            named = [[names[path], path in sidecars] for path in group]
-            options = {"files": named, "shards": shards}
-            tasks.append(Task(f"files-{number:05}", (*group, *theirs), tuple(outputs), options))
-        return tasks
+            outputs = (job.scratch / f"files-{number:05}.parts", *([dropped] if dropped is not None else []))
+            options = {"files": named, "shards": shards, **({"part": astuple(part)} if part else {})}
+            tasks.append(Task(f"files-{number:05}", tuple(paths), outputs, options, hints))
+
+        for group in file_groups(files, sizes, alone=parts):
+            if group[0] in parts:
+                for path, part in parts[group[0]]:
+                    add([path], [[names[group[0]], False]], part, shown=group[0])
+            else:
+                theirs = [sidecars[path] for path in group if path in sidecars]
+                add([*group, *theirs], [[names[path], path in sidecars] for path in group], None)
+        return tasks, shards
+
+    def _parts(self, job: Run, sizes: dict[Location, int]) -> dict[Location, list[tuple[Location, Part]]]:
+        """The parts of large files, each with the file that it is read from: the same, or a run cut out of it."""
+        size = max(BYTES_PER_PART, sum(sizes.values()) // MOST_TASKS)
+        found: dict[Location, list[Part]] = {}
+        streams: dict[Location, Task] = {}
+        for number, (path, its_size) in enumerate(sizes.items()):
+            reader = reader_of(path)
+            if reader is None or its_size <= size:
+                continue
+            its_parts = reader.parts(path, size)
+            if len(its_parts) > 1:
+                found[path] = its_parts
+            elif compression_of(path) and isinstance(reader, JsonLineRecords) and its_size > BYTES_PER_STREAM:
+                state = job.scratch / f"stream-{number:05}" / "state.json"
+                streams[path] = Task(f"stream-{number:05}", (path,), (state,), {"run_bytes": size})
+        counting = [
+            Task(f"file-{number:05}-{at:05}", (path,), (), {"part": [part.begin, part.end]})
+            for number, (path, its_parts) in enumerate(found.items())
+            for at, part in enumerate(its_parts)
+        ]
+        counts = iter(job.map("count", self.count, counting, unit="parts"))
+        parts = {}
+        for path, its_parts in found.items():
+            firsts = itertools.accumulate(itertools.islice(counts, len(its_parts)), initial=1)
+            numbered = (replace(part, first=first) for part, first in zip(its_parts, firsts, strict=False))
+            parts[path] = [(path, part) for part in numbered]
+        cut = job.map("cut", self.cut, list(streams.values()), unit="bytes")
+        for (path, task), lines in zip(streams.items(), cut, strict=True):
+            firsts = itertools.accumulate(lines, initial=1)
+            runs = (_run_file(task, number) for number in range(len(lines)))
+            parts[path] = [(run, Part(0, 0, first)) for run, first in zip(runs, firsts, strict=False)]
+        return parts
 
     def _checked(self, results: Sequence[dict[str, Any]]) -> Tally:
         """What was read, in all. Raises InputError if too much of it was unreadable."""
@@ -263,46 +330,14 @@ def _within_limits(record: Record) -> Document | Unreadable:
     return document
 
 
-def sidecars_of(inputs: Sequence[Location]) -> dict[Location, Location]:
-    """Text file to the JSON file beside it that holds its metadata: `page.json` or `page.txt.json` for `page.txt`."""
-    beside: dict[Location, dict[str, Location]] = {}
-    found: dict[Location, Location] = {}
-    for path in inputs:
-        reader = reader_of(path)
-        if reader is None or not reader.one_text_a_file:
-            continue
-        folder = path.parent
-        if folder not in beside:
-            beside[folder] = {entry.name: entry for entry in storage.files_in(folder) if entry.suffix == ".json"}
-        if beside[folder]:
-            bare = bare_name(path)
-            for name in (f"{bare.rsplit('.', 1)[0]}.json", f"{bare}.json"):
-                if name in beside[folder]:
-                    found.setdefault(path, beside[folder][name])
-    return found
+def _run_file(task: Task, number: int) -> Location:
+    """A run that the task `cut` cuts out of its input."""
+    return task.outputs[0].with_name(f"run-{number:05}.jsonl.zst")
 
 
-def _names(files: Sequence[Location]) -> list[str]:
-    """Each file as seen from the folder that all of them lie in: two of one name in two folders are two."""
-    folders = {
-        parent: (os.path.realpath(parent) if isinstance(parent, Path) else hide_credentials(str(parent))).split("/")
-        for parent in {path.parent for path in files}
-    }
-    shared = sum(
-        1 for _ in itertools.takewhile(lambda parts: len(set(parts)) == 1, zip(*folders.values(), strict=False))
-    )
-    return ["/".join([*folders[path.parent][shared:], path.name]) for path in files]
-
-
-def _groups(files: Sequence[Location], sizes: Sequence[int]) -> list[list[Location]]:
-    """Files in order, small ones together: each group is one task, so that a million small files are not a million."""
-    whole = max(BYTES_PER_TASK, sum(sizes) // MOST_TASKS)
-    groups: list[list[Location]] = []
-    room = 0
-    for path, size in zip(files, sizes, strict=True):
-        if not groups or room < size:
-            groups.append([])
-            room = whole
-        groups[-1].append(path)
-        room -= size
-    return groups
+def _without_start(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
+    """`chunks` without their first `size` bytes."""
+    for chunk in chunks:
+        if len(chunk) > size:
+            yield chunk[size:]
+        size = max(0, size - len(chunk))

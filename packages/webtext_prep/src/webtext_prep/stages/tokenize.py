@@ -11,7 +11,6 @@ A shard may be of any size: an encoder that is killed goes on after its last run
 from __future__ import annotations
 
 import itertools
-import json
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
@@ -21,8 +20,7 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import setting, write_json
-from command_kit.settings import identity
+from command_kit import setting
 from indexed_tokens import IndexedTokensError, Tokenizer, smallest_dtype
 from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
@@ -30,7 +28,6 @@ from webtext_prep.documents import storage
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.stores.local import boot_id
 from webtext_prep.documents.token_plan import Plan, parts_by_key, parts_in_order, read_plan
 from webtext_prep.documents.token_runs import EncodedShard, RunWriter, shuffle_key
 from webtext_prep.errors import InputError
@@ -39,6 +36,7 @@ from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
+from webtext_prep.running.task_state import TaskState
 from webtext_prep.running.token_stage import SUFFIX, TokenFileStage, open_draft, publish, token_files
 
 KINDS = ("tokens", "table")
@@ -161,13 +159,14 @@ class Tokenize(TokenFileStage):
         A run and the tally up to it are recorded together: what was killed goes on behind the last one.
         """
         tokens, table = map(storage.local_path, task.outputs)
-        progress = _EncodingProgress(tokens.with_suffix(".progress.json"), self._identity_of(task))
-        tally, runs = progress.read(tokens, table)
+        state = TaskState(tokens.with_suffix(".state.json"), self, task)
+        earlier = state.read() or {"tally": Tally().as_dict(), "runs": []}
+        tally = Tally.from_dict(earlier["tally"])
         encode, tokenizer = self.encoder(), self.open_tokenizer()
         end = [tokenizer.end_of_text] if self.append_eod else []
         started = time.monotonic()
         documents = itertools.islice(read_documents(task.inputs[0]), tally.read, None)
-        with RunWriter(tokens, table, smallest_dtype(tokenizer.vocabulary_size), runs) as writer:
+        with RunWriter(tokens, table, smallest_dtype(tokenizer.vocabulary_size), earlier["runs"]) as writer:
             for document in tally.counted(documents):
                 ids = encode(document.text)
                 if len(ids):
@@ -179,16 +178,12 @@ class Tokenize(TokenFileStage):
                     context.report(tally.read)
                 if writer.pending >= self.run_bytes or time.monotonic() - started >= self.run_seconds:
                     writer.flush()
-                    progress.write(tally, writer.runs)
+                    state.write({"tally": tally.as_dict(), "runs": writer.runs})
                     started = time.monotonic()
             writer.flush()
-            progress.write(tally, writer.runs)
+            state.write({"tally": tally.as_dict(), "runs": writer.runs})
         context.report(tally.read)
         return {**tally.as_dict(), "runs": writer.runs}
-
-    def _identity_of(self, task: Task) -> str:
-        stamps = [storage.stamp(path) for path in (*self.setting_files(), *task.inputs)]
-        return digest([self.name, self.version, identity(self), stamps, boot_id()])
 
     def write_part(self, task: Task, context: Context) -> int:
         """Task: one part of the plan to its place in the draft. Returns the number of its documents."""
@@ -246,30 +241,3 @@ class Tokenize(TokenFileStage):
         documents = sum(sum(shard.runs) for shard in shards)
         draft = open_draft(job.scratch, made_of, dtype.str, documents, documents, size)
         return Plan(list(shards), parts, draft)
-
-
-class _EncodingProgress:
-    """How far a shard is encoded: a file beside its runs, which holds what a new attempt has to know.
-
-    Args:
-        path: the file.
-        identity: of everything that the runs depend on; what was recorded under another one does not count.
-    """
-
-    def __init__(self, path: Path, identity: str) -> None:
-        self._path, self._identity = path, identity
-
-    def read(self, tokens: Path, table: Path) -> tuple[Tally, list[int]]:
-        """The tally up to the last run, and the documents in each run."""
-        try:
-            found = json.loads(self._path.read_bytes())
-            if found["identity"] == self._identity and tokens.is_file() and table.is_file():
-                return Tally.from_dict(found["tally"]), found["runs"]
-        except (OSError, ValueError, KeyError):
-            pass
-        return Tally(), []
-
-    def write(self, tally: Tally, runs: list[int]) -> None:
-        """Record that all of `tally` is in the files."""
-        values = {"identity": self._identity, "tally": tally.as_dict(), "runs": runs}
-        write_json(self._path, values, durable=False)

@@ -7,7 +7,7 @@ the file. Other tools' files are read if they have the columns `url` and `text`;
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 import msgspec
@@ -21,6 +21,7 @@ from webtext_prep.errors import InputError
 
 if TYPE_CHECKING:
     import pyarrow as pa
+    import pyarrow.parquet as pq
 
 COLUMNS = ("title", "domain", "language")
 """Metadata with a column of its own, where it is text."""
@@ -137,19 +138,37 @@ def metadata_of(row: dict[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in found.items() if name not in ("url", "text")}
 
 
-def read_rows(location: Location) -> Iterator[dict[str, Any] | ValueError]:
+def read_rows(location: Location, groups: Sequence[int] | None = None) -> Iterator[dict[str, Any] | ValueError]:
     """The rows of a Parquet file, column name to value, or what is wrong with one (text that is not valid UTF-8).
+
+    With `groups` only those of these row groups.
 
     Raises InputError if it can't be read as a Parquet file.
     """
+    with _opened(location) as file:
+        for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, use_threads=False):
+            yield from _rows(_in_microseconds(batch))
+
+
+def row_groups(location: Location) -> list[tuple[int, int]]:
+    """Rows and compressed bytes of each row group. Raises InputError if it can't be read as a Parquet file."""
+    with _opened(location) as file:
+        groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+        return [
+            (group.num_rows, sum(group.column(at).total_compressed_size for at in range(group.num_columns)))
+            for group in groups
+        ]
+
+
+@contextlib.contextmanager
+def _opened(location: Location) -> Iterator[pq.ParquetFile]:
+    """An open Parquet file. Raises InputError, also for what the block finds, if it can't be read as one."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
     with storage.open_for_reading(location) as stream:
         try:
-            file = pq.ParquetFile(stream, pre_buffer=False)
-            for batch in file.iter_batches(BATCH_ROWS, use_threads=False):
-                yield from _rows(_in_microseconds(batch))
+            yield pq.ParquetFile(stream, pre_buffer=False)
         except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
             if isinstance(error, OSError) and error.errno is not None:
                 raise

@@ -51,6 +51,21 @@ class Record:
 
 
 @dataclass(frozen=True, slots=True)
+class Part:
+    """A part of a file that can be read by itself.
+
+    Attributes:
+        begin: where it begins, in what its reader counts: bytes, row groups.
+        end: where it ends.
+        first: the number of its first record (line, row) in the file, from 1 on.
+    """
+
+    begin: int
+    end: int
+    first: int = 1
+
+
+@dataclass(frozen=True, slots=True)
 class SourceFile:
     """A file to read records from.
 
@@ -58,11 +73,13 @@ class SourceFile:
         location: where it is.
         name: what it is called in the URL of a record that has none: its path below the folder of all inputs.
         sidecar: a JSON file with the metadata of a file that is one text, if there is one.
+        part: the part of it that is read, or None for all of it.
     """
 
     location: Location
     name: str
     sidecar: Location | None = None
+    part: Part | None = None
 
     def url(self, *places: int) -> str:
         """The URL of what has none: the file's name, and which record of it.
@@ -155,3 +172,14 @@ class RecordReader(abc.ABC):
     @abc.abstractmethod
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """The records of a file, in order. Raises InputError where the file as a whole can't be read."""
+
+    def parts(self, location: Location, size: int) -> list[Part]:
+        """Parts of about `size` bytes that `read` can read by themselves, in order, their `first` not yet known.
+
+        None where a file can only be read from its beginning.
+        """
+        return []
+
+    def count(self, location: Location, part: Part) -> int:
+        """How many records (lines, rows) a part has, by which the one behind it is numbered."""
+        raise NotImplementedError

@@ -8,8 +8,11 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from webtext_prep.documents.lines import read_lines
-from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
+from webtext_prep.documents import storage
+from webtext_prep.documents.compression import compression_of
+from webtext_prep.documents.lines import has_ranges, lines_in, read_lines, read_range
+from webtext_prep.documents.records.base import Keys, Part, Record, RecordReader, SourceFile, Unreadable
+from webtext_prep.documents.stores.base import Location
 
 
 class JsonLineRecords(RecordReader):
@@ -20,7 +23,8 @@ class JsonLineRecords(RecordReader):
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
         decode = msgspec.json.Decoder().decode
-        for number, line in enumerate(read_lines(file.location), 1):
+        first = file.part.first if file.part else 1
+        for number, line in enumerate(_lines(file), first):
             if not line.strip():
                 continue
             place, url = f"line {number}", file.url(number)
@@ -31,6 +35,19 @@ class JsonLineRecords(RecordReader):
             else:
                 yield keys.record(value, place, url)
 
+    def parts(self, location: Location, size: int) -> list[Part]:
+        """Ranges of bytes."""
+        if not has_ranges(location):
+            return []
+        return [Part(begin, begin + size) for begin in range(0, storage.size(location), size)]
+
+    def count(self, location: Location, part: Part) -> int:
+        """How many lines begin in the range."""
+        last, count = b"", 0
+        for last in read_range(location, part.begin, part.end):
+            count += last.count(b"\n")
+        return count + (last[-1:] not in (b"", b"\n"))
+
     @staticmethod
     def _several(line: bytes, place: str, file: SourceFile, number: int, keys: Keys) -> Iterator[Record]:
         """Two records in one line, where a newline got lost, are two records; anything else is a bad line."""
@@ -40,6 +57,13 @@ class JsonLineRecords(RecordReader):
                 yield keys.record(value, place, file.url(number) if at == 1 else file.url(number, at))
         except Unreadable as error:
             yield Record(place, error, file.url(number) if at == 0 else file.url(number, at + 1))
+
+
+def _lines(file: SourceFile) -> Iterator[bytes]:
+    # What was cut out of a compressed file is a file by itself.
+    if file.part is None or compression_of(file.location):
+        return read_lines(file.location)
+    return lines_in(file.location, read_range(file.location, file.part.begin, file.part.end))
 
 
 def decode_utf8(data: bytes) -> str:

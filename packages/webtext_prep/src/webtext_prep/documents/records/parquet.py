@@ -6,8 +6,9 @@ from collections.abc import Iterator
 from typing import ClassVar
 
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.formats.parquet import metadata_of, read_rows
-from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
+from webtext_prep.documents.formats.parquet import metadata_of, read_rows, row_groups
+from webtext_prep.documents.records.base import Keys, Part, Record, RecordReader, SourceFile, Unreadable
+from webtext_prep.documents.stores.base import Location
 
 
 class ParquetRecords(RecordReader):
@@ -18,7 +19,8 @@ class ParquetRecords(RecordReader):
 
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
-        for number, row in enumerate(read_rows(file.location), 1):
+        groups = range(file.part.begin, file.part.end) if file.part else None
+        for number, row in enumerate(read_rows(file.location, groups), file.part.first if file.part else 1):
             place, url = f"row {number}", file.url(number)
             if isinstance(row, ValueError):
                 yield Record(place, Unreadable("a row that can't be read", row), url)
@@ -27,3 +29,18 @@ class ParquetRecords(RecordReader):
             if isinstance(record.document, Document):
                 record.document.metadata = metadata_of(record.document.metadata)
             yield record
+
+    def parts(self, location: Location, size: int) -> list[Part]:
+        """Ranges of row groups."""
+        found, begin, held = [], 0, 0
+        groups = row_groups(location)
+        for number, (_, group_size) in enumerate(groups, 1):
+            held += group_size
+            if held >= size or number == len(groups):
+                found.append(Part(begin, number))
+                begin, held = number, 0
+        return found
+
+    def count(self, location: Location, part: Part) -> int:
+        """How many rows the groups have."""
+        return sum(rows for rows, _ in row_groups(location)[part.begin : part.end])
