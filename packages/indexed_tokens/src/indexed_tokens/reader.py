@@ -26,6 +26,9 @@ VERSION = 1
 HEADER = struct.Struct("<9sQBQQ")
 """Magic, version, dtype code, sequences, length of the document index: 34 bytes, little-endian."""
 
+_AT_ONCE = 1 << 20
+"""Entries of an index that are checked at once: memory stays the same for any index."""
+
 DTYPE_OF_CODE: dict[int, np.dtype[Any]] = {
     1: np.dtype("<u1"),
     2: np.dtype("<i1"),
@@ -67,6 +70,7 @@ class IndexedTokens:
         offsets: byte at which each sequence begins in the `.bin`, int64 of shape (sequences,).
         document_index: int64 of shape (documents + 1,); document d is the sequences
             `document_index[d]` to `document_index[d + 1]`, usually a single one.
+        has_modes: whether the index is of a multimodal dataset, with a byte more for each sequence.
 
     Raises IndexedTokensError if a file is missing, foreign, truncated, or the two do not belong together.
 
@@ -105,6 +109,7 @@ class IndexedTokens:
                 f"{idx} has {self._index.size:,} bytes where its header asks for {expected:,}: "
                 "it was cut off or damaged, write it again."
             )
+        self.has_modes = sequences > 0 and self._index.size != expected
         at = HEADER.size
         self.lengths: npt.NDArray[np.int32] = np.frombuffer(self._index, "<i4", sequences, at)
         at += sequences * 4
@@ -119,18 +124,20 @@ class IndexedTokens:
 
     def _check(self, idx: Path, binary: Path) -> None:
         index, size = self.document_index, binary.stat().st_size
-        if len(index) == 0 or index[0] != 0 or index[-1] != len(self.lengths) or (np.diff(index) < 0).any():
+        ordered = all((np.diff(index[at : at + _AT_ONCE + 1]) >= 0).all() for at in range(0, len(index), _AT_ONCE))
+        if len(index) == 0 or index[0] != 0 or index[-1] != len(self.lengths) or not ordered:
             raise IndexedTokensError(
                 f"the document index of {idx} does not run from 0 to its {len(self.lengths):,} sequences: "
                 "it is damaged, write it again."
             )
-        if not len(self.lengths):
-            return
-        ends = self.offsets + self.lengths.astype(np.int64) * self.dtype.itemsize
-        if (self.lengths < 0).any() or (self.offsets < 0).any():
-            raise IndexedTokensError(f"{idx} holds negative lengths or offsets: it is damaged, write it again.")
-        # A damaged offset may be so large that its end wraps around.
-        needed = max(int(ends.max()), int(self.offsets.max()))
+        needed = 0
+        for at in range(0, len(self.lengths), _AT_ONCE):
+            lengths, offsets = self.lengths[at : at + _AT_ONCE], self.offsets[at : at + _AT_ONCE]
+            if (lengths < 0).any() or (offsets < 0).any():
+                raise IndexedTokensError(f"{idx} holds negative lengths or offsets: it is damaged, write it again.")
+            ends = offsets + lengths.astype(np.int64) * self.dtype.itemsize
+            # A damaged offset may be so large that its end wraps around.
+            needed = max(needed, int(ends.max()), int(offsets.max()))
         if needed > size:
             raise IndexedTokensError(
                 f"{binary} has {size:,} bytes where {idx.name} asks for {needed:,}: "

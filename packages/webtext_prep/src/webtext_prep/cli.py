@@ -141,6 +141,7 @@ def job_of(stage: Stage, settings: RunSettings, *, restart: bool = False) -> Job
     workers = settings.workers or available_cores()
     inputs = Inputs()
     if files:
+        files = [name for given in files for name in stage.files_named(given)]
         inputs = find_inputs(files, accepts=stage.accepts, kinds=stage.input_kinds, output=output)
     return Job(
         stage,

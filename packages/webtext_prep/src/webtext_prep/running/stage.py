@@ -126,6 +126,11 @@ class Stage(abc.ABC):
         """Whether it reads files of that name."""
         return is_document_shard(path)
 
+    @staticmethod
+    def files_named(given: str) -> list[str]:
+        """The files that one value of `--input` stands for: itself, unless a stage's files come in pairs."""
+        return [given]
+
     @abc.abstractmethod
     def run(self, job: Run) -> Outcome:
         """Do the work with `job.map`, and account for every document."""

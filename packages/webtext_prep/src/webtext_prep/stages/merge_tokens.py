@@ -1,0 +1,184 @@
+"""`webtext merge-tokens`: several pairs of token files to one, one after another.
+
+As Megatron-LM joins its own: tokens are copied as they are, byte offsets and document numbers shifted. All parts of
+both files are copied by all cores into a draft of the final size; memory is that of a few parts, whatever the files'.
+Pairs belong together only if their tokens have one type and one tokenizer, which is what lies beside them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from indexed_tokens import IndexedTokens, Tokenizer, bin_path, corpus_tokenizer, idx_path, prefix_of, tokenizer_path
+from indexed_tokens.draft import PairDraft
+from webtext_prep.documents import storage
+from webtext_prep.documents.sampling import Sample
+from webtext_prep.documents.storage import location
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.errors import InputError
+from webtext_prep.running.markers import digest
+from webtext_prep.running.space import Needs
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run
+from webtext_prep.running.tally import Tally
+from webtext_prep.running.task import Context, Task
+from webtext_prep.running.token_stage import SUFFIX, SUFFIXES, TokenFileStage, open_draft, publish, token_files
+
+COPY_BYTES = 8 << 20
+"""Bytes that are copied at once."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """One of the pairs, and what lies before it in the output: `sequences`, `documents` and bytes (`offset`)."""
+
+    prefix: Path
+    sequences: int
+    documents: int
+    offset: int
+
+
+@dataclass(frozen=True)
+class MergeTokens(TokenFileStage):
+    """Join token files to PREFIX_text_document.bin and .idx, in the order in which they are given.
+
+    Reads pairs of token files, each named by its prefix (A_text_document, or A), as `webtext tokenize` or Megatron-LM
+    wrote them. They must store tokens of one type and have been made with one tokenizer."""
+
+    name: ClassVar[str] = "merge-tokens"
+    order: ClassVar[int] = 85
+    summary: ClassVar[str] = "several pairs of token files -> one"
+    input_kinds: ClassVar[str] = "token files (the prefix of a .bin and .idx)"
+
+    part_bytes: ClassVar[int] = 256 << 20
+    """Bytes of tokens that one task copies,"""
+    part_entries: ClassVar[int] = 4 << 20
+    """or entries of the index."""
+
+    @staticmethod
+    def accepts(path: Location) -> bool:
+        """The three files of a pair."""
+        return path.name.endswith(SUFFIXES)
+
+    @staticmethod
+    def files_named(given: str) -> list[str]:
+        """The files of the pair whose prefix, or one of whose files, is given; a folder stands for itself."""
+        if not storage.is_local(location(given)):
+            raise InputError(f"token files are mapped into memory: copy {given} to this machine first.")
+        for prefix in (prefix_of(given), Path(f"{given}{SUFFIX}")):
+            if idx_path(prefix).is_file():
+                sidecar = tokenizer_path(prefix)
+                return [str(bin_path(prefix)), str(idx_path(prefix)), *([str(sidecar)] if sidecar.is_file() else [])]
+        return [given]
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """As much as there is."""
+        return Needs(sample.size, memory=workers * PROCESS_BYTES)
+
+    def copy(self, task: Task, context: Context) -> int:
+        """Task: a range of the tokens, the sequences or the documents of one pair to its place. Returns its bytes."""
+        draft, source = PairDraft(*task.hints["draft"]), Source(*task.hints["source"])
+        begin, end = task.options["range"]
+        if task.options["kind"] == "tokens":
+            with bin_path(source.prefix).open("rb") as file:
+                file.seek(begin)
+                for at in range(begin, end, COPY_BYTES):
+                    draft.write_tokens(source.offset + at, file.read(min(COPY_BYTES, end - at)))
+            size = end - begin
+        else:
+            tokens = IndexedTokens(source.prefix)
+            if task.options["kind"] == "sequences":
+                offsets = tokens.offsets[begin:end] + source.offset
+                draft.write_index(source.sequences + begin, tokens.lengths[begin:end], offsets)
+                size = 12 * (end - begin)
+            else:
+                # Behind the first entry, which is where the pair before it ends.
+                ends = tokens.document_index[begin + 1 : end + 1] + source.sequences
+                draft.write_documents(source.documents + begin + 1, ends)
+                size = 8 * (end - begin)
+        context.report(size)
+        return size
+
+    def publish(self, task: Task, context: Context) -> None:
+        """Task: the finished draft and the tokenizer, if there is one, to their final names."""
+        tokenizer = corpus_tokenizer(task.hints["prefix"])
+        publish(PairDraft(*task.hints["draft"]), tokenizer, task.hints["outputs"])
+
+    def run(self, job: Run) -> Outcome:
+        """Check that all pairs belong together, copy them, publish."""
+        prefixes = list(
+            dict.fromkeys(prefix_of(path) for path in map(storage.local_path, job.inputs) if _is_pair(path))
+        )
+        pairs = [IndexedTokens(prefix) for prefix in prefixes]
+        tokenizer = _common_tokenizer(pairs)
+        sources, sequences, documents, size = [], 0, 0, 0
+        for pair in pairs:
+            sources.append(Source(pair.prefix, sequences, documents, size))
+            sequences, documents = sequences + len(pair), documents + pair.documents
+            size += bin_path(pair.prefix).stat().st_size
+        tokens = sum(pair.total_tokens for pair in pairs)
+        made_of = digest([storage.stamp(path) for path in job.inputs])
+        draft = open_draft(job.scratch, made_of, pairs[0].dtype.str, sequences, documents, size)
+        tasks = [
+            task
+            for number, (source, pair) in enumerate(zip(sources, pairs, strict=True))
+            for task in self._tasks(f"pair-{number:05}", draft, source, pair)
+        ]
+        job.map("copy", self.copy, tasks, unit="bytes", total=size + 12 * sequences + 8 * documents)
+        final = token_files(job.output)
+        outputs = final if tokenizer else final[:2]
+        hints = {"draft": astuple(draft), "prefix": pairs[0].prefix, "outputs": final}
+        whole = Task("all", (draft.binary, draft.index, *job.inputs), outputs, {}, hints)
+        job.map("publish", self.publish, [whole])
+        facts: dict[str, Any] = {"files": len(pairs), "tokens": tokens, "bytes": size}
+        if tokenizer:
+            facts |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
+        tally = Tally(read=documents, kept=documents)
+        return Outcome(tally, list(outputs), facts={**facts, "data": job.output.name + SUFFIX})
+
+    def _tasks(self, name: str, draft: PairDraft, source: Source, pair: IndexedTokens) -> Iterator[Task]:
+        size = bin_path(pair.prefix).stat().st_size
+        kinds = (
+            ("tokens", size, self.part_bytes),
+            ("sequences", len(pair), self.part_entries),
+            ("documents", pair.documents, self.part_entries),
+        )
+        hints = {"draft": astuple(draft), "source": astuple(source)}
+        for kind, count, most in kinds:
+            for begin in range(0, count, most):
+                options = {"kind": kind, "range": [begin, min(begin + most, count)]}
+                files = bin_path(pair.prefix), idx_path(pair.prefix)
+                yield Task(f"{name}-{kind}-{begin // most:05}", files, (draft.binary, draft.index), options, hints)
+
+
+def _is_pair(path: Path) -> bool:
+    return path.suffix in (".bin", ".idx")
+
+
+def _common_tokenizer(pairs: Sequence[IndexedTokens]) -> Tokenizer | None:
+    """The tokenizer of all pairs, or None if none has one. Raises InputError if pairs do not belong together."""
+    first = pairs[0]
+    tokenizer = corpus_tokenizer(first.prefix)
+    for pair in pairs:
+        if pair.dtype != first.dtype:
+            raise InputError(
+                f"{pair.prefix} stores tokens as {pair.dtype} and {first.prefix} as {first.dtype}: only files of one "
+                "type can be joined."
+            )
+        if pair.has_modes:
+            raise InputError(f"{idx_path(pair.prefix)} is of a multimodal dataset: only text can be joined.")
+        its = corpus_tokenizer(pair.prefix)
+        if (its is None) != (tokenizer is None):
+            without, with_one = (pair, first) if its is None else (first, pair)
+            raise InputError(
+                f"{without.prefix} has no tokenizer beside it, and {with_one.prefix} has: if both were made with it, "
+                f"copy {tokenizer_path(with_one.prefix)} to {tokenizer_path(without.prefix)}."
+            )
+        if its is not None and tokenizer is not None and its.fingerprint != tokenizer.fingerprint:
+            raise InputError(
+                f"{pair.prefix} and {first.prefix} were made with different tokenizers: tokenize the documents of one "
+                "of them again."
+            )
+    return tokenizer
