@@ -18,7 +18,13 @@ from webtext_prep.documents.document import (
     encode_document,
 )
 from webtext_prep.documents.lines import read_lines
-from webtext_prep.documents.shards import known_formats, read_documents, shard_name, write_documents
+from webtext_prep.documents.shards import (
+    known_formats,
+    read_chosen_documents,
+    read_documents,
+    shard_name,
+    write_documents,
+)
 from webtext_prep.errors import InputError
 
 any_text = st.text(st.characters(exclude_categories=("Cs",)))
@@ -48,6 +54,25 @@ FORMATS = ["jsonl.zst", "jsonl.gz", "jsonl", "parquet"]
 
 def test_these_are_the_formats():
     assert sorted(known_formats()) == sorted(FORMATS)
+
+
+@pytest.mark.parametrize("format_name", FORMATS)
+@given(written=st.lists(documents, max_size=6), chosen=st.sets(st.integers(0, 7)))
+def test_chosen_documents_are_read_with_their_numbers(tmp_path_factory, format_name, written, chosen):
+    place = tmp_path_factory.mktemp("shards") / f"part-00000.{format_name}"
+    with write_documents(place) as writer:
+        for document in written:
+            writer.write(document)
+    every = list(enumerate(read_documents(place)))
+    assert list(read_chosen_documents(place, chosen.__contains__)) == [row for row in every if row[0] in chosen]
+
+
+def test_lines_without_a_document_have_no_number(tmp_path):
+    (tmp_path / "a.jsonl").write_text('\n{"url": "one"}\n\nnot read\n{"url": "three"}\n')
+    found = read_chosen_documents(tmp_path / "a.jsonl", {0, 2}.__contains__)
+    assert [(number, document.url) for number, document in found] == [(0, "one"), (2, "three")]
+    with pytest.raises(InputError, match="line 4, is not a document"):
+        list(read_chosen_documents(tmp_path / "a.jsonl", {1}.__contains__))
 
 
 @pytest.mark.parametrize("format_name", FORMATS)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from command_kit.plugins import find_plugins
 from webtext_prep.documents import formats, storage
@@ -63,10 +63,22 @@ def shards_in(folder: Location) -> list[Location]:
 
 def read_documents(shard: Location) -> Iterator[Document]:
     """The documents of one shard, in order. Raises InputError naming the file and the place that holds none."""
+    yield from _format_to_read(shard).read(shard)
+
+
+def read_chosen_documents(shard: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
+    """Those documents of one shard for whose number, from 0 on, `is_chosen` is true, each with its number.
+
+    Raises InputError as `read_documents` does; others than those chosen may not be looked at.
+    """
+    yield from _format_to_read(shard).read_chosen(shard, is_chosen)
+
+
+def _format_to_read(shard: Location) -> Format:
     found = format_of(shard.name)
     if found is None:
         raise InputError(f"{shard} is not a document shard: turn it into documents with `webtext merge` first.")
-    yield from found.read(shard)
+    return found
 
 
 def format_to_write(shard: Location) -> Format:

@@ -40,7 +40,7 @@ from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import find_inputs
 from webtext_prep.documents.sampling import Sample, take_sample
-from webtext_prep.documents.shards import read_documents
+from webtext_prep.documents.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.near_duplicates.against import LOSERS, Against
@@ -259,18 +259,21 @@ class Dedup(Stage):
 
         fingerprints, parts = self._fingerprints(task), load_array(task.inputs[1])
         blocks, count = fingerprints.blocks, task.options["parts"]
-        own = blocks.in_shard(task.options["shard"])
-        documents, suspects = read_documents(task.inputs[2]), 0
+        shard = task.options["shard"]
+        own, first = blocks.in_shard(shard), blocks.first_of(shard)
+        is_suspect = (parts[first : blocks.first_of(shard + 1)] >= 0).tobytes()
+        documents, suspects = read_chosen_documents(task.inputs[2], is_suspect.__getitem__), 0
         with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, len(own) * count) as writer:
             for block in own:
                 within = blocks.numbers(block)
-                held = list(islice(documents, within.stop - within.start))
+                held = dict(islice(documents, int((parts[within] >= 0).sum())))
                 keys = fingerprints.keys(block, 0, fingerprints.bands)
                 for part, rows in runs_of(parts[within]):
-                    found = Suspects.of(rows + within.start, keys[:, rows], [held[row] for row in rows])
-                    writer.write((block - own[0]) * count + part, found.pack())
+                    numbers = rows + within.start
+                    chosen = [held[number] for number in (numbers - first).tolist()]
+                    writer.write((block - own[0]) * count + part, Suspects.of(numbers, keys[:, rows], chosen).pack())
                     suspects += len(rows)
-                context.report(within.stop - blocks.first_of(task.options["shard"]))
+                context.report(within.stop - first)
         return {"suspects": suspects, "digest": writer.digest}
 
     def decide(self, task: Task, context: Context) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import abc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import BinaryIO, ClassVar
 
@@ -54,6 +54,13 @@ class Format(abc.ABC):
     @abc.abstractmethod
     def read(self, location: Location) -> Iterator[Document]:
         """The documents of one file, in order. Raises InputError naming the file and the place that holds none."""
+
+    def read_chosen(self, location: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
+        """Those documents of one file for whose number, from 0 on, `is_chosen` is true, each with its number.
+
+        A format may leave the others undecoded.
+        """
+        return ((number, document) for number, document in enumerate(self.read(location)) if is_chosen(number))
 
     def pack(self, document: Document) -> bytes:
         """A document as bytes that are kept until it can be written; for `DocumentWriter.write_packed`."""

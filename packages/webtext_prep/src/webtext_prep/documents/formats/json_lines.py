@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import BinaryIO, ClassVar
 
 import msgspec
@@ -42,14 +42,22 @@ class JsonLines(Format):
 
     def read(self, location: Location) -> Iterator[Document]:
         """See `Format`."""
-        for number, line in enumerate(read_lines(location), 1):
+        return (document for _, document in self.read_chosen(location, lambda number: True))
+
+    def read_chosen(self, location: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
+        """See `Format`."""
+        number = -1
+        for line_number, line in enumerate(read_lines(location), 1):
             if not line.strip():
                 continue
+            number += 1
+            if not is_chosen(number):
+                continue
             try:
-                yield decode_document(line)
+                yield number, decode_document(line)
             except (msgspec.DecodeError, ValueError, RecursionError) as error:
                 raise InputError(
-                    f"{location}, line {number}, is not a document ({error}): run `webtext merge` on the folder "
+                    f"{location}, line {line_number}, is not a document ({error}): run `webtext merge` on the folder "
                     "first, which skips and counts what can't be read."
                 ) from error
 
