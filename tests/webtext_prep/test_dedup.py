@@ -1,5 +1,6 @@
 """`webtext dedup`: near-duplicates are dropped, other documents stay, and the result is always the same."""
 
+import functools
 import itertools
 import json
 import os
@@ -20,6 +21,7 @@ from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents, shards_in, write_documents
 from webtext_prep.near_duplicates import candidates, fingerprints
+from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.job import Job
 from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import TABLE, Dedup
@@ -297,6 +299,30 @@ def test_killed_in_one_phase_after_another_it_ends_with_the_same_bytes(tmp_path,
         running.end()
     assert start(*arguments).end().code == 0
     assert contents(tmp_path / "whole") == contents(tmp_path / "out")
+
+
+@pytest.mark.parametrize("flags", [[], ["--dry-run"]])
+def test_fingerprints_go_on_inside_a_shard(tmp_path, capsys, monkeypatch, contents, flags):
+    source = write(tmp_path / "in", similar_documents(), 1)
+    monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
+    expected = run(capsys, source, tmp_path / "whole", *flags)
+    monkeypatch.setattr(dedup, "Checkpoint", functools.partial(Checkpoint, seconds=0))
+    sizes, most = [], 4
+
+    def counted(texts, shingling, plain=candidates.signatures):
+        if len(sizes) == most:
+            raise KeyboardInterrupt
+        sizes.append(len(texts))
+        return plain(texts, shingling)
+
+    monkeypatch.setattr(candidates, "signatures", counted)
+    assert main(["dedup", "--input", str(source), "--output", str(tmp_path / "out"), "--workers", "1", *flags]) == 130
+    assert sizes == [3] * 4
+    most = 1_000_000
+    found = run(capsys, source, tmp_path / "out", *flags)
+    assert sum(sizes) == sum(1 for _ in read_documents(shards_in(source)[0]))
+    assert found == expected | {key: found[key] for key in ("seconds", "output") if key in found}
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_phases_that_are_done_are_not_done_again(tmp_path, capsys, monkeypatch, contents):

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -26,32 +26,26 @@ PARTS = 1024
 """So many parts keep all cores at work: larger corpora have larger ones, up to the most."""
 
 
-def write_fingerprints(
-    documents: Iterable[Document],
-    shingling: Shingling,
-    threshold: float,
-    keys: BinaryIO,
-    lengths: BinaryIO,
-    report: Callable[[int], None],
-) -> list[int]:
-    """Write the files of one shard, and return the number of documents in each of its blocks.
+def fingerprint_blocks(
+    documents: Iterable[Document], shingling: Shingling, threshold: float, report: Callable[[int], None]
+) -> Iterator[tuple[int, bytes, bytes]]:
+    """Of each block of documents their number, and its part of the shard's files of keys and of lengths.
 
+    `report` is told how many of `documents` are done.
     Raises WebtextError if the signatures of a sample of the documents are not datasketch's.
     """
     bands, rows = bands_for(threshold)
-    counts: list[int] = []
+    done = 0
     for texts in _text_blocks(documents):
-        if not counts:
+        if not done:
             check_against_datasketch(texts[:: len(texts) // 4 + 1], shingling)
         found = np.empty((bands, len(texts)), np.uint64)
         for first in range(0, len(texts), BATCH_DOCUMENTS):
             batch = texts[first : first + BATCH_DOCUMENTS]
             found[:, first : first + len(batch)] = buckets.band_keys(signatures(batch, shingling), bands, rows)
-            report(sum(counts) + first + len(batch))
-        keys.write(found.data)
-        lengths.write(np.array([len(text) for text in texts], np.int64).data)
-        counts.append(len(texts))
-    return counts
+            report(done + first + len(batch))
+        yield len(texts), found.tobytes(), np.array([len(text) for text in texts], np.int64).tobytes()
+        done += len(texts)
 
 
 def _text_blocks(documents: Iterable[Document]) -> Iterator[list[str]]:

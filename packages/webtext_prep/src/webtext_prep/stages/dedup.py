@@ -54,6 +54,7 @@ from webtext_prep.near_duplicates.blocks import (
     save_array,
 )
 from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
+from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.markers import digest
 from webtext_prep.running.once import once
 from webtext_prep.running.space import Needs
@@ -200,21 +201,29 @@ class Dedup(Stage):
 
     def fingerprint_shard(self, task: Task, context: Context) -> list[int]:
         """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block."""
-        from webtext_prep.near_duplicates.candidates import write_fingerprints
+        from webtext_prep.near_duplicates.candidates import fingerprint_blocks
         from webtext_prep.near_duplicates.losses import GroupCounter
         from webtext_prep.near_duplicates.preview import sample_hash
 
-        with (
-            storage.create(task.outputs[0], durable=False) as keys,
-            storage.create(task.outputs[1], durable=False) as lengths,
-        ):
-            counter = GroupCounter(task.options["source"])
-            documents = counter.counted(read_documents(task.inputs[0]))
-            urls: list[bytes] = []
-            if len(task.outputs) > 3:
-                documents = _with_urls(documents, urls)
-            shingling = Shingling.parse(self.shingle)
-            counts = write_fingerprints(documents, shingling, self.similarity, keys, lengths, context.report)
+        counter, checkpoint = GroupCounter(task.options["source"]), Checkpoint(task, context, parts=2)
+        documents = counter.counted(read_documents(task.inputs[0]))
+        urls: list[bytes] = []
+        if len(task.outputs) > 3:
+            documents = _with_urls(documents, urls)
+        counts: list[int] = checkpoint.state or []
+        done = sum(1 for _ in islice(documents, sum(counts)))  # their groups and URLs are quickly found again
+        blocks = fingerprint_blocks(
+            documents, Shingling.parse(self.shingle), self.similarity, lambda more: context.report(done + more)
+        )
+        for count, keys, lengths in blocks:
+            counts.append(count)
+            checkpoint.add(keys, 0)
+            checkpoint.add(lengths, 1)
+            if checkpoint.is_due():
+                checkpoint.save(counts, units=sum(counts))
+        for part in range(2):
+            with storage.create(task.outputs[part], durable=False) as file:
+                file.writelines(checkpoint.records(part))
         with storage.create(task.outputs[2], durable=False) as groups:
             groups.write(counter.groups().pack())
         for place in task.outputs[3:]:
