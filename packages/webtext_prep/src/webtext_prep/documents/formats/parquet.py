@@ -108,7 +108,7 @@ class Parquet(Format):
                     f"{location}, row {number}, is not a document (no url, or text that is not a string): run "
                     "`webtext merge` first, with --text-key and --url-key if the columns have other names."
                 )
-            yield Document(without_credentials(url), text, clean_metadata(metadata_of(row)))
+            yield Document(without_credentials(url), text, metadata_of(row))
 
     @contextlib.contextmanager
     def write(self, stream: BinaryIO) -> Iterator[DocumentWriter]:
@@ -126,7 +126,7 @@ class Parquet(Format):
 
 
 def metadata_of(row: dict[str, Any]) -> dict[str, Any]:
-    """The other columns of a row that hold something, those of the JSON column among them."""
+    """The other columns of a row that hold something, those of the JSON column among them; no URL has credentials."""
     rest = row.pop(REST, None)
     found = {name: value for name, value in row.items() if value is not None}
     if rest is not None:
@@ -135,7 +135,7 @@ def metadata_of(row: dict[str, Any]) -> dict[str, Any]:
             inner = msgspec.json.decode(rest) if isinstance(rest, str) else rest
         found |= inner if isinstance(inner, dict) else {REST: rest}
     # Columns of their own, gone from the row already: what a JSON column calls so would take their place.
-    return {name: value for name, value in found.items() if name not in ("url", "text")}
+    return clean_metadata({name: value for name, value in found.items() if name not in ("url", "text")})
 
 
 def read_rows(location: Location, groups: Sequence[int] | None = None) -> Iterator[dict[str, Any] | ValueError]:
