@@ -109,7 +109,8 @@ def _datatrove(measured: Callable[..., Row], shingling: Shingling) -> Row:
 def _end_to_end(found: list[dict[str, str]], shingle: str, goal: float, folder: Path) -> Row:
     """The command, in one process: read, fingerprint, sort bands, verify, write."""
     source = write_json_lines(folder / "in" / "part-00000.jsonl.zst", found).parent
-    tiny = write_json_lines(folder / "one" / "part-00000.jsonl.zst", found[:2]).parent
+    pair = [found[0], {**found[0], "url": "https://again.example/"}]  # so that every phase has something to do
+    tiny = write_json_lines(folder / "one" / "part-00000.jsonl.zst", pair).parent
     settings, name = ("--shingle", shingle, "--workers", "1"), shingle.replace(":", "-")
     idle = webtext("dedup", "--input", tiny, "--output", folder / f"idle-{name}", *settings)
     used = webtext("dedup", "--input", source, "--output", folder / f"out-{name}", *settings)
