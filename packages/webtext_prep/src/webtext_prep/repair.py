@@ -20,8 +20,10 @@ _LONGEST_SEGMENT = 1_000_000
 """ftfy cuts longer lines, by its default setting."""
 _NOT_ASCII = re.compile(r"[^\x00-\x7f]+")
 _ENTITY = re.compile(r"&#?[0-9A-Za-z]{1,24};")
-_SINGLE_QUOTES = re.compile("[\u02bc\u2018-\u201b]")
-_DOUBLE_QUOTES = re.compile("[\u201c-\u201f]")
+_SHORT_RUN = 32
+"""Runs up to this length are remembered; longer ones, of scripts without spaces, hardly ever come again."""
+_STRAIGHT = {**dict.fromkeys("\u02bc\u2018\u2019\u201a\u201b", "'"), **dict.fromkeys("\u201c\u201d\u201e\u201f", '"')}
+"""Curly quotes to straight ones."""
 
 
 def repair(text: str) -> str:
@@ -53,15 +55,22 @@ def _repair_simply(text: str) -> str | None:
         return None
     if text.isascii():
         return text
-    if not all(map(_is_sound, set(_NOT_ASCII.findall(text)))) or not unicodedata.is_normalized("NFC", text):
+    runs = set(_NOT_ASCII.findall(text))
+    if not all(
+        _is_known_sound(run) if len(run) <= _SHORT_RUN else _is_sound(run) for run in runs
+    ) or not unicodedata.is_normalized("NFC", text):
         return None
-    return _SINGLE_QUOTES.sub("'", _DOUBLE_QUOTES.sub('"', text))
+    for quote in _STRAIGHT.keys() & "".join(runs):
+        text = text.replace(quote, _STRAIGHT[quote])
+    return text
 
 
-@functools.lru_cache(maxsize=1 << 16)
 def _is_sound(run: str) -> bool:
     """Whether ftfy leaves a run of non-ASCII characters, but for quotes and normalization, whatever is around it."""
     return _unsound().search(run) is None
+
+
+_is_known_sound = functools.lru_cache(maxsize=1 << 16)(_is_sound)
 
 
 @functools.lru_cache(maxsize=1)
