@@ -1,0 +1,101 @@
+"""Tokenizing: the whole stage with each engine beside the engines alone, on the same documents."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import tiktoken
+
+from indexed_tokens import Tokenizer
+from indexed_tokens.tokenizer_files import PUBLISHED_WORDS, tokenizer_json
+from measuring import Row, documents, rate_of, webtext, write_json_lines
+
+TITLE = "tokenize: documents of 3 kB, GPT-2's tokenizer"
+PEERS = ("tiktoken", "tokenizers", "gigatoken")
+
+
+def rows(quick: bool, folder: Path) -> Iterator[Row]:
+    """The engines alone and whether they agree, the stage with each engine, and its memory by the number of shards."""
+    found = documents(1_000 if quick else 20_000)
+    texts = [row["text"] for row in found]
+    some = texts[:200] if quick else texts[:2000]
+    alone = list(_engines(some))
+    yield from alone
+    yield from _stages(found, folder, alone[0].rate or 0, 8 if quick else 256)
+
+
+def _engines(texts: list[str]) -> Iterator[Row]:
+    ours = Tokenizer.gpt2()
+    expected = [ours.encode(text) for text in texts]
+    ranks = {ours.decode_bytes([number]): number for number in range(50256)}
+    plain = tiktoken.Encoding("plain", pat_str=PUBLISHED_WORDS, mergeable_ranks=ranks, special_tokens={})
+    kinds: dict[str, Callable[[], Callable[[str], Any]]] = {
+        "tiktoken alone, GPT-2's plain regular expression": lambda: plain.encode_ordinary,
+        "ours: Tokenizer.encode (tiktoken)": lambda: ours.encode,
+        "tokenizers alone": _hugging_face,
+        "gigatoken alone": _gigatoken,
+    }
+    for name, opened in kinds.items():
+        try:
+            encode = opened()
+        except ImportError:
+            yield Row(name, note="not installed")
+            continue
+        unequal = sum(list(encode(text)) != ids for text, ids in zip(texts, expected, strict=True))
+        few = texts if "gigatoken" in name else texts[:500]
+        yield _row(name, encode, few, f"{unequal} of {len(texts):,} documents with other tokens")
+
+
+def _row(name: str, encode: Callable[[str], Any], texts: list[str], note: str) -> Row:
+    size = sum(len(text.encode()) for text in texts)
+    return rate_of(name, lambda: [encode(text) for text in texts], len(texts), size=size, note=note)
+
+
+def _without_special_tokens() -> str:
+    return json.dumps({**tokenizer_json(*Tokenizer.gpt2().tables), "added_tokens": []})
+
+
+def _hugging_face() -> Callable[[str], Any]:
+    os.environ["TOKENIZERS_PARALLELISM"] = "false"
+    import tokenizers
+
+    found = tokenizers.Tokenizer.from_str(_without_special_tokens())
+    return lambda text: found.encode(text).ids
+
+
+def _gigatoken() -> Callable[[str], Any]:
+    import gigatoken
+
+    return gigatoken.Tokenizer.from_json(_without_special_tokens()).encode
+
+
+def _stages(found: list[dict[str, str]], folder: Path, tiktokens: float, many: int) -> Iterator[Row]:
+    size = sum(len(row["text"].encode()) for row in found)
+    first = write_json_lines(folder / "first" / "part-00000.jsonl.zst", found[:100]).parent
+    for engine, shards in (("tiktoken", 1), ("gigatoken", 1), ("gigatoken", many)):
+        source = folder / f"in-{shards}"
+        if not source.exists():
+            for number in range(shards):
+                write_json_lines(source / f"part-{number:05}.jsonl.zst", found[number::shards])
+        place = folder / f"{engine}-{shards}"
+        place.mkdir()
+        common = ("--workers", "1", "--engine-tokenizer", engine)
+        start = webtext("tokenize", "--input", first, "--output", place / "first", *common)
+        used = webtext("tokenize", "--input", source, "--output", place / "all", *common)
+        seconds = used.cpu - start.cpu
+        yield Row(
+            f"ours: the whole stage, {engine}" + (f", {shards} shards" if shards > 1 else ""),
+            (len(found) - 100) / seconds, megabytes=size / seconds / 1e6,
+            goal=0.9 * tiktokens if engine == "tiktoken" else None, peak=used.peak,
+            note=f"after {start.cpu:.1f} s of start-up" + _bytes_of(folder, place),
+        )  # fmt: skip
+
+
+def _bytes_of(folder: Path, place: Path) -> str:
+    """Whether the token files are those of tiktoken on one shard: equal keys come in the same order in both."""
+    expected, found = (f / "all_text_document.bin" for f in (folder / "tiktoken-1", place))
+    return "; the same bytes" if expected.read_bytes() == found.read_bytes() else "; OTHER BYTES"
