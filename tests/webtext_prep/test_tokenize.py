@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,7 @@ from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.token_runs import shuffle_key
+from webtext_prep.stages.tokenize import gigatoken_encoder
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -374,8 +376,7 @@ def test_an_engine_that_differs_from_tiktoken_is_an_error(write_shards, tmp_path
 
 
 def test_an_engine_that_is_not_installed_is_an_error(source, tmp_path, webtext, monkeypatch):
-    import sys
-
+    gigatoken_encoder.cache_clear()
     monkeypatch.setitem(sys.modules, "gigatoken", None)
     done = webtext("tokenize", "--input", source, "--output", tmp_path / "c", "--engine-tokenizer", "gigatoken")
     assert done.code == 2

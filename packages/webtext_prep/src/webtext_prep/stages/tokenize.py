@@ -10,6 +10,7 @@ A shard may be of any size: an encoder that is killed goes on after its last run
 
 from __future__ import annotations
 
+import functools
 import itertools
 import time
 from collections.abc import Callable, Iterable, Sequence
@@ -53,6 +54,12 @@ CHECK_SHARDS, CHECK_DOCUMENTS = 8, 32
 """Before it starts, another engine than tiktoken is compared with it on the first documents of so many shards,"""
 CHECK_EVERY = 1000
 """and on one document in so many after that."""
+
+
+@functools.lru_cache(maxsize=1)
+def gigatoken_encoder(tokenizer: Tokenizer) -> GigatokenEncoder:
+    """The encoder of this process: making one takes some 0.3 s, which tasks share."""
+    return GigatokenEncoder(tokenizer)
 
 
 @dataclass(frozen=True)
@@ -116,7 +123,7 @@ class Tokenize(TokenFileStage):
         """
         if self.engine_tokenizer == "tiktoken":
             return self.open_tokenizer().encode
-        engine = GigatokenEncoder(self.open_tokenizer())
+        engine = gigatoken_encoder(self.open_tokenizer())
         count = itertools.count()
 
         def encode(text: str) -> npt.NDArray[Any]:
@@ -136,7 +143,7 @@ class Tokenize(TokenFileStage):
         """Compare another engine than tiktoken with it, before anything is written: on hard texts and a sample."""
         if self.engine_tokenizer == "tiktoken":
             return
-        engine = GigatokenEncoder(self.open_tokenizer())
+        engine = gigatoken_encoder(self.open_tokenizer())
         some = inputs[:: max(1, len(inputs) // CHECK_SHARDS)][:CHECK_SHARDS]
         documents = (itertools.islice(read_documents(path), CHECK_DOCUMENTS) for path in some)
         texts = (document.text for document in itertools.chain.from_iterable(documents))
