@@ -10,6 +10,7 @@ from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import read_documents, write_documents
 from webtext_prep.near_duplicates.preview import THRESHOLDS, sample_hash, wilson
+from webtext_prep.stages.dedup import Dedup
 
 WORDS = [f"word{number}" for number in range(2000)]
 
@@ -148,3 +149,17 @@ def test_intervals_are_those_of_wilson():
     assert wilson(0, 50)[0] == 0
     assert wilson(50, 50)[1] == pytest.approx(1)
     assert wilson(0, 0) == (0, 1)
+
+
+def test_an_interrupted_preview_resumes(tmp_path, capsys, monkeypatch):
+    source = write(tmp_path / "in", documents_of_all_similarities(), 2)
+    expected = run(capsys, source, tmp_path / "whole", "--sample", 40)
+    arguments = ["dedup", "--input", str(source), "--output", str(tmp_path / "out"), "--workers", "1", "--sample", "40"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Dedup, "examine_part", lambda self, task, context: [][0])
+        assert main(arguments) == 1
+    with monkeypatch.context() as patched:  # nothing before it is done again
+        for phase in ("fingerprint_shard", "sort_band", "find_components", "collect_suspects"):
+            patched.setattr(Dedup, phase, lambda self, task, context: [][0])
+        assert run(capsys, source, tmp_path / "out", "--sample", 40) == expected
+    assert [path.name for path in (tmp_path / "out" / ".state").iterdir()] == ["lock"]
