@@ -155,3 +155,11 @@ def test_sets_are_the_same_in_memory_and_in_a_file(tmp_path, memory):
 def test_the_longest_passage_that_both_have_is_shown(text, other, most, expected):
     spans, theirs = shingle_spans(text, WORDS), shingle_sets([other], WORDS)[0]
     assert suspects.matching_text(text, spans, theirs, most) == expected
+
+
+@settings(deadline=None)
+@given(st.sets(st.integers(0, 2**64 - 1) | st.integers(0, 30)), st.integers(0, 2**64 - 1) | st.integers(0, 30))
+def test_a_hash_is_found_wherever_it_lies(hashes, wanted):
+    array = np.array(sorted(hashes), dtype=np.uint64)
+    for value in {wanted, *hashes}:
+        assert suspects._contains(array, np.uint64(value)) == (value in hashes)

@@ -165,6 +165,33 @@ def matching_text(
 
 
 @compiled
+def _contains(hashes: npt.NDArray[np.uint64], wanted: np.uint64) -> bool:
+    """Whether a hash is in a sorted array of them.
+
+    They are uniform, so that its place follows from its value, but for the square root of their number or so: the
+    search begins there with steps that double, and halves the last one.
+    """
+    size = len(hashes)
+    low = min(int(float(wanted) * (size / 2.0**64)), size)  # all before `low` are smaller,
+    high = low  # all from `high` on are not
+    step = 1
+    while low > 0 and hashes[low - 1] >= wanted:
+        low = max(low - step, 0)
+        step *= 2
+    step = 1
+    while high < size and hashes[high] < wanted:
+        high = min(high + step, size)
+        step *= 2
+    while low < high:
+        middle = (low + high) // 2
+        if hashes[middle] < wanted:
+            low = middle + 1
+        else:
+            high = middle
+    return low < size and hashes[low] == wanted
+
+
+@compiled
 def _longest_run(hashes: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> tuple[int, int]:
     """The first and the last of the longest run of `hashes` that are in the set `other`."""
     slots = 2
