@@ -22,8 +22,8 @@ import webencodings
 _FORBIDDEN = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ud800-\udfff\ufffe\uffff]")
 _META_CHARSET = re.compile(rb"<meta[^>]{0,200}?charset\s*=\s*[\"']?\s*([A-Za-z0-9_:.\-]{2,40})", re.IGNORECASE)
 _XML_ENCODING = re.compile(rb"^\s*<\?xml[^>]{0,200}?encoding\s*=\s*[\"']([A-Za-z0-9_:.\-]{2,40})", re.IGNORECASE)
-_REFERENCE = re.compile(r"&#(?:[xX]([0-9a-fA-F]{1,8})|([0-9]{1,10}));?")
-_REFERENCE_BYTES = re.compile(_REFERENCE.pattern.encode())
+_REFERENCE = re.compile(r"&#([xX][0-9a-fA-F]{1,8}|[0-9]{1,10});?")
+_REFERENCE_BYTES = re.compile(rb"&#([xX][0-9a-fA-F]{1,8}|[0-9]{1,10})")
 _XML_DECLARATION = re.compile(r"^\s*<\?xml[^>]*>", re.IGNORECASE)
 _TITLE = re.compile(r"<title(?:\s[^>]{0,500})?>([^<]{1,2000})", re.IGNORECASE)
 _BOMS = ((codecs.BOM_UTF8, "utf-8"), (codecs.BOM_UTF16_LE, "utf-16-le"), (codecs.BOM_UTF16_BE, "utf-16-be"))
@@ -176,12 +176,12 @@ def title_of(page: str) -> str:
     return " ".join(scrub(html_entities.unescape(found[1])).split())[:TITLE_CHARACTERS] if found else ""
 
 
-def _is_good(groups: tuple[str, str] | tuple[bytes, bytes]) -> bool:
-    """Whether a text may hold the character that a reference names, by the number in it: hexadecimal, or decimal.
+def _is_good(number: str | bytes) -> bool:
+    """Whether a text may hold the character that a reference names by its number, decimal or hexadecimal (`x20AC`).
 
     80 to 9F are left: every parser reads them as the Windows characters that their writers meant.
     """
-    code = int(groups[0], 16) if groups[0] else int(groups[1])
+    code = int(number) if number.isdigit() else int(number[1:], 16)
     if code < 0xD800:
         return (code >= 32 and code != 0x7F) or code in (9, 10, 13)
     return 0xE000 <= code < 0xFFFE or 0x10000 <= code < 0x110000
@@ -189,7 +189,7 @@ def _is_good(groups: tuple[str, str] | tuple[bytes, bytes]) -> bool:
 
 def _without_bad_reference(reference: re.Match[str]) -> str:
     """The character reference itself, or nothing if no text may hold its character."""
-    return reference[0] if _is_good((reference[1], reference[2])) else ""
+    return reference[0] if _is_good(reference[1]) else ""
 
 
 def _readable_utf8(html: bytes) -> str | None:
