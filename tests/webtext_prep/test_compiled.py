@@ -1,0 +1,55 @@
+"""Machine code is kept on disk, and made again when any file changes that it comes from."""
+
+import shutil
+import subprocess
+import sys
+
+from webtext_prep import compiled as module
+from webtext_prep.compiled import PACKAGE, digest_of
+
+INNER = "from webtext_prep.compiled import compiled\n@compiled\ndef inner(x):\n    return x + {}\n"
+OUTER = "from webtext_prep.compiled import compiled\nfrom webtext_prep.inner import inner\n"
+OUTER += "@compiled\ndef outer(x):\n    return inner(x)\n"
+
+
+def test_a_change_in_another_file_is_noticed(tmp_path):
+    """numba looks at a function's own file alone: code from the other file ran on as it was."""
+    package = tmp_path / "webtext_prep"
+    package.mkdir()
+    for name in ("__init__.py", "compiled.py"):
+        shutil.copy(PACKAGE / name, package / name)
+    (package / "outer.py").write_text(OUTER)
+    for number in (1, 20, 300):
+        (package / "inner.py").write_text(INNER.format(number))
+        command = "from webtext_prep.outer import outer; print(outer(5), len(outer.stats.cache_hits))"
+        for hits in (0, 1):
+            found = subprocess.run(
+                [sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True
+            )
+            assert found.stdout.split() == [str(5 + number), str(hits)]
+        (folder,) = (package / "__pycache__").glob(module.PREFIX + "*")
+        assert folder.name == module.PREFIX + digest_of(package)
+
+
+def test_without_a_folder_it_compiles_all_the_same(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    monkeypatch.setattr(module, "_parents", lambda: [tmp_path / "file"])
+    module._folder.cache_clear()
+    try:
+
+        @module.compiled
+        def double(x):
+            return 2 * x
+
+        assert double(21) == 42
+    finally:
+        module._folder.cache_clear()
+
+
+def test_only_files_with_compiled_functions_count(tmp_path):
+    (tmp_path / "a.py").write_text("from webtext_prep.compiled import compiled\n")
+    before = digest_of(tmp_path)
+    (tmp_path / "b.py").write_text("x = 1\n")
+    assert digest_of(tmp_path) == before
+    (tmp_path / "a.py").write_text("from webtext_prep.compiled import compiled\nx = 1\n")
+    assert digest_of(tmp_path) != before
