@@ -3,7 +3,8 @@
 Machine code is kept on disk, so that only the first process ever waits for the compiler: in `__pycache__` of the
 package, where that can't be written in the user's cache folder, and where neither can, each process compiles it again.
 numba looks at the file of a function alone to see whether its code still holds; a function that another file's
-functions are compiled into would run on as it was. So the folder's name holds the digest of all files with compiled functions.
+functions are compiled into would run on as it was. So the folder's name holds the digest of all files with compiled
+functions.
 
 Compiled functions run without the interpreter's lock, and with integers that wrap, as hash functions need them.
 Importing numba takes most of a second: modules with compiled functions are imported where they are used, not where a
