@@ -27,6 +27,7 @@ from pydoc_data.topics import topics
 from typing import Any
 
 MB = 1_000_000
+_NOT_HANDED_ON = ("PYTHONDONTWRITEBYTECODE",)
 
 
 @dataclass
@@ -84,6 +85,8 @@ def run_command(arguments: Sequence[str | Path], **settings: Any) -> Usage:
     """
     _adopt_orphans()
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
+    # Without its bytecode on disk, Python compiles numba again in each process: that is not what users have.
+    settings.setdefault("env", {name: value for name, value in os.environ.items() if name not in _NOT_HANDED_ON})
     process = subprocess.Popen([str(argument) for argument in arguments], start_new_session=True, **settings)
     with _watched(process.pid) as peak:
         status = process.wait()

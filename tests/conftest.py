@@ -1,5 +1,6 @@
 """For all tests: property tests try the same examples on every run, however slow the machine; a full disk."""
 
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,10 @@ import hypothesis
 import pytest
 
 from command_kit import atomic
+
+# A shell lets its background jobs ignore Ctrl-C, and the commands that tests start would inherit that.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # megatron-core is installed on Linux only.
 collect_ignore = [] if sys.platform == "linux" else ["indexed_tokens/test_megatron.py"]
