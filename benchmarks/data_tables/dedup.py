@@ -127,8 +127,8 @@ def _end_to_end(found: list[dict[str, str]], shingle: str, goal: float, folder: 
 def _template(count: int, seconds: float, folder: Path) -> Row:
     """The command on pages of one template: a twentieth of the words is their own, so that two have a Jaccard of .7."""
     words, source = [f"word{number}" for number in range(3_000)], random.Random(3)
-    template = source.choices(words, k=455)
-    own = range(5, 455, 34)
+    template = source.choices(words, k=470)
+    own = range(5, 470, 34)
     pages = []
     for number in range(count):
         for slot in own:
