@@ -18,7 +18,7 @@ from typing import Any
 
 import aiohttp
 
-from measuring import Row, documents, rate_of, sentences, webtext
+from measuring import Row, documents, rate_of, rate_on_all_cores, sentences, webtext
 from page_server import serving
 from webtext_prep.documents.document import Document
 from webtext_prep.extraction.workers import Parsed
@@ -167,7 +167,7 @@ def _alone(name: str) -> Callable[[bytes], Any]:
 def _stage(name: str, pages: list[bytes], count: int, address: str, folder: Path) -> Iterator[Row]:
     work = _alone(name)
     few = pages[: max(10, count // 20)]
-    alone = rate_of(f"{name} alone", lambda: [work(page) for page in few], len(few), unit="pages")
+    alone = rate_on_all_cores(f"{name} alone", lambda: [work(page) for page in few], len(few), unit="pages")
     assert alone.rate is not None
     yield alone
     usages = []
