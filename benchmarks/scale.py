@@ -24,6 +24,7 @@ from webtext_prep.running.space import Needs, readable
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 CORES = (2, 16, 64)
+NAMES = {"urls": "URLs"}
 PLOT_CORES = 16
 URL_BYTES = 65
 """Of a line in a list of URLs."""
@@ -128,7 +129,7 @@ def needs(corpus: Corpus, work: Work, workers: int) -> Needs:
 def table(corpus: Corpus, tables: dict[str, Any]) -> list[str]:
     """The lines of one corpus' table."""
     lines = [
-        f"| stage | rate per core | {' | '.join(f'hours, {cores} cores' for cores in CORES)} | memory, 16 workers | "
+        f"| stage | rate per core | {' | '.join(f'{cores} cores' for cores in CORES)} | memory, 16 workers | "
         "output | files between phases | time grows as |",
         "|---" * (len(CORES) + 6) + "|",
     ]
@@ -137,7 +138,11 @@ def table(corpus: Corpus, tables: dict[str, Any]) -> list[str]:
         if rate is None:
             continue
         found = needs(corpus, work, 16)
-        rated = f"{rate:,.0f} {work.counts}/s" if work.counts != "documents" else f"{rate / 1e6:,.1f} MB/s"
+        rated = (
+            f"{rate:,.0f} {NAMES.get(work.counts, work.counts)}/s"
+            if work.counts != "documents"
+            else f"{rate / 1e6:,.1f} MB/s"
+        )
         times = " | ".join(_short(hours(corpus, work, rate, cores)) for cores in CORES)
         sizes = " | ".join(readable(size) for size in (found.memory, found.output, found.scratch))
         lines.append(f"| {work.label} | {rated} | {times} | {sizes} | {work.grows} |")
@@ -145,7 +150,8 @@ def table(corpus: Corpus, tables: dict[str, Any]) -> list[str]:
 
 
 def _short(value: float) -> str:
-    return f"{value:,.0f}" if value >= 10 else f"{value:.1f}" if value >= 0.1 else f"{value:.2f}"
+    minutes = math.ceil(60 * value)
+    return f"{value:,.0f} h" if value >= 10 else f"{value:.1f} h" if minutes > 90 else f"{minutes} min"
 
 
 # The plot
@@ -208,7 +214,7 @@ def _labels(ends: Sequence[tuple[float, str, str]], right: float) -> list[str]:
 TEXT = """\
 # Scale
 
-What each stage takes for a large corpus: hours from the measured [rates](benchmarks.md) per second of CPU time and
+What each stage takes for a large corpus: time from the measured [rates](benchmarks.md) per second of CPU time and
 core, memory and disk from the estimates that the stages state before they start. `benchmarks/scale.py` makes this page.
 
 - Measured on {processor}, {python}.
@@ -216,7 +222,7 @@ core, memory and disk from the estimates that the stages state before they start
   documents. Both are as in OpenWebText.
 - `download` is the time of extraction. A slow network, and delays between two pages of one host, come on top.
 - Files are compressed {ratio} to 1, but for token files.
-- Hours assume that the stage has all cores, and disks that keep up.
+- Times assume that the stage has all cores, and disks that keep up.
 
 {tables}
 ## How it grows

@@ -60,9 +60,9 @@ def _stages(found: list[dict[str, str]], folder: Path, langdetects: float) -> It
         place = folder / name.replace(" ", "-")
         start = webtext("clean", "--input", first, "--output", place / "first", "--workers", "1", *arguments)
         used = webtext("clean", "--input", source, "--output", place / "all", "--workers", "1", *arguments)
+        rate = (len(found) - STARTED) / (used.cpu - start.cpu)
         yield Row(
-            f"ours: the whole stage, {name}", (len(found) - STARTED) / (used.cpu - start.cpu),
-            megabytes=size / used.cpu / 1e6, goal=goal, peak=used.peak,
+            f"ours: the whole stage, {name}", rate, megabytes=size / len(found) * rate / 1e6, goal=goal, peak=used.peak,
             note=f"after {start.cpu:.1f} s of start-up and {STARTED} documents",
         )  # fmt: skip
 

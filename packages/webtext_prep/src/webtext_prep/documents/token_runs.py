@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import itertools
 import os
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from io import FileIO
@@ -31,15 +32,18 @@ Keys = npt.NDArray[np.uint64]
 DOCUMENT_BYTES = 160
 """What a document costs in memory besides its tokens, about."""
 _AT_ONCE = 100_000
+_PORT = re.compile(r"^(\w+://[^/?#:]*):\d+")
 
 
 def shuffle_key(document: Document, seed: int) -> int:
     """Where a document comes in the shuffle of that seed: 64 bits that follow from its URL and text alone.
 
-    Documents sorted by it are in random order, and one more or one less leaves the order of all others as it was.
+    Documents sorted by it are in random order, and one more or one less leaves the order of all others as it was. The
+    port in a URL does not count: a server on this machine has another one each time.
     """
     text = xxhash.xxh3_128_digest(document.text.encode("utf-8", "surrogatepass"))
-    return xxhash.xxh3_64_intdigest(b"%d %b %b" % (seed, text, document.url.encode("utf-8", "surrogatepass")))
+    url = _PORT.sub(r"\1", document.url)
+    return xxhash.xxh3_64_intdigest(b"%d %b %b" % (seed, text, url.encode("utf-8", "surrogatepass")))
 
 
 class RunWriter:
