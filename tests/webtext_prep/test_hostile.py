@@ -166,3 +166,5 @@ def test_the_bounds_grow_with_every_limit_and_are_said_in_one_line(webtext, tmp_
         (tmp_path / "urls.txt").write_text("".join(f"http://10.0.0.1/{n}\n" for n in range(count)))
         shown = webtext("download", "--input", tmp_path / "urls.txt", "--output", tmp_path / f"out{count}")
         assert ("at worst" in shown.err) is is_said, shown.err
+    own = ["--output", tmp_path / "own", "--allow-private-addresses", "loopback"]
+    assert "at worst" not in webtext("download", "--input", tmp_path / "urls.txt", *own).err
