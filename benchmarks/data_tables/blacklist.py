@@ -15,7 +15,8 @@ from measuring import Row, Usage, rate_of, webtext
 from webtext_prep.documents.url_lists import read_url
 from webtext_prep.documents.urls import suffix_list, url_key
 from webtext_prep.stages.blacklist import Blacklist
-from webtext_prep.url_batches.batches import Judge, batches, split_lines
+from webtext_prep.url_batches.batches import Judge, split_lines
+from webtext_prep.url_batches.judged import batches
 
 TITLE = "blacklist: a list of URLs, a tenth of them repeated, 3% of them not plain (ports, other scripts)"
 PEERS = ("tldextract", "numba", "xxhash")

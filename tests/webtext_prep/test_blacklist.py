@@ -5,6 +5,7 @@ import json
 import lzma
 import os
 import pickle
+import subprocess
 import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
@@ -18,6 +19,13 @@ from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.urls import host_of
 from webtext_prep.stages import blacklist
 from webtext_prep.stages.blacklist import Blacklist, blocked_extension, read_rules
+
+
+@pytest.fixture(params=["plain", "compiled"], autouse=True)
+def code(request, monkeypatch) -> str:
+    """Every test runs with the code for short lists and with that for long ones."""
+    monkeypatch.setattr(blacklist, "PLAIN_BYTES", 1 << 40 if request.param == "plain" else -1)
+    return request.param
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -320,3 +328,15 @@ def test_every_format_holds_the_same_rows(tmp_path, capsys, format):
     ]
     assert rows[0] == rows[1]
     assert len(rows[0]) > 100
+
+
+def test_a_short_list_does_without_the_compiler(tmp_path):
+    """The first list that somebody tried took 12 seconds of compiling for 50 URLs."""
+    urls = write(tmp_path / "urls.txt", "http://a.org/1", "http://b.org/2")
+    program = (
+        "import sys; from webtext_prep.cli import main\n"
+        f"main(['blacklist', '--input', {str(urls)!r}, '--output', {str(tmp_path / 'out')!r}, '--workers', '1'])\n"
+        "assert 'numba' not in sys.modules"
+    )
+    subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
+    assert len(kept(tmp_path / "out")) == 2

@@ -18,7 +18,8 @@ from webtext_prep.running.tally import with_reason
 from webtext_prep.stages.blacklist import Blacklist
 from webtext_prep.url_batches import batches as url_batches
 from webtext_prep.url_batches import judging, suffixes
-from webtext_prep.url_batches.batches import Judge, Judged, batches, split_lines
+from webtext_prep.url_batches.batches import Judge, split_lines
+from webtext_prep.url_batches.judged import Judged, PlainJudge, batches
 from webtext_prep.url_batches.parsing import parse
 
 STAGE = Blacklist(max_length=60)
@@ -165,6 +166,8 @@ def test_blocks_are_split_and_judged_as_line_by_line(blocks):
         kept, dropped = (b"".join(bytes(getattr(part, name)) for part in found) for name in ("kept", "dropped"))
         reasons = sum((part.reasons for part in found), Counter())
         assert (kept, dropped, reasons) == judged_one_by_one(expected)
+        plain = PlainJudge(STAGE.judge, read_url, keep_dropped=True)
+        assert [plain.judge(part) for part in lines if part] == found
         assert sum(part.kept_count for part in found) == kept.count(b"\n")
         assert sum(part.read for part in found) == len(expected)
 

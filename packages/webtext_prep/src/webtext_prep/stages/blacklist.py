@@ -18,7 +18,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote, urlsplit
 
 from command_kit import setting
@@ -38,6 +38,9 @@ from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
+if TYPE_CHECKING:
+    from webtext_prep.url_batches.batches import Judge
+
 BYTES_PER_SHARD = 8 << 20
 """With `--shards 0`: bytes of input for each shard, some 100,000 URLs."""
 BYTES_PER_TASK = 64 << 20
@@ -46,6 +49,8 @@ BYTES_PER_STREAM = 16 << 20
 """A larger list that has no ranges, as it is compressed or in UTF-16, is first cut into runs of lines."""
 BLOCK_BYTES = 1 << 20
 """Bytes of lines that are judged at once."""
+PLAIN_BYTES = 2 << 20
+"""Lists of so few bytes are done with, one URL at a time, before the compiled code would be loaded."""
 
 _BARE = re.compile(r"[^\s#{]\S*")
 
@@ -188,8 +193,6 @@ class Blacklist(Stage):
 
     def split(self, task: Task, context: Context) -> int:
         """Task: a list, or a part of one, to a file with a bucket for each shard. Returns the number of URLs."""
-        from webtext_prep.url_batches.batches import split_lines
-
         count, shards = 0, task.options["shards"]
 
         def other(line: bytes) -> tuple[int, bytes]:
@@ -197,7 +200,10 @@ class Blacklist(Stage):
             return bucket_of(_host_key(row.url), shards), _line(row)
 
         with write_partitions(task.outputs[0], shards) as writer:
-            if is_list_of_lines(task.inputs[0]) or "run" in task.options:
+            is_part = "run" in task.options or "range" in task.options
+            if is_part or (task.hints["compiled"] and is_list_of_lines(task.inputs[0])):
+                from webtext_prep.url_batches.batches import split_lines
+
                 for block in _blocks(task):
                     found, parts = split_lines(block, shards, other)
                     writer.add_run(parts)
@@ -213,10 +219,15 @@ class Blacklist(Stage):
 
     def judge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the bucket of one shard, in order of the lists, to the shard."""
-        from webtext_prep.url_batches.batches import Judge, batches
+        from webtext_prep.url_batches.judged import PlainJudge, batches
 
         tally = Tally()
-        judge = Judge(self.judge, _row, *self.rules, self.max_length, keep_dropped=len(task.outputs) > 1)
+        keep_dropped = len(task.outputs) > 1
+        judge: Judge | PlainJudge = PlainJudge(self.judge, _row, keep_dropped=keep_dropped)
+        if task.hints["compiled"]:
+            from webtext_prep.url_batches.batches import Judge
+
+            judge = Judge(self.judge, _row, *self.rules, self.max_length, keep_dropped=keep_dropped)
         with contextlib.ExitStack() as stack:
             writers = [stack.enter_context(write_documents(path)) for path in task.outputs]
             for block in batches(read_partitions(task.inputs, task.options["bucket"]), BLOCK_BYTES):
@@ -233,12 +244,13 @@ class Blacklist(Stage):
     def run(self, job: Run) -> Outcome:
         """Split by host, then judge."""
         size = sum(storage.size(path) for path in job.inputs)
-        shards = self.shards or shards_for(size, BYTES_PER_SHARD)
-        tasks = self._splitting_tasks(job, shards)
+        shards, hints = self.shards or shards_for(size, BYTES_PER_SHARD), {"compiled": size > PLAIN_BYTES}
+        tasks = self._splitting_tasks(job, shards, hints)
         counts = job.map("split", self.split, tasks, unit="URLs")
         pieces = tuple(task.outputs[0] for task in tasks)
         judged = [
-            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}) for shard in range(shards)
+            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}, hints)
+            for shard in range(shards)
         ]
         results = job.map("shards", self.judge_shard, judged, unit="URLs", total=sum(counts))
         outcome = shards_outcome(judged, results)
@@ -246,7 +258,7 @@ class Blacklist(Stage):
             raise WebtextError(f"internal error: {sum(counts)} URLs were split, and {outcome.tally.read} judged.")
         return outcome
 
-    def _splitting_tasks(self, job: Run, shards: int) -> list[Task]:
+    def _splitting_tasks(self, job: Run, shards: int, hints: dict[str, bool]) -> list[Task]:
         """The parts that the lists are split in: byte ranges where a list has any, else runs, else all of it."""
         sizes = [storage.size(path) for path in job.inputs]
         is_large = [
@@ -268,7 +280,8 @@ class Blacklist(Stage):
                 path, parts = streams[number].outputs[0], [{"run": run} for run in range(runs[number])]
             for part, options in enumerate(parts):
                 name = f"list-{number:05}-{part:05}"
-                tasks.append(Task(name, (path,), (job.scratch / f"{name}.parts",), {"shards": shards, **options}))
+                pieces = (job.scratch / f"{name}.parts",)
+                tasks.append(Task(name, (path,), pieces, {"shards": shards, **options}, hints))
         return tasks
 
 

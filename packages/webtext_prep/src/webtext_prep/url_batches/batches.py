@@ -8,8 +8,7 @@ from __future__ import annotations
 import functools
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 import numpy as np
 
@@ -17,6 +16,7 @@ from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.documents.urls import url_key
 from webtext_prep.errors import WebtextError
 from webtext_prep.running.tally import with_reason
+from webtext_prep.url_batches.judged import Judged
 from webtext_prep.url_batches.judging import ASK, KEEP, REASONS, KeySet, judge_lines, write_lines
 from webtext_prep.url_batches.parsing import gather, scan
 from webtext_prep.url_batches.suffixes import suffixes
@@ -64,43 +64,6 @@ def _appended(target: bytearray, data: bytes, before: int) -> tuple[int, int]:
     start = before + len(target)
     target += data
     return start, before + len(target)
-
-
-def batches(blocks: Iterable[bytes], size: int) -> Iterator[bytes]:
-    """The same lines in blocks of about `size` bytes: small ones put together, large ones cut."""
-    waiting: list[bytes] = []
-    total = 0
-    for block in blocks:
-        waiting.append(block)
-        total += len(block)
-        if total >= size:
-            whole, start = b"".join(waiting), 0
-            while start < len(whole):
-                end = len(whole) if len(whole) - start <= 2 * size else whole.index(b"\n", start + size) + 1
-                yield whole[start:end]
-                start = end
-            waiting, total = [], 0
-    if waiting:
-        yield b"".join(waiting)
-
-
-@dataclass
-class Judged:
-    """What became of the URLs of a block.
-
-    Attributes:
-        read: how many there were.
-        kept: those to keep as rows of JSON, each with its newline.
-        kept_count: how many.
-        dropped: the others with their reasons, if asked for.
-        reasons: reason to number.
-    """
-
-    read: int
-    kept: memoryview
-    kept_count: int
-    dropped: memoryview
-    reasons: Counter[str] = field(default_factory=Counter)
 
 
 class Judge:
