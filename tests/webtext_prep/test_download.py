@@ -807,6 +807,29 @@ def test_an_interrupt_ends_at_once_and_keeps_what_was_fetched(site, tmp_path):
     assert outcomes(tmp_path / "out") == ["ok", "ok"]
 
 
+INTERRUPTED_IN_C = """
+import asyncio, ctypes, os, signal
+from webtext_prep.web import shard
+signal.signal(signal.SIGTERM, signal.default_int_handler)
+call = ctypes.CFUNCTYPE(None)(lambda: [os.kill(os.getpid(), signal.SIGTERM), sum(range(100_000))])
+async def main():
+    call()
+    await asyncio.sleep(20)
+    print("lost")
+try:
+    shard._run(main())
+except KeyboardInterrupt:
+    print("interrupted", signal.getsignal(signal.SIGTERM) is signal.default_int_handler)
+"""
+
+
+def test_an_interrupt_inside_a_callback_of_c_is_not_lost():
+    """An exception there is printed and forgotten: the download went on after SIGTERM, and for good."""
+    done = subprocess.run([sys.executable, "-c", INTERRUPTED_IN_C], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["interrupted", "True"]
+    assert done.stderr == ""
+
+
 def test_what_a_killed_run_had_fetched_is_used_though_the_list_has_changed_since(site, tmp_path):
     """Pitfall 8: growing the list after an interruption corrupted it."""
     paths = [f"/{n}" for n in range(60)]

@@ -11,8 +11,10 @@ import collections
 import contextlib
 import filecmp
 import itertools
+import signal
+import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -32,6 +34,40 @@ from webtext_prep.web.journal import Entry, Journal
 from webtext_prep.web.journal_writer import JournalWriter
 from webtext_prep.web.requests import Client
 from webtext_prep.web.url_set import UrlSet
+
+
+def _run(main: Coroutine[Any, Any, None]) -> None:
+    """`asyncio.run`, which SIGTERM ends as Ctrl-C does: by cancelling what runs. Raises KeyboardInterrupt then.
+
+    The handler of the command line raises that wherever the program is just then; in a callback that C code calls, an
+    exception is printed and forgotten, and the download went on.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        asyncio.run(main)
+        return
+    is_terminated = False
+
+    async def watched() -> None:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def end() -> None:
+            nonlocal is_terminated
+            is_terminated = True
+            task.cancel()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
+        await main
+
+    try:
+        asyncio.run(watched())
+    except asyncio.CancelledError:
+        if is_terminated:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 @dataclass(frozen=True)
@@ -103,7 +139,7 @@ class Shard:
         urls = self._unfinished()
         first = next(urls, None)
         if first is not None:
-            asyncio.run(self._fetch(itertools.chain([first], urls), folder))
+            _run(self._fetch(itertools.chain([first], urls), folder))
 
     def _count(self, number: int = 1) -> None:
         self._done += number
