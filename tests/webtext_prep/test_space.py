@@ -211,8 +211,8 @@ def test_the_output_of_one_stage_is_the_input_of_the_next():
 
 
 def estimate(machine, **options):
-    state = options.pop("state", Path("/work/output/.state"))
-    return compare("dedup", "documents", NEEDS, output=Path("/work/output"), state=state, machine=machine, **options)
+    state = options.pop("state", Path("/disk/output/.state"))
+    return compare("dedup", "documents", NEEDS, output=Path("/disk/output"), state=state, machine=machine, **options)
 
 
 def test_one_line_says_disk_and_memory():
@@ -227,10 +227,10 @@ def test_one_line_says_disk_and_memory():
 
 def test_output_and_state_on_two_disks_are_two_figures():
     found = estimate(Small(55_000_000_000, 16_000_000_000, state_elsewhere=1_000_000_000))
-    assert "2 GB of disk for /work/output (55 GB free), 1.1 GB of disk for /work/output/.state (1 GB free)" in (
+    assert "2 GB of disk for /disk/output (55 GB free), 1.1 GB of disk for /disk/output/.state (1 GB free)" in (
         found.sentence()
     )
-    assert "needs about 1.1 GB of disk for /work/output/.state, and 1 GB are free there" in (found.problem() or "")
+    assert "needs about 1.1 GB of disk for /disk/output/.state, and 1 GB are free there" in (found.problem() or "")
 
 
 def test_what_an_interrupted_run_has_written_is_not_needed_again():
