@@ -26,8 +26,9 @@ from pathlib import Path
 import numpy as np
 
 from measuring import documents, webtext, write_json_lines
+from webtext_prep.documents.arrays import load_array, save_array
 from webtext_prep.near_duplicates import greedy
-from webtext_prep.near_duplicates.blocks import BLOCK_DOCUMENTS, Blocks, load_array, save_array
+from webtext_prep.near_duplicates.blocks import BLOCK_DOCUMENTS, Blocks
 from webtext_prep.near_duplicates.candidates import Fingerprints
 from webtext_prep.near_duplicates.fingerprints import bands_for
 from webtext_prep.stages.dedup import SORTED_DOCUMENTS

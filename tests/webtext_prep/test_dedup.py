@@ -64,7 +64,8 @@ def urls(folder: Path) -> set[str]:
 
 
 def exact_similarity(left: str, right: str, shingle: str = "word:5") -> float:
-    a, b = (fingerprints.shingles(text, *fingerprints.parse_shingle(shingle)) for text in (left, right))
+    cut = fingerprints.Shingling.parse(shingle)
+    a, b = (fingerprints.shingles(text, cut.kind, cut.size) for text in (left, right))
     return len(a & b) / len(a | b) if a | b else 1.0
 
 

@@ -22,6 +22,7 @@ import xxhash
 import zstandard
 
 from webtext_prep.documents import storage
+from webtext_prep.documents.arrays import load_array, save_array
 from webtext_prep.documents.stores.base import Location
 
 BLOCK_DOCUMENTS = 16_384
@@ -143,14 +144,3 @@ def runs_of(values: npt.NDArray[np.integer]) -> Iterator[tuple[int, npt.NDArray[
     bounds = np.flatnonzero(np.diff(values[order])) + 1
     for positions in np.split(order, bounds) if len(order) else []:
         yield int(values[positions[0]]), positions
-
-
-def save_array(place: Location, array: npt.NDArray[Any]) -> None:
-    """Write an array to a scratch file."""
-    with storage.create(place, durable=False) as file:
-        np.save(file, array, allow_pickle=False)
-
-
-def load_array(place: Location) -> npt.NDArray[Any]:
-    """What `save_array` wrote."""
-    return np.load(storage.local_path(place), allow_pickle=False)

@@ -51,12 +51,6 @@ class Shingling:
         return cls(kind, int(size))
 
 
-def parse_shingle(shingle: str) -> tuple[str, int]:
-    """`word:5` -> ("word", 5). Raises InputError for anything but `word:N` and `char:N`."""
-    found = Shingling.parse(shingle)
-    return found.kind, found.size
-
-
 def shingles(text: str, kind: str, size: int) -> set[bytes]:
     """The n-grams of `text` as UTF-8, case folded and with white space (and for words, punctuation) put aside.
 

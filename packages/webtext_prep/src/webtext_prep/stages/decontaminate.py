@@ -24,6 +24,7 @@ from command_kit import setting
 from webtext_prep.contamination.cutting import cut
 from webtext_prep.contamination.words import places_of, words_of
 from webtext_prep.documents import storage
+from webtext_prep.documents.arrays import load_array, save_array
 from webtext_prep.documents.batches import batches
 from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.document import Document, without_surrogates
@@ -81,15 +82,6 @@ def _table(place: Location, stamp: tuple[Any, ...]) -> NGrams:
 def _ngrams(place: Location) -> NGrams:
     """The table, read once in each process."""
     return _table(place, tuple(storage.stamp(place)))
-
-
-def _save(place: Location, array: npt.NDArray[Any]) -> None:
-    with storage.create(place, durable=False) as stream:
-        np.save(stream, array, allow_pickle=False)
-
-
-def _load(place: Location) -> npt.NDArray[Any]:
-    return np.load(storage.local_path(place), allow_pickle=False)
 
 
 @dataclass(frozen=True)
@@ -167,8 +159,8 @@ class Decontaminate(Stage):
             if checkpoint.is_due():
                 checkpoint.save(count, units=count)
         held, numbers = (np.frombuffer(b"".join(checkpoint.records(part)), np.int64) for part in range(2))
-        _save(task.outputs[0], held)
-        _save(task.outputs[1], np.array(np.unique(numbers, return_counts=True)))
+        save_array(task.outputs[0], held)
+        save_array(task.outputs[1], np.array(np.unique(numbers, return_counts=True)))
         checkpoint.remove()
         return count
 
@@ -178,10 +170,10 @@ class Decontaminate(Stage):
         ngrams = _ngrams(place)
         total = np.zeros(len(ngrams), np.int64)
         for number, path in enumerate(counts, 1):
-            found, times = _load(path)
+            found, times = load_array(path)
             total[found] += times
             context.report(number)
-        _save(task.outputs[0], total < self.frequent)
+        save_array(task.outputs[0], total < self.frequent)
         often = np.flatnonzero(total >= self.frequent)
         with write_zstd(task.outputs[1]) as stream:
             for number in often[np.argsort(-total[often], kind="stable")].tolist():
@@ -192,8 +184,8 @@ class Decontaminate(Stage):
     def cut_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without the passages that hold n-grams; the last output takes a row for each of those."""
         place, chosen, held, shard = task.inputs
-        matcher = _Matcher(_ngrams(place), _load(chosen))
-        affected = set(_load(held).tolist())
+        matcher = _Matcher(_ngrams(place), load_array(chosen))
+        affected = set(load_array(held).tolist())
         *outputs, table = task.outputs
         checkpoint = Checkpoint(task, context, parts=len(task.outputs))
 

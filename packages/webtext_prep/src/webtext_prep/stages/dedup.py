@@ -36,6 +36,7 @@ import numpy.typing as npt
 from command_kit import setting
 from command_kit.settings import flag_name
 from webtext_prep.documents import storage
+from webtext_prep.documents.arrays import load_array, save_array
 from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import find_inputs
@@ -48,10 +49,8 @@ from webtext_prep.near_duplicates.blocks import (
     PART_CHARACTERS,
     Blocks,
     FrameWriter,
-    load_array,
     read_frame,
     runs_of,
-    save_array,
 )
 from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
 from webtext_prep.running.checkpoint import Checkpoint

@@ -1,0 +1,22 @@
+"""Arrays in files between two phases."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from webtext_prep.documents import storage
+from webtext_prep.documents.stores.base import Location
+
+
+def save_array(place: Location, array: npt.NDArray[Any]) -> None:
+    """Write an array to a scratch file."""
+    with storage.create(place, durable=False) as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def load_array(place: Location) -> npt.NDArray[Any]:
+    """What `save_array` wrote."""
+    return np.load(storage.local_path(place), allow_pickle=False)
