@@ -158,7 +158,7 @@ def _short(value: float) -> str:
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 440, 70, 50, 30, 190
 TEXTS = (1e9, 1e13)
-HOURS = (1e-3, 1e4)
+HOURS = (1e-5, 1e3)
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
 
 
@@ -181,7 +181,7 @@ def plot(tables: dict[str, Any]) -> str:
         x = _at(10**exponent, TEXTS, LEFT, right)
         parts.append(f'<line x1="{x:.1f}" y1="{TOP}" x2="{x:.1f}" y2="{bottom}" stroke="#ddd"/>')
         parts.append(f'<text x="{x:.1f}" y="{bottom + 18}" text-anchor="middle">{readable(10**exponent)}</text>')
-    for exponent in range(-3, 5):
+    for exponent in range(-5, 4):
         y = _at(10.0**exponent, HOURS, bottom, TOP)
         parts.append(f'<line x1="{LEFT}" y1="{y:.1f}" x2="{right}" y2="{y:.1f}" stroke="#ddd"/>')
         parts.append(f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{10.0**exponent:g}</text>')
@@ -193,7 +193,7 @@ def plot(tables: dict[str, Any]) -> str:
         points = []
         for text in TEXTS:
             corpus = Corpus(int(text / DOCUMENT_BYTES / FOUND), int(text))
-            taken = min(max(hours(corpus, work, rate, PLOT_CORES), HOURS[0]), HOURS[1])
+            taken = hours(corpus, work, rate, PLOT_CORES)
             points.append((_at(text, TEXTS, LEFT, right), _at(taken, HOURS, bottom, TOP)))
         line = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
         parts.append(f'<polyline points="{line}" fill="none" stroke="{colour}" stroke-width="2"/>')
