@@ -15,10 +15,10 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import write_documents
 
 ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "packages").glob("*/README.md"))]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "packages").glob("*/README.md"))]
 GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
 PROGRAMS = {"webtext": webtext_prep.cli.main, "gpt2": gpt2_train.cli.main, "gpt2_train": gpt2_train.cli.main}
-COMMAND = re.compile(r"(?:\S* ?torchrun .*-m |\S*uvw run )?(webtext|gpt2|gpt2_train) ([a-z]+) .*--")
+COMMAND = re.compile(r"(?:\S* ?torchrun .*-m |\S*uvw run )?(webtext|gpt2|gpt2_train) ([a-z-]+) .*--")
 
 
 def example(name: str) -> str:
@@ -79,7 +79,7 @@ def commands() -> list[tuple[str, str, str]]:
         for line in lines:
             for part in [*re.findall(r"`([^`]+)`", line), line.split("|")[-1].strip()]:
                 if hit := re.match(
-                    r"(?:\S* ?torchrun .*-m |\S*uvw run )?(webtext|gpt2|gpt2_train) ([a-z]+) .*--", part
+                    r"(?:\S* ?torchrun .*-m |\S*uvw run )?(webtext|gpt2|gpt2_train) ([a-z-]+) .*--", part
                 ):
                     found.append((page.name, hit[1], part[hit.start(1) :]))
     return found

@@ -11,7 +11,7 @@ PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/src/*/__ini
 
 ABOVE = [
     "cli",
-    "inspection",
+    "commands",
     "stages",
     "web",
     "url_batches",

@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from webtext_prep.cli import find_stages
+from webtext_prep import commands
+from webtext_prep.cli import find_commands, find_stages
 
 WEBTEXT = Path(sys.executable).with_name("webtext")
 
@@ -85,6 +86,59 @@ def test_every_setting_of_every_stage_is_explained(webtext, stage):
     fields = [field.name for field in dataclasses.fields(find_stages()[stage])]
     for name in ("input", "output", "workers", "config", "json", "restart", *fields):
         assert f"--{name.replace('_', '-')}" in shown.out
+
+
+@pytest.mark.parametrize("command", find_commands())
+def test_every_setting_of_every_command_is_explained(webtext, command):
+    shown = webtext(command, "--help")
+    assert shown.code == 0
+    for field in dataclasses.fields(find_commands()[command]):
+        name = field.metadata["metavar"] if field.metadata["positional"] else f"--{field.name.replace('_', '-')}"
+        assert name in shown.out
+
+
+COUNT_COMMAND = '''
+"""`webtext count`: how many files some folders hold."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from command_kit import setting
+from webtext_prep.commands.base import Command
+from webtext_prep.running.findings import Findings
+
+
+@dataclass(frozen=True)
+class Count(Command):
+    """Count files."""
+
+    name: ClassVar[str] = "count"
+    order: ClassVar[int] = 90
+    summary: ClassVar[str] = "folders -> how many files they hold"
+
+    folders: tuple[str, ...] = setting((), "folders", metavar="DIR", positional=True)
+    suffix: str = setting("", "only files of this suffix")
+
+    def run(self) -> Findings:
+        """The number."""
+        found = sum(len(list(Path(folder).glob(f"*{self.suffix}"))) for folder in self.folders)
+        return Findings(f"{found} files", {"files": found})
+'''
+
+
+def test_a_command_is_added_in_one_file(webtext, pages, tmp_path, monkeypatch):
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "count.py").write_text(COUNT_COMMAND)
+    monkeypatch.setattr(commands, "__path__", [*commands.__path__, str(tmp_path / "plugins")])
+    config = tmp_path / "settings.toml"
+    config.write_text(f'[count]\nfolders = ["{tmp_path / "plugins"}"]\n')
+    try:
+        assert webtext("count", tmp_path / "plugins", tmp_path / "plugins", "--suffix", ".py").out == "2 files\n"
+        assert webtext("count", "--json").json == {"files": 0}
+        assert webtext("count", "--json", "--config", config).json == {"files": 1}
+    finally:
+        sys.modules.pop("webtext_prep.commands.count", None)
 
 
 # Flags and files
@@ -217,7 +271,7 @@ def test_token_files_of_somebody_else_are_not_written_over(webtext, pages, tmp_p
 def test_commands_are_parsed_without_compiled_code():
     """Importing numba takes most of a second: no command line needs it."""
     code = (
-        "import sys; from webtext_prep import cli; cli.build_parser(cli.find_stages()); "
+        "import sys; from webtext_prep import cli; cli.build_parser(cli.find_stages(), cli.find_commands()); "
         "print({'numba', 'datasketch', 'trafilatura'} & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

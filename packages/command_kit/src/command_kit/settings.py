@@ -41,6 +41,8 @@ class _Collect(argparse.Action):
         values: Any,
         option_string: str | None = None,
     ) -> None:
+        if values is _NOT_GIVEN:
+            return  # a positional argument that is not there
         earlier = getattr(namespace, self.dest)
         setattr(namespace, self.dest, [*([] if earlier is _NOT_GIVEN else earlier), *values])
 
@@ -75,6 +77,7 @@ def setting(
     metavar: str | None = None,
     group: str | None = None,
     identity: bool = True,
+    positional: bool = False,
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -89,11 +92,13 @@ def setting(
         group: the heading under which `--help` lists it.
         identity: whether the result depends on it. A setting that changes only how the work is done (a number of
             workers, a logging interval) is not part of a run's identity and may differ when the run resumes.
+        positional: whether it is given without a flag, by its place. It may also stand in a TOML file, so the command
+            itself must say when it is missing.
         ge, gt, le, lt: the limits of a number (of each number in a list): at least, above, at most, below. With any
             of them the number must be finite, too. None, where the annotation allows it, has no limits.
     """
     limits = Limits(ge, gt, le, lt)
-    metadata = {"help": help, "metavar": metavar, "group": group, "identity": identity}
+    metadata = {"help": help, "metavar": metavar, "group": group, "identity": identity, "positional": positional}
     return dataclasses.field(default=default, metadata={**metadata, "limits": limits if limits != Limits() else None})
 
 
@@ -171,15 +176,20 @@ def add_flags(parser: argparse.ArgumentParser, settings_class: type, *, skip: It
             target.add_argument(flag_name(field.name), nargs="?", const=True, choices=choices, **options)
             target.add_argument("--no-" + flag_name(field.name)[2:], action="store_const", **switched_off)
             continue
+        is_positional = field.metadata["positional"]
         if typing.get_origin(kind) is tuple:
-            options |= {"nargs": "+", "action": _Collect}
+            options |= {"nargs": "*" if is_positional else "+", "action": _Collect}
             kind = typing.get_args(kind)[0]
+        elif is_positional:
+            options["nargs"] = "?"
         if typing.get_origin(kind) is typing.Literal:
             options["choices"] = typing.get_args(kind)
             kind = type(options["choices"][0])
         if "choices" not in options:
             options["metavar"] = field.metadata["metavar"] or {int: "N", float: "X", Path: "PATH"}.get(kind, "TEXT")
-        target.add_argument(flag_name(field.name), type=kind, **options)
+        if is_positional:
+            del options["dest"]
+        target.add_argument(field.name if is_positional else flag_name(field.name), type=kind, **options)
 
 
 def read_toml(path: str | Path) -> dict[str, Any]:

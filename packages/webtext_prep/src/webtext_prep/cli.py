@@ -1,6 +1,7 @@
-"""The command `webtext`: one subcommand per stage, each with the flags that its settings define.
+"""The command `webtext`: its subcommands, each with the flags that its settings define.
 
-Stages are found in `stages/`; everything heavy is imported when a stage runs, so that `--help` answers at once.
+Stages are found in `stages/`, the commands that look at what they made in `commands/`; everything heavy is imported
+when a stage runs, so that `--help` answers at once.
 """
 
 from __future__ import annotations
@@ -15,16 +16,18 @@ from pathlib import Path
 
 from command_kit import add_flags, add_shell_flags, available_cores, run_command, setting, settings_from
 from command_kit.plugins import find_plugins
-from webtext_prep import inspection, stages
+from webtext_prep import commands, stages
+from webtext_prep.commands.base import Command
 from webtext_prep.documents.inputs import Inputs, find_inputs
 from webtext_prep.documents.shards import DEFAULT_FORMAT
 from webtext_prep.documents.storage import location
 from webtext_prep.errors import InputError
 from webtext_prep.running import engines
 from webtext_prep.running.engines.base import Engine
+from webtext_prep.running.findings import show_findings
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Stage
-from webtext_prep.running.summary import show, show_preview
+from webtext_prep.running.summary import show
 
 DESCRIPTION = """\
 From a list of URLs to clean, deduplicated documents and GPT-2 token files, stage by stage.
@@ -66,6 +69,12 @@ def find_stages() -> dict[str, type[Stage]]:
     return {stage.name: stage for stage in sorted(found, key=lambda stage: stage.order)}
 
 
+def find_commands() -> dict[str, type[Command]]:
+    """Every command that makes no documents, in `commands/` or of the entry-point group `webtext.commands`."""
+    found = find_plugins(commands, Command, group="webtext.commands")
+    return {command.name: command for command in sorted(found, key=lambda command: command.order)}
+
+
 def make_engine(name: str, workers: int) -> Engine:
     """The engine of that name, in `running/engines/` or of the group `webtext.engines`. Raises InputError."""
     known = {engine.name: engine for engine in find_plugins(engines, Engine, group="webtext.engines")}
@@ -74,36 +83,34 @@ def make_engine(name: str, workers: int) -> Engine:
     return known[name](workers)
 
 
-def build_parser(known: dict[str, type[Stage]]) -> argparse.ArgumentParser:
-    """The parser with a subcommand for each stage and for `inspect`."""
+def build_parser(known: dict[str, type[Stage]], others: dict[str, type[Command]]) -> argparse.ArgumentParser:
+    """The parser with a subcommand for each stage and each other command."""
     parser = argparse.ArgumentParser(
         prog="webtext", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     add_shell_flags(parser, "webtext-prep", others=["trafilatura"])
-    commands = parser.add_subparsers(dest="command", metavar="STAGE", required=True, title="stages")
-    for stage in known.values():
-        command = commands.add_parser(
-            stage.name,
-            help=stage.summary,
-            description=stage.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="stages and commands")
+    both: list[type[Stage] | type[Command]] = [*known.values(), *others.values()]
+    for one in both:
+        own = subparsers.add_parser(
+            one.name, help=one.summary, description=one.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
         )
-        add_flags(command, RunSettings)
-        again = command.add_mutually_exclusive_group()
-        again.add_argument("--resume", action="store_true", help="resume an earlier run (the default)")
-        again.add_argument("--restart", action="store_true", help="discard an earlier run and start from scratch")
-        add_common_flags(command)
-        add_flags(command, stage)
-    inspection.add_command(commands)
+        if issubclass(one, Stage):
+            add_flags(own, RunSettings)
+            again = own.add_mutually_exclusive_group()
+            again.add_argument("--resume", action="store_true", help="resume an earlier run (the default)")
+            again.add_argument("--restart", action="store_true", help="discard an earlier run and start from scratch")
+        add_common_flags(own, one.name)
+        add_flags(own, one)
     return parser
 
 
-def add_common_flags(command: argparse.ArgumentParser) -> None:
+def add_common_flags(command: argparse.ArgumentParser, name: str) -> None:
     """`--config`, `--json`, `--debug`."""
     command.add_argument(
-        "--config", metavar="FILE.toml", help="a TOML file with settings in its table [STAGE]; flags win"
+        "--config", metavar="FILE.toml", help=f"a TOML file with settings in its table [{name}]; flags win"
     )
-    command.add_argument("--json", action="store_true", help="print the closing summary as one JSON object on stdout")
+    command.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
     command.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
@@ -161,15 +168,19 @@ def job_of(stage: Stage, settings: RunSettings, *, restart: bool = False) -> Job
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `webtext`; returns the exit code."""
-    known = find_stages()
-    arguments = build_parser(known).parse_args(argv)
+    known, others = find_stages(), find_commands()
+    arguments = build_parser(known, others).parse_args(argv)
 
     def body() -> int:
-        if arguments.command == inspection.COMMAND:
-            return inspection.run(arguments)
+        if arguments.command in others:
+            command = settings_from(
+                others[arguments.command], arguments, command=arguments.command, config=arguments.config
+            )
+            show_findings(command.run(), as_json=arguments.json)
+            return 0
         job = make_job(known[arguments.command], arguments)
         if job.stage.is_preview:
-            show_preview(job.preview(), as_json=arguments.json)
+            show_findings(job.preview(), as_json=arguments.json)
         else:
             show(job.run(), as_json=arguments.json)
         return 0

@@ -32,12 +32,13 @@ from webtext_prep.running import claim
 from webtext_prep.running.checkpoint import units_done
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
+from webtext_prep.running.findings import Findings
 from webtext_prep.running.machine import Machine
 from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
 from webtext_prep.running.open_files import allow_open_files
 from webtext_prep.running.output import Output
 from webtext_prep.running.space import Estimate, compare
-from webtext_prep.running.stage import DROPPED, Preview, Stage
+from webtext_prep.running.stage import DROPPED, Stage
 from webtext_prep.running.summary import Summary
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
@@ -203,7 +204,7 @@ class Job:
             shutil.rmtree(self.scratch, ignore_errors=True)
         return self._summary(outcome.tally, outcome.facts, seconds=time.monotonic() - start)
 
-    def preview(self) -> Preview:
+    def preview(self) -> Findings:
         """What the stage would do. Nothing is written but a folder in the state, which is removed at the end.
 
         An interrupted preview resumes. Raises InputError as `run` does.

@@ -21,6 +21,7 @@ from webtext_prep.documents.shards import is_document_shard, read_documents, sha
 from webtext_prep.documents.stage_record import RECORD, STATE
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.running.checkpoint import HELD_BYTES, Checkpoint
+from webtext_prep.running.findings import Findings
 from webtext_prep.running.shard_writing import REPORT_EVERY, write_shard, write_shard_in_steps  # noqa: F401 - for stages
 from webtext_prep.running.space import Needs
 from webtext_prep.running.tally import Tally
@@ -85,19 +86,6 @@ class Outcome:
 
 
 @dataclass(frozen=True)
-class Preview:
-    """What a stage would do.
-
-    Attributes:
-        text: for people, several lines.
-        values: the same for JSON.
-    """
-
-    text: str
-    values: dict[str, Any]
-
-
-@dataclass(frozen=True)
 class Stage(abc.ABC):
     """Settings of one stage, and how it runs. Subclasses are frozen dataclasses whose fields are made by `setting`."""
 
@@ -140,7 +128,7 @@ class Stage(abc.ABC):
         """Whether its settings ask what it would do, not to do it: then `preview` is called instead of `run`."""
         return False
 
-    def preview(self, job: Run) -> Preview:
+    def preview(self, job: Run) -> Findings:
         """Say what `run` would do, and write nothing but in `job.scratch`."""
         raise NotImplementedError
 

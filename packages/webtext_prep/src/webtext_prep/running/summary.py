@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import IO, Any
 
 from command_kit import duration
-from webtext_prep.running.stage import Preview
 from webtext_prep.running.tally import Tally
 
 
@@ -74,8 +73,3 @@ def show(summary: Summary, *, as_json: bool, stream: IO[str] | None = None) -> N
     print(summary.table(), file=stream or sys.stderr)
     if as_json:
         print(json.dumps(summary.as_dict(), ensure_ascii=False))
-
-
-def show_preview(preview: Preview, *, as_json: bool) -> None:
-    """Print what a stage would do to standard output, as text or as one JSON object."""
-    print(json.dumps(preview.values, ensure_ascii=False) if as_json else preview.text)

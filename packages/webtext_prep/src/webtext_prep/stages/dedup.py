@@ -54,10 +54,11 @@ from webtext_prep.near_duplicates.blocks import (
 )
 from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
 from webtext_prep.running.checkpoint import Checkpoint
+from webtext_prep.running.findings import Findings
 from webtext_prep.running.markers import digest
 from webtext_prep.running.once import once
 from webtext_prep.running.space import Needs
-from webtext_prep.running.stage import Outcome, Preview, Run, Stage, shards_outcome, write_shard
+from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome, write_shard
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
@@ -404,7 +405,7 @@ class Dedup(Stage):
         """Whether only to say what each similarity would drop."""
         return self.dry_run or self.sample > 0
 
-    def preview(self, job: Run) -> Preview:
+    def preview(self, job: Run) -> Findings:
         """Find who may be alike at the lowest similarity, and decide at each."""
         from webtext_prep.near_duplicates.preview import THRESHOLDS, combine, render
 
@@ -422,7 +423,7 @@ class Dedup(Stage):
         results = job.map("previews", self.examine_part, tasks, unit="suspects", total=found["suspects"])
         table = combine(results, found["new"], found["characters"], found["wanted"])
         values = {"documents": found["new"], "sampled": found["wanted"], "similarities": table}
-        return Preview(render(table, found["new"], found["wanted"]), values)
+        return Findings(render(table, found["new"], found["wanted"]), values)
 
     def _losses(self, job: Run) -> list[Loss]:
         """Who loses more than `alarm_share`. Raises WebtextError if anyone loses more than `stop_share`."""

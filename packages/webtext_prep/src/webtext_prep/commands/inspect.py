@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
 import re
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
-from command_kit import hide_credentials
+from command_kit import hide_credentials, setting
 from indexed_tokens import (
     IndexedTokens,
     IndexedTokensError,
@@ -22,41 +21,41 @@ from indexed_tokens import (
     prefix_of,
     tokenizer_path,
 )
+from webtext_prep.commands.base import Command
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import find_inputs, is_url_list
 from webtext_prep.documents.shards import is_document_shard, read_documents
 from webtext_prep.documents.stage_record import read_record
 from webtext_prep.documents.url_lists import read_urls
 from webtext_prep.errors import InputError
+from webtext_prep.running.findings import Findings
 from webtext_prep.running.token_stage import SUFFIX
 
-COMMAND = "inspect"
 SAMPLE_CHARACTERS = 300
 SAMPLE_TOKENS = 80
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
-def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    """Add `inspect` to the subcommands."""
-    command = commands.add_parser(
-        COMMAND,
-        help="any of the above -> what it holds: counts, sizes, a sample",
-        description="Show what a shard folder, a shard, or a .bin/.idx pair holds, with a decoded sample.",
-    )
-    command.add_argument("path", metavar="PATH", help="a folder or file that a stage wrote, or a token file's prefix")
-    command.add_argument("--samples", type=int, default=2, metavar="N", help="documents to show (default: 2)")
-    command.add_argument("--json", action="store_true", help="print one JSON object on stdout")
-    command.add_argument("--debug", action="store_true", help="show the traceback of an error")
+@dataclass(frozen=True)
+class Inspect(Command):
+    """Show what a shard folder, a shard, or a .bin/.idx pair holds, with a decoded sample."""
 
+    name: ClassVar[str] = "inspect"
+    order: ClassVar[int] = 10
+    summary: ClassVar[str] = "any of the above -> what it holds: counts, sizes, a sample"
 
-def run(arguments: argparse.Namespace) -> int:
-    """Show what lies at `arguments.path`; returns the exit code. Raises InputError if there is nothing to show."""
-    prefix = _token_prefix(arguments.path)
-    found = (
-        inspect_tokens(prefix, arguments.samples) if prefix else inspect_documents(arguments.path, arguments.samples)
+    path: str = setting(
+        "", "a folder or file that a stage wrote, or a token file's prefix", metavar="PATH", positional=True
     )
-    print(json.dumps(found, ensure_ascii=False) if arguments.json else _shown(found))
-    return 0
+    samples: int = setting(2, "documents to show", ge=0)
+
+    def run(self) -> Findings:
+        """What lies at `path`. Raises InputError if there is nothing to show."""
+        if not self.path:
+            raise InputError("webtext inspect needs a PATH: say what to look at.")
+        prefix = _token_prefix(self.path)
+        found = inspect_tokens(prefix, self.samples) if prefix else inspect_documents(self.path, self.samples)
+        return Findings(_shown(found), found)
 
 
 def _token_prefix(path: str) -> Path | None:
@@ -68,8 +67,6 @@ def _token_prefix(path: str) -> Path | None:
 
 def inspect_documents(path: str, samples: int) -> dict[str, Any]:
     """Counts, sizes and the first documents of a folder of shards or one shard. Raises InputError."""
-    if samples < 0:
-        raise InputError(f"--samples must not be negative, but is {samples}.")
     folder = Path(path)
     shards = find_inputs(
         [path], accepts=lambda file: is_document_shard(file) or is_url_list(file), kinds="document shards or URL lists"
@@ -149,9 +146,8 @@ def _shown(found: dict[str, Any]) -> str:
             value = ", ".join(f"{key} {_figure(entry)}" for key, entry in value.items())
         lines.append(f"{name.replace('_', ' '):<20}{_figure(value)}")
     for sample in found["samples"]:
-        text = sample.pop("text")
         lines.append("")
-        lines += [f"  {name}: {value}" for name, value in sample.items()]
-        lines += [f"  | {line}" for line in text.splitlines()]
+        lines += [f"  {name}: {value}" for name, value in sample.items() if name != "text"]
+        lines += [f"  | {line}" for line in sample["text"].splitlines()]
     # Documents come from anywhere: what they hold must not steer the terminal.
     return _CONTROL.sub("\ufffd", "\n".join(lines))

@@ -1,0 +1,30 @@
+"""What a command is that makes no documents: a frozen dataclass of settings, and what it finds.
+
+A stage turns files into files; a command looks at finished folders (`inspect`, `report`, `why`). Each is one file in
+`commands/`, found there by the command line: adding or removing one touches nothing else. Its fields are its flags and
+its keys in a TOML table; those made with `positional=True` are given by their place.
+"""
+
+from __future__ import annotations
+
+import abc
+from dataclasses import dataclass
+from typing import ClassVar
+
+from webtext_prep.running.findings import Findings
+
+
+@dataclass(frozen=True)
+class Command(abc.ABC):
+    """Settings of one command, and what it does. Subclasses are frozen dataclasses whose fields `setting` makes."""
+
+    name: ClassVar[str]
+    """The command."""
+    order: ClassVar[int]
+    """Its place in `--help`, after all stages."""
+    summary: ClassVar[str]
+    """One line for `--help`."""
+
+    @abc.abstractmethod
+    def run(self) -> Findings:
+        """Look, and say what was found. Raises InputError for what is not there."""
