@@ -120,7 +120,7 @@ class Count(Command):
     folders: tuple[str, ...] = setting((), "folders", metavar="DIR", positional=True)
     suffix: str = setting("", "only files of this suffix")
 
-    def run(self) -> Findings:
+    def find(self) -> Findings:
         """The number."""
         found = sum(len(list(Path(folder).glob(f"*{self.suffix}"))) for folder in self.folders)
         return Findings(f"{found} files", {"files": found})

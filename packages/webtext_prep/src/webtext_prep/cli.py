@@ -176,7 +176,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             command = settings_from(
                 others[arguments.command], arguments, command=arguments.command, config=arguments.config
             )
-            show_findings(command.run(), as_json=arguments.json)
+            show_findings(command.find(), as_json=arguments.json)
             return 0
         job = make_job(known[arguments.command], arguments)
         if job.stage.is_preview:

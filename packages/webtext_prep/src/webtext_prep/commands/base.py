@@ -26,5 +26,5 @@ class Command(abc.ABC):
     """One line for `--help`."""
 
     @abc.abstractmethod
-    def run(self) -> Findings:
+    def find(self) -> Findings:
         """Look, and say what was found. Raises InputError for what is not there."""

@@ -49,7 +49,7 @@ class Inspect(Command):
     )
     samples: int = setting(2, "documents to show", ge=0)
 
-    def run(self) -> Findings:
+    def find(self) -> Findings:
         """What lies at `path`. Raises InputError if there is nothing to show."""
         if not self.path:
             raise InputError("webtext inspect needs a PATH: say what to look at.")
