@@ -13,6 +13,7 @@ ABOVE = [
     "cli",
     "commands",
     "stages",
+    "lineage",
     "web",
     "url_batches",
     "running",

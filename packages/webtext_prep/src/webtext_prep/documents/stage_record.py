@@ -10,9 +10,9 @@ same input and settings give the same bytes.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
-from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
@@ -24,6 +24,8 @@ RECORD = "stage.json"
 """A finished stage's folder holds this file."""
 STATE = ".state"
 """Where a stage keeps what it needs to resume."""
+TOKEN_SUFFIXES = (".bin", ".idx", ".tokenizer.json")
+"""Of the files whose record is `PREFIX.json`."""
 
 _SUMMARY = ("stage", "version", "settings", "in", "out", "dropped", "notes", "facts", "inputs")
 
@@ -59,19 +61,60 @@ def recorded_documents(files: Iterable[Location]) -> int | None:
     return total
 
 
+def record_beside(file: Location) -> Location | None:
+    """The record of the stage that wrote a file: `stage.json` in its folder, for a token file `PREFIX.json`; or None.
+
+    Raises InputError for a `stage.json` that is damaged.
+    """
+    for suffix in TOKEN_SUFFIXES:
+        if file.name.endswith(suffix):
+            beside = file.with_name(f"{file.name.removesuffix(suffix)}.json")
+            with contextlib.suppress(InputError):  # any file may have that name
+                if read_record(beside.parent, beside.name) is not None:
+                    return beside
+            return None
+    return file.parent / RECORD if read_record(file.parent) is not None else None
+
+
+def summary_of(record: Location) -> dict[str, Any]:
+    """What a later record keeps of one: its digest, and what it says but for shards and problems.
+
+    Raises InputError if it is damaged or gone.
+    """
+    found = read_record(record.parent, record.name)
+    if found is None:
+        raise InputError(f"{record} is gone: run the command again.")
+    digest = hashlib.sha256(storage.read_bytes(record)).hexdigest()
+    return {"sha256": digest, **{key: found[key] for key in _SUMMARY if key in found}}
+
+
+def files_by_record(inputs: Iterable[Location]) -> tuple[list[Location], list[Location]]:
+    """The records that lie beside some files, each once and in their order, and the files that have none.
+
+    Raises InputError for a damaged record.
+    """
+    folders: dict[Location, Location | None] = {}
+    records: dict[Location, None] = {}
+    plain: list[Location] = []
+    for file in inputs:
+        if file.name.endswith(TOKEN_SUFFIXES):
+            record = record_beside(file)
+        else:
+            folder = file.parent
+            if folder not in folders:
+                folders[folder] = record_beside(file)
+            record = folders[folder]
+        if record is None:
+            plain.append(file)
+        else:
+            records[record] = None
+    return list(records), plain
+
+
 def lineage_of(inputs: Iterable[Location]) -> list[dict[str, Any]]:
     """The summary of each record that lies beside one of `inputs`, in their order, and how many files had none.
 
     Raises InputError for a damaged record.
     """
-    folders = Counter(path.parent for path in inputs)
-    found: list[dict[str, Any]] = []
-    plain = 0
-    for folder, files in folders.items():
-        record = read_record(folder)
-        if record is None:
-            plain += files
-        else:
-            digest = hashlib.sha256(storage.read_bytes(folder / RECORD)).hexdigest()
-            found.append({"sha256": digest, **{key: record[key] for key in _SUMMARY if key in record}})
-    return [*found, *([{"files": plain}] if plain else [])]
+    records, plain = files_by_record(inputs)
+    return [*map(summary_of, records), *([{"files": len(plain)}] if plain else [])]

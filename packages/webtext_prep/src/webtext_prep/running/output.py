@@ -6,18 +6,21 @@ import datetime
 import platform
 import shutil
 from collections.abc import Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
 from command_kit import hide_credentials, write_json
 from webtext_prep.documents import storage
-from webtext_prep.documents.stage_record import STATE, lineage_of
+from webtext_prep.documents.stage_record import STATE, files_by_record, lineage_of
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.running import claim
 from webtext_prep.running.stage import DROPPED, Outcome, Stage
 
 SPOOLED = "stdin-"
 """What the name of spooled standard input in the state folder begins with."""
+MOST_FILES = 1000
+"""So many input files without a record are named in `run.json` at most."""
 
 
 class Output:
@@ -108,8 +111,9 @@ class Output:
             "host": platform.node(),
             "system": platform.platform(),
             "python": platform.python_version(),
+            "version": metadata.version("webtext-prep"),
             **run,
-            "folders": [hide_credentials(str(folder)) for folder in dict.fromkeys(path.parent for path in inputs)],
+            **_places(self.place, inputs),
         }
         write_json(self.state / "run.json", circumstances)
         storage.write_json(self.record_path, record)
@@ -120,3 +124,17 @@ class Output:
     def _notice(self) -> Location | None:
         notice = self.place / STATE
         return None if self.stage.output_is_prefix or self.state == notice else notice
+
+
+def _places(output: Location, inputs: Sequence[Location]) -> dict[str, Any]:
+    """Where the output and its input lie, for `run.json`: folders in their order, and files that no stage wrote."""
+
+    def shown(place: Location) -> str:
+        return hide_credentials(str(storage.local_path(place).resolve() if storage.is_local(place) else place))
+
+    _, plain = files_by_record(inputs)
+    return {
+        "output": shown(output),
+        "folders": [shown(folder) for folder in dict.fromkeys(path.parent for path in inputs)],
+        "files": [shown(path) for path in plain[:MOST_FILES]],
+    }

@@ -17,17 +17,17 @@ from typing import ClassVar
 from indexed_tokens import Tokenizer
 from indexed_tokens.draft import PairDraft
 from webtext_prep.documents import storage
+from webtext_prep.documents.stage_record import TOKEN_SUFFIXES
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.running.stage import Stage
 
 SUFFIX = "_text_document"
 """What Megatron-LM's users expect between a prefix and `.bin`."""
-SUFFIXES = (".bin", ".idx", ".tokenizer.json")
 
 
 def token_files(output: Location) -> tuple[Location, ...]:
     """The `.bin`, the `.idx` and the tokenizer of an output prefix."""
-    return tuple(output.with_name(f"{output.name}{SUFFIX}{suffix}") for suffix in SUFFIXES)
+    return tuple(output.with_name(f"{output.name}{SUFFIX}{suffix}") for suffix in TOKEN_SUFFIXES)
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.shards import read_documents
+from webtext_prep.documents.side_tables import FREQUENT_NGRAMS, MATCHES
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 from webtext_prep.running.checkpoint import Checkpoint
@@ -40,11 +41,6 @@ from webtext_prep.running.task import Context, Task
 
 if TYPE_CHECKING:
     from webtext_prep.contamination.evaluation import NGrams
-
-MATCHES = "matches.jsonl.zst"
-"""The table of what was cut out, in the output folder."""
-FREQUENT = "frequent_ngrams.jsonl.zst"
-"""The table of n-grams that were left alone because the corpus has them often."""
 
 
 class _Matcher:
@@ -125,7 +121,7 @@ class Decontaminate(Stage):
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Shards, and the two tables."""
-        tables = (output / MATCHES, output / FREQUENT)
+        tables = (output / MATCHES, output / FREQUENT_NGRAMS)
         return [*super().outputs_in(output), *(table for table in tables if storage.is_file(table))]
 
     def read_evaluation(self, task: Task, context: Context) -> dict[str, int]:
@@ -240,7 +236,7 @@ class Decontaminate(Stage):
             for number, path in enumerate(job.inputs)
         ]
         counts = job.map("count", self.count_shard, counting, total=total)
-        outputs = (folder / "chosen.npy", job.output / FREQUENT)
+        outputs = (folder / "chosen.npy", job.output / FREQUENT_NGRAMS)
         weighing = Task("all", (table, *(task.outputs[1] for task in counting)), outputs)
         (frequent,) = job.map("frequencies", self.count_all, [weighing], unit="shards", total=len(counting))
         cutting = [

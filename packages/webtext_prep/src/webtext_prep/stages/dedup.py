@@ -42,6 +42,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import find_inputs
 from webtext_prep.documents.sampling import Sample, take_sample
 from webtext_prep.documents.shards import read_chosen_documents, read_documents
+from webtext_prep.documents.side_tables import DUPLICATES, SUPERSEDED
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.near_duplicates.against import LOSERS, Against
@@ -66,10 +67,8 @@ if TYPE_CHECKING:
     from webtext_prep.near_duplicates.candidates import Fingerprints
     from webtext_prep.near_duplicates.losses import Groups, Loss
 
-TABLE = "duplicates.jsonl.zst"
+TABLE = DUPLICATES
 """The table of what each dropped document duplicates, in the output folder."""
-SUPERSEDED = "superseded.jsonl.zst"
-"""The table of old documents, of `--against`, that new ones replace."""
 MATCH_CHARACTERS = 200
 """The longest passage of matching text in a row of the table."""
 BLOCKS = "blocks.npy"

@@ -16,6 +16,7 @@ from indexed_tokens import IndexedTokens, Tokenizer, bin_path, corpus_tokenizer,
 from indexed_tokens.draft import PairDraft
 from webtext_prep.documents import storage
 from webtext_prep.documents.sampling import Sample
+from webtext_prep.documents.stage_record import TOKEN_SUFFIXES
 from webtext_prep.documents.storage import location
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
@@ -24,7 +25,7 @@ from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
-from webtext_prep.running.token_stage import SUFFIX, SUFFIXES, TokenFileStage, open_draft, publish, token_files
+from webtext_prep.running.token_stage import SUFFIX, TokenFileStage, open_draft, publish, token_files
 
 COPY_BYTES = 8 << 20
 """Bytes that are copied at once."""
@@ -60,7 +61,7 @@ class MergeTokens(TokenFileStage):
     @staticmethod
     def accepts(path: Location) -> bool:
         """The three files of a pair."""
-        return path.name.endswith(SUFFIXES)
+        return path.name.endswith(TOKEN_SUFFIXES)
 
     @staticmethod
     def files_named(given: str) -> list[str]:

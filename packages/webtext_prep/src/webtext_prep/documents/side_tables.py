@@ -1,0 +1,10 @@
+"""The names of the tables that stages write beside their shards: JSON lines, zstandard-compressed."""
+
+DUPLICATES = "duplicates.jsonl.zst"
+"""`dedup`: what each dropped document duplicates."""
+SUPERSEDED = "superseded.jsonl.zst"
+"""`dedup --against`: old documents that new ones replace."""
+MATCHES = "matches.jsonl.zst"
+"""`decontaminate`: what was cut out of which document."""
+FREQUENT_NGRAMS = "frequent_ngrams.jsonl.zst"
+"""`decontaminate`: what was left alone because the corpus has it often."""
