@@ -60,9 +60,11 @@ class Summary:
             lines.append(f"  {name:<{width}}  {count:>12,}  {share}")
         lines += [f"  {name.replace('_', ' ')}: {count:,}" for name, count in sorted(self.tally.notes.items())]
         lines += [
-            f"  {name.replace('_', ' ')}: {value:,}" if isinstance(value, int) else f"  {name}: {value}"
+            f"  {name.replace('_', ' ')}: {value}"
+            if isinstance(value, str)
+            else f"  {name.replace('_', ' ')}: {value:,}"
             for name, value in self.facts.items()
-            if isinstance(value, int | str)
+            if isinstance(value, int | float | str)
         ]
         lines += [f"  note: {sentence}" for sentence in self.tally.problems]
         return "\n".join(lines)

@@ -1,0 +1,242 @@
+"""`webtext train-tokenizer`: a byte-level BPE of any size, learned from documents, in GPT-2's files.
+
+Word counts hardly change beyond some 100 MB of text, so a sample is enough, and bounds memory and time. It is taken by
+a hash of the seed and each document, as `tokenize` shuffles: which documents are in it does not depend on shards, order
+or workers, and neither does anything that is learned from them (`documents/bpe_training.py`). Three phases:
+
+    choose  each shard: the documents with the smallest hashes, as many as a whole sample has
+    sample  each shard: those of them that are in the sample of all, and those to measure with, to a file
+    train   the merges, in one task and on all cores
+
+One document in 32 is held out: on some of these the tokenizer is measured beside GPT-2's. A kill costs the shards at
+work, and in the last phase the reading of the sample, some 20 s for 100 MB.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from dataclasses import astuple, dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from command_kit import setting
+from indexed_tokens import Tokenizer
+from webtext_prep.documents import storage
+from webtext_prep.documents.arrays import load_array, save_array
+from webtext_prep.documents.bpe_training import train_bpe
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.sampling import Sample
+from webtext_prep.documents.shards import read_documents, write_documents
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.token_runs import shuffle_key
+from webtext_prep.running.space import Needs
+from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage
+from webtext_prep.running.tally import Tally
+from webtext_prep.running.task import Context, Task
+
+FILES = ("vocab.json", "merges.txt", "tokenizer.json")
+KINDS = ("sample", "held_out")
+HELD_OUT_EVERY = 32
+"""One document in so many is held out,"""
+HELD_OUT_BYTES = 4_000_000
+"""and so much of their text is measured."""
+TOKEN_BYTES = 100
+"""Bytes of a token in the three files together, about."""
+MEMORY_FACTOR = 4
+"""Bytes of memory for a byte of the sample, at most: it is different words that count."""
+
+Entries = npt.NDArray[np.uint64]
+"""Key and bytes of a document in each row, ascending by key."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The largest key of a document in the sample, and of one to measure with; None for no document."""
+
+    sample: int | None
+    held_out: int | None
+
+    def kind_of(self, key: int) -> str | None:
+        """`sample`, `held_out`, or None for a document that is neither."""
+        if is_held_out(key) and self.held_out is not None:
+            return "held_out" if key <= self.held_out else None
+        return "sample" if self.sample is not None and key <= self.sample else None
+
+
+def is_held_out(key: int) -> bool:
+    """Whether a document with that key is kept from training, where there are others."""
+    return key % HELD_OUT_EVERY == 0
+
+
+def first_by_key(entries: Entries, size: int) -> Entries:
+    """The rows with the smallest keys that hold `size` bytes together; the last of them may reach beyond."""
+    entries = entries[np.argsort(entries[:, 0], kind="stable")]
+    before = np.cumsum(entries[:, 1]) - entries[:, 1]
+    return entries[before < size]
+
+
+@dataclass(frozen=True)
+class TrainTokenizer(Stage):
+    """Learn a byte-level BPE from documents: vocab.json, merges.txt and tokenizer.json in the folder DIR.
+
+    Reads document shards. Text is split into words as GPT-2 splits it, and <|endoftext|> is the last token.
+    `webtext tokenize --tokenizer DIR` uses it, and so does everything that reads a GPT-2 tokenizer.
+    Not used: held_out (one document in 32, to measure with), not_sampled, empty."""
+
+    name: ClassVar[str] = "train-tokenizer"
+    order: ClassVar[int] = 75
+    summary: ClassVar[str] = "documents -> a tokenizer of their own, for tokenize --tokenizer"
+
+    vocabulary_size: int = setting(
+        50257, "tokens, the 256 bytes and <|endoftext|> included; a small model does well with 2,000 to 10,000", ge=257
+    )
+    sample_bytes: int = setting(100_000_000, "bytes of text to learn from; the documents are chosen by a hash", ge=1)
+    min_frequency: int = setting(2, "how often a pair must occur to become a token", ge=1)
+    seed: int = setting(1234, "of the choice of documents", ge=0)
+
+    def outputs_in(self, output: Location) -> list[Location]:
+        """The tokenizer's files."""
+        return [output / name for name in FILES if storage.is_file(output / name)]
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """The files, the sample once more, and memory for its different words."""
+        text = min(self.sample_bytes, sample.text)
+        scratch = int(sample.packed * text / sample.text) if sample.text else 0
+        memory = max(workers * PROCESS_BYTES, PROCESS_BYTES + MEMORY_FACTOR * text)
+        return Needs(self.vocabulary_size * TOKEN_BYTES, scratch, memory, sample.documents)
+
+    def choose(self, task: Task, context: Context) -> int:
+        """Task: keys and sizes of the documents of a shard that may be in the sample. Returns how many it holds."""
+        rows, read = [], 0
+        for read, document in enumerate(read_documents(task.inputs[0]), start=1):
+            if document.text:
+                rows.append((shuffle_key(document, self.seed), len(document.text.encode("utf-8", "replace"))))
+            if read % REPORT_EVERY == 0:
+                context.report(read)
+        save_array(task.outputs[0], np.vstack(self._candidates(np.array(rows, np.uint64).reshape(-1, 2))))
+        context.report(read)
+        return read
+
+    def _candidates(self, entries: Entries) -> tuple[Entries, Entries]:
+        """Of any documents, those that may be in the sample, and those that may be measured."""
+        held_out = entries[:, 0] % np.uint64(HELD_OUT_EVERY) == 0
+        return first_by_key(entries[~held_out], self.sample_bytes), first_by_key(entries[held_out], HELD_OUT_BYTES)
+
+    def _limits(self, files: Iterable[Location]) -> Limits:
+        """Which documents of the whole corpus are in the sample. Memory: entries for twice a sample."""
+        chosen = np.empty((0, 2), np.uint64)
+        for path in files:
+            chosen = np.vstack(self._candidates(np.vstack([chosen, load_array(path)])))
+        last = [int(entries[-1, 0]) if len(entries) else None for entries in self._candidates(chosen)]
+        # A corpus of one document has none to spare.
+        return Limits(*last) if last[0] is not None else Limits(last[1], None)
+
+    def sample(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: the documents of a shard that are in the sample, or to measure with, to a file each. Returns counts."""
+        limits, tally, size = Limits(*task.options["limits"]), Tally(), 0
+        files = (write_documents(place, durable=False) for place in task.outputs)
+        with next(files) as sample, next(files) as held_out:
+            for document in tally.counted(read_documents(task.inputs[0])):
+                key = shuffle_key(document, self.seed)
+                kind = limits.kind_of(key) if document.text else None
+                if kind is not None:
+                    writer = sample if kind == "sample" else held_out
+                    writer.write(Document(document.url, document.text))
+                if kind == "sample":
+                    tally.kept += 1
+                    size += len(document.text.encode("utf-8", "replace"))
+                elif not document.text:
+                    tally.drop(document, "empty")
+                else:
+                    is_spared = is_held_out(key) and limits.held_out is not None
+                    tally.drop(document, "held_out" if is_spared else "not_sampled")
+                if tally.read % REPORT_EVERY == 0:
+                    context.report(tally.read)
+        context.report(tally.read)
+        return {**tally.as_dict(), "bytes": size}
+
+    def train(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: learn from all samples, measure, and write the tokenizer. Returns what is worth knowing of it."""
+        os.environ.setdefault("RAYON_NUM_THREADS", str(task.hints["threads"]))  # read once, when the first pool starts
+        half = len(task.inputs) // 2
+        documents = _documents(task.inputs[:half], context)
+        tables = train_bpe(documents, self.vocabulary_size, self.min_frequency)
+        tokenizer = Tokenizer(*tables, "the new tokenizer")
+        draft = Path(task.hints["draft"])
+        draft.mkdir(parents=True, exist_ok=True)
+        tokenizer.save(draft)
+        tokenizer.save_json(draft / "tokenizer.json")
+        for place in task.outputs:
+            storage.remove(place)  # no file of another tokenizer beside one of this
+        for place in task.outputs:
+            storage.publish(draft / place.name, place)
+        facts = {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
+        return facts | measured(tokenizer, task.inputs[half:])
+
+    def run(self, job: Run) -> Outcome:
+        """Choose, copy the chosen, learn."""
+        total = job.expected_documents()
+        names = [f"part-{number:05}" for number in range(len(job.inputs))]
+        shards = list(zip(names, job.inputs, strict=True))
+        choosing = [Task(name, (path,), (job.scratch / f"{name}.keys.npy",)) for name, path in shards]
+        job.map("choose", self.choose, choosing, total=total)
+        limits = self._limits(task.outputs[0] for task in choosing)
+        sampling = [
+            Task(
+                name,
+                (path,),
+                tuple(job.scratch / kind / f"{name}.jsonl.zst" for kind in KINDS),
+                {"limits": astuple(limits)},
+            )
+            for name, path in shards
+        ]
+        results = job.map("sample", self.sample, sampling, total=total)
+        tally = Tally()
+        for result in results:
+            tally.add(Tally.from_dict(result))
+        if not tally.kept:
+            return Outcome(tally, [])
+        inputs = tuple(task.outputs[kind] for kind in range(len(KINDS)) for task in sampling)
+        outputs = tuple(job.output / name for name in FILES)
+        hints = {"draft": job.scratch / "tokenizer", "threads": job.workers}
+        (facts,) = job.map("train", self.train, [Task("all", inputs, outputs, {}, hints)], total=tally.kept)
+        if facts["vocabulary_size"] < self.vocabulary_size:
+            tally.problem(
+                f"the text gave {facts['vocabulary_size']:,} of {self.vocabulary_size:,} tokens: no other pair occurs "
+                f"{self.min_frequency} times. More text gives more tokens."
+            )
+        return Outcome(tally, list(outputs), facts={"bytes": sum(result["bytes"] for result in results), **facts})
+
+
+def _documents(files: Iterable[Location], context: Context) -> Iterator[str]:
+    count = 0
+    for path in files:
+        for document in read_documents(path):
+            yield document.text.encode("utf-8", "replace").decode("utf-8")
+            count += 1
+            if count % REPORT_EVERY == 0:
+                context.report(count)
+    context.report(count)
+
+
+def measured(tokenizer: Tokenizer, files: Iterable[Location]) -> dict[str, Any]:
+    """Bytes per token on documents that it was not trained on, and GPT-2's on the same; nothing where there are none.
+
+    How long the same text becomes in tokens, and so how much of it fits into a context, is what one tokenizer has over
+    another.
+    """
+    gpt2 = Tokenizer.gpt2()
+    size = ours = theirs = 0
+    for path in files:
+        for document in read_documents(path):
+            size += len(document.text.encode("utf-8", "replace"))
+            ours += len(tokenizer.encode(document.text))
+            theirs += len(gpt2.encode(document.text))
+    if not size:
+        return {}
+    per_token = {"bytes_per_token": round(size / ours, 3), "gpt2_bytes_per_token": round(size / theirs, 3)}
+    return {"held_out_bytes": size, **per_token}
