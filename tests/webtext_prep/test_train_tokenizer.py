@@ -142,7 +142,7 @@ def test_the_same_bytes_whatever_the_shards_their_order_and_the_workers(write_sh
             train(many, "--sample-bytes", sample, "--workers", 1),
         )
         assert files(a) == files(b) == files(c)
-        same = ("in", "out", "dropped", "bytes", "tokenizer", "held_out_bytes", "bytes_per_token")
+        same = ("in", "out", "dropped", "sample_bytes", "tokenizer", "held_out_bytes", "bytes_per_token")
         assert {name: first[name] for name in same} == {name: second[name] for name in same}
 
 
@@ -182,7 +182,7 @@ def test_the_sample_is_chosen_by_hash_and_no_larger_than_wanted(write_shards, tr
     expected = [document.text for document in ranked[: len(seen)]]
     assert sorted(seen) == sorted(expected)
     sizes = [len(text.encode()) for text in expected]
-    assert sum(sizes[:-1]) < 50_000 <= sum(sizes) == summary["bytes"]
+    assert sum(sizes[:-1]) < 50_000 <= sum(sizes) == summary["sample_bytes"]
     assert summary["out"] == len(seen)
     held_out = len(DOCUMENTS) - len([d for d in DOCUMENTS if not is_held_out(shuffle_key(d, 1234))])
     assert summary["dropped"] == {"not_sampled": len(DOCUMENTS) - len(seen) - held_out, "held_out": held_out}

@@ -209,7 +209,8 @@ class TrainTokenizer(Stage):
                 f"the text gave {facts['vocabulary_size']:,} of {self.vocabulary_size:,} tokens: no other pair occurs "
                 f"{self.min_frequency} times. More text gives more tokens."
             )
-        return Outcome(tally, list(outputs), facts={"bytes": sum(result["bytes"] for result in results), **facts})
+        size = sum(result["bytes"] for result in results)
+        return Outcome(tally, list(outputs), facts={"sample_bytes": size, **facts})
 
 
 def _documents(files: Iterable[Location], context: Context) -> Iterator[str]:
