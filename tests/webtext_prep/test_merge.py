@@ -260,7 +260,12 @@ def test_which_of_several_keys_held_the_text_is_counted(tmp_path, capsys):
     (tmp_path / "a.jsonl").write_text('{"content": "a"}\n{"text": "b"}\n{"data": {"story": "c"}, "id": 7}\n')
     arguments = ("--text-key", "text", "content", "data.story", "--url-key", "url", "id")
     summary = run(capsys, "--input", tmp_path, "--output", tmp_path / "out", *arguments)
-    assert summary["notes"] == {"text from content": 1, "text from data.story": 1}
+    assert summary["notes"] == {
+        "URL from id": 1,
+        "named by file": 2,
+        "text from content": 1,
+        "text from data.story": 1,
+    }
     assert {document.url: document.text for document in documents(tmp_path / "out")} == {
         "file:a.jsonl:1": "a",
         "file:a.jsonl:2": "b",

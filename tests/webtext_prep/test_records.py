@@ -308,3 +308,50 @@ def test_whatever_a_file_holds_its_records_are_documents_or_named(tmp_path_facto
                 assert decode_document(encode_document(record.document)).url
             else:
                 assert str(record.document)
+
+
+# Front matter
+
+
+@pytest.mark.parametrize(
+    ("matter", "metadata"),
+    [
+        (
+            "---\ntitle: My post\ntags: [a, b]\ndate: 2024-01-02\n---\n\n",
+            {"title": "My post", "tags": ["a", "b"], "date": "2024-01-02"},
+        ),
+        ('+++\ntitle = "T"\ndate = 2024-01-02T03:04:05Z\n+++\n', {"title": "T", "date": "2024-01-02T03:04:05Z"}),
+        ("---\r\ndraft: no\r\n...\r\n", {"title": "Heading", "draft": False}),
+        ("---\nurl: /posts/1/\n1: one\n---\n", {"title": "Heading", "1": "one"}),
+    ],
+)
+def test_front_matter_is_metadata(file, matter, metadata):
+    """The front matter of a blog's posts became part of their texts."""
+    assert read(file("a.md", f"{matter}# Heading\n\nBody.\n")) == [("file:a.md", "# Heading\n\nBody.\n", metadata)]
+
+
+def test_a_whole_url_in_the_front_matter_is_the_documents(file):
+    sidecar = file("b.json", '{"url": "http://sidecar.org/"}')
+    text = "---\nurl: https://me:secret@blog.org/1\n---\nBody."
+    assert read(file("a.md", text)) == [("https://blog.org/1", "Body.", {})]
+    assert read(file("b.md", text), sidecar=sidecar) == [("http://sidecar.org/", "Body.", {})]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "---\n\nA text after a rule.\n\n---\n\nMore.\n",
+        "---\ntitle: never closed\n\nText.\n",
+        "---\na: [\n---\nText.\n",
+        "+++\nno toml\n+++\nText.\n",
+        "---\n- a\n- list\n---\nText.\n",
+        "---\na: &x [1, 1]\nb: [*x, *x]\n---\nText.\n",
+        "---\na: !!python/object/apply:os.system [ls]\n---\nText.\n",
+        "---\nn: " + "9" * 5000 + "\n---\nText.\n",
+        "---\na: " + "[" * 3000 + "\n---\nText.\n",
+        "---\n? [a, b]\n: c\n---\nText.\n",
+        "----\na: b\n----\nText.\n",
+    ],
+)
+def test_what_only_looks_like_front_matter_stays_text(file, text):
+    assert read(file("a.md", text)) == [("file:a.md", text, {})]

@@ -147,9 +147,11 @@ def job_of(stage: Stage, settings: RunSettings, *, restart: bool = False) -> Job
     output, files = location(settings.output), [path for path in settings.input if path != "-"]
     workers = settings.workers or available_cores()
     inputs = Inputs()
+    notes: list[str] = []
     if files:
         files = [name for given in files for name in stage.files_named(given)]
         inputs = find_inputs(files, accepts=stage.accepts, kinds=stage.input_kinds, output=output)
+        inputs.files, notes = stage.select(inputs.files)
     return Job(
         stage,
         inputs.files,
@@ -161,7 +163,7 @@ def job_of(stage: Stage, settings: RunSettings, *, restart: bool = False) -> Job
         engine=make_engine(settings.engine, workers),
         format=settings.format,
         standard_input="-" in settings.input,
-        problems=inputs.notes(),
+        problems=[*inputs.notes(), *notes],
         space_check=settings.space_check,
     )
 

@@ -119,6 +119,10 @@ class Stage(abc.ABC):
         """The files that one value of `--input` stands for: itself, unless a stage's files come in pairs."""
         return [given]
 
+    def select(self, files: list[Location]) -> tuple[list[Location], list[str]]:
+        """Those of the files found that it reads, and sentences for the summary about the others."""
+        return files, []
+
     @abc.abstractmethod
     def run(self, job: Run) -> Outcome:
         """Do the work with `job.map`, and account for every document."""

@@ -23,6 +23,7 @@ import xxhash
 from command_kit import hide_credentials, setting
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import MAX_LINE_BYTES, compression_of, write_zstd
+from webtext_prep.documents.dataset_folders import choose_splits, splits_of, without_descriptions
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.lines import line_blocks, read_utf8
 from webtext_prep.documents.partitions import RUN_BYTES, read_partition_lines, write_partitions
@@ -74,15 +75,16 @@ UNREADABLE_SHARE = 0.1
 class Merge(Stage):
     """Collect documents from files of many kinds, compressed or not, and drop repeated URLs.
 
-    A text file (.txt, .md) is one document; its URL (and metadata) is in a .json file of the same name beside it, or is
-    the file's name, decoded. A .json file holds an object or a list of them; a .jsonl file one per line; .csv and .tsv
-    files have a header, .parquet files columns. What has no URL is called by its file, such as
+    A text file (.txt, .md) is one document; its URL (and metadata) is in a .json file of the same name beside it, in
+    its front matter, or is the file's name, decoded. A .json file holds an object or a list of them; a .jsonl file one
+    per line; .csv and .tsv files have a header, .parquet and .arrow files columns. Folders of Hugging Face datasets are
+    read as they are, also those of save_to_disk. What has no URL is called by its file, such as
     file:folder/name.jsonl:3, as seen from the folder that all the files lie in; a number 5 under --url-key id is id:5.
     Drops: unreadable (with file and line), empty, duplicate_url."""
 
     name: ClassVar[str] = "merge"
     order: ClassVar[int] = 40
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     summary: ClassVar[str] = "text, JSON, CSV and Parquet files -> documents, each URL once"
     input_kinds: ClassVar[str] = kinds_of_raw_files()
 
@@ -91,7 +93,12 @@ class Merge(Stage):
         "the keys (or columns) that may hold the text, the first one found is used; a.b is b inside a",
         metavar="KEY",
     )
-    url_key: tuple[str, ...] = setting(("url",), "the keys (or columns) that may hold the URL", metavar="KEY")
+    url_key: tuple[str, ...] = setting(
+        ("url", "meta.url", "metadata.url", "warc_headers.warc-target-uri"),
+        "the keys (or columns) that may hold the URL",
+        metavar="KEY",
+    )
+    split: tuple[str, ...] = setting((), "read only these splits of datasets (train, test, ...)", metavar="NAME")
     shards: int = setting(0, "output shards; 0 means one for each 64 MiB of input", ge=0, le=4096)
     allow_unreadable: bool = setting(
         False, "write the rest even if more than 10% of the records are unreadable", identity=False
@@ -112,6 +119,20 @@ class Merge(Stage):
         """Text files."""
         reader = reader_of(path)
         return reader is not None and reader.one_text_a_file
+
+    def select(self, files: list[Location]) -> tuple[list[Location], list[str]]:
+        """The data of dataset folders, without what describes it, and of the splits that were asked for."""
+        files, described = without_descriptions(files)
+        chosen = choose_splits(files, described, self.split)
+        notes = []
+        if described:
+            names = sorted({path.name for path in described})
+            notes.append(f"not read, since they describe a dataset: {', '.join(names)}.")
+        splits = splits_of(chosen, described)
+        if len(splits) > 1 or self.split:
+            counts = ", ".join(f"{name} ({len(its_files):,})" for name, its_files in splits.items())
+            notes.append(f"splits read, with their files: {counts}{'.' if self.split else '; --split NAME chooses.'}")
+        return chosen, notes
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """All documents twice: by task, and in shards. Memory for runs, and for the URLs of the shards at work."""
@@ -135,6 +156,10 @@ class Merge(Stage):
                 continue
             if record.text_key not in ("", self.text_key[0]):
                 tally.notes[f"text from {record.text_key}"] += 1
+            if record.url_key not in ("", self.url_key[0]):
+                tally.notes[f"URL from {record.url_key}"] += 1
+            if document.url == record.url and document.url.startswith("file:"):
+                tally.notes["named by file"] += 1
             if document.text.strip():
                 yield document
             else:
@@ -162,7 +187,7 @@ class Merge(Stage):
         assert reader is not None
         return reader.count(task.inputs[0], Part(*task.options["part"]))
 
-    def split(self, task: Task, context: Context) -> dict[str, Any]:
+    def distribute(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: some files, or a part of one, to a bucket for each shard: lines of documents, each behind its key.
 
         Returns the tally of what was read, and what was unreadable.
@@ -222,7 +247,7 @@ class Merge(Stage):
     def run(self, job: Run) -> Outcome:
         """Read and split the files, then merge shard by shard."""
         tasks, shards = self._reading_tasks(job)
-        results = job.map("read", self.split, tasks, total=job.expected_documents())
+        results = job.map("read", self.distribute, tasks, total=job.expected_documents())
         read = self._checked(results)
         kept = read.kept
         pieces = tuple(task.outputs[0] for task in tasks)

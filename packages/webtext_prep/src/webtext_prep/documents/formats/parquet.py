@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 import msgspec
 
 from webtext_prep.documents import storage
+from webtext_prep.documents.arrow_rows import arrow_errors, rows_of
 from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.formats.base import DocumentWriter, Format
 from webtext_prep.documents.stores.base import Location
@@ -147,7 +148,7 @@ def read_rows(location: Location, groups: Sequence[int] | None = None) -> Iterat
     """
     with _opened(location) as file:
         for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, use_threads=False):
-            yield from _rows(_in_microseconds(batch))
+            yield from rows_of(batch)
 
 
 def row_groups(location: Location) -> list[tuple[int, int]]:
@@ -163,40 +164,7 @@ def row_groups(location: Location) -> list[tuple[int, int]]:
 @contextlib.contextmanager
 def _opened(location: Location) -> Iterator[pq.ParquetFile]:
     """An open Parquet file. Raises InputError, also for what the block finds, if it can't be read as one."""
-    import pyarrow as pa
     import pyarrow.parquet as pq
 
-    with storage.open_for_reading(location) as stream:
-        try:
-            yield pq.ParquetFile(stream, pre_buffer=False)
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
-            if isinstance(error, OSError) and error.errno is not None:
-                raise
-            reason = str(error).split("\n")[0].rstrip(".")
-            raise InputError(f"{location} is not a valid Parquet file ({reason}): write it again.") from error
-
-
-def _rows(batch: pa.RecordBatch) -> list[dict[str, Any] | ValueError]:
-    try:
-        return list(batch.to_pylist())
-    except (ValueError, OverflowError) as error:
-        if batch.num_rows == 1:
-            return [ValueError(str(error).split("\n")[0])]
-        return [row for at in range(batch.num_rows) for row in _rows(batch.slice(at, 1))]
-
-
-def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The batch with times cut off to microseconds: Python's own types hold no more."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-
-    for number, column in enumerate(batch.schema):
-        kind = column.type
-        if pa.types.is_timestamp(kind) and kind.unit == "ns":
-            shorter = pa.timestamp("us", kind.tz)
-        elif pa.types.is_duration(kind) and kind.unit == "ns":
-            shorter = pa.duration("us")
-        else:
-            continue
-        batch = batch.set_column(number, column.name, pc.cast(batch.column(number), shorter, safe=False))
-    return batch
+    with storage.open_for_reading(location) as stream, arrow_errors(location, "Parquet"):
+        yield pq.ParquetFile(stream, pre_buffer=False)

@@ -7,17 +7,22 @@ take files as people have them, with keys of other names, and never stop at a ba
 from __future__ import annotations
 
 import abc
+import contextlib
 import os
 from collections.abc import Iterator, MutableMapping
 from dataclasses import dataclass
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+import msgspec
+
 from command_kit import hide_credentials
 from webtext_prep.documents.compression import COMPRESSED_SUFFIXES
 from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import clean_metadata, without_credentials
+
+_KEYS_SHOWN = 8
 
 
 class Unreadable(ValueError):
@@ -42,12 +47,14 @@ class Record:
         document: the document, or why it is not one.
         url: the URL that it gets if it has none of its own.
         text_key: the key under which its text was found; empty where there are no keys.
+        url_key: the key under which its URL was found; empty where there was none.
     """
 
     place: str
     document: Document | Unreadable
     url: str
     text_key: str = ""
+    url_key: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,7 +98,10 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class Keys:
-    """Where in a record its text and its URL are: keys in the order in which they are tried, nested as `data.text`."""
+    """Where in a record its text and its URL are: keys in the order in which they are tried, nested as `data.text`.
+
+    What holds a nested key is an object, or the JSON of one in a string, as Parquet files often have it.
+    """
 
     text: tuple[str, ...]
     url: tuple[str, ...]
@@ -103,7 +113,7 @@ class Keys:
                 raise Unreadable("not a JSON object", f"found {type(value).__name__}")
             text_key, text = _take(value, self.text)
             if not text_key:
-                found = ", ".join(sorted(map(str, value))[:8])
+                found = ", ".join(_key_names(value)[:_KEYS_SHOWN])
                 missing = "none of the keys" if len(self.text) > 1 else "no key"
                 raise Unreadable(
                     f"{missing} {', '.join(self.text)}", f"but {found or 'none'}: name the right one with --text-key"
@@ -111,27 +121,29 @@ class Keys:
             text = "" if text is None else text
             if not isinstance(text, str):
                 raise Unreadable(f"{text_key!r} is not a string", f"found {type(text).__name__}")
-            own_url = self.take_url(value)
+            url_key, own_url = self.take_url(value)
         except Unreadable as error:
             return Record(place, error, url)
         value.pop("text", None)
         named = without_surrogates(without_credentials(own_url)) or url
-        return Record(place, Document(named, text, clean_metadata(dict(value))), url, text_key)
+        return Record(place, Document(named, text, clean_metadata(dict(value))), url, text_key, url_key)
 
-    def take_url(self, value: MutableMapping[str, Any]) -> str:
-        """Remove the URL from a record and return it; a number N under the key `id` is `id:N`, and none is empty.
+    def take_url(self, value: MutableMapping[str, Any]) -> tuple[str, str]:
+        """Remove the URL from a record; the key that it was under, and the URL. Both are empty if there is none.
+
+        A number N under the key `id` is `id:N`.
 
         Raises Unreadable if it is neither a string nor a number.
         """
         key, url = _take(value, self.url)
         value.pop("url", None)
         if url is None or isinstance(url, str):
-            return url or ""
+            return (key, url) if url else ("", "")
         if isinstance(url, bool) or not isinstance(url, int | float):
             raise Unreadable(f"{key!r} is neither a string nor a number", f"found {type(url).__name__}")
         if isinstance(url, float) and url.is_integer():
             url = int(url)
-        return f"{quote(key, safe='')}:{url}"
+        return key, f"{quote(key, safe='')}:{url}"
 
 
 def _take(value: MutableMapping[str, Any], keys: tuple[str, ...]) -> tuple[str, Any]:
@@ -141,16 +153,43 @@ def _take(value: MutableMapping[str, Any], keys: tuple[str, ...]) -> tuple[str, 
     """
     null_under = ""
     for key in keys:
-        holder, last = value, key
-        if key not in value:
-            *outer, last = key.split(".")
-            for part in outer:
-                holder = holder.get(part) if isinstance(holder, MutableMapping) else None  # type: ignore[assignment]
-        if isinstance(holder, MutableMapping) and last in holder:
+        if (found := _holder(value, key)) is not None:
+            holder, last = found
             if holder[last] is not None:
                 return key, holder.pop(last)
             null_under = null_under or key
     return null_under, None
+
+
+def _holder(value: Any, key: str) -> tuple[MutableMapping[str, Any], str] | None:
+    """The object inside `value` that holds a nested key, and what the key is called in it, or None.
+
+    JSON in a string on the way to it is replaced by the object that it is.
+    """
+    if not isinstance(value, MutableMapping):
+        return None
+    if key in value:
+        return value, key
+    first, _, rest = key.partition(".")
+    if not rest or first not in value:
+        return None
+    inner = value[first]
+    if isinstance(inner, str) and inner.startswith("{"):
+        with contextlib.suppress(ValueError, RecursionError):
+            inner = msgspec.json.decode(inner)
+    found = _holder(inner, rest)
+    if found is not None:
+        value[first] = inner
+    return found
+
+
+def _key_names(value: MutableMapping[str, Any]) -> list[str]:
+    """The keys of a record, as --text-key takes them: those of objects in it as `a.b`."""
+    names = []
+    for key, inner in value.items():
+        own = sorted(f"{key}.{name}" for name in inner) if isinstance(inner, MutableMapping) else []
+        names += own[:_KEYS_SHOWN] or [str(key)]
+    return sorted(names)
 
 
 class RecordReader(abc.ABC):

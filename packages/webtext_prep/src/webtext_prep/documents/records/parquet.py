@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import ClassVar
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar
 
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.parquet import metadata_of, read_rows, row_groups
@@ -20,15 +20,7 @@ class ParquetRecords(RecordReader):
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
         groups = range(file.part.begin, file.part.end) if file.part else None
-        for number, row in enumerate(read_rows(file.location, groups), file.part.first if file.part else 1):
-            place, url = f"row {number}", file.url(number)
-            if isinstance(row, ValueError):
-                yield Record(place, Unreadable("a row that can't be read", row), url)
-                continue
-            record = keys.record(row, place, url)
-            if isinstance(record.document, Document):
-                record.document.metadata = metadata_of(record.document.metadata)
-            yield record
+        return records_of_rows(read_rows(file.location, groups), file, keys)
 
     def parts(self, location: Location, size: int) -> list[Part]:
         """Ranges of row groups."""
@@ -44,3 +36,16 @@ class ParquetRecords(RecordReader):
     def count(self, location: Location, part: Part) -> int:
         """How many rows the groups have."""
         return sum(rows for rows, _ in row_groups(location)[part.begin : part.end])
+
+
+def records_of_rows(rows: Iterable[dict[str, Any] | ValueError], file: SourceFile, keys: Keys) -> Iterator[Record]:
+    """The records of a table's rows; a ValueError stands for a row that can't be read."""
+    for number, row in enumerate(rows, file.part.first if file.part else 1):
+        place, url = f"row {number}", file.url(number)
+        if isinstance(row, ValueError):
+            yield Record(place, Unreadable("a row that can't be read", row), url)
+            continue
+        record = keys.record(row, place, url)
+        if isinstance(record.document, Document):
+            record.document.metadata = metadata_of(record.document.metadata)
+        yield record

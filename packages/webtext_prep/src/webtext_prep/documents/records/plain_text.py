@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -12,10 +13,13 @@ from urllib.parse import unquote
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.front_matter import split_front_matter
 from webtext_prep.documents.lines import EncodingError, read_utf8
 from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.json_lines import decode_utf8
 from webtext_prep.documents.urls import clean_metadata, without_credentials
+
+_WEB = ("http://", "https://")
 
 
 class TextRecords(RecordReader):
@@ -28,27 +32,38 @@ class TextRecords(RecordReader):
         """See `RecordReader`."""
         url = _url_from_name(file, self.suffixes)
         try:
-            text = decode_utf8(_whole(file))
-            metadata = self.metadata_of(text) | _sidecar(file)
-            own_url = keys.take_url(metadata)
+            metadata, text = self.split(decode_utf8(_whole(file)), keys)
+            metadata |= _sidecar(file)
+            _, own_url = keys.take_url(metadata)
             metadata.pop("text", None)
             yield Record("", Document(without_credentials(own_url or url), text, clean_metadata(metadata)), url)
         except Unreadable as error:
             yield Record("", error, url)
 
-    def metadata_of(self, text: str) -> dict[str, Any]:
-        """Metadata from the text itself; the sidecar wins."""
-        return {}
+    def split(self, text: str, keys: Keys) -> tuple[dict[str, Any], str]:
+        """Metadata from the file itself, and its text. Where there is a sidecar, that wins."""
+        return {}, text
 
 
 class MarkdownRecords(TextRecords):
-    """A text in Markdown, kept as it is; its first heading is its title."""
+    """A text in Markdown, kept as it is but for its front matter, which is metadata; its first heading is its title.
+
+    A URL in the front matter counts where it is a whole one: often it is a path on the site that the file is part of.
+    """
 
     suffixes: ClassVar[tuple[str, ...]] = (".md", ".markdown")
     _MARKS = re.compile(r"^ {0,3}(?:(```|~~~)|#{1,6}[ \t]+(\S.*)$)", re.MULTILINE)
 
-    def metadata_of(self, text: str) -> dict[str, Any]:
-        """The title."""
+    def split(self, text: str, keys: Keys) -> tuple[dict[str, Any], str]:
+        """See `TextRecords`."""
+        metadata, text = split_front_matter(text)
+        with contextlib.suppress(Unreadable):
+            key, url = keys.take_url(metadata)
+            if url.startswith(_WEB):
+                metadata[key] = url
+        return self._title(text) | metadata, text
+
+    def _title(self, text: str) -> dict[str, Any]:
         in_code = ""
         for fence, heading in (found.groups() for found in self._MARKS.finditer(text)):
             if heading and not in_code:
@@ -94,4 +109,4 @@ def _url_from_name(file: SourceFile, suffixes: tuple[str, ...]) -> str:
         if PurePosixPath(bare).suffix.lower() in known:
             bare = bare.rsplit(".", 1)[0]
     decoded = unquote(bare)
-    return without_credentials(decoded) if decoded.startswith(("http://", "https://")) else file.url()
+    return without_credentials(decoded) if decoded.startswith(_WEB) else file.url()
