@@ -809,7 +809,7 @@ def test_an_interrupt_ends_at_once_and_keeps_what_was_fetched(site, tmp_path):
 
 INTERRUPTED_IN_C = """
 import asyncio, ctypes, os, signal
-from webtext_prep.web import shard
+from webtext_prep.running import event_loop
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 call = ctypes.CFUNCTYPE(None)(lambda: [os.kill(os.getpid(), signal.SIGTERM), sum(range(100_000))])
 async def main():
@@ -817,7 +817,7 @@ async def main():
     await asyncio.sleep(20)
     print("lost")
 try:
-    shard._run(main())
+    event_loop.run_until_done(main())
 except KeyboardInterrupt:
     print("interrupted", signal.getsignal(signal.SIGTERM) is signal.default_int_handler)
 """

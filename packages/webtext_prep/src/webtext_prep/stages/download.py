@@ -34,6 +34,7 @@ from webtext_prep.running.space import USUAL_RATIO, Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage, shards_outcome
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
+from webtext_prep.web.page_files import page_files_in, pages_of
 
 if TYPE_CHECKING:
     from webtext_prep.web.shard import Fetching
@@ -50,6 +51,10 @@ BYTES_A_PAGE = 5_000
 """Of text, in the mean over pages of the web."""
 BYTES_A_ROW = 60
 """Of each URL in the outcomes, compressed."""
+BYTES_A_PLACE = 25
+"""More, if the row says where the page was saved."""
+BYTES_A_SAVED_PAGE = 28_000
+"""Of HTML, compressed: a page of the web has some 110 kB."""
 PARSER_BYTES = 250 << 20
 """Memory of a process that extracts, in ordinary work; `--extract-memory` is its limit."""
 EARLIER = "earlier"
@@ -112,6 +117,7 @@ class Download(Stage):
     extractor: Literal["trafilatura", "newspaper", "resiliparse"] = setting(
         "trafilatura", "library that extracts the text of a page"
     )
+    save_pages: bool = setting(False, "also keep the pages, as WARC files in pages/, for `webtext extract`")
     max_urls: int = setting(0, "only the first N URLs of the input; 0 means all", ge=0)
     robots: bool = setting(True, "fetch robots.txt and obey it")
     user_agent: str = setting("webtext/0.1", "User-Agent header; the part before / is matched against robots.txt")
@@ -162,14 +168,16 @@ class Download(Stage):
     def needs(self, sample: Sample, workers: int) -> Needs:
         """Documents and outcomes of an ordinary list, journals of the shards at work, page bodies and extractors."""
         urls = min(sample.documents, self.max_urls or sample.documents)
-        output = int(urls * (PAGES_A_URL * BYTES_A_PAGE / USUAL_RATIO + BYTES_A_ROW))
+        row = BYTES_A_ROW + (BYTES_A_PLACE if self.save_pages else 0)
+        page = BYTES_A_PAGE / USUAL_RATIO + (BYTES_A_SAVED_PAGE if self.save_pages else 0)
+        output = int(urls * (PAGES_A_URL * page + row))
         journals = int(output * min(1.0, workers * sample.largest_share))
         memory = workers * PROCESS_BYTES + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
         return Needs(output, journals, memory, urls)
 
     def outputs_in(self, output: Location) -> list[Location]:
-        """Shards of documents, of outcomes, and of what was dropped."""
-        return [*super().outputs_in(output), *shards_in(output / OUTCOMES)]
+        """Shards of documents, of outcomes, and of what was dropped, and pages."""
+        return [*super().outputs_in(output), *shards_in(output / OUTCOMES), *page_files_in(output)]
 
     # The whole job
 
@@ -182,7 +190,8 @@ class Download(Stage):
         tasks = []
         for number, (path, limit) in enumerate(zip(job.inputs, limits, strict=False)):
             shard, *dropped = job.shard_outputs(number)
-            outputs = (shard, job.output / OUTCOMES / shard.name, *dropped)
+            pages = (pages_of(shard),) if self.save_pages else ()
+            outputs = (shard, job.output / OUTCOMES / shard.name, *pages, *dropped)
             options = {} if limit is None else {"limit": limit}
             tasks.append(Task(f"part-{number:05}", (path,), outputs, options, hints))
         total = job.expected_documents()
@@ -279,19 +288,24 @@ class Download(Stage):
         # What the network needs takes a second to import, which `--help` should not.
         from webtext_prep.web.earlier_results import carry_over
         from webtext_prep.web.journal import Journal, journal_path
+        from webtext_prep.web.saved_pages import SPOOL_SUFFIX, PageSpool
         from webtext_prep.web.shard import Shard
 
         def rows() -> Iterator[Document]:
             return itertools.islice(read_urls(task.inputs[0]), task.options.get("limit"))
 
         path = journal_path(context.scratch, task.name)
-        with Journal(path) as journal:
-            carry_over((row.url for row in rows()), journal, Path(task.hints[EARLIER]), task.outputs)
+        with contextlib.ExitStack() as stack:
+            journal, spool = stack.enter_context(Journal(path)), None
+            if self.save_pages:
+                spool = stack.enter_context(PageSpool(path.with_suffix(SPOOL_SUFFIX), is_new=journal.is_empty))
+            carry_over((row.url for row in rows()), journal, Path(task.hints[EARLIER]), task.outputs, spool)
             fetching = self._fetching(context.slots, task.hints["retry_pass"])
-            shard = Shard(rows, journal, fetching, context.report)
+            shard = Shard(rows, journal, fetching, context.report, spool)
             shard.fetch(context.scratch)
             result = shard.write(task.outputs, context.scratch / "new" / task.name)
         path.unlink()
+        path.with_suffix(SPOOL_SUFFIX).unlink(missing_ok=True)
         return result
 
     def _fetching(self, slots: int, retry_pass: int) -> Fetching:

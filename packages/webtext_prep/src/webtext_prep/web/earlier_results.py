@@ -27,6 +27,8 @@ from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.pages import PAGE_METADATA
 from webtext_prep.web.journal import SUFFIX, Entry, Journal, journal_path, url_digest
+from webtext_prep.web.page_files import PAGES, pages_of
+from webtext_prep.web.saved_pages import SPOOL_SUFFIX, PageSpool
 
 KEYS, SOURCES = "urls.u64", "sources.u32"
 """The index: sorted keys of URLs, and for each the number of the source that holds it."""
@@ -82,6 +84,10 @@ class Generation:
     def index_files(self) -> tuple[Path, Path]:
         """The two files of the index."""
         return self.folder / KEYS, self.folder / SOURCES
+
+    def pages(self, source: Location) -> Location:
+        """The file that holds the pages of one source, if they were saved."""
+        return source.with_suffix(SPOOL_SUFFIX) if source.suffix == SUFFIX else pages_of(source)
 
     def entries(self, source: Location) -> Iterator[Entry]:
         """The records of one source."""
@@ -170,10 +176,17 @@ def set_aside(output: Location, scratch: Path, folder: Path) -> None:
         if storage.is_file(outcomes):
             _link(shard, unfinished / shard.name)
             _link(outcomes, unfinished / OUTCOMES / shard.name)
+        pages = pages_of(shard)
+        if storage.is_file(pages):
+            (unfinished / PAGES).mkdir(exist_ok=True)
+            _link(pages, unfinished / PAGES / pages.name)
     journals = journal_path(scratch, "part").parent
     for journal in sorted(journals.glob(f"part-*{SUFFIX}")):
         Journal(journal).close()  # what a kill has left in its log goes into the file
         _link(journal, unfinished / journal.name)
+        spool = journal.with_suffix(SPOOL_SUFFIX)
+        if spool.is_file():
+            _link(spool, unfinished / spool.name)
     unfinished.rename(folder / f"{len(list(folder.glob('[0-9]*'))):05}")
     shutil.rmtree(journals, ignore_errors=True)
 
@@ -194,7 +207,13 @@ def sorted_keys(urls: Iterable[str]) -> NDArray[np.uint64]:
     return keys
 
 
-def carry_over(urls: Iterable[str], journal: Journal, earlier: Path, outputs: Sequence[Location]) -> None:
+def carry_over(
+    urls: Iterable[str],
+    journal: Journal,
+    earlier: Path,
+    outputs: Sequence[Location],
+    spool: PageSpool | None = None,
+) -> None:
     """Bring into `journal` what earlier runs have fetched of `urls`.
 
     Args:
@@ -202,12 +221,17 @@ def carry_over(urls: Iterable[str], journal: Journal, earlier: Path, outputs: Se
         journal: what it has already is newer, and stays.
         earlier: the folder of generations.
         outputs: documents and outcomes of the shard as it was finished last, if it was.
+        spool: takes the pages, if they are saved; what has lost its page is fetched again.
     """
     documents, outcomes = outputs[:2]
     generations = generations_in(earlier)
     if not generations and not storage.is_file(outcomes):
         return
     keys = sorted_keys(urls)
+
+    def bring(entries: Iterator[Entry], pages: Location) -> None:
+        found = wanted(entries)
+        _add(journal, found if spool is None else spool.moved(found, pages))
 
     def wanted(entries: Iterator[Entry]) -> Iterator[Entry]:
         for entry in entries:
@@ -219,10 +243,10 @@ def carry_over(urls: Iterable[str], journal: Journal, earlier: Path, outputs: Se
 
     # A shard of other lists than these lies in a generation too, behind the journals of its time, which are newer.
     if not (generations and _is_same(outcomes, generations[0].folder / OUTCOMES / outcomes.name)):
-        _add(journal, wanted(finished_rows(documents, outcomes)))
+        bring(finished_rows(documents, outcomes), pages_of(documents))
     for generation in generations:
         for source in generation.sources_with(keys):
-            _add(journal, wanted(generation.entries(source)))
+            bring(generation.entries(source), generation.pages(source))
 
 
 def _add(journal: Journal, entries: Iterator[Entry]) -> None:

@@ -34,6 +34,8 @@ class Reply:
         is_html: whether the page is HTML, or else plain text.
         retry_after: how many seconds the server asks to wait.
         retry_now: whether trying again in a moment may help.
+        reason: the words behind the status of a page.
+        headers: the headers of a page.
     """
 
     outcome: str
@@ -45,6 +47,8 @@ class Reply:
     is_html: bool = True
     retry_after: float | None = None
     retry_now: bool = False
+    reason: str = ""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
 class Fetcher(Protocol):

@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import xxhash
@@ -26,6 +26,9 @@ import zstandard
 
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.errors import WebtextError
+
+if TYPE_CHECKING:
+    from webtext_prep.web.warc_writing import Answer
 
 SUFFIX = ".sqlite"
 _FORMER_SUFFIX = ".journal"
@@ -66,11 +69,13 @@ class Entry:
         row: its outcome, with `url`.
         document: its document, if the outcome is `ok`.
         retry_pass: the pass over the list in which it was fetched; 0 for what was carried over from finished shards.
+        answer: the page itself, if it is to be saved (elsewhere: the row then says where).
     """
 
     row: dict[str, Any]
     document: Document | None = None
     retry_pass: int = 0
+    answer: Answer | None = None
 
 
 class Journal:

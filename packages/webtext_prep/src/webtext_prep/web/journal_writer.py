@@ -8,7 +8,7 @@ nothing, since the end of the block writes what is left.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from types import TracebackType
 
@@ -19,7 +19,7 @@ SECONDS = 0.25
 BATCH = 256
 """Records in a transaction, about: then its fixed cost is a hundredth of the rest."""
 WAITING_TEXT = 16 << 20
-"""Characters of text that may wait to be written; whoever adds beyond that waits too."""
+"""Characters of text (and bytes of pages to save) that may wait to be written; whoever adds beyond that waits too."""
 
 
 class JournalWriter:
@@ -28,10 +28,16 @@ class JournalWriter:
     Args:
         journal: only this writes to it meanwhile.
         written: is told after each transaction how many records it added.
+        save: is given the records of a transaction in the same thread, and gives them back with their pages saved.
     """
 
-    def __init__(self, journal: Journal, written: Callable[[int], None]) -> None:
-        self._journal, self._written = journal, written
+    def __init__(
+        self,
+        journal: Journal,
+        written: Callable[[int], None],
+        save: Callable[[Iterable[Entry]], Iterator[Entry]] = iter,
+    ) -> None:
+        self._journal, self._written, self._save = journal, written, save
         self._waiting: list[Entry] = []
         self._characters = 0
         self._is_full = asyncio.Event()  # there is a batch
@@ -53,7 +59,7 @@ class JournalWriter:
         finally:
             self._thread.shutdown()  # a transaction that runs is finished first
             if self._waiting:  # the task was cancelled
-                self._journal.add_many(iter(self._take()))
+                self._journal.add_many(self._save(self._take()))
 
     async def add(self, entry: Entry) -> None:
         """Have a record written. Raises what writing an earlier one raised (WebtextError where the disk is full)."""
@@ -62,6 +68,7 @@ class JournalWriter:
             self._task = None
         self._waiting.append(entry)
         self._characters += len(entry.document.text) if entry.document is not None else 0
+        self._characters += len(entry.answer.body) if entry.answer is not None else 0
         if self._task is None:
             self._task = asyncio.create_task(self._write_all())
         if len(self._waiting) >= BATCH or self._characters > WAITING_TEXT:
@@ -82,7 +89,7 @@ class JournalWriter:
                     timer.cancel()
                 self._is_full.clear()
                 batch = self._take()
-                await loop.run_in_executor(self._thread, self._journal.add_many, iter(batch))
+                await loop.run_in_executor(self._thread, self._journal.add_many, self._save(batch))
                 self._written(len(batch))
         finally:
             if timer is not None:

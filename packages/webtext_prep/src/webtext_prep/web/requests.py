@@ -32,17 +32,12 @@ from webtext_prep.web.bodies import (
     CutShortError,
     DamagedBodyError,
     TooLargeError,
-    looks_like,
     read_body,
     read_first,
 )
+from webtext_prep.web.content_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.web.fetcher import Reply
 from webtext_prep.web.memory import Reservation
-
-HTML_TYPES = frozenset({"text/html", "application/xhtml+xml"})
-TEXT_TYPES = frozenset({"text/plain", "text/markdown", "text/x-markdown"})
-UNSAID_TYPES = frozenset({"", "application/octet-stream", "binary/octet-stream", "unknown/unknown"})
-"""What servers send that don't know: the content decides."""
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 DNS_SECONDS = 10.0
@@ -212,16 +207,22 @@ class Client:
             outcome = http_outcome(status)
             wait = retry_after(response.headers.get("Retry-After"))
             return Reply(outcome, url, status, retry_after=wait, retry_now=is_retryable(outcome))
-        kind, charset = response.content_type.lower(), response.charset
-        if "Content-Type" not in response.headers:
-            kind = ""
+        kind, charset = content_type_of(response.headers.get("Content-Type"))
         if any_type:
             return Reply(PageOutcome.OK, url, status, body=await read_first(response, limit), charset=charset)
-        if kind not in HTML_TYPES | TEXT_TYPES | UNSAID_TYPES:
+        if not may_be_page(kind):
             return Reply(PageOutcome.NOT_HTML, url, status)
         body = await read_body(response, limit, deadline.reserve)
-        looks = looks_like(body)
-        if looks == "other" or (looks == "binary" and kind not in HTML_TYPES):
+        is_html = is_html_page(kind, body)
+        if is_html is None:
             return Reply(PageOutcome.NOT_HTML, url, status)
-        is_html = kind in HTML_TYPES or (kind in UNSAID_TYPES and looks == "html")
-        return Reply(PageOutcome.OK, url, status, body=body, charset=charset, is_html=is_html)
+        return Reply(
+            PageOutcome.OK,
+            url,
+            status,
+            body=body,
+            charset=charset,
+            is_html=is_html,
+            reason=response.reason or "",
+            headers=response.raw_headers,
+        )

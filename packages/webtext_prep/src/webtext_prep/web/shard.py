@@ -6,15 +6,12 @@ writes the journal. When a page was fetched stands in its outcome row only, so t
 
 from __future__ import annotations
 
-import asyncio
 import collections
 import contextlib
 import filecmp
 import itertools
-import signal
-import threading
 import time
-from collections.abc import Callable, Coroutine, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,6 +23,7 @@ from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.extraction.pages import Page, make_row, outcome_row
 from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.running.event_loop import run_until_done
 from webtext_prep.running.tally import Tally
 from webtext_prep.web.addresses import PrivateAddresses
 from webtext_prep.web.crawling import Crawler, Visit
@@ -33,41 +31,9 @@ from webtext_prep.web.fetcher import Reply
 from webtext_prep.web.journal import Entry, Journal
 from webtext_prep.web.journal_writer import JournalWriter
 from webtext_prep.web.requests import Client
+from webtext_prep.web.saved_pages import PageFile, PageSpool
 from webtext_prep.web.url_set import UrlSet
-
-
-def _run(main: Coroutine[Any, Any, None]) -> None:
-    """`asyncio.run`, which SIGTERM ends as Ctrl-C does: by cancelling what runs. Raises KeyboardInterrupt then.
-
-    The handler of the command line raises that wherever the program is just then; in a callback that C code calls, an
-    exception is printed and forgotten, and the download went on.
-    """
-    before = signal.getsignal(signal.SIGTERM)
-    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        asyncio.run(main)
-        return
-    is_terminated = False
-
-    async def watched() -> None:
-        task = asyncio.current_task()
-        assert task is not None
-
-        def end() -> None:
-            nonlocal is_terminated
-            is_terminated = True
-            task.cancel()
-
-        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
-        await main
-
-    try:
-        asyncio.run(watched())
-    except asyncio.CancelledError:
-        if is_terminated:
-            raise KeyboardInterrupt from None
-        raise
-    finally:
-        signal.signal(signal.SIGTERM, before)
+from webtext_prep.web.warc_writing import Answer, is_plain
 
 
 @dataclass(frozen=True)
@@ -121,6 +87,7 @@ class Shard:
         journal: what is known of them, and where it is kept.
         fetching: how to fetch.
         report: is told how many URLs are done in all.
+        spool: takes the pages, if they are saved.
     """
 
     def __init__(
@@ -129,8 +96,10 @@ class Shard:
         journal: Journal,
         fetching: Fetching,
         report: Callable[[int], None],
+        spool: PageSpool | None = None,
     ) -> None:
         self._rows, self._journal, self._fetching, self._report = rows, journal, fetching, report
+        self._spool = spool
         self._done = 0
         self._earlier: dict[str, dict[str, Any]] = {}  # the rows of URLs that are on their way once more
 
@@ -139,7 +108,7 @@ class Shard:
         urls = self._unfinished()
         first = next(urls, None)
         if first is not None:
-            _run(self._fetch(itertools.chain([first], urls), folder))
+            run_until_done(self._fetch(itertools.chain([first], urls), folder))
 
     def _count(self, number: int = 1) -> None:
         self._done += number
@@ -163,7 +132,7 @@ class Shard:
 
     def _is_due(self, known: Entry | None) -> bool:
         """Whether a URL of which this is known is to be fetched in this pass."""
-        if known is None:
+        if known is None or not (self._spool is None or self._spool.holds(known.row)):
             return True
         if known.retry_pass >= self._fetching.retry_pass:
             return False  # a run that was cut short has tried it in this pass already
@@ -185,7 +154,8 @@ class Shard:
             memory=settings.extract_memory,
             folder=str(folder),
         )
-        async with JournalWriter(self._journal, self._count) as writer, client, pool:
+        save = iter if self._spool is None else self._spool.saved
+        async with JournalWriter(self._journal, self._count, save) as writer, client, pool:
 
             async def finish(visit: Visit, reply: Reply) -> None:
                 await writer.add(await self._entry(visit, reply, pool))
@@ -218,26 +188,37 @@ class Shard:
         row["attempts"] = earlier.get("attempts", 0) + visit.attempts
         row["rounds"] = earlier.get("rounds", 0) + 1
         row["fetched_at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-        return Entry(row, document, self._fetching.retry_pass)
+        answer = None
+        if self._spool is not None and reply.outcome == PageOutcome.OK:
+            url = reply.url if visit.redirects or not is_plain(visit.asked) else visit.asked
+            status = reply.status or 200
+            answer = Answer(visit.asked, url, row["fetched_at"], status, reply.reason, reply.headers, reply.body)
+        return Entry(row, document, self._fetching.retry_pass, answer)
 
     def write(self, outputs: Sequence[Location], folder: Path) -> dict[str, Any]:
-        """Write documents, outcomes and, if there is a third output, dropped URLs, in the order of the list.
+        """Write documents, outcomes, the pages if they are saved, and dropped URLs if there is one output more.
 
-        Metadata of the list stays with its URL. A file that would say the same as before is left alone, so that later
-        stages need not run again. Returns the tally, with `page_bytes`, and with `retryable`: how many retryable URLs
-        were tried in how many passes.
+        All are in the order of the list, and metadata of the list stays with its URL. A file that would say the same as
+        before is left alone, so that later stages need not run again. Returns the tally, with `page_bytes`, and with
+        `retryable`: how many retryable URLs were tried in how many passes.
         """
         tally = Tally(problems=list(self._journal.notes))
         retryable: collections.Counter[str] = collections.Counter()
         page_bytes = 0
         drafts = [folder / str(number) / output.name for number, output in enumerate(outputs)]
         with contextlib.ExitStack() as stack:
-            documents, outcomes, *dropped = [stack.enter_context(write_documents(path)) for path in drafts]
+            shards, pages = list(drafts), None
+            if self._spool is not None:
+                stream = stack.enter_context(storage.create(shards.pop(2)))
+                pages = stack.enter_context(PageFile(stream, self._spool.path, self._fetching.user_agent))
+            documents, outcomes, *dropped = [stack.enter_context(write_documents(path)) for path in shards]
             tally.dropped_writer = dropped[0] if dropped else None
             written = stack.enter_context(UrlSet())
             for asked in tally.counted(self._rows()):
                 entry = self._entry_of(asked.url, is_first=written.add(asked.url))
                 row, document = entry.row, entry.document
+                if pages is not None:
+                    pages.add(asked, row)
                 outcomes.write(Document(asked.url, metadata={key: row[key] for key in row if key != "url"}))
                 if document is not None:
                     document.metadata = {**asked.metadata, **document.metadata}

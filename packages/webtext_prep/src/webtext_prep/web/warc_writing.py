@@ -1,0 +1,130 @@
+"""Fetched pages as standard WARC records (ISO 28500), by FastWARC: a file that any program for web archives reads.
+
+Each record is a gzip member of its own, so that one can be read, copied or skipped without the others. Bodies are
+stored decompressed and in one piece, as they are extracted: as in Common Crawl's files, the headers that said otherwise
+get `X-Crawler-` in front. A record's bytes, its id included, follow from the answer and the second in which it came.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib.metadata
+import io
+import uuid
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+from fastwarc.stream_io import GzipWriter
+from fastwarc.warc import WarcRecord, WarcRecordType
+
+GZIP_LEVEL = 3
+"""0.85 ms for a page of 119 kB; level 6 saves 5% more and takes 1.2 ms."""
+SOURCE_TYPE = "application/vnd.webtext.source+json"
+"""Of a metadata record in front of a response: how the list names the page (`Source`)."""
+NO_DATE = "1970-01-01T00:00:00Z"
+"""Of a file without pages."""
+_OF_SENT_BODY = frozenset({b"content-encoding", b"content-length", b"transfer-encoding"})
+_NAMESPACE = uuid.uuid5(uuid.NAMESPACE_URL, "https://webtext.example/pages")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """A page as a server sent it.
+
+    Attributes:
+        asked: the URL of the list.
+        url: the URL that answered.
+        date: when, such as `2026-11-21T16:05:45Z`.
+        status: the HTTP status.
+        reason: the words behind it.
+        headers: the answer's headers.
+        body: the body, decompressed.
+    """
+
+    asked: str
+    url: str
+    date: str
+    status: int
+    reason: str
+    headers: tuple[tuple[bytes, bytes], ...]
+    body: bytes
+
+
+class Source(msgspec.Struct, omit_defaults=True):
+    """What a page's document has from elsewhere than the page.
+
+    Attributes:
+        url: by which the list asked for it.
+        final_url: where redirects led, or None if there were none.
+        metadata: what else the list says of it.
+    """
+
+    url: str
+    final_url: str | None = None
+    metadata: dict[str, Any] = msgspec.field(default_factory=dict)
+
+
+def is_plain(url: str) -> bool:
+    """Whether a URL can stand in a record's header as it is."""
+    return url.isascii() and url.isprintable() and " " not in url
+
+
+def response_record(answer: Answer) -> bytes:
+    """The response record of a page, compressed.
+
+    Its target is the URL of the list where that is what answered; else a `source_record` is to say it.
+    """
+    head = [f"HTTP/1.1 {answer.status} {answer.reason}".rstrip().encode("latin-1", "replace")]
+    for name, value in answer.headers:
+        head.append(b"%b%b: %b" % (b"X-Crawler-" if name.lower() in _OF_SENT_BODY else b"", name, value))
+    head += [b"Content-Length: %d" % len(answer.body), b"", b""]
+    record = _new(WarcRecordType.response, answer.date, record_id("response", answer.asked, answer.date))
+    record.headers["WARC-Target-URI"] = answer.url
+    record.is_http = True
+    record.set_bytes_content(b"\r\n".join(head) + answer.body)
+    return _packed(record, hashlib.sha1(answer.body, usedforsecurity=False).digest())
+
+
+def source_record(source: Source, date: str) -> bytes:
+    """The metadata record that goes in front of the response to the same URL and date, compressed."""
+    record = _new(WarcRecordType.metadata, date, record_id("metadata", source.url, date))
+    record.headers["WARC-Refers-To"] = record_id("response", source.url, date)
+    record.headers["Content-Type"] = SOURCE_TYPE
+    record.set_bytes_content(msgspec.json.encode(source))
+    return _packed(record)
+
+
+def info_record(date: str, fields: dict[str, str]) -> bytes:
+    """The warcinfo record with which a file begins, compressed."""
+    content = "".join(f"{name}: {' '.join(value.split())}\r\n" for name, value in fields.items())
+    record = _new(WarcRecordType.warcinfo, date, record_id("warcinfo", content, date))
+    record.headers["Content-Type"] = "application/warc-fields"
+    record.set_bytes_content(content.encode())
+    return _packed(record)
+
+
+def software() -> str:
+    """How this program calls itself in a warcinfo record."""
+    return f"webtext/{importlib.metadata.version('webtext-prep')}"
+
+
+def record_id(*parts: str) -> str:
+    """A record's id, made from what sets it apart from all others."""
+    return f"<urn:uuid:{uuid.uuid5(_NAMESPACE, ' '.join(parts).encode('utf-8', 'surrogatepass').hex())}>"
+
+
+def _new(kind: WarcRecordType, date: str, identity: str) -> WarcRecord:
+    record = WarcRecord()
+    record.init_headers(kind)
+    record.headers["WARC-Record-ID"] = identity
+    record.headers["WARC-Date"] = date
+    return record
+
+
+def _packed(record: WarcRecord, payload_digest: bytes | None = None) -> bytes:
+    stream = io.BytesIO()
+    with GzipWriter(stream, GZIP_LEVEL) as member:
+        record.write(member, checksum_data=True, payload_digest=payload_digest)
+        member.finish()
+        return stream.getvalue()

@@ -1,0 +1,331 @@
+"""`webtext download --save-pages`: standard archives beside the documents, which no interruption loses or tears."""
+
+import contextlib
+import gzip
+import http.server
+import io
+import json
+import os
+import signal
+import sqlite3
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import pytest
+import warcio
+import warcio.archiveiterator
+from fastwarc.warc import ArchiveIterator
+
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.outcomes import OUTCOMES
+from webtext_prep.documents.sampling import Sample
+from webtext_prep.documents.shards import read_documents, write_documents
+from webtext_prep.errors import WebtextError
+from webtext_prep.running.job import Job
+from webtext_prep.stages.download import Download
+from webtext_prep.web import journal_writer
+from webtext_prep.web.journal import Entry, Journal
+from webtext_prep.web.page_files import pages_of
+from webtext_prep.web.saved_pages import PageSpool
+from webtext_prep.web.warc_writing import Answer
+
+PATIENCE = 60
+
+
+def html(words="Some words of a page, long enough to be its text. ", head=""):
+    return f"<html><head>{head}</head><body><article><p>{words * 5}</p></article></body></html>"
+
+
+class Site(http.server.ThreadingHTTPServer):
+    """A web server on loopback. `routes` maps a path to (status, headers, body); other paths are pages."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def __init__(self):
+        self.routes, self.asked, self.stuck_after, self.lock = {}, [], None, threading.Lock()
+        site = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                with site.lock:
+                    if site.stuck_after is not None and len(site.asked) >= site.stuck_after:
+                        is_stuck = True
+                    else:
+                        is_stuck = False
+                        site.asked.append(self.path)
+                if is_stuck:
+                    with contextlib.suppress(ConnectionError):
+                        self.connection.recv(1)
+                    return
+                body = html(f"This is the page {self.path}, and there is text on it. ")
+                status, headers, body = site.routes.get(self.path, (200, {"Content-Type": "text/html"}, body))
+                body = body.encode() if isinstance(body, str) else body
+                self.send_response(status)
+                for name, value in {**headers, "Content-Length": str(len(body))}.items():
+                    self.send_header(name, value)
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *arguments):
+                pass
+
+        super().__init__(("127.0.0.1", 0), Handler)
+        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
+
+    def handle_error(self, request, client_address):
+        pass
+
+    def urls(self, *paths):
+        return [f"http://127.0.0.1:{self.server_port}{path}" for path in paths]
+
+
+@pytest.fixture
+def site():
+    site = Site()
+    yield site
+    site.shutdown()
+    site.server_close()
+
+
+def write_list(path, rows):
+    with write_documents(path) as writer:
+        for row in rows:
+            writer.write(row if isinstance(row, Document) else Document(row))
+    return path
+
+
+def download(inputs, output, **settings):
+    inputs = [inputs] if isinstance(inputs, Path) else inputs
+    defaults = {"extractor": "resiliparse", "allow_private_addresses": True, "delay": 0.0, "robots": False}
+    return Job(Download(**{**defaults, "save_pages": True, **settings}), inputs, output).run()
+
+
+def rows_of(output):
+    return [
+        row.metadata | {"url": row.url}
+        for shard in sorted((output / OUTCOMES).glob("part-*"))
+        for row in read_documents(shard)
+    ]
+
+
+def saved(output):
+    """URL and body of each page that is saved, in order, as FastWARC reads them."""
+    return [
+        (record.headers["WARC-Target-URI"], record.reader.read())
+        for file in sorted((output / "pages").glob("*"))
+        for record in ArchiveIterator(file)
+        if record.headers["WARC-Type"] == "response"
+    ]
+
+
+def test_saved_pages_are_standard_records_that_other_programs_read_and_check(site, tmp_path):
+    packed = gzip.compress(html("Packed. ").encode())
+    site.routes |= {
+        "/packed": (200, {"Content-Type": "text/html; charset=utf-8", "Content-Encoding": "gzip"}, packed),
+        "/moved": (301, {"Location": "/b"}, ""),
+        "/gone": (404, {"Content-Type": "text/html"}, html()),
+        "/picture": (200, {"Content-Type": "image/png"}, b"\x89PNG"),
+        "/nothing": (200, {"Content-Type": "text/html"}, "<html></html>"),
+    }
+    urls = site.urls("/a", "/packed", "/gone", "/moved", "/picture", "/nothing", "/a")
+    list_of_urls = [Document(urls[0], metadata={"score": 5, "title": "Größe"}), *urls[1:]]
+    download(write_list(tmp_path / "urls.jsonl.zst", list_of_urls), tmp_path / "out")
+    file = tmp_path / "out" / "pages" / "part-00000.warc.gz"
+    with file.open("rb") as stream:
+        records = [
+            (record.rec_type, record.rec_headers.get_header("WARC-Target-URI"), record.content_stream().read())
+            for record in warcio.archiveiterator.ArchiveIterator(stream, check_digests="raise")
+        ]
+    assert [(kind, url) for kind, url, _ in records] == [
+        ("warcinfo", None),
+        ("metadata", None),
+        ("response", urls[0]),
+        ("response", urls[1]),
+        ("metadata", None),
+        ("response", site.urls("/b")[0]),
+        ("response", urls[5]),
+    ]
+    assert b"software: webtext/" in records[0][2] and b"http-header-user-agent: webtext/0.1" in records[0][2]
+    assert json.loads(records[1][2]) == {"url": urls[0], "metadata": {"score": 5, "title": "Größe"}}
+    assert json.loads(records[4][2]) == {"url": urls[3], "final_url": site.urls("/b")[0]}
+    assert records[3][2].decode() == html("Packed. ")
+    for record in ArchiveIterator(file, parse_http=False):
+        assert record.verify_block_digest()
+        assert record.record_id.startswith("<urn:uuid:")
+    headers = [record.http_headers for record in ArchiveIterator(file) if record.is_http]
+    assert headers[1].status_code == 200
+    assert headers[1]["Content-Type"] == "text/html; charset=utf-8"
+    assert headers[1]["X-Crawler-Content-Encoding"] == "gzip" and "Content-Encoding" not in headers[1]
+    assert headers[1]["X-Crawler-Content-Length"] == str(len(packed))
+    assert headers[1]["Content-Length"] == str(len(html("Packed. ")))
+
+
+def test_the_row_of_a_url_says_where_its_page_lies(site, tmp_path):
+    urls = site.urls("/a", "/b")
+    download(write_list(tmp_path / "urls.jsonl.zst", urls), tmp_path / "out")
+    data = (tmp_path / "out" / "pages" / "part-00000.warc.gz").read_bytes()
+    for row in rows_of(tmp_path / "out"):
+        place = row["page"]
+        (record,) = ArchiveIterator(io.BytesIO(data[place["offset"] : place["offset"] + place["length"]]))
+        assert record.headers["WARC-Target-URI"] == row["url"]
+        assert record.headers["WARC-Date"] == row["fetched_at"]
+
+
+def test_no_pages_are_saved_unless_asked_for(site, tmp_path):
+    download(write_list(tmp_path / "urls.jsonl.zst", site.urls("/a")), tmp_path / "out", save_pages=False)
+    assert not (tmp_path / "out" / "pages").exists()
+    assert "page" not in rows_of(tmp_path / "out")[0]
+
+
+def test_a_retry_keeps_the_pages_that_were_there(site, tmp_path):
+    site.routes["/trouble"] = (503, {}, "")
+    source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a", "/trouble", "/b"))
+    download(source, tmp_path / "out", retries=0)
+    first = saved(tmp_path / "out")
+    del site.routes["/trouble"]
+    download(source, tmp_path / "out", retries=0)
+    assert site.asked.count("/a") == 1
+    after = saved(tmp_path / "out")
+    assert [url for url, _ in after] == site.urls("/a", "/trouble", "/b")
+    assert [after[0], after[2]] == first
+    assert rows_of(tmp_path / "out")[0]["page"]["offset"] > 0
+
+
+def test_a_list_that_changes_keeps_the_pages_of_its_urls(site, tmp_path):
+    lists = [write_list(tmp_path / f"list{n}.jsonl.zst", site.urls(f"/{n}", f"/{n}x")) for n in range(3)]
+    download(lists, tmp_path / "out")
+    before = dict(saved(tmp_path / "out"))
+    site.asked.clear()
+    write_list(lists[0], site.urls("/2", "/new", "/0x"))
+    download([lists[2], lists[0]], tmp_path / "out")
+    assert site.asked == ["/new"]
+    after = saved(tmp_path / "out")
+    assert [url for url, _ in after] == site.urls("/2", "/2x", "/2", "/new", "/0x")  # /2 is in both lists
+    assert all(before.get(url, body) == body for url, body in after)
+    assert sorted(file.name for file in (tmp_path / "out" / "pages").iterdir()) == [
+        "part-00000.warc.gz", "part-00001.warc.gz"
+    ]  # fmt: skip
+
+
+def test_a_page_whose_saved_file_is_lost_is_fetched_again(site, tmp_path):
+    source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a", "/b"))
+    download(source, tmp_path / "out")
+    file = tmp_path / "out" / "pages" / "part-00000.warc.gz"
+    place = rows_of(tmp_path / "out")[0]["page"]
+    before = saved(tmp_path / "out")
+    file.write_bytes(file.read_bytes()[: place["offset"] + place["length"]])  # /b is cut off
+    site.asked.clear()
+    download(source, tmp_path / "out")
+    assert site.asked == ["/b"]
+    assert saved(tmp_path / "out") == before
+
+
+def rows_in(journal):
+    with (
+        contextlib.suppress(sqlite3.OperationalError),
+        contextlib.closing(sqlite3.connect(f"{journal.as_uri()}?mode=ro", uri=True)) as connection,
+    ):
+        return connection.execute("SELECT count(*) FROM pages").fetchone()[0]
+    return 0
+
+
+def test_a_killed_run_resumes_and_every_page_is_saved_once(site, tmp_path):
+    paths = [f"/{n}" for n in range(40)]
+    source = write_list(tmp_path / "urls.jsonl.zst", site.urls(*paths))
+    command = [
+        sys.executable, "-m", "webtext_prep", "download", "--input", source, "--output", tmp_path / "out",
+        "--allow-private-addresses", "--extractor", "resiliparse", "--delay", "0", "--no-robots", "--save-pages",
+    ]  # fmt: skip
+    site.stuck_after = 20
+    journal = tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.sqlite"
+    with subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL, start_new_session=True) as process:
+        deadline = time.monotonic() + PATIENCE
+        while rows_in(journal) < 5:
+            assert process.poll() is None and time.monotonic() < deadline
+            time.sleep(0.01)
+        os.killpg(process.pid, signal.SIGKILL)
+    assert not list((tmp_path / "out").glob("pages/*"))
+    site.stuck_after = None
+    with Journal(journal) as opened:
+        finished = {url.rpartition("/")[2] for url in opened.urls()}
+    assert finished
+    asked = len(site.asked)
+    download(source, tmp_path / "out", allow_private_addresses="all")
+    assert not finished & {path[1:] for path in site.asked[asked:]}
+    assert [url for url, _ in saved(tmp_path / "out")] == site.urls(*paths)
+    assert all(f"page /{n}," in body.decode() for n, (_, body) in enumerate(saved(tmp_path / "out")))
+    download(source, tmp_path / "other")
+    assert saved(tmp_path / "other") == saved(tmp_path / "out")
+    for name in ("part-00000.jsonl.zst", "stage.json"):
+        assert (tmp_path / "other" / name).read_bytes() == (tmp_path / "out" / name).read_bytes()
+
+
+def answer_of(url, body=b"<p>x"):
+    return Answer(url, url, "2026-01-01T00:00:00Z", 200, "OK", ((b"Content-Type", b"text/html"),), body)
+
+
+def test_a_spool_that_lost_its_end_with_the_power_is_noticed(tmp_path):
+    with PageSpool(tmp_path / "a.pages", is_new=True) as spool:
+        entries = [Entry({"url": f"http://a/{n}"}, answer=answer_of(f"http://a/{n}")) for n in range(3)]
+        rows = [entry.row for entry in spool.saved(entries)]
+    (tmp_path / "a.pages").write_bytes((tmp_path / "a.pages").read_bytes()[:-1])
+    with PageSpool(tmp_path / "a.pages", is_new=False) as spool:
+        assert [spool.holds(row) for row in [*rows, {"url": "http://a/none"}]] == [True, True, False, True]
+
+
+def test_a_record_that_changed_on_the_disk_is_not_copied(site, tmp_path, monkeypatch):
+    """Between fetching and writing: the sentence says what to do, and doing it fetches the pages again."""
+    source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a", "/b"))
+    real = PageSpool.__init__
+
+    def damaging(self, path, *, is_new):
+        real(self, path, is_new=is_new)
+        add = self.add
+        self.add = lambda record: {**add(record), "xxh3_64": "0" * 16}
+
+    with monkeypatch.context() as patch:
+        patch.setattr(PageSpool, "__init__", damaging)
+        with pytest.raises(WebtextError, match=r"part-00000\.pages is damaged: remove it, and run the command again"):
+            download(source, tmp_path / "out")
+    spool = tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.pages"
+    spool.unlink()
+    download(source, tmp_path / "out")
+    assert [url for url, _ in saved(tmp_path / "out")] == site.urls("/a", "/b")
+
+
+def test_pages_that_wait_to_be_saved_are_bounded(tmp_path, monkeypatch):
+    """Their bytes count as text does."""
+    import asyncio
+
+    monkeypatch.setattr(journal_writer, "WAITING_TEXT", 10_000)
+    most = 0
+
+    async def run(journal, spool):
+        nonlocal most
+        async with journal_writer.JournalWriter(journal, lambda count: None, spool.saved) as writer:
+            for n in range(200):
+                url = f"http://a/{n}"
+                await writer.add(Entry({"url": url}, answer=answer_of(url, b"x" * 1000)))
+                most = max(most, writer._characters)
+
+    with Journal(tmp_path / "a.sqlite") as journal, PageSpool(tmp_path / "a.pages", is_new=True) as spool:
+        asyncio.run(run(journal, spool))
+        assert len(journal) == 200
+    assert most <= 12_000
+
+
+def test_the_estimate_of_space_knows_of_saved_pages():
+    sample = Sample(files=1, size=10**6, largest=10**6, documents=10_000)
+    with_pages, without = (Download(save_pages=save).needs(sample, 1) for save in (True, False))
+    assert with_pages.output - without.output > 10_000 * 10_000
+    assert with_pages.scratch > 10_000 * 10_000
+
+
+def test_pages_of_a_shard_have_its_name(tmp_path):
+    assert pages_of(tmp_path / "part-00012.parquet") == tmp_path / "pages" / "part-00012.warc.gz"
