@@ -16,6 +16,7 @@ ABOVE = [
     "lineage",
     "web",
     "url_batches",
+    "submissions",
     "running",
     "extraction",
     "contamination",

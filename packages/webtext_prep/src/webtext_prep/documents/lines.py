@@ -125,6 +125,14 @@ def line_blocks(location: Location, chunks: Iterable[bytes], size: int) -> Itera
         yield bytes(block) if block.endswith(b"\n") else bytes(block) + b"\n"
 
 
+def without_start(chunks: Iterable[bytes], size: int) -> Iterator[bytes]:
+    """`chunks` without their first `size` bytes."""
+    for chunk in chunks:
+        if len(chunk) > size:
+            yield chunk[size:]
+        size = max(0, size - len(chunk))
+
+
 def has_ranges(location: Location) -> bool:
     """Whether parts of a file can be read without what is before them: it is neither compressed nor in UTF-16.
 

@@ -5,9 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from command_kit import hide_credentials
+from webtext_prep.errors import InputError
 
 PLACES_SHOWN = 3
 """Of each kind of unreadable record, so many are named with their places."""
+
+UNREADABLE_SHARE = 0.1
+"""More unreadable records than this share of all are an error."""
 
 
 @dataclass
@@ -33,3 +37,15 @@ class Problems:
             f"{'; '.join(places)}{f' and {count - len(places):,} more' if count > len(places) else ''}: {sentence}."
             for sentence, places, count in kinds
         ]
+
+    def check(self, unreadable: int, read: int, records: str, *, is_allowed: bool) -> None:
+        """Raise InputError if a tenth of all `records` (how messages call them) are unreadable, unless it is allowed.
+
+        Where so many are, the keys or the files are wrong.
+        """
+        if unreadable > UNREADABLE_SHARE * read and not is_allowed:
+            first = " ".join(self.sentences()[:3])
+            raise InputError(
+                f"{unreadable:,} of {read:,} {records} could not be read: {first} Nothing was written: correct the "
+                "input, or the settings (and give --restart), or accept the loss with --allow-unreadable."
+            )

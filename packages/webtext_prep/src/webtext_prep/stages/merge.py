@@ -25,7 +25,7 @@ from webtext_prep.documents import storage
 from webtext_prep.documents.compression import MAX_LINE_BYTES, compression_of, write_zstd
 from webtext_prep.documents.dataset_folders import choose_splits, splits_of, without_descriptions
 from webtext_prep.documents.document import Document, decode_document, encode_document
-from webtext_prep.documents.lines import line_blocks, read_utf8
+from webtext_prep.documents.lines import line_blocks, read_utf8, without_start
 from webtext_prep.documents.partitions import RUN_BYTES, read_partition_lines, write_partitions
 from webtext_prep.documents.problems import Problems
 from webtext_prep.documents.raw_files import (
@@ -67,8 +67,6 @@ BYTES_PER_URL = 120
 """Memory of one entry in the set of URLs that a shard has had."""
 KEY_BYTES = 32
 """Between the phases each document has its URL's hash in front, in hexadecimal digits."""
-UNREADABLE_SHARE = 0.1
-"""More unreadable records than this share of all are an error."""
 
 
 @dataclass(frozen=True)
@@ -172,7 +170,7 @@ class Merge(Stage):
         """
         state = TaskState(storage.local_path(task.outputs[0]), self, task)
         lines, done = state.read() or ([], 0)
-        chunks = _without_start(read_utf8(task.inputs[0]), done)
+        chunks = without_start(read_utf8(task.inputs[0]), done)
         for block in line_blocks(task.inputs[0], chunks, task.options["run_bytes"]):
             with write_zstd(_run_file(task, len(lines)), durable=False) as file:
                 file.write(block)
@@ -330,13 +328,7 @@ class Merge(Stage):
             read.add(Tally.from_dict(result))
             for reason, (sentence, places, count) in result["unreadable"].items():
                 problems.add(reason, sentence, places, count)
-        unreadable = read.dropped["unreadable"]
-        if unreadable > UNREADABLE_SHARE * read.read and not self.allow_unreadable:
-            first = " ".join(problems.sentences()[:3])
-            raise InputError(
-                f"{unreadable:,} of {read.read:,} records could not be read: {first} Nothing was written: correct the "
-                "input, or the settings (and give --restart), or accept the loss with --allow-unreadable."
-            )
+        problems.check(read.dropped["unreadable"], read.read, "records", is_allowed=self.allow_unreadable)
         for sentence in problems.sentences():
             read.problem(sentence)
         return read
@@ -358,11 +350,3 @@ def _within_limits(record: Record) -> Document | Unreadable:
 def _run_file(task: Task, number: int) -> Location:
     """A run that the task `cut` cuts out of its input."""
     return task.outputs[0].with_name(f"run-{number:05}.jsonl.zst")
-
-
-def _without_start(chunks: Iterator[bytes], size: int) -> Iterator[bytes]:
-    """`chunks` without their first `size` bytes."""
-    for chunk in chunks:
-        if len(chunk) > size:
-            yield chunk[size:]
-        size = max(0, size - len(chunk))

@@ -1,0 +1,298 @@
+"""`webtext urls`: from dumps of Reddit submissions to a list of the pages that they link to, each once.
+
+Two phases. The first reads the dumps, drops submissions by what their rows say, and splits the others by page into the
+buckets of partition files (`documents/partitions.py`); the second puts the submissions of each page together, bucket by
+bucket. Memory is bounded by a bucket, and by the 2 GiB that a dump compressed with `zstd --long=31` needs.
+
+A dump can only be decompressed from its beginning, so it is one task, and an uncompressed one a task for each GiB. A
+task closes its partition file every 20 seconds and goes on from there when it is run again: what was done is only
+decompressed once more, which is some 8 times as fast. The rows of a bucket are the same wherever these files end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import math
+import time
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from command_kit import setting
+from webtext_prep.documents import storage
+from webtext_prep.documents.lines import has_ranges
+from webtext_prep.documents.partitions import RUN_BYTES, read_partition_lines, read_partitions, write_partitions
+from webtext_prep.documents.problems import Problems
+from webtext_prep.documents.sampling import Sample
+from webtext_prep.documents.shards import write_documents
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.urls import shards_for
+from webtext_prep.errors import InputError
+from webtext_prep.running.checkpoint import SECONDS
+from webtext_prep.running.space import Needs
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage, shards_outcome
+from webtext_prep.running.tally import Tally
+from webtext_prep.running.task import Context, Task
+from webtext_prep.running.task_state import TaskState
+from webtext_prep.submissions.choosing import Rules, is_list_of_names, subreddit_names, time_of
+from webtext_prep.submissions.dumps import KINDS, is_dump, read_blocks
+from webtext_prep.submissions.pages import (
+    Link,
+    Page,
+    best_of,
+    decode_links,
+    document_of,
+    encode_pages,
+    page_of,
+    without_repeats,
+)
+from webtext_prep.submissions.rows import Submission, read_rows
+from webtext_prep.submissions.splitting import Splitter
+
+BYTES_PER_SHARD = 256 << 20
+"""With `--shards 0`: bytes of dumps for each shard."""
+BYTES_PER_BUCKET = 64 << 20
+"""The pages of a shard are put together in buckets: one for so many bytes of dumps."""
+BYTES_PER_RANGE = 1 << 30
+"""A dump that is not compressed is read in ranges of so many bytes."""
+WINDOW_BYTES = 2 << 30
+"""What a decompressor may need: dumps are compressed with windows as large as that."""
+ROW_BYTES = 140
+"""Of one row in a shard, compressed; and about as much between the phases."""
+LINK_BYTES = 700
+"""Memory of one submission while its page is put together."""
+
+PAGES_AT_ONCE = 1000
+"""Rows of a shard that are written together."""
+
+
+@dataclass(frozen=True)
+class Urls(Stage):
+    """Choose submissions from Reddit dumps, and list each page that they link to once, with score, subreddits, title.
+
+    Reads Pushshift's dumps of submissions, old (2005-2017) and v2, and Arctic Shift's: RS_2015-01.zst, .xz, .bz2, .gz
+    or plain, and those of single subreddits. Comments (RC_*) are left out. A page is one whatever its fragment,
+    tracking parameters, order of parameters, default port, or mobile host; its URL is that of the submission with the
+    highest score. Links into Reddit itself stay, for `webtext blacklist` to drop.
+    Drops: unreadable (with file and line), self_post, over_18, advertisement, removed, other_subreddit, other_time,
+    no_url, low_score, repeated_submission, duplicate_url."""
+
+    name: ClassVar[str] = "urls"
+    order: ClassVar[int] = 10
+    summary: ClassVar[str] = "Reddit submission dumps -> URLs with score, subreddits and title"
+    unit: ClassVar[str] = "submissions"
+    input_kinds: ClassVar[str] = KINDS
+    reads_standard_input: ClassVar[bool] = True
+
+    min_score: int = setting(3, "drop submissions with a lower score")
+    sum_scores: bool = setting(
+        False, "compare --min-score with the sum over all submissions of a page, instead of with each by itself"
+    )
+    include_over_18: bool = setting(False, "also take submissions that are marked as for adults")
+    exclude_removed: bool = setting(False, "drop submissions that moderators, their authors or Reddit removed")
+    subreddits: tuple[str, ...] = setting(
+        (), "take only these: names, or .txt files with one on a line", metavar="NAME"
+    )
+    exclude_subreddits: tuple[str, ...] = setting((), "take all but these, likewise", metavar="NAME")
+    after: str = setting("", "submitted at that date (UTC) or later: 2015, 2015-01, 2015-01-31", metavar="DATE")
+    before: str = setting("", "submitted before that date", metavar="DATE")
+    shards: int = setting(0, "output shards; 0 means one for each 256 MiB of dumps", ge=0, le=4096)
+    allow_unreadable: bool = setting(
+        False, "write the rest even if more than 10% of the rows are unreadable", identity=False
+    )
+
+    def __post_init__(self) -> None:
+        if self.rules.after is not None and self.rules.before is not None and self.rules.after >= self.rules.before:
+            raise InputError(f"--after {self.after} is not before --before {self.before}: nothing lies between them.")
+
+    @staticmethod
+    def accepts(path: Location) -> bool:
+        """Dumps of submissions, by their names."""
+        return is_dump(path)
+
+    @functools.cached_property
+    def rules(self) -> Rules:
+        """What a submission must be to count. Raises InputError for a list that can't be read, or what is no date."""
+        return Rules(
+            min_score=None if self.sum_scores else self.min_score,
+            over_18=self.include_over_18,
+            removed=not self.exclude_removed,
+            only=subreddit_names(self.subreddits),
+            never=subreddit_names(self.exclude_subreddits),
+            after=time_of(self.after, "--after"),
+            before=time_of(self.before, "--before"),
+        )
+
+    def setting_files(self) -> list[Path]:
+        """Lists of subreddits."""
+        return [Path(name) for name in (*self.subreddits, *self.exclude_subreddits) if is_list_of_names(name)]
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """The rows that are kept, as far as a sample tells, twice; memory for runs, buckets and decompressors."""
+        rows = [row for row in read_rows(sample.excerpt.rpartition(b"\n")[0]) if isinstance(row, Submission)]
+        kept = sum(self.rules.reason(row) is None for row in rows)
+        size = int(sample.documents * (kept + 1) / (len(rows) + 1)) * ROW_BYTES
+        _, buckets = self._layout(sample.size)
+        is_compressed = sample.text > sample.size
+        window = min(WINDOW_BYTES, int(sample.text * sample.largest_share)) if is_compressed else 0
+        bucket = size // ROW_BYTES // buckets * LINK_BYTES
+        memory = PROCESS_BYTES + max(window + 2 * RUN_BYTES, bucket)
+        return Needs(size, size, workers * memory, sample.documents)
+
+    def advice(self, tally: Tally) -> str:
+        """See `Stage`."""
+        return "check that these are dumps of submissions, and the settings that drop most"
+
+    def read(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: a dump, or a range of it, to partition files beside the first output, the state of the task.
+
+        Returns the number of these files, the tally, and what was unreadable.
+        """
+        span = task.options.get("range")
+        state = TaskState(storage.local_path(task.outputs[0]), self, task)
+        found: dict[str, Any] = state.read() or {"runs": 0, "bytes": 0, "splitter": None}
+        buckets, keep_dropped = task.options["buckets"], len(task.outputs) > 1
+        splitter = Splitter(self.rules, buckets, task.inputs[0], keep_dropped=keep_dropped, state=found["splitter"])
+        blocks = read_blocks(task.inputs[0], (span[0], span[1]) if span else None, found["bytes"])
+        is_at_end = False
+        while not is_at_end:
+            start, done = time.monotonic(), found["bytes"]
+            with write_partitions(_run_file(task.outputs[0], found["runs"]), buckets + keep_dropped) as writer:
+                is_at_end = True
+                for block, place in blocks:
+                    splitter.split(block, writer)
+                    done += len(block)
+                    context.report(place)
+                    if time.monotonic() - start >= SECONDS:
+                        is_at_end = False
+                        break
+            found = {"runs": found["runs"] + 1, "bytes": done, "splitter": splitter.state()}
+            state.write(found)
+        if keep_dropped:
+            runs = [_run_file(task.outputs[0], run) for run in range(found["runs"])]
+            with write_documents(task.outputs[1]) as dropped:
+                for line in read_partition_lines(runs, buckets):
+                    dropped.write_lines(line + b"\n", 1)
+        return {"runs": found["runs"], **splitter.state()}
+
+    def join(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: the buckets of one shard to the shard, the submissions of a page together."""
+        tally = Tally()
+        with contextlib.ExitStack() as stack:
+            if len(task.outputs) > 1:
+                tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
+            writer = stack.enter_context(write_documents(task.outputs[0]))
+            for bucket in range(*task.options["buckets"]):
+                pages: list[Page] = []
+                for links in _grouped(read_partitions(task.inputs, bucket)):
+                    page = self._page(links, tally)
+                    if page is not None:
+                        pages.append(page)
+                    if len(pages) == PAGES_AT_ONCE:
+                        writer.write_lines(encode_pages(pages), len(pages))
+                        context.report(tally.read)
+                        pages = []
+                writer.write_lines(encode_pages(pages), len(pages))
+            tally.kept = writer.written
+        context.report(tally.read)
+        return tally.as_dict()
+
+    def _page(self, links: Sequence[Link], tally: Tally) -> Page | None:
+        """The row of a page that was submitted so, or None; what does not stand for it is dropped."""
+        tally.read += len(links)
+        best = links[0]
+        if len(links) > 1:
+            links, repeated = without_repeats(links)
+            best = best_of(links)
+            for link in repeated:
+                _drop(link, tally, "repeated_submission")
+        page = page_of(best, links)
+        if self.sum_scores and page.reddit_score < self.min_score:
+            for link in links:
+                _drop(link, tally, "low_score", score_of_page=page.reddit_score)
+            return None
+        if len(links) > 1:
+            for link in links:
+                if link is not best:
+                    _drop(link, tally, "duplicate_url", duplicate_of=best.url)
+        return page
+
+    def run(self, job: Run) -> Outcome:
+        """Read and split the dumps, then put pages together, shard by shard."""
+        sizes = [storage.size(path) for path in job.inputs]
+        shards, buckets = self._layout(sum(sizes))
+        tasks = self._reading_tasks(job, sizes, buckets, first_dropped=shards)
+        read = job.map("read", self.read, tasks, unit="bytes", total=sum(sizes))
+        chosen = self._checked(read)
+        pieces = tuple(
+            _run_file(task.outputs[0], run)
+            for task, result in zip(tasks, read, strict=True)
+            for run in range(result["runs"])
+        )
+        each = buckets // shards
+        joining = [
+            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"buckets": [shard * each, (shard + 1) * each]})
+            for shard in range(shards)
+        ]
+        outcome = shards_outcome(joining, job.map("shards", self.join, joining, unit=self.unit, total=chosen.kept))
+        # What one phase kept the other one read: together they account for every row of the dumps.
+        outcome.tally.read -= chosen.kept
+        chosen.kept = 0
+        outcome.tally.add(chosen)
+        outcome.outputs += [output for task in tasks for output in task.outputs[1:]]
+        return outcome
+
+    def _layout(self, size: int) -> tuple[int, int]:
+        """The numbers of shards and of buckets for dumps of `size` bytes; each shard has as many buckets."""
+        shards = self.shards or shards_for(size, BYTES_PER_SHARD)
+        return shards, shards * math.ceil(shards_for(size, BYTES_PER_BUCKET) / shards)
+
+    def _reading_tasks(self, job: Run, sizes: Sequence[int], buckets: int, *, first_dropped: int) -> list[Task]:
+        """A task for each dump, or for each range of a large one that is not compressed."""
+        tasks: list[Task] = []
+        for path, size in zip(job.inputs, sizes, strict=True):
+            parts: list[dict[str, Any]] = [{}]
+            if size > BYTES_PER_RANGE and has_ranges(path):
+                parts = [{"range": [at, at + BYTES_PER_RANGE]} for at in range(0, size, BYTES_PER_RANGE)]
+            for options in parts:
+                name = f"dump-{len(tasks):05}"
+                dropped = job.dropped_path(first_dropped + len(tasks))
+                outputs = (job.scratch / name / "state.json", *([dropped] if dropped is not None else []))
+                tasks.append(Task(name, (path,), outputs, {"buckets": buckets, **options}))
+        return tasks
+
+    def _checked(self, results: Sequence[dict[str, Any]]) -> Tally:
+        """What was read, in all. Raises InputError if too much of it was unreadable."""
+        read, problems = Tally(), Problems()
+        for result in results:
+            read.add(Tally.from_dict(result["tally"]))
+            for reason, (sentence, places, count) in result["unreadable"].items():
+                problems.add(reason, sentence, places, count)
+        problems.check(read.dropped["unreadable"], read.read, "rows", is_allowed=self.allow_unreadable)
+        for sentence in problems.sentences():
+            read.problem(sentence)
+        return read
+
+
+def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[Link]]:
+    """The submissions in a bucket, those of each page together, pages in the order in which they first come."""
+    first: dict[str, Link] = {}
+    others: dict[str, list[Link]] = {}
+    for block in blocks:
+        for link in decode_links(block):
+            known = first.setdefault(link.key, link)
+            if known is not link:
+                others.setdefault(link.key, [known]).append(link)
+    for key, link in first.items():
+        yield others.get(key, (link,))
+
+
+def _drop(link: Link, tally: Tally, reason: str, **details: Any) -> None:
+    tally.drop(document_of(page_of(link, [link])), reason, **details)
+
+
+def _run_file(state: Location, number: int) -> Location:
+    """The partition file of a run, beside the state of its task."""
+    return state.with_name(f"run-{number:05}.parts")

@@ -1,0 +1,80 @@
+"""From the rows of a dump to the buckets of a partition file: what is dropped at once, and the page of every other."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import xxhash
+
+from command_kit import hide_credentials
+from webtext_prep.documents.document import Document, encode_document
+from webtext_prep.documents.partitions import PartitionWriter
+from webtext_prep.documents.problems import Problems
+from webtext_prep.documents.records.base import Unreadable
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.running.tally import Tally, with_reason
+from webtext_prep.submissions.choosing import Rules
+from webtext_prep.submissions.page_keys import page_key
+from webtext_prep.submissions.pages import document_of, encode_link, link_of, page_of
+from webtext_prep.submissions.rows import REDDIT, Submission, read_rows, url_of
+
+
+class Splitter:
+    """Splits the rows of one dump, block after block.
+
+    Args:
+        rules: which submissions count.
+        buckets: among how many the pages are split. With `keep_dropped` there is one more, for what is dropped.
+        dump: the file, as messages name it.
+        keep_dropped: whether what is dropped is wanted.
+        state: what `state` gave when the blocks before were done; None at the beginning.
+    """
+
+    def __init__(
+        self, rules: Rules, buckets: int, dump: Location, *, keep_dropped: bool, state: dict[str, Any] | None = None
+    ) -> None:
+        self._rules, self._buckets, self._dump, self._keep_dropped = rules, buckets, dump, keep_dropped
+        state = state or {"line": 0, "tally": Tally().as_dict(), "unreadable": {}}
+        self._line: int = state["line"]
+        self.tally = Tally.from_dict(state["tally"])
+        self.problems = Problems({reason: tuple(found) for reason, found in state["unreadable"].items()})
+
+    def state(self) -> dict[str, Any]:
+        """JSON-like values from which to go on, and the result in the end: `tally` and `unreadable`."""
+        return {"line": self._line, "tally": self.tally.as_dict(), "unreadable": self.problems.found}
+
+    def split(self, block: bytes, writer: PartitionWriter) -> None:
+        """Add the rows of a block, whole lines, to the buckets."""
+        judge, add, buckets, kept = self._rules.reason, writer.add, self._buckets, 0
+        for line, row in enumerate(read_rows(block), self._line + 1):
+            if isinstance(row, Submission):
+                reason = judge(row)
+                if reason is None:
+                    url = url_of(row)
+                    key = xxhash.xxh3_128_hexdigest(page_key(url).encode("utf-8", "surrogatepass"))
+                    add(int(key[:8], 16) % buckets, encode_link(link_of(row, url, key)))
+                    kept += 1
+                else:
+                    self._drop(row, reason, writer)
+            elif row is not None:
+                self._refuse(row, line, writer)
+        self._line += block.count(b"\n")
+        self.tally.kept += kept
+        self.tally.read = self.tally.kept + self.tally.dropped.total()
+
+    def _drop(self, row: Submission, reason: str, writer: PartitionWriter) -> None:
+        self.tally.dropped[reason] += 1
+        if self._keep_dropped:
+            link = link_of(row, url_of(row) or f"{REDDIT}/comments/{row.id}")
+            self._keep(with_reason(document_of(page_of(link, [link])), reason), writer)
+
+    def _refuse(self, error: Unreadable, line: int, writer: PartitionWriter) -> None:
+        self.tally.dropped["unreadable"] += 1
+        place = f"{self._dump}, line {line:,}"
+        self.problems.add(error.reason, str(error), [place])
+        if self._keep_dropped:
+            document = Document(f"file:{self._dump.name}:{line}")
+            self._keep(with_reason(document, "unreadable", problem=hide_credentials(str(error))), writer)
+
+    def _keep(self, document: Document, writer: PartitionWriter) -> None:
+        writer.add(self._buckets, encode_document(document))
