@@ -95,7 +95,7 @@ def read_any_row(line: bytes) -> Submission | Unreadable | None:
             created_utc=_whole(row.get("created_utc")) or 0,
             url_overridden_by_dest=_text(row.get("url_overridden_by_dest")) or None,
             removed_by_category=_text(row.get("removed_by_category")) or None,
-            promoted=_truth(row.get("promoted")),
+            promoted=_truth(row.get("promoted")) or None,
         )
     )
 
