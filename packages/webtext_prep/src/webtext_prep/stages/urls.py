@@ -231,9 +231,8 @@ class Urls(Stage):
             for task, result in zip(tasks, read, strict=True)
             for run in range(result["runs"])
         )
-        each = buckets // shards
         joining = [
-            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"buckets": [shard * each, (shard + 1) * each]})
+            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"buckets": [shard, buckets, shards]})
             for shard in range(shards)
         ]
         outcome = shards_outcome(joining, job.map("shards", self.join, joining, unit=self.unit, total=chosen.kept))
@@ -245,7 +244,7 @@ class Urls(Stage):
         return outcome
 
     def _layout(self, size: int) -> tuple[int, int]:
-        """The numbers of shards and of buckets for dumps of `size` bytes; each shard has as many buckets."""
+        """How many shards and buckets dumps of `size` bytes make: bucket n belongs to shard n modulo the shards."""
         shards = self.shards or shards_for(size, BYTES_PER_SHARD)
         return shards, shards * math.ceil(shards_for(size, BYTES_PER_BUCKET) / shards)
 
