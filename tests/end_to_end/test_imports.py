@@ -12,6 +12,7 @@ PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/src/*/__ini
 ABOVE = [
     "cli",
     "commands",
+    "reporting",
     "stages",
     "lineage",
     "web",

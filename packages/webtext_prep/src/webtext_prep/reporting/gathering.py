@@ -1,0 +1,240 @@
+"""Everything that a report shows, from the folders themselves: the steps, one pass over each table, a training run.
+
+What is gone is left out: a step whose folder was deleted still has its funnel and its settings, from the record of the
+step after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
+from webtext_prep.documents import storage
+from webtext_prep.documents.outcomes import OUTCOMES
+from webtext_prep.documents.shards import shards_in
+from webtext_prep.documents.side_tables import DUPLICATES
+from webtext_prep.lineage import Step, all_steps
+from webtext_prep.lineage.tables import dropped_of
+from webtext_prep.reporting.counting import BINS_PER_DOUBLING, LogHistogram
+from webtext_prep.reporting.passes import (
+    TOKEN_DOCUMENTS,
+    DocumentFigures,
+    DocumentPass,
+    DuplicateFigures,
+    DuplicatePass,
+    OutcomeFigures,
+    OutcomePass,
+    pass_over,
+    shown,
+)
+from webtext_prep.reporting.training import TrainingRun
+
+EXAMPLES = 3
+"""Of each reason."""
+MOST_DROPPED = 200_000
+"""So many dropped documents are looked at for examples, at most."""
+MOST_REASONS = 60
+
+
+@dataclass
+class Corpus:
+    """What one of the given folders holds.
+
+    Attributes:
+        end: the given folder, or token files.
+        steps: the folders of documents that the figures are of: itself, or those that the token files were made from.
+        documents: how many there are.
+        figures: of those that were read.
+        token_lengths: of the documents in the token files.
+        tokens: in the token files.
+    """
+
+    end: Step
+    steps: list[Step]
+    documents: int
+    figures: DocumentFigures
+    token_lengths: LogHistogram | None = None
+    tokens: int | None = None
+
+    @property
+    def scale(self) -> float:
+        """How many documents one that was read stands for."""
+        return self.documents / self.figures.documents if self.figures.documents else 1.0
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether figures are those of a sample."""
+        return self.figures.documents < self.documents
+
+
+@dataclass
+class Examples:
+    """Some of what a step dropped for one reason."""
+
+    step: Step
+    reason: str
+    count: int
+    entries: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Gathered:
+    """All that a report shows."""
+
+    ends: list[Step]
+    steps: list[Step]
+    corpora: list[Corpus]
+    outcomes: list[tuple[Step, OutcomeFigures, float]]
+    duplicates: list[tuple[Step, DuplicateFigures]]
+    examples: list[Examples]
+    run: TrainingRun | None = None
+
+
+def gather(ends: Sequence[Step], *, sample: int, workers: int, run: TrainingRun | None) -> Gathered:
+    """Read what there is of the steps behind `ends`; shows progress.
+
+    Args:
+        ends: the outputs to report on.
+        sample: from a folder of more rows than this, about so many are read; 0 for all.
+        workers: processes.
+        run: a training run to show.
+    """
+    steps = all_steps(*ends)
+    duplicates = [(step, _duplicates(step, sample, workers)) for step in steps if _has(step, DUPLICATES)]
+    outcomes = [found for step in steps if (found := _outcomes(step, sample, workers)) is not None]
+    examples = [entry for step in steps for entry in _examples(step, {id(s): f for s, f, _ in outcomes}, duplicates)]
+    return Gathered(
+        list(ends),
+        steps,
+        [_corpus(end, sample, workers) for end in ends],
+        outcomes,
+        duplicates,
+        examples,
+        run,
+    )
+
+
+def document_steps(step: Step) -> list[Step]:
+    """The folders whose documents `step` holds: itself, or for token files those that they were made from."""
+    if not step.is_tokens:
+        return [step] if step.place is not None else []
+    found = itertools.chain.from_iterable(map(document_steps, step.inputs))
+    return list({id(step): step for step in found}.values())
+
+
+def _share(rows: int, sample: int) -> float:
+    return min(1.0, sample / rows) if sample and rows else 1.0
+
+
+def _corpus(end: Step, sample: int, workers: int) -> Corpus:
+    steps = document_steps(end)
+    shards = [shard for step in steps for shard in step.shards() if storage.is_file(shard)]
+    documents = sum(step.record["out"] for step in steps)
+    share = _share(documents, sample)
+    counting = DocumentPass(share, min(1.0, TOKEN_DOCUMENTS / max(share * documents, 1)), _tokenizer_of(end))
+    figures = pass_over(
+        shards,
+        counting.count,
+        DocumentFigures(),
+        label="report: documents",
+        unit="documents",
+        total=round(share * documents),
+        workers=workers,
+    )
+    corpus = Corpus(end, steps, documents, figures)
+    if end.is_tokens and isinstance(end.place, Path):
+        with contextlib.suppress(IndexedTokensError, OSError):
+            lengths = np.asarray(IndexedTokens(end.place).lengths)
+            corpus.token_lengths, corpus.tokens = histogram_of(lengths), int(lengths.sum(dtype=np.int64))
+    return corpus
+
+
+def _tokenizer_of(end: Step) -> str:
+    if end.is_tokens and isinstance(end.place, Path):
+        file = tokenizer_path(end.place)
+        return str(file) if file.is_file() else ""
+    return ""
+
+
+def histogram_of(values: np.ndarray[Any, Any]) -> LogHistogram:
+    """The histogram of an array of whole numbers, as `LogHistogram.add` would make it."""
+    found = LogHistogram(total=float(values.sum(dtype=np.float64)), zeros=float((values < 1).sum()))
+    some = values[values >= 1]
+    places, counts = np.unique((np.log2(some) * BINS_PER_DOUBLING).astype(np.int64), return_counts=True)
+    found.bins = {int(place): float(count) for place, count in zip(places, counts, strict=True)}
+    return found
+
+
+def _has(step: Step, name: str) -> bool:
+    return step.place is not None and not step.is_tokens and storage.is_file(step.place / name)
+
+
+def _outcomes(step: Step, sample: int, workers: int) -> tuple[Step, OutcomeFigures, float] | None:
+    shards = shards_in(step.place / OUTCOMES) if step.place is not None and not step.is_tokens else []
+    if not shards:
+        return None
+    share = _share(step.record["in"], sample)
+    found = pass_over(
+        shards,
+        OutcomePass(share).count,
+        OutcomeFigures(),
+        label="report: outcomes",
+        unit="URLs",
+        total=round(share * step.record["in"]),
+        workers=workers,
+    )
+    return step, found, share
+
+
+def _duplicates(step: Step, sample: int, workers: int) -> DuplicateFigures:
+    assert step.place is not None
+    share = _share(step.record["dropped"].get("duplicate", 0), sample)
+    return pass_over(
+        [step.place / DUPLICATES],
+        DuplicatePass(share).count,
+        DuplicateFigures(),
+        label="report: duplicates",
+        unit="documents",
+        total=None,
+        workers=workers,
+    )
+
+
+def _examples(
+    step: Step, outcomes: dict[int, OutcomeFigures], duplicates: Sequence[tuple[Step, DuplicateFigures]]
+) -> list[Examples]:
+    """Some of what was dropped, for each reason."""
+    reasons = sorted(step.record.get("dropped", {}).items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]
+    found = {reason: Examples(step, reason, count) for reason, count in reasons}
+    if not found or step.place is None:
+        return []
+    for looked_at, document in enumerate(dropped_of(step)):
+        entry = found.get(str(document.metadata.get("reason")))
+        if entry is not None and len(entry.entries) < EXAMPLES:
+            entry.entries.append(shown(document))
+        if looked_at > MOST_DROPPED or all(len(e.entries) >= min(EXAMPLES, e.count) for e in found.values()):
+            break
+    if id(step) in outcomes:
+        for reason, urls in outcomes[id(step)].examples.items():
+            if reason in found and not found[reason].entries:
+                found[reason].entries = [{"url": url} for url in urls.ordered()]
+    for other, figures in duplicates:
+        if other is step and "duplicate" in found:
+            rows = figures.examples.ordered()[:EXAMPLES]
+            found["duplicate"].entries = [
+                {
+                    "url": row["url"],
+                    "beside": row.get("duplicate_of"),
+                    "similarity": row.get("similarity"),
+                    "text": row.get("match"),
+                }
+                for row in rows
+            ]
+    return [entry for entry in found.values() if entry.entries]

@@ -1,0 +1,92 @@
+"""The page itself: one HTML file without scripts, and a policy that would not let one run, nor load anything.
+
+Its style sheet is the only thing that the policy allows, by its digest: no text of a document can add to it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.resources
+from collections.abc import Sequence
+
+from webtext_prep.reporting.gathering import Gathered
+from webtext_prep.reporting.markup import Markup, join, tag
+from webtext_prep.reporting.sections import alike, contents, downloads, making, model, origin, texts
+from webtext_prep.reporting.sections.layout import anchor, section
+
+Part = tuple[str, Markup | None]
+"""A part of a section: the folder that it is of, and what is shown of it."""
+
+
+def render(found: Gathered, title: str) -> str:
+    """The page as one HTML text."""
+    style = Markup(style_sheet("colours", "page", "funnel"))
+    policy = f"default-src 'none'; style-src '{digest_of(style)}'; base-uri 'none'; form-action 'none'"
+    sections = {name: parts for name, parts in _sections(found).items() if parts}
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", f"Report: {title}"),
+        tag("style", style),
+    )
+    body = tag(
+        "body",
+        tag(
+            "header",
+            tag("h1", title),
+            tag("p", _subtitle(found), class_="soft"),
+            origin.tiles(found),
+            tag("nav", *(tag("a", name, href=f"#{anchor(name)}") for name in sections), aria_label="Sections"),
+        ),
+        tag("main", *(section(name, *parts) for name, parts in sections.items())),
+        tag("footer", tag("p", "Written by webtext report. Everything shown is in this file.")),
+    )
+    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
+
+
+def picture(found: Gathered) -> str:
+    """The funnel alone, as one SVG text."""
+    return origin.picture(found, style_sheet("colours", "funnel")) + "\n"
+
+
+def style_sheet(*names: str) -> str:
+    """Style sheets of this package, one behind the other."""
+    folder = importlib.resources.files("webtext_prep.reporting") / "styles"
+    return "".join((folder / f"{name}.css").read_text(encoding="utf-8") for name in names)
+
+
+def digest_of(style: str) -> str:
+    """How a content security policy names an inline style sheet."""
+    return f"sha256-{base64.b64encode(hashlib.sha256(style.encode('utf-8')).digest()).decode('ascii')}"
+
+
+def _subtitle(found: Gathered) -> str:
+    stages = " → ".join(dict.fromkeys(step.stage for step in found.steps))
+    return f"{stages} → train" if found.run is not None else stages
+
+
+def _sections(found: Gathered) -> dict[str, list[Markup]]:
+    """The sections by their headings, in order; those without anything to show are empty."""
+    corpora = found.corpora
+    kept, dropped = texts.kept_examples(corpora), list(texts.dropped_examples(found.examples))
+    return {
+        "From source to corpus": origin.funnel(found),
+        "Domains": _headed([(corpus.end.name, contents.domains(corpus)) for corpus in corpora]),
+        "Lengths": _headed([(corpus.end.name, contents.lengths(corpus)) for corpus in corpora]),
+        "Languages": _headed([(corpus.end.name, contents.languages(found, corpus)) for corpus in corpora]),
+        "Downloads": _headed([(step.name, downloads.outcomes(of, taken)) for step, of, taken in found.outcomes]),
+        "Duplicates": _headed([(step.name, alike.duplicates(of)) for step, of in found.duplicates]),
+        "Examples": [*([tag("h3", "Kept")] if kept else []), *kept, *dropped],
+        "Training": [model.training(found.run)] if found.run is not None else [],
+        "How it was made": [making.runs(found)],
+    }
+
+
+def _headed(parts: Sequence[Part]) -> list[Markup]:
+    """The parts that show something, each headed by its folder where there are several."""
+    shown = [(name, part) for name, part in parts if part is not None]
+    return [join([tag("h3", name) if len(shown) > 1 else None, part]) for name, part in shown]

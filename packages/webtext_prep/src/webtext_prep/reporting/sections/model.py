@@ -1,0 +1,78 @@
+"""A training run: losses, learning rate, speed, and texts of the model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from webtext_prep.reporting import charts
+from webtext_prep.reporting.charts import Line
+from webtext_prep.reporting.markup import Markup, join, tag
+from webtext_prep.reporting.numbers import count, short
+from webtext_prep.reporting.training import Point, TrainingRun
+
+MOST_SAMPLES = 12
+TABLE_ROWS = 30
+
+
+def training(run: TrainingRun) -> Markup:
+    """Losses, learning rate, and texts."""
+    rates = [
+        _curve("Learning rate", "c4", run.rate, lambda value: f"{value:.2g}"),
+        _curve("Tokens per second", "c1", run.speed, short),
+    ]
+    return join(
+        [
+            _losses(run),
+            tag("div", *filter(None, rates), class_="pair") if any(rates) else None,
+            _numbers(run),
+            tag("p", _held_out(run.evaluation)) if isinstance(run.evaluation.get("loss"), int | float) else None,
+            tag("h3", "What the model writes") if run.samples else None,
+            *(_sample(sample) for sample in run.samples[:MOST_SAMPLES]),
+        ]
+    )
+
+
+def _losses(run: TrainingRun) -> Markup | None:
+    lines = [
+        Line("training loss", "c1", charts.thinned(run.loss)),
+        Line("validation loss", "c2", charts.thinned(run.valid_loss)),
+    ]
+    lines = [line for line in lines if line.points]
+    if not lines:
+        return None
+    chart = charts.lines_chart(lines, title="Loss in nats per token by step", show=lambda value: f"{value:.3g}")
+    return join([charts.legend((line.kind, line.name) for line in lines), chart])
+
+
+def _curve(title: str, kind: str, points: list[Point], show: Any) -> Markup | None:
+    if not points:
+        return None
+    line = Line(title, kind, charts.thinned(points))
+    chart = charts.lines_chart([line], title=f"{title} by step", height=150, from_zero=True, show=show)
+    return tag("div", tag("h3", title), chart)
+
+
+def _numbers(run: TrainingRun) -> Markup:
+    """Some of the logged steps, all evaluations among them."""
+    loss, valid, rate = dict(run.loss), dict(run.valid_loss), dict(run.rate)
+    steps = sorted({*loss, *valid})
+    chosen = sorted({*steps[:: max(1, len(steps) // TABLE_ROWS)], *steps[-1:], *valid})
+    rows = [
+        (count(step), *(f"{values[step]:.4g}" if step in values else "" for values in (loss, valid, rate)))
+        for step in chosen
+    ]
+    return charts.table(("step", "training loss", "validation loss", "learning rate"), rows)
+
+
+def _sample(sample: dict[str, str]) -> Markup:
+    prompt = tag("span", sample["prompt"], class_="prompt")
+    return tag("div", tag("div", prompt, sample["text"], class_="text", tabindex=0), class_="sample")
+
+
+def _held_out(found: dict[str, Any]) -> str:
+    text = f"Held-out loss {found['loss']:.3f} nats per token"
+    if isinstance(found.get("perplexity"), int | float):
+        text += f" (perplexity {found['perplexity']:,.1f})"
+    if isinstance(found.get("unigram_loss"), int | float):
+        text += f"; a unigram model of the same text has {found['unigram_loss']:.3f}"
+    return f"{text}."

@@ -1,0 +1,340 @@
+"""`webtext report`: the figures on the page, where they come from, and that hostile text stays text."""
+
+import html
+import json
+import re
+import shutil
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from practice_corpus import SCRIPT, make_corpus, make_run
+
+from webtext_prep.reporting import counting
+from webtext_prep.reporting.counting import LogHistogram, Lowest, TopCounter
+from webtext_prep.reporting.funnel import Level, draw_funnel
+from webtext_prep.reporting.markup import Markup, escape, tag, visible
+from webtext_prep.reporting.numbers import brief, share, short, size
+from webtext_prep.reporting.passes import group_of
+
+
+@pytest.fixture
+def corpus(tmp_path, webtext):
+    """A download with outcomes, and what clean, dedup and tokenize made of it."""
+    return make_corpus(tmp_path, webtext)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """A training run, and what the pipeline beside it kept."""
+    return make_run(tmp_path)
+
+
+@pytest.fixture
+def page(corpus, webtext):
+    """`page(folder, ...)` is the page about it."""
+
+    def make(*folders, **settings):
+        flags = [
+            part
+            for name, value in settings.items()
+            for part in (f"--{name.replace('_', '-')}", value)
+            if part is not True
+        ]
+        done = webtext("report", *folders, "--output", corpus / "report.html", "--workers", 1, *flags)
+        assert done.code == 0, done.err
+        assert done.out == f"report: {corpus / 'report.html'}\n"
+        return (corpus / "report.html").read_text(encoding="utf-8")
+
+    return make
+
+
+def words_in(page: str) -> str:
+    """The text of a page, as a reader sees it."""
+    return re.sub(
+        r"\s+", " ", html.unescape(re.sub(r"<[^>]*>", " ", re.sub(r"<style>.*?</style>", "", page, flags=re.DOTALL)))
+    )
+
+
+def rows_of(page: str, section: str) -> list[list[str]]:
+    """The rows of the tables of one section."""
+    body = page.partition(f'<section id="{section}">')[2].partition("</section>")[0]
+    return [
+        [words_in(cell).strip() for cell in re.findall(r"<td.*?</td>", row)]
+        for row in re.findall(r"<tr>.*?</tr>", body)
+    ]
+
+
+def test_the_funnel_goes_back_to_the_sources(corpus, page):
+    found = page(corpus / "corpus")
+    rows = rows_of(found, "from-source-to-corpus")
+    assert ["blacklist", "in", "50", ""] in rows
+    assert ["", "blocked_domain", "9", "18%"] in rows
+    assert ["", "http_404", "2", "5.9%"] in rows
+    assert ["", "too_short", "1", "3.3%"] in rows
+    assert ["", "duplicate", "3", "10.7%"] in rows
+    assert [row[0] for row in rows if row[1:2] == ["in"]] == ["blacklist", "download", "clean", "dedup", "tokenize"]
+    assert "The folders of blacklist are gone" in words_in(found)
+
+
+def test_a_folder_that_was_deleted_since_still_has_its_funnel(corpus, page):
+    before = rows_of(page(corpus / "corpus"), "from-source-to-corpus")
+    for folder in ("download", "clean", "dedup"):
+        shutil.rmtree(corpus / folder)
+    found = page(corpus / "corpus")
+    assert rows_of(found, "from-source-to-corpus") == before
+    assert "Lengths" in words_in(found)
+    assert '<section id="domains">' not in found
+
+
+def test_documents_bytes_and_tokens_by_domain_add_up(corpus, page, read_shards):
+    found = page(corpus / "corpus")
+    documents = read_shards(corpus / "dedup")
+    tokens = json.loads((corpus / "corpus_text_document.json").read_text())["facts"]["tokens"]
+    rows = [row for row in rows_of(found, "domains") if row]
+    for number in range(4):
+        mine = [document for document in documents if f"site{number}.org" in document.url]
+        (row,) = [row for row in rows if row[0] == f"site{number}.org"]
+        assert row[1].split()[0] == str(len(mine))
+        assert row[2].startswith(size(sum(len(document.text.encode()) for document in mine)))
+    assert f"tokens {brief(tokens)}" in words_in(found) or f"tokens {short(tokens)}" in words_in(found)
+
+
+def test_outcomes_are_shown_by_kind_and_host(corpus, page):
+    rows = [row for row in rows_of(page(corpus / "corpus"), "downloads") if row]
+    assert ["http_404", "2 5.9%"] in rows
+    assert next(row[1] for row in rows if row[0] == "gone.org").startswith("4 URLs, 0% with text")
+
+
+def test_duplicates_are_shown_with_what_stays(corpus, page):
+    found = words_in(page(corpus / "corpus"))
+    assert "Similarity of what was dropped to what stays" in found
+    assert "1 groups in all" in found or "1 group in all" in found
+    assert "copy.net" in found
+
+
+def test_each_reason_has_examples(corpus, page):
+    found = page(corpus / "corpus")
+    examples = found.partition('<section id="examples">')[2].partition("</section>")[0]
+    for reason in ("http_404", "timeout", "robots", "too_short", "language_fr", "duplicate"):
+        assert f'<span class="reason-name">{reason}</span>' in examples
+    assert "http://gone.org/0" in examples
+    assert "Le chat est sur la table" in examples
+    assert f"Too short {html.escape(SCRIPT)}" in examples
+
+
+def test_a_training_run_shows_losses_and_texts(corpus, run, page):
+    found = page(corpus / "corpus", run=run)
+    body = words_in(found.partition('<section id="training">')[2])
+    assert "after 51.2k tokens" in words_in(found)
+    assert "5.125" in words_in(found)
+    assert "Held-out loss 5.200 nats per token; a unigram model of the same text has 6.500" in body
+    assert f"The cat sat {SCRIPT}" in html.unescape(re.sub(r"</?(span|div)[^>]*>", "", found))
+    assert ["100", "5", "5.125", "0.001"] in rows_of(found, "training")
+    assert words_in(found).count("layers 4") == 1
+
+
+def test_texts_may_come_from_a_file(corpus, run, page, tmp_path):
+    (tmp_path / "texts.json").write_text(json.dumps({"samples": [{"prompt": "Once", "text": " upon"}]}))
+    assert "Once upon" in re.sub(
+        r"</?span[^>]*>", "", page(corpus / "corpus", run=run, samples=tmp_path / "texts.json")
+    )
+
+
+def test_settings_versions_and_times_of_each_stage_are_there(corpus, page):
+    found = words_in(page(corpus / "corpus"))
+    run = json.loads((corpus / "clean" / ".state" / "run.json").read_text())
+    assert run["python"] in found
+    assert run["host"] in found
+    assert "min_tokens 128" in found
+    assert "similarity 0.8" in found
+
+
+def test_hostile_text_stays_text(corpus, run, page):
+    found = page(corpus / "corpus", corpus / "clean", run=run, title=SCRIPT)
+    assert "<script" not in found.lower()
+    assert "<img" not in found.lower()
+    assert found.count(html.escape(SCRIPT)) >= 5  # title, heading, text, problems, a setting
+    assert "⟨U+202E⟩evil" in found
+    assert not re.search(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069]", found)
+    assert re.search(r'Content-Security-Policy" content="default-src &#x27;none&#x27;; style-src &#x27;sha256-', found)
+    assert not re.search(r"(?:src|href|srcset|data|action)=(?!\"#)", found)
+    assert not re.search(r"<[^>]+\s(?:on\w+|style)=", found)
+
+
+def test_the_page_is_the_same_whatever_the_workers(corpus, webtext):
+    pages = []
+    for workers in (1, 2):
+        assert webtext("report", corpus / "corpus", "--output", corpus / "r.html", "--workers", workers).code == 0
+        pages.append((corpus / "r.html").read_bytes())
+    assert pages[0] == pages[1]
+
+
+def test_a_sample_says_that_it_is_one_and_is_the_same_again(corpus, page):
+    whole, part = page(corpus / "dedup"), page(corpus / "dedup", sample=10)
+    assert "Estimated from" not in whole
+    found = re.search(r"Estimated from (\d+) of (\d+) documents", words_in(part))
+    assert found is not None
+    assert 0 < int(found[1]) < int(found[2]) == 25
+    assert page(corpus / "dedup", sample=10) == part
+    assert page(corpus / "dedup", sample=10, all=True) == whole
+
+
+def test_several_folders_are_shown_together(corpus, page):
+    found = page(corpus / "dedup", corpus / "clean")
+    assert found.count("Characters of a document</h3>") == 2
+    # What is given is the end of a stream of its own.
+    assert found.count('class="funnel wide"') == 2
+
+
+def test_lists_of_urls_have_domains_and_no_lengths(tmp_path, webtext):
+    (tmp_path / "urls.txt").write_text("http://a.org/1\nhttp://a.org/2\nhttp://b.org/1\nnothing\n")
+    assert webtext("blacklist", "--input", tmp_path / "urls.txt", "--output", tmp_path / "urls").code == 0
+    assert webtext("report", tmp_path / "urls", "--output", tmp_path / "r.html").code == 0
+    found = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert ["a.org", "2 66.7%"] in rows_of(found, "domains")
+    assert '<section id="lengths">' not in found
+
+
+def test_what_cannot_be_shown_is_a_sentence(corpus, webtext, tmp_path):
+    (tmp_path / "empty").mkdir()
+    where = ("--output", tmp_path / "r.html")
+    assert "needs a DIR" in webtext("report", *where).sentence
+    assert "needs --output" in webtext("report", corpus / "clean").sentence
+    assert "no record of a stage" in webtext("report", tmp_path / "empty", *where).sentence
+    assert "is a folder" in webtext("report", corpus / "clean", "--output", tmp_path).sentence
+    assert "metrics.jsonl" in webtext("report", corpus / "clean", *where, "--run", tmp_path / "empty").sentence
+    assert "--run RUN" in webtext("report", corpus / "clean", *where, "--samples", "x.json").sentence
+    assert not (tmp_path / "r.html").exists()
+
+
+# Its parts
+
+
+def test_characters_that_cannot_be_seen_are_named():
+    assert (
+        visible("a\x00b\x1b[31m\u202ec\u2066\ufeff\ud800") == "a⟨U+0000⟩b⟨U+001B⟩[31m⟨U+202E⟩c⟨U+2066⟩⟨U+FEFF⟩⟨U+D800⟩"
+    )
+    assert (
+        visible("tab\t line\n joined \U0001f469\u200d\U0001f52c क्\u200dष")
+        == "tab\t line\n joined \U0001f469\u200d\U0001f52c क्\u200dष"
+    )
+
+
+@given(st.text())
+def test_nothing_that_is_put_in_becomes_markup(text):
+    found = tag("p", text, title=text)
+    assert re.fullmatch(r'<p title="[^"<>]*">[^<>]*</p>', found, re.DOTALL)
+    assert html.unescape(escape(text)) == html.unescape(html.escape(visible(text)))
+    assert tag("p", Markup("<b>")) == "<p><b></p>"
+
+
+@given(st.lists(st.tuples(st.text("abcdef", max_size=2), st.integers(0, 9)), max_size=60), st.integers(0, 60))
+def test_counters_of_parts_add_up_to_that_of_the_whole(rows, at):
+    whole, first, second = TopCounter(2), TopCounter(2), TopCounter(2)
+    for place, (name, value) in enumerate(rows):
+        whole.add(name, 1, value)
+        (first if place < at else second).add(name, 1, value)
+    first.merge(second)
+    assert first.names == whole.names
+    assert dict(Counter(name for name, _ in rows)) == {name: values[0] for name, values in whole.names.items()}
+    assert not first.is_cut
+
+
+def test_a_counter_of_too_many_names_keeps_the_frequent_ones_and_says_what_it_lost(monkeypatch):
+    monkeypatch.setattr(counting, "MOST_NAMES", 10)
+    found = TopCounter(2)
+    for number in range(1000):
+        found.add(f"rare{number}", 1, 5)
+        found.add("often", 1, 7)
+    assert len(found.names) <= 20
+    assert found.top(1) == [("often", [1000, 7000])]
+    assert found.is_cut
+    assert found.totals() == [2000, 12000]
+    assert found.lost >= 1
+
+
+@given(st.lists(st.integers(0, 10**7), min_size=1, max_size=80))
+def test_a_histogram_knows_count_sum_and_about_the_median(values):
+    found = LogHistogram()
+    for value in values:
+        found.add(value)
+    assert found.count == len(values)
+    assert found.total == sum(values)
+    middle = sorted(values)[(len(values) - 1) // 2]
+    assert found.quantile(0.5) == pytest.approx(middle, rel=0.05) if middle else found.quantile(0.5) == 0
+    assert sum(times for _, _, times in found.columns()) == sum(value > 0 for value in values)
+
+
+@given(st.lists(st.integers(0, 1000), max_size=30), st.integers(0, 30))
+def test_the_lowest_keys_are_the_same_in_any_order(keys, at):
+    one, other = Lowest(3), Lowest(3)
+    for key in keys[:at]:
+        one.add(key, f"entry {key}")
+    for key in keys[at:]:
+        other.add(key, f"entry {key}")
+    one.merge(other)
+    assert one.ordered() == [f"entry {key}" for key in sorted(set(keys))[:3]]
+
+
+def widths(svg: str, kind: str) -> list[float]:
+    return [float(width) for width in re.findall(rf'<rect class="{kind}"[^>]*width="([\d.]+)"', svg)]
+
+
+def test_the_stream_is_as_wide_as_there_are_documents():
+    svg = draw_funnel([Level("a", 1000, 600, [("x", 300), ("y", 100)]), Level("b", 600, 300, [("z", 300)])], width=960)
+    first, second, last = widths(svg, "node")
+    assert second / first == pytest.approx(0.6, abs=0.01)
+    assert last / first == pytest.approx(0.3, abs=0.01)
+    assert "times wider" not in svg
+
+
+def test_a_stream_that_became_thin_is_drawn_wider_and_says_so():
+    svg = draw_funnel([Level("a", 1000, 10, [("x", 990)]), Level("b", 10, 10)], width=960)
+    first, second, last = widths(svg, "node")
+    assert first == pytest.approx(second, abs=1) == pytest.approx(last, abs=1)
+    assert "drawn 100 times wider" in svg
+
+
+def test_many_reasons_are_put_together_in_the_picture():
+    svg = draw_funnel([Level("a", 100, 10, [(f"reason{number}", 9) for number in range(10)])], width=360)
+    assert "5 other reasons" in svg
+    assert "  45" in svg
+
+
+def test_numbers_are_short():
+    assert [short(value) for value in (0, 7, 0.25, 999, 1234, 999_999, 1_234_567, 2e9)] == [
+        "0",
+        "7",
+        "0.25",
+        "999",
+        "1.23k",
+        "1M",
+        "1.23M",
+        "2B",
+    ]
+    assert [brief(value) for value in (99_999, 100_000)] == ["99,999", "100k"]
+    assert [size(value) for value in (999, 1234, 5e6)] == ["999 bytes", "1.23 kB", "5 MB"]
+    assert [share(part, 1000) for part in (0, 1000, 999.9, 405, 60, 5.5, 0.05)] == [
+        "0%",
+        "100%",
+        ">99.9%",
+        "40.5%",
+        "6%",
+        "0.55%",
+        "<0.01%",
+    ]
+
+
+def test_every_outcome_belongs_to_a_group():
+    groups = {
+        "ok": ["ok"],
+        "client": ["http_301", "http_404"],
+        "server": ["http_503"],
+        "robots": ["robots", "robots_unreachable"],
+        "network": ["dns", "timeout"],
+        "content": ["empty", "not_html", ""],
+    }
+    for group, outcomes in groups.items():
+        assert [group_of(outcome) for outcome in outcomes] == [group] * len(outcomes)
