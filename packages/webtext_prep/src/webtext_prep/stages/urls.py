@@ -6,7 +6,7 @@ bucket. Memory is bounded by a bucket, and by the 2 GiB that a dump compressed w
 
 A dump can only be decompressed from its beginning, so it is one task, and an uncompressed one a task for each GiB. A
 task closes its partition file every 20 seconds and goes on from there when it is run again: what was done is only
-decompressed once more, which is some 8 times as fast. The rows of a bucket are the same wherever these files end.
+decompressed once more, which is several times as fast. The rows of a bucket are the same wherever these files end.
 """
 
 from __future__ import annotations
@@ -206,18 +206,14 @@ class Urls(Stage):
         if len(links) > 1:
             links, repeated = without_repeats(links)
             best = best_of(links)
-            for link in repeated:
-                _drop(link, tally, "repeated_submission")
-        page = page_of(best, links)
-        if self.sum_scores and page.reddit_score < self.min_score:
-            for link in links:
-                _drop(link, tally, "low_score", score_of_page=page.reddit_score)
+            if repeated:
+                _drop(repeated, tally, "repeated_submission")
+        if self.sum_scores and (score := sum(link.score for link in links)) < self.min_score:
+            _drop(links, tally, "low_score", score_of_page=score)
             return None
         if len(links) > 1:
-            for link in links:
-                if link is not best:
-                    _drop(link, tally, "duplicate_url", duplicate_of=best.url)
-        return page
+            _drop([link for link in links if link is not best], tally, "duplicate_url", duplicate_of=best.url)
+        return page_of(best, links)
 
     def run(self, job: Run) -> Outcome:
         """Read and split the dumps, then put pages together, shard by shard."""
@@ -288,8 +284,12 @@ def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[Link]]:
         yield others.get(key, (link,))
 
 
-def _drop(link: Link, tally: Tally, reason: str, **details: Any) -> None:
-    tally.drop(document_of(page_of(link, [link])), reason, **details)
+def _drop(links: Sequence[Link], tally: Tally, reason: str, **details: Any) -> None:
+    if tally.dropped_writer is None:
+        tally.dropped[reason] += len(links)
+        return
+    for link in links:
+        tally.drop(document_of(page_of(link, [link])), reason, **details)
 
 
 def _run_file(state: Location, number: int) -> Location:

@@ -80,8 +80,9 @@ def page_of(best: Link, links: Sequence[Link]) -> Page:
     """The page that was submitted so: with URL, title and id of the `best` submission, and what all of them tell."""
     score, subreddits, first = best.score, [best.subreddit] if best.subreddit else [], best.created
     if len(links) > 1:
-        score, subreddits = sum(link.score for link in links), _subreddits(links)
-        first = min((link.created for link in links if link.created), default=0)
+        score = sum([link.score for link in links])
+        subreddits = _subreddits(links)
+        first = min([link.created for link in links if link.created], default=0)
     return Page(best.url, score, len(links), best.title, subreddits, best.id, _time(first) if first else None)
 
 
@@ -90,11 +91,13 @@ def document_of(page: Page) -> Document:
     return decode_document(_encoder.encode(page))
 
 
-def without_repeats(links: Sequence[Link]) -> tuple[list[Link], list[Link]]:
+def without_repeats(links: Sequence[Link]) -> tuple[Sequence[Link], Sequence[Link]]:
     """`links` with each submission once, and the others: dumps overlap, and hold some rows twice.
 
     Of those with one id the highest score counts. Submissions without an id are different ones.
     """
+    if len({link.id for link in links}) == len(links):
+        return links, ()
     best: dict[str, Link] = {}
     for link in links:
         other = best.get(link.id)
@@ -114,6 +117,8 @@ def _subreddits(links: Sequence[Link]) -> list[str]:
     for link in links:
         if link.subreddit:
             scores[link.subreddit] = scores.get(link.subreddit, 0) + link.score
+    if len(scores) <= 1:
+        return list(scores)
     return sorted(scores, key=lambda name: (-scores[name], name))
 
 

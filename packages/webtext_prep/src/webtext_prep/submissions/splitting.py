@@ -46,7 +46,8 @@ class Splitter:
     def split(self, block: bytes, writer: PartitionWriter) -> None:
         """Add the rows of a block, whole lines, to the buckets."""
         judge, add, buckets, kept = self._rules.reason, writer.add, self._buckets, 0
-        for line, row in enumerate(read_rows(block), self._line + 1):
+        rows = read_rows(block)
+        for line, row in enumerate(rows, self._line + 1):
             if isinstance(row, Submission):
                 reason = judge(row)
                 if reason is None:
@@ -58,7 +59,7 @@ class Splitter:
                     self._drop(row, reason, writer)
             elif row is not None:
                 self._refuse(row, line, writer)
-        self._line += block.count(b"\n")
+        self._line += len(rows)
         self.tally.kept += kept
         self.tally.read = self.tally.kept + self.tally.dropped.total()
 

@@ -1,0 +1,83 @@
+"""The pipeline that ships for Reddit dumps: from real rows, whose pages a server on loopback has, to token files."""
+
+import http.server
+import json
+import subprocess
+import sys
+import threading
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import pytest
+
+from command_kit.settings import to_toml
+from indexed_tokens import IndexedTokens
+from webtext_prep.documents.shards import read_documents, shards_in
+
+ROOT = Path(__file__).resolve().parents[2]
+DUMP = ROOT / "tests" / "webtext_prep" / "submissions" / "RS_v2_2005-07.jsonl"
+TEXTS = sorted((text for text in topics.values() if 2000 < len(text) < 8000), key=len)
+
+
+@pytest.fixture
+def site() -> Iterator[str]:
+    """A server that has, at `/N`, a text about Python."""
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            number = self.path.strip("/")
+            text = TEXTS[int(number)].replace("&", "and").replace("<", "[") if number.isdigit() else ""
+            paragraphs = "".join(f"<p>{part}</p>" for part in text.split("\n\n"))
+            body = f"<html><head><title>Page {number}</title></head><body>{paragraphs}</body></html>".encode()
+            self.send_response(200 if number.isdigit() else 404)
+            self.send_header("Content-Type", "text/html; charset=utf-8")
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *arguments: object) -> None:
+            pass
+
+    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+def test_the_pipeline_for_reddit_goes_from_dumps_to_tokens(site: str, tmp_path: Path) -> None:
+    rows = [json.loads(line) for line in DUMP.read_bytes().splitlines()]
+    for number, row in enumerate(rows):
+        row["url"] = f"{site}/{number % 20}"  # the last four are of pages that others are of, too
+    rows.append({**rows[0], "id": "x", "url": "/r/a/", "score": 9})
+    (tmp_path / "dumps").mkdir()
+    (tmp_path / "dumps" / "RS_2005-07.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+
+    tables = tomllib.loads((ROOT / "pipelines" / "reddit.toml").read_text())
+    assert list(tables) == ["pipeline", "urls", "blacklist", "download", "merge", "clean", "dedup", "tokenize"]
+    tables["download"] |= {"allow_private_addresses": "loopback", "delay": 0.0}
+    (tmp_path / "reddit.toml").write_text(to_toml(tables))
+    command = [sys.executable, ROOT / "pipelines" / "run.py", "reddit.toml", "--folder", "run", "--input", "dumps"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+    found = json.loads((tmp_path / "run" / "pipeline.json").read_text())
+    assert found["urls"]["in"] == 25
+    assert found["blacklist"]["dropped"] == {"blocked_domain": 1}
+    assert found["download"]["out"] == found["blacklist"]["out"]
+    assert found["tokenize"]["out"] > 5
+    documents = [row for shard in shards_in(tmp_path / "run" / "dedup") for row in read_documents(shard)]
+    best = {f"{site}/{at % 20}": row for at, row in sorted(enumerate(rows), key=lambda pair: pair[1]["score"])}
+    assert len(documents) == found["tokenize"]["out"]
+    for document in documents:
+        row = best[document.url]
+        assert document.metadata["title"] == f"Page {document.url.rsplit('/', 1)[1]}"
+        assert document.metadata["reddit_title"].replace("<", "&lt;").replace(">", "&gt;") == row["title"]
+        assert document.metadata["reddit_score"] >= row["score"] >= 3
+        assert document.metadata["reddit_subreddits"] == ["reddit.com"]
+    assert any(document.metadata["reddit_submissions"] == 2 for document in documents)
+    assert len(IndexedTokens(tmp_path / "run" / "corpus_text_document")) == len(documents)
