@@ -65,21 +65,35 @@ class _Ranks:
         self.barrier.wait()
 
 
+def test_padding_ids_have_no_part_in_loss_and_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loss_pieces, "PIECE_ELEMENTS", {"cpu": 100})
+    logits = torch.randn(9, 33, generator=torch.Generator().manual_seed(1)) * 5
+    targets = torch.arange(9) * 3
+    mine, theirs = logits.clone().requires_grad_(), logits[:, :26].clone().requires_grad_()
+    token_losses(mine, targets, vocabulary=26).sum().backward()
+    F.cross_entropy(theirs, targets, reduction="sum").backward()
+    torch.testing.assert_close(mine.grad[:, :26], theirs.grad)
+    assert not mine.grad[:, 26:].any()
+
+
+@pytest.mark.parametrize("vocabulary", [None, 27, 22])
 @pytest.mark.parametrize("size", [2, 4])
-def test_a_spread_vocabulary_gives_the_plain_loss(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_a_spread_vocabulary_gives_the_plain_loss(
+    monkeypatch: pytest.MonkeyPatch, size: int, vocabulary: int | None
+) -> None:
     ranks = _Ranks(size)
     monkeypatch.setattr(dist, "all_gather", ranks.all_gather)
     logits = torch.randn(6, 32, generator=torch.Generator().manual_seed(1)) * 4
-    targets = torch.tensor([0, 31, 8, 15, 16, 20])
+    targets = torch.tensor([0, 21, 8, 15, 16, 20])
     whole = logits.clone().requires_grad_()
-    plain = token_losses(whole, targets)
+    plain = token_losses(whole, targets, vocabulary=vocabulary)
     plain.sum().backward()
     results: list[Any] = [None] * size
 
     def work(rank: int) -> None:
         ranks.local.rank = rank
         share = logits.chunk(size, dim=1)[rank].clone().requires_grad_()
-        losses = token_losses(share, targets, group=ranks)  # type: ignore[arg-type]
+        losses = token_losses(share, targets, group=ranks, vocabulary=vocabulary)  # type: ignore[arg-type]
         losses.sum().backward()
         results[rank] = (losses.detach(), share.grad)
 

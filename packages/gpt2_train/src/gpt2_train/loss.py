@@ -22,24 +22,28 @@ if TYPE_CHECKING:
 
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, group: ProcessGroup | None) -> Tensor:
+    def forward(
+        ctx: Any, logits: Tensor, targets: Tensor, group: ProcessGroup | None, vocabulary: int | None
+    ) -> Tensor:
         """Losses (N,) in float32 for logits (N, shard of the vocabulary) and targets (N,) in the whole vocabulary."""
         rows, width = logits.shape
+        known = _known_columns(width, group, vocabulary)
         local = targets - (width * group.rank() if group is not None else 0)
         in_shard = (local >= 0) & (local < width)
         local = local.clamp(0, width - 1)
         total = torch.empty(rows, dtype=torch.float32, device=logits.device)
         for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
-            torch.logsumexp(logits[begin : begin + step].float(), dim=1, out=total[begin : begin + step])
+            torch.logsumexp(logits[begin : begin + step, :known].float(), dim=1, out=total[begin : begin + step])
         target = logits.gather(1, local[:, None]).squeeze(1).float() * in_shard
         if group is not None:
             total, target = _over_all_shards(total, target, group)
         ctx.save_for_backward(logits, local, in_shard, total)
+        ctx.known = known
         return total - target
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
-        """softmax minus one at the target, times the gradient of each row's loss."""
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        """softmax minus one at the target, times the gradient of each row's loss; 0 for padding."""
         logits, local, in_shard, total = ctx.saved_tensors
         (of_losses,) = gradients
         rows, width = logits.shape
@@ -47,9 +51,10 @@ class _CrossEntropy(torch.autograd.Function):
         for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
             piece = slice(begin, begin + step)
             softmax = (logits[piece].float() - total[piece, None]).exp_()
+            softmax[:, ctx.known :] = 0.0
             softmax.scatter_add_(1, local[piece, None], -in_shard[piece, None].to(softmax.dtype))
             result[piece] = softmax.mul_(of_losses[piece, None])
-        return result, None, None
+        return result, None, None, None
 
 
 def _over_all_shards(total: Tensor, target: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
@@ -63,14 +68,25 @@ def _over_all_shards(total: Tensor, target: Tensor, group: ProcessGroup) -> tupl
     return all_stats[:, 0].logsumexp(0), all_stats[:, 1].sum(0)
 
 
-def token_losses(logits: Tensor, targets: Tensor, group: ProcessGroup | None = None) -> Tensor:
+def _known_columns(width: int, group: ProcessGroup | None, vocabulary: int | None) -> int:
+    """How many of the `width` columns of this process's shard are ids of the vocabulary; padding follows them."""
+    if vocabulary is None:
+        return width
+    return min(width, max(0, vocabulary - (width * group.rank() if group is not None else 0)))
+
+
+def token_losses(
+    logits: Tensor, targets: Tensor, group: ProcessGroup | None = None, *, vocabulary: int | None = None
+) -> Tensor:
     """The loss of each token, -log p(target), in nats: float32 of the shape of `targets`.
 
     Args:
         logits: (..., V), or this process's contiguous shard of V where `group` is given.
         targets: token ids (...), int64, the same on all processes of `group`.
         group: the tensor-parallel group over which the vocabulary is sharded, in the order of its ranks.
+        vocabulary: ids from this one on pad the embedding: they have no part in the softmax, and get no gradient.
+            None if there are none.
     """
     width = logits.size(-1)
-    losses: Tensor = _CrossEntropy.apply(logits.reshape(-1, width), targets.reshape(-1), group)
+    losses: Tensor = _CrossEntropy.apply(logits.reshape(-1, width), targets.reshape(-1), group, vocabulary)
     return losses.view(targets.shape)

@@ -3,8 +3,7 @@
 Every evaluation task measures through a `Scorer`. For a text, tokens laid end to end are read in windows of the
 model's sequence length (`windows`): they follow each other without gap and share one token, so that every token but
 the very first is scored exactly once, with up to a whole window as its past (on average half of one). Sums are in
-float64, so that the number of tokens does not matter to their accuracy. The rows that pad the embedding are part of
-the softmax, as in training. Costs one forward pass over the text.
+float64, so that the number of tokens does not matter to their accuracy. Costs one forward pass over the text.
 """
 
 from __future__ import annotations
@@ -144,7 +143,7 @@ class Scorer:
         on_device = rows.to(device)
         with autocast(device, self.precision):
             logits = model(on_device[:, :-1])[:, -last:]
-        losses = token_losses(logits, on_device[:, -last:]).cpu().double()
+        losses = token_losses(logits, on_device[:, -last:], vocabulary=self.source.config.vocabulary_size).cpu().double()
         if not bool(torch.isfinite(losses).all()):
             raise Gpt2Error(
                 "the model's loss is not finite: its training diverged, or --precision fp16 is too narrow for it; "

@@ -158,11 +158,14 @@ class Trainer:
             synchronize_gradients(self.model, micro == self.plan.accumulation - 1)
             with autocast(self.world.device, self.plan.precision):
                 logits = self.model(rows[:, :-1])
-            share = token_losses(logits, rows[:, 1:], self.world.tp_group).sum() / self.plan.tokens_per_step
+            losses = token_losses(
+                logits, rows[:, 1:], self.world.tp_group, vocabulary=self.model.config.vocabulary_size
+            )
+            share = losses.sum() / self.plan.tokens_per_step
             # Data parallelism averages gradients where the loss of the global batch is a sum.
             (share * (self.world.dp_size * self.scale.scale)).backward()
             total += share.detach()
-            del logits, share
+            del logits, losses, share
             if micro + 1 < self.plan.accumulation and self.heartbeat.is_due():
                 self.world.say(
                     f"step {self.state.step + 1:,}/{self.plan.steps:,}  micro-batch {micro + 1:,} of "

@@ -38,7 +38,8 @@ def validation_loss(
         batch = torch.from_numpy(padded).to(world.device)
         with autocast(world.device, precision):
             logits = model(batch[:, :-1])
-        losses = token_losses(logits, batch[:, 1:], world.tp_group)[: len(rows)]
+        losses = token_losses(logits, batch[:, 1:], world.tp_group, vocabulary=model.config.vocabulary_size)
+        losses = losses[: len(rows)]
         total += float(losses.to(widest_float(world.device)).sum())
         tokens += losses.numel()
     free_gathered_parameters(model)
