@@ -329,10 +329,10 @@ def test_a_vocabulary_that_does_not_match_is_said(
     assert "holds the token id 300, but the model's vocabulary has 257 ids" in capsys.readouterr().err
     other = write_texts(tmp_path / "other")
     record = tmp_path / "other.json"
-    record.write_text('{"tokenizer": "0123"}')
+    record.write_text('{"facts": {"tokenizer": "0123"}}')
     assert main(["evaluate", "--checkpoint", str(run_folder), "--data", other]) == 2
     assert "was made with another tokenizer" in capsys.readouterr().err
-    record.write_text(json.dumps({"tokenizer": byte_tokenizer().fingerprint}))
+    record.write_text(json.dumps({"facts": {"tokenizer": byte_tokenizer().fingerprint}}))
     assert main(["evaluate", "--checkpoint", str(run_folder), "--data", other, "--device", "cpu"]) == 0
 
 

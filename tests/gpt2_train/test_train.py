@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 import torch
 from tests.gpt2_train.conftest import command, losses, rows, start_until, write_corpus
-from tests.gpt2_train.small_models import byte_tokenizer
+from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
 from gpt2_train import trainer as train_module
 from gpt2_train.checkpoint import load_model, load_tokenizer, read_info, saving
@@ -398,7 +398,7 @@ def test_a_run_resumes_with_its_tokenizer_only(tmp_path: Path, gpt2: Run, capsys
 def test_the_record_of_an_older_corpus_is_heeded(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:
     """Token files of a tokenizer that was only recorded by its fingerprint were taken for GPT-2's."""
     data = corpus_of(tmp_path / "data", None)
-    Path(f"{data}.json").write_text(json.dumps({"tokenizer": byte_tokenizer().fingerprint}))
+    Path(f"{data}.json").write_text(json.dumps({"facts": {"tokenizer": byte_tokenizer().fingerprint}}))
     assert gpt2(tmp_path / "run", "--steps", 1, data=data) == 2
     assert "give the --tokenizer that made it" in capsys.readouterr().err
     byte_tokenizer().save_json(tmp_path / "tokenizer.json")
@@ -471,3 +471,50 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     assert read_info(tmp_path).step == 7
     assert gpt2(tmp_path, *flags) == 0
     assert_same_bits(unbroken, tmp_path)
+
+
+# Beginning with another model's weights
+
+
+def test_a_run_can_begin_with_the_weights_of_any_known_format(tmp_path: Path, gpt2: Run, unbroken: Path) -> None:
+    assert main(["convert", str(unbroken), str(tmp_path / "hf")]) == 0
+    flat = ("--steps", 2, "--lr", 1e-9, "--min-lr", 0, "--dropout", 0)
+    for name, source in (("ours", unbroken), ("theirs", tmp_path / "hf")):
+        assert gpt2(tmp_path / name, "--init-from", source, *flat) == 0
+    assert_same_bits(tmp_path / "ours", tmp_path / "theirs")
+    assert losses(tmp_path / "ours")[1] < losses(unbroken)[1] - 0.5
+    left, right = weights(tmp_path / "ours"), weights(unbroken)
+    vocabulary = slice(0, 100)  # further rows of the embedding are padding
+    assert all(torch.allclose(left[name][vocabulary], right[name][vocabulary], atol=1e-5) for name in left)
+
+
+def test_the_model_that_a_run_began_with_is_part_of_what_it_is(
+    tmp_path: Path, gpt2: Run, unbroken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = tmp_path / "source"
+    assert main(["convert", str(unbroken), str(source), "--to", "checkpoint"]) == 0
+    assert gpt2(tmp_path / "run", "--init-from", source, "--steps", 2) == 0
+    assert main(["convert", str(tmp_path / "run"), str(tmp_path / "other")]) == 0
+    assert gpt2(tmp_path / "run", "--init-from", tmp_path / "other", "--steps", 3) == 2
+    assert "init_from was" in capsys.readouterr().err
+    assert gpt2(tmp_path / "run", "--steps", 3) == 2
+    assert "init_from was" in capsys.readouterr().err
+    shutil.rmtree(source)  # no longer needed
+    assert gpt2(tmp_path / "run", "--init-from", source, "--steps", 3) == 0
+    assert read_info(tmp_path / "run").step == 3
+
+
+def test_a_model_to_begin_with_that_does_not_fit_is_refused(
+    tmp_path: Path, corpus: str, unbroken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refusal(*flags: object) -> str:
+        words = ["train", "--data", corpus, "--output", str(tmp_path / "run"), "--init-from", str(unbroken)]
+        assert main([*words, "--device", "cpu", "--steps", "1", *map(str, flags)]) == 2
+        return capsys.readouterr().err
+
+    assert "has 16 positions: give --sequence-length 16" in refusal()
+    assert "2 layers, width 32 and 4 heads" in refusal("--sequence-length", 16, "--model", "124M")
+    assert "no model" in refusal("--sequence-length", 16, "--init-from", tmp_path / "absent")
+    other = save(tmp_path / "bytes", random_model(), byte_tokenizer())
+    assert "trained with another tokenizer" in refusal("--sequence-length", 16, "--init-from", other)
+    assert not (tmp_path / "run").exists()

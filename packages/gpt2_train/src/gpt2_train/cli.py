@@ -20,6 +20,7 @@ COMMANDS = {
     "train": ("gpt2_train.train_command", "train a model, or resume a run, from token files"),
     "evaluate": ("gpt2_train.evaluate", "measure a checkpoint: held-out loss and perplexity"),
     "generate": ("gpt2_train.generate", "write text with a checkpoint"),
+    "convert": ("gpt2_train.convert", "turn a checkpoint into other programs' formats, or theirs into ours"),
 }
 """Name of a command: its module, and what it does."""
 

@@ -232,6 +232,15 @@ class ModelSettings:
 class TrainSettings(ModelSettings, DataSettings):
     """The settings of `gpt2 train`. Raises Gpt2UsageError where one is out of range or two don't fit together."""
 
+    init_from: str | None = setting(
+        None,
+        "begin with the weights of this model instead of random ones: a checkpoint, a Hugging Face GPT-2 folder, or a "
+        "checkpoint of Megatron-LM; its shape and tokenizer are taken, too",
+        metavar="DIR",
+        group=_MODEL,
+        identity=False,
+    )
+
     steps: int | None = setting(None, "train for this many optimizer steps", group=_LENGTH, identity=False)
     epochs: float | None = setting(
         None,

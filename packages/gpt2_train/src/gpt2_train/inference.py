@@ -87,15 +87,42 @@ def open_model(path: str | Path, *, device: DeviceKind = "auto", tokenizer: str 
     """The model that `path` names; its weights are not read yet.
 
     Args:
-        path: the folder of a training run, its `checkpoints` folder, or one `step-...` folder.
+        path: the folder of a training run, its `checkpoints` folder, one `step-...` folder, or a model of another
+            format (a Hugging Face folder, a checkpoint of Megatron-LM).
         device: where to compute.
         tokenizer: a folder or file to take the tokenizer from, instead of the model's own.
 
     Raises Gpt2UsageError if there is no model or its record is damaged, IndexedTokensError for a damaged tokenizer.
     """
     if not path:
-        raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`.")
-    return _open_checkpoint(path, device, tokenizer)
+        raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`, or another model.")
+    from gpt2_train.checkpoint.folders import holds_checkpoint
+
+    place = Path(path)
+    if holds_checkpoint(place) or not place.exists():
+        return _open_checkpoint(path, device, tokenizer)
+    return _open_other(path, device, tokenizer)
+
+
+def _open_other(path: str | Path, device: DeviceKind, tokenizer: str | None) -> InferenceModel:
+    """A model of another program's format."""
+    from gpt2_train.conversion.base import ReadOptions
+    from gpt2_train.conversion.opening import open_weights
+    from gpt2_train.device import choose_device
+
+    weights = open_weights(path, ReadOptions(tokenizer=tokenizer))
+    where = choose_device(device)
+    return InferenceModel(
+        folder=weights.origin,
+        step=weights.step,
+        config=weights.config,
+        tokenizer=weights.tokenizer,
+        device=where,
+        trained_with=None,
+        settings=weights.settings,
+        data=weights.data,
+        load=lambda: weights.load(where),
+    )
 
 
 def _open_checkpoint(path: str | Path, device: DeviceKind, tokenizer: str | None) -> InferenceModel:

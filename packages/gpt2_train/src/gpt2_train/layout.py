@@ -35,7 +35,8 @@ def check_before_torch(settings: TrainSettings) -> None:
     settings.corpora()
     if not settings.output:
         raise Gpt2UsageError("no --output: give a folder for the run.")
-    check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
+    if settings.init_from is None:  # else the model's own shape decides, once it is read
+        check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
     plan_batches(settings.global_batch_size, settings.micro_batch_size, settings.data_parallel or 1, on_cpu=True)
 
 
@@ -49,7 +50,8 @@ def check_layout(settings: TrainSettings, gpus: int = 0) -> int:
     Raises Gpt2UsageError if model, batch and layout don't fit together, or the layout needs more GPUs than there are.
     """
     data_parallel = choose_data_parallel(settings, gpus)
-    check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
+    if settings.init_from is None:  # else the model's own shape decides, once it is read
+        check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
     plan_batches(
         settings.global_batch_size,
         settings.micro_batch_size,

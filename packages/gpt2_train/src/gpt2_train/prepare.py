@@ -16,6 +16,7 @@ import torch
 from gpt2_train.checkpoint import FOLDER, CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
 from gpt2_train.collectives import from_first_rank, keep_on_all_ranks
 from gpt2_train.config import ModelConfig, TrainSettings
+from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.data import Blend, Corpus, blend_split, open_corpora
 from gpt2_train.data.made_with import recorded_fingerprint
 from gpt2_train.data.shared_cache import SharedIndexCache
@@ -64,6 +65,7 @@ class Prepared:
         training, validation: samples; None where no document fell to validation.
         resumed: the checkpoint to resume from, None for a new run.
         identity: the settings that decide the weights.
+        first_weights: the model whose weights a new run begins with; None for random ones.
         data: what the training files are.
     """
 
@@ -77,6 +79,7 @@ class Prepared:
     validation: Blend | None
     resumed: CheckpointInfo | None
     identity: dict[str, Any]
+    first_weights: ModelWeights | None
     data: list[dict[str, Any]]
 
     @property
@@ -154,6 +157,50 @@ def open_tokenizer(settings: TrainSettings) -> Tokenizer:
     return tokenizer
 
 
+def open_first_weights(settings: TrainSettings, resumed: CheckpointInfo | None) -> ModelWeights | None:
+    """The model of --init-from, its tensors not read yet; None without it.
+
+    A run that resumes no longer needs it: then None, too, if it is gone. Raises Gpt2UsageError.
+    """
+    if not settings.init_from or (resumed is not None and not Path(settings.init_from).exists()):
+        return None
+    from gpt2_train.conversion.base import ReadOptions
+    from gpt2_train.conversion.opening import open_weights
+
+    return open_weights(settings.init_from, ReadOptions(heads=settings.heads, tokenizer=settings.tokenizer))
+
+
+def config_of_first_weights(settings: TrainSettings, first: ModelWeights, tokenizer: Tokenizer) -> ModelConfig:
+    """The shape of the model of --init-from, with the run's dropout.
+
+    Raises Gpt2UsageError if the settings ask for another shape, or the data was made with another tokenizer.
+    """
+    own = first.tokenizer
+    if own is not None and own.fingerprint != tokenizer.fingerprint:
+        raise Gpt2UsageError(
+            f"{settings.init_from} was trained with another tokenizer than the data was made with: tokenize the texts "
+            "with the model's own (`webtext tokenize --tokenizer`)."
+        )
+    if own is None and first.config.vocabulary_size != tokenizer.vocabulary_size:
+        raise Gpt2UsageError(
+            f"{settings.init_from} knows {first.config.vocabulary_size:,} token ids, the data's tokenizer has "
+            f"{tokenizer.vocabulary_size:,}: tokenize the texts with the model's own tokenizer."
+        )
+    config = dataclasses.replace(first.config, dropout=settings.dropout)
+    asked = dataclasses.replace(settings, sequence_length=config.sequence_length)
+    if settings.names_a_size and asked.model_config(config.vocabulary_size) != config:
+        raise Gpt2UsageError(
+            f"{settings.init_from} has {config.layers} layers, width {config.hidden} and {config.heads} heads: leave "
+            "out --model, --layers, --hidden and --heads, or give these."
+        )
+    if settings.sequence_length != config.sequence_length:
+        raise Gpt2UsageError(
+            f"{settings.init_from} has {config.sequence_length} positions: give --sequence-length "
+            f"{config.sequence_length}."
+        )
+    return config
+
+
 def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
     """Settle a run; all processes call this together.
 
@@ -166,7 +213,12 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
 
     resumed = from_first_rank(read_checkpoint)
     tokenizer = keep_on_all_ranks(lambda: open_tokenizer(settings))
+    first = keep_on_all_ranks(lambda: open_first_weights(settings, resumed))
     config = settings.model_config(tokenizer.vocabulary_size)
+    if first is None and settings.init_from and resumed is not None:
+        config = dataclasses.replace(resumed.config, dropout=settings.dropout)
+    elif first is not None:
+        config = keep_on_all_ranks(lambda: config_of_first_weights(settings, first, tokenizer))
     check_tensor_parallel(config, world.tp_size)
     corpora, weights = keep_on_all_ranks(lambda: open_corpora(settings.corpora(), settings.split_weights()))
     training = _blend(settings, world, folder, corpora, weights, "train")
@@ -174,6 +226,11 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
     if training is None:
         raise Gpt2UsageError("the training split holds no tokens: change --split or give other --data.")
     plan = make_plan(settings, world, config, training, resumed)
+    first_identity: dict[str, Any] = {}
+    if first is not None:
+        first_identity = {"init_from": from_first_rank(first.digest)}
+    elif settings.init_from and resumed is not None:
+        first_identity = {"init_from": resumed.settings.get("init_from")}
     run = Prepared(
         settings=settings,
         world=world,
@@ -184,7 +241,8 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
         training=training,
         validation=validation,
         resumed=resumed,
-        identity=identity_settings(settings, plan.precision),
+        identity=identity_settings(settings, plan.precision) | first_identity,
+        first_weights=first,
         data=data_identity(corpora, weights),
     )
     if resumed is not None:
@@ -262,7 +320,9 @@ def build_model(run: Prepared) -> GPT2:
     with torch.device("meta"):
         model = GPT2(run.config)
     model.materialise(run.world.device)
-    if run.resumed is None:
+    if run.resumed is None and run.first_weights is not None:
+        run.first_weights.load_into(model)
+    elif run.resumed is None:
         model.initialise(torch.Generator().manual_seed(mixed_seed(run.settings.seed)))
     return parallelize(
         model,

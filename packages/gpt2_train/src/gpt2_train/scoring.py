@@ -143,7 +143,9 @@ class Scorer:
         on_device = rows.to(device)
         with autocast(device, self.precision):
             logits = model(on_device[:, :-1])[:, -last:]
-        losses = token_losses(logits, on_device[:, -last:], vocabulary=self.source.config.vocabulary_size).cpu().double()
+        losses = (
+            token_losses(logits, on_device[:, -last:], vocabulary=self.source.config.vocabulary_size).cpu().double()
+        )
         if not bool(torch.isfinite(losses).all()):
             raise Gpt2Error(
                 "the model's loss is not finite: its training diverged, or --precision fp16 is too narrow for it; "

@@ -43,6 +43,11 @@ def latest_checkpoint(checkpoints: str | Path) -> Path | None:
     return known[-1] if known else None
 
 
+def holds_checkpoint(path: Path) -> bool:
+    """Whether `path` is a checkpoint, or a folder in which `find_checkpoint` finds one."""
+    return (path / INFO_FILE).is_file() or any(latest_checkpoint(folder) for folder in (path, path / FOLDER))
+
+
 def find_checkpoint(path: str | Path) -> Path:
     """The checkpoint that `path` means: a run's folder, its `checkpoints` folder, or one `step-...` folder.
 

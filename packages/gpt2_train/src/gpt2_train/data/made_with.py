@@ -11,8 +11,9 @@ from indexed_tokens import corpus_tokenizer, prefix_of
 def recorded_fingerprint(prefix: str) -> str | None:
     """The tokenizer's fingerprint in the record that `webtext tokenize` leaves beside token files; None without it."""
     try:
-        found = json.loads(Path(f"{prefix_of(prefix)}.json").read_text(encoding="utf-8"))["tokenizer"]
-    except (OSError, ValueError, KeyError, TypeError):
+        record = json.loads(Path(f"{prefix_of(prefix)}.json").read_text(encoding="utf-8"))
+        found = record.get("facts", record)["tokenizer"]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return found if isinstance(found, str) else None
 

@@ -1,0 +1,171 @@
+"""A model card: what a model is, what it learned from and how, and how to load it, from what its run recorded.
+
+Only what is on record is said. The funnel of the training data comes from the record that `webtext tokenize` leaves
+beside token files, as far as these are still where the run's `config.toml` names them.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from command_kit import write_text
+from gpt2_train.conversion.weights import ModelWeights
+from indexed_tokens import prefix_of
+
+_SHOWN_SETTINGS = (
+    "steps", "epochs", "tokens", "global_batch_size", "lr", "min_lr", "schedule", "warmup", "weight_decay", "clip",
+    "dropout", "precision", "seed", "device", "tensor_parallel", "data_parallel",
+)  # fmt: skip
+
+
+def write_card(weights: ModelWeights, path: Path, source: Path) -> None:
+    """Write the card of `weights` to `path`; `source` is where the model was read from, as the user named it."""
+    write_text(path, "\n".join(_lines(weights, source)) + "\n")
+
+
+def _lines(weights: ModelWeights, source: Path) -> Iterator[str]:
+    run = _run_folder(source)
+    config = weights.config
+    yield from (
+        "---",
+        "library_name: transformers",
+        "pipeline_tag: text-generation",
+        "tags: [gpt2]",
+        "license: unknown",
+        "---",
+    )
+    yield from ("", f"# {_plain(run.name if run else source.name)}", "")
+    yield f"A GPT-2 with {config.parameters:,} parameters."
+    yield ""
+    yield from _table(
+        ("", "value"),
+        [
+            ("layers", config.layers),
+            ("width", config.hidden),
+            ("attention heads", config.heads),
+            ("positions", config.sequence_length),
+            ("vocabulary", config.vocabulary_size),
+            ("optimizer steps", weights.step or "not recorded"),
+        ],
+    )
+    yield from ("", "## How to load it", "")
+    yield from (
+        "```python",
+        "from transformers import AutoModelForCausalLM, AutoTokenizer",
+        "",
+        'model = AutoModelForCausalLM.from_pretrained("PATH")',
+        'tokenizer = AutoTokenizer.from_pretrained("PATH")',
+        "```",
+        "",
+        'Or `gpt2 generate --checkpoint PATH --prompt "..."`. `PATH` is the folder of this file.',
+    )
+    settings = _settings(run)
+    yield from _training(weights, run, settings)
+    yield from _data(weights, settings)
+    yield from (
+        "",
+        "## Limits",
+        "",
+        "The model repeats what is in its training text, its mistakes and prejudices included. It has not been aligned "
+        "or tested for any use. The licences of its training texts are not known.",
+    )
+
+
+def _run_folder(source: Path) -> Path | None:
+    """The folder of the run that `source` belongs to: itself or one above, with a `config.toml`."""
+    return next((place for place in (source, *source.parents[:2]) if (place / "config.toml").is_file()), None)
+
+
+def _settings(run: Path | None) -> dict[str, Any]:
+    try:
+        return dict(tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))["train"]) if run else {}
+    except (OSError, ValueError, KeyError, TypeError):
+        return {}
+
+
+def _training(weights: ModelWeights, run: Path | None, settings: dict[str, Any]) -> Iterator[str]:
+    known = settings or weights.settings
+    if known:
+        yield from ("", "## Training", "")
+        yield from _table(("setting", "value"), [(name, known[name]) for name in _SHOWN_SETTINGS if name in known])
+    rows = _metrics(run, weights.step)
+    last = next((row for row in reversed(rows) if "loss" in row), None)
+    valid = next((row for row in reversed(rows) if "valid_loss" in row), None)
+    if last or valid:
+        yield ""
+        losses = [("training tokens seen", f"{last['tokens']:,}")] if last else []
+        losses += [("training loss (nats per token)", f"{last['loss']:.3f}")] if last else []
+        losses += [("held-out loss (nats per token)", f"{valid['valid_loss']:.3f}")] if valid else []
+        yield from _table(("at the end", "value"), losses)
+
+
+def _metrics(run: Path | None, step: int) -> list[dict[str, Any]]:
+    """The rows of a run's metrics up to `step`."""
+    try:
+        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines() if run else []
+        rows = [json.loads(line) for line in lines]
+    except (OSError, ValueError):
+        return []
+    return [row for row in rows if isinstance(row, dict) and row.get("step", 0) <= step]
+
+
+def _data(weights: ModelWeights, settings: dict[str, Any]) -> Iterator[str]:
+    records = [record for prefix in settings.get("data", []) if (record := _record(str(prefix))) is not None]
+    if not records and not weights.data:
+        return
+    yield from ("", "## Training data", "")
+    if not records:
+        tokens = sum(entry.get("bin_bytes", 0) for entry in weights.data)
+        yield f"{len(weights.data)} token files of {tokens:,} bytes; what they hold is not on record."
+    for record in records:
+        facts = record.get("facts", {})
+        yield f"{record.get('out', 0):,} documents, {facts.get('tokens', 0):,} tokens, by these stages:"
+        yield ""
+        rows = []
+        for step in _steps(record):
+            dropped = ", ".join(f"{reason} {count:,}" for reason, count in sorted(step.get("dropped", {}).items()))
+            rows.append((str(step.get("stage")), f"{step.get('in', 0):,}", f"{step.get('out', 0):,}", dropped))
+        yield from _table(("stage", "in", "out", "dropped"), rows)
+        yield ""
+
+
+def _record(prefix: str) -> dict[str, Any] | None:
+    """The record beside token files. None if there is none, or it is none of ours."""
+    head, _, rest = prefix.partition(":")
+    path = rest if rest and re.fullmatch(r"[0-9.eE+-]+", head) else prefix
+    try:
+        found = json.loads(Path(f"{prefix_of(path)}.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return None
+    return found if isinstance(found, dict) and "stage" in found else None
+
+
+def _steps(record: dict[str, Any]) -> list[dict[str, Any]]:
+    """The records that lead to one, the first stage first, each once."""
+    found: dict[str, dict[str, Any]] = {}
+
+    def visit(step: dict[str, Any]) -> None:
+        for before in step.get("inputs", []):
+            if isinstance(before, dict) and "stage" in before:
+                visit(before)
+        found.setdefault(str(step.get("sha256", id(step))), step)
+
+    visit(record)
+    return list(found.values())
+
+
+def _table(head: tuple[str, ...], rows: list[tuple[Any, ...]]) -> Iterator[str]:
+    yield f"| {' | '.join(head)} |"
+    yield f"|{'---|' * len(head)}"
+    for row in rows:
+        yield f"| {' | '.join(_plain(f'{cell:,}' if isinstance(cell, int) else str(cell)) for cell in row)} |"
+
+
+def _plain(text: str) -> str:
+    """Text that can't act as Markdown or HTML in a table."""
+    return re.sub(r"[\x00-\x1f\x7f]", " ", text).replace("|", "\\|").replace("<", "&lt;")

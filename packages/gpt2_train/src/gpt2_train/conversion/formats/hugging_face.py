@@ -1,0 +1,282 @@
+"""Hugging Face GPT-2 folders: `config.json`, safetensors (one file or several) or `pytorch_model.bin`, tokenizer files.
+
+What is written loads in `transformers` by `AutoModelForCausalLM` and `AutoTokenizer` without a network. A model whose
+settings differ from GPT-2's own in what it computes is refused, never converted wrongly.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from command_kit import write_json
+from gpt2_train.config import ModelConfig
+from gpt2_train.conversion.base import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.conversion.pickles import read_pickle
+from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, shapes_of
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.model import INIT_STD
+from indexed_tokens import END_OF_TEXT, IndexedTokensError, Tokenizer
+
+CONFIG = "config.json"
+SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
+PREFIX = "transformer."
+NORM_EPSILON = 1e-5
+
+_MODULES = {
+    "token_embedding": "wte",
+    "position_embedding": "wpe",
+    "final_norm": "ln_f",
+    "attention_norm": "ln_1",
+    "attention.qkv": "attn.c_attn",
+    "attention.out": "attn.c_proj",
+    "feed_forward_norm": "ln_2",
+    "feed_forward.up": "mlp.c_fc",
+    "feed_forward.down": "mlp.c_proj",
+}
+_MATRICES = ("attention.qkv", "attention.out", "feed_forward.up", "feed_forward.down")
+"""Stored as [in, out] there, [out, in] here."""
+
+_COMPUTED_ALIKE: dict[str, tuple[Any, ...]] = {
+    "activation_function": ("gelu_new", "gelu_pytorch_tanh"),
+    "layer_norm_epsilon": (NORM_EPSILON,),
+    "scale_attn_weights": (True,),
+    "scale_attn_by_inverse_layer_idx": (False,),
+    "add_cross_attention": (False,),
+    "tie_word_embeddings": (True,),
+}
+"""Settings that decide what is computed: the values that are GPT-2's own."""
+
+
+class HuggingFace(ModelFormat):
+    """A folder of `transformers` with a GPT-2."""
+
+    name: ClassVar[str] = "hf"
+    summary: ClassVar[str] = "a Hugging Face folder (config.json, safetensors or pytorch_model.bin)"
+
+    def recognises(self, path: Path) -> bool:
+        """Whether `path` is a folder with a `config.json` that names a kind of model."""
+        return (path / CONFIG).is_file() and "model_type" in _read_json(path / CONFIG)
+
+    def open(self, path: Path, options: ReadOptions) -> ModelWeights:
+        """The model in a folder. Raises Gpt2UsageError if it is no GPT-2, or computes something else."""
+        table = _read_json(path / CONFIG)
+        _check_is_gpt2(path, table)
+        config = _config_of(path, table)
+        files = {re.sub(f"^{re.escape(PREFIX)}", "", name): read for name, read in _tensors(path)}
+        _check_is_tied(path, files)
+        readers = {
+            name: functools.partial(_canonical, name, files[theirs], config)
+            for name in shapes_of(config)
+            if (theirs := _their_name(name)) in files
+        }
+        return ModelWeights(path, self.name, config, _tokenizer(path, options), readers)
+
+    def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
+        """Configuration, weights and tokenizer files."""
+        dtype = options.dtype or weights.read("final_norm.weight").dtype
+        config = weights.config
+        end = weights.tokenizer.end_of_text if _has_end(weights.tokenizer) else None  # type: ignore[union-attr]
+        write_json(path / CONFIG, _their_config(config, dtype, end))
+        write_json(path / "generation_config.json", {"bos_token_id": end, "eos_token_id": end})
+        _write_tensors(weights, path, dtype, options.shard_bytes)
+        if weights.tokenizer is not None:
+            weights.tokenizer.save(path)
+            weights.tokenizer.save_json(path / "tokenizer.json")
+            special = {f"{name}_token": END_OF_TEXT for name in ("bos", "eos", "unk")} if end is not None else {}
+            write_json(
+                path / "tokenizer_config.json",
+                {"tokenizer_class": "GPT2Tokenizer", "model_max_length": config.sequence_length, **special},
+            )
+            write_json(path / "special_tokens_map.json", special)
+
+
+def _has_end(tokenizer: Tokenizer | None) -> bool:
+    try:
+        return tokenizer is not None and tokenizer.end_of_text >= 0
+    except IndexedTokensError:
+        return False
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        table = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise Gpt2UsageError(f"can't read {path} ({error}): it is damaged.") from error
+    return table if isinstance(table, dict) else {}
+
+
+def _check_is_gpt2(path: Path, table: dict[str, Any]) -> None:
+    if table.get("model_type") != "gpt2":
+        raise Gpt2UsageError(f"{path} holds a model of type {table.get('model_type')}: only GPT-2 can be read.")
+    for key, good in _COMPUTED_ALIKE.items():
+        if key in table and table[key] not in good:
+            raise Gpt2UsageError(
+                f"{path} has {key} = {table[key]}, where a GPT-2 has {good[0]}: it can't be converted."
+            )
+
+
+def _config_of(path: Path, table: dict[str, Any]) -> ModelConfig:
+    try:
+        config = ModelConfig(
+            layers=int(table["n_layer"]),
+            hidden=int(table["n_embd"]),
+            heads=int(table["n_head"]),
+            sequence_length=int(table["n_positions"]),
+            vocabulary_size=int(table["vocab_size"]),
+            dropout=float(table.get("resid_pdrop", 0.1)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Gpt2UsageError(f"{path / CONFIG} does not tell the model's shape ({error}): it is damaged.") from error
+    if table.get("n_inner") not in (None, 4 * config.hidden):
+        raise Gpt2UsageError(f"{path} has n_inner = {table['n_inner']}, where a GPT-2 has four times its width.")
+    return config
+
+
+def _tensors(path: Path) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    """Each stored tensor's name and what reads it. Raises Gpt2UsageError if there is none, or a file is damaged."""
+    for whole, read in ((SAFETENSORS, _safetensors), (BIN, _bin)):
+        index = path / f"{whole}.index.json"
+        if (path / whole).is_file():
+            yield from read(path / whole)
+            return
+        if index.is_file():
+            for name in sorted(set(_read_json(index).get("weight_map", {}).values())):
+                if Path(name).name != name or not (path / name).is_file():
+                    raise Gpt2UsageError(f"{index} names {name}, which is not in {path}: copy all files of the model.")
+                yield from read(path / name)
+            return
+    raise Gpt2UsageError(f"{path} has neither {SAFETENSORS} nor {BIN}: copy all files of the model.")
+
+
+def _safetensors(path: Path) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    try:
+        file = safe_open(path, framework="pt")
+        names = list(file.keys())
+    except (SafetensorError, OSError) as error:
+        raise Gpt2UsageError(f"{path} can't be read ({error}): it is damaged.") from error
+    for name in names:
+        yield name, functools.partial(file.get_tensor, name)
+
+
+def _bin(path: Path) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+    found = read_pickle(path)
+    if not isinstance(found, dict):
+        raise Gpt2UsageError(f"{path} holds no table of tensors: it is no pytorch_model.bin.")
+    for name, tensor in found.items():
+        if isinstance(tensor, Tensor):
+            yield str(name), functools.partial(_itself, tensor)
+
+
+def _itself(tensor: Tensor) -> Tensor:
+    return tensor
+
+
+def _check_is_tied(path: Path, files: dict[str, Callable[[], Tensor]]) -> None:
+    if "lm_head.weight" in files and not torch.equal(files["lm_head.weight"](), files["wte.weight"]()):
+        raise Gpt2UsageError(
+            f"{path} has an output matrix of its own, where a GPT-2 uses its token embedding: it can't be converted."
+        )
+
+
+def _their_name(name: str) -> str:
+    """`blocks.3.attention.qkv.weight` -> `h.3.attn.c_attn.weight`."""
+    module, _, kind = name.rpartition(".")
+    if not module.startswith("blocks."):
+        return f"{_MODULES[module]}.{kind}"
+    _, block, inner = module.split(".", 2)
+    return f"h.{block}.{_MODULES[inner]}.{kind}"
+
+
+def _is_matrix(name: str) -> bool:
+    return name.endswith(tuple(f"{module}.weight" for module in _MATRICES))
+
+
+def _canonical(name: str, read: Callable[[], Tensor], config: ModelConfig) -> Tensor:
+    """Their tensor as `model.py` has it: matrices transposed, rows of qkv from [3, heads, d] to [heads, 3, d]."""
+    tensor = read()
+    if _is_matrix(name):
+        tensor = tensor.t()
+    if ".attention.qkv." in name and tensor.size(0) == 3 * config.hidden:
+        rest = tensor.shape[1:]
+        tensor = tensor.reshape(3, config.heads, config.head_dim, *rest).transpose(0, 1).reshape(-1, *rest)
+    return tensor.contiguous()
+
+
+def _theirs(name: str, tensor: Tensor, config: ModelConfig) -> Tensor:
+    """The way back from `_canonical`."""
+    if ".attention.qkv." in name:
+        rest = tensor.shape[1:]
+        tensor = tensor.reshape(config.heads, 3, config.head_dim, *rest).transpose(0, 1).reshape(-1, *rest)
+    return (tensor.t() if _is_matrix(name) else tensor).contiguous()
+
+
+def _their_config(config: ModelConfig, dtype: torch.dtype, end: int | None) -> dict[str, Any]:
+    return {
+        "model_type": "gpt2",
+        "architectures": ["GPT2LMHeadModel"],
+        "n_layer": config.layers,
+        "n_embd": config.hidden,
+        "n_head": config.heads,
+        "n_positions": config.sequence_length,
+        "n_ctx": config.sequence_length,
+        "n_inner": None,
+        "vocab_size": config.vocabulary_size,
+        "activation_function": "gelu_new",
+        "layer_norm_epsilon": NORM_EPSILON,
+        "initializer_range": INIT_STD,
+        **{f"{where}_pdrop": config.dropout for where in ("resid", "embd", "attn")},
+        "scale_attn_weights": True,
+        "tie_word_embeddings": True,
+        "bos_token_id": end,
+        "eos_token_id": end,
+        "torch_dtype": str(dtype).removeprefix("torch."),
+    }
+
+
+def _write_tensors(weights: ModelWeights, path: Path, dtype: torch.dtype, shard_bytes: int) -> None:
+    """`model.safetensors`, or several files of at most `shard_bytes` and their index, each of them in memory once."""
+    shapes = shapes_of(weights.config)
+    sizes = {name: math.prod(shape) * dtype.itemsize for name, shape in shapes.items()}
+    groups: list[list[str]] = [[]]
+    room = shard_bytes
+    for name, size in sizes.items():
+        if groups[-1] and size > room:
+            groups.append([])
+            room = shard_bytes
+        groups[-1].append(name)
+        room -= size
+    names = [
+        SAFETENSORS if len(groups) == 1 else f"model-{number:05}-of-{len(groups):05}.safetensors"
+        for number in range(1, len(groups) + 1)
+    ]
+    where: dict[str, str] = {}
+    for file, group in zip(names, groups, strict=True):
+        tensors = {}
+        for name in group:
+            rows = weights.config.vocabulary_size if name == EMBEDDING else None
+            tensors[PREFIX + _their_name(name)] = _theirs(name, weights.read(name, rows=rows), weights.config).to(dtype)
+        save_file(tensors, path / file, metadata={"format": "pt"})
+        where |= dict.fromkeys(tensors, file)
+    if len(groups) > 1:
+        write_json(
+            path / f"{SAFETENSORS}.index.json",
+            {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict(sorted(where.items()))},
+        )
+
+
+def _tokenizer(path: Path, options: ReadOptions) -> Tokenizer | None:
+    if options.tokenizer:
+        return Tokenizer.from_path(options.tokenizer)
+    has_files = (path / "tokenizer.json").is_file() or (path / "vocab.json").is_file()
+    return Tokenizer.from_path(path) if has_files else None

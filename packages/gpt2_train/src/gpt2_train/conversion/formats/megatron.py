@@ -1,0 +1,296 @@
+"""Checkpoints of Megatron-LM: `iter_0000600/mp_rank_00/model_optim_rng.pt`, of any version and tensor-parallel size.
+
+Nothing in the files is run (see `pickles`). Pipeline-parallel checkpoints and the distributed ones of Megatron Core
+(`.distcp`) are refused with what to do.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import functools
+import math
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from command_kit import write_text
+from gpt2_train.config import PRESETS, ModelConfig
+from gpt2_train.conversion.base import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.conversion.megatron_names import canonical_name, join, name_in, share_of
+from gpt2_train.conversion.pickles import read_pickle
+from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, shapes_of
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.layout import check_tensor_parallel
+from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
+
+TRACKER = "latest_checkpointed_iteration.txt"
+FILES = ("model_optim_rng.pt", "model_rng.pt")
+VOCABULARY_MULTIPLE = 128
+"""Megatron pads the vocabulary to a multiple of this times the tensor-parallel size."""
+
+_LAYOUTS = {
+    "2019": ("2019", 0.0),
+    "1": ("language_model", 1.0),
+    "2": ("language_model", 2.0),
+    "3": ("language_model", 3.0),
+    "core": ("core", 3.0),
+}
+"""Names and version of what is written, by the option's value."""
+_RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3}))?(?:_(\d{3}))?")
+
+
+class Megatron(ModelFormat):
+    """A folder with `iter_...` folders, one of these, or one with the `mp_rank_...` folders."""
+
+    name: ClassVar[str] = "megatron"
+    summary: ClassVar[str] = "a Megatron-LM checkpoint (mp_rank_00/model_optim_rng.pt)"
+
+    def recognises(self, path: Path) -> bool:
+        """Whether there are folders of ranks below `path`."""
+        return _iteration_folder(path) is not None
+
+    def open(self, path: Path, options: ReadOptions) -> ModelWeights:
+        """The model of all ranks together. Raises Gpt2UsageError for what is missing or another kind of model."""
+        folder = _iteration_folder(path)
+        if folder is None:
+            raise Gpt2UsageError(f"{path} holds no mp_rank_... folders: it is no checkpoint of Megatron-LM.")
+        ranks = [_read_rank(file) for file in _rank_files(folder)]
+        first = ranks[0]
+        for rank in ranks[1:]:
+            if rank.tensors.keys() != first.tensors.keys():
+                raise Gpt2UsageError(f"the ranks in {folder} hold different tensors: they are of different models.")
+        config = _config_of(folder, ranks, options)
+        readers = {
+            name: functools.partial(_join, name, ranks, config.heads)
+            for name in first.tensors
+            if name != "output.weight"
+        }
+        tokenizer = _tokenizer(config, options)
+        weights = ModelWeights(folder, self.name, config, tokenizer, readers, step=first.iteration)
+        _check_is_tied(weights, ranks)
+        return weights
+
+    def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
+        """One `iter_...` folder with a file for each rank, and the file that names it."""
+        size, config = options.tensor_parallel, weights.config
+        _check_split(config, size)
+        layout, version = _LAYOUTS[options.megatron]
+        multiple = VOCABULARY_MULTIPLE * size
+        rows = math.ceil(config.vocabulary_size / multiple) * multiple
+        folder = path / f"iter_{weights.step:07d}"
+        for rank in range(size):
+            tensors: dict[str, Tensor] = {}
+            for name in shapes_of(config):
+                whole = weights.read(name, rows=rows if name == EMBEDDING else None)
+                whole = whole if options.dtype is None else whole.to(options.dtype)
+                share = share_of(name, whole, rank=rank, size=size, version=version, heads=config.heads)
+                # A view would be stored with the whole of what it is a part of.
+                tensors[name_in(layout, name)] = share.clone()
+            file = folder / f"mp_rank_{rank:02d}" / FILES[0]
+            file.parent.mkdir(parents=True)
+            torch.save(_state(tensors, layout, version, weights, rows, size), file)
+        write_text(path / TRACKER, str(weights.step))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Rank:
+    """One rank's file."""
+
+    file: Path
+    tensors: dict[str, Tensor]
+    arguments: dict[str, Any]
+    version: float
+    iteration: int
+
+
+def _iteration_folder(path: Path) -> Path | None:
+    """The folder with the ranks that `path` means: the iteration that the tracker names, else the newest."""
+    if not path.is_dir():
+        return None
+    if any(_RANK.fullmatch(entry.name) for entry in path.iterdir()):
+        return path
+    try:
+        named = (path / TRACKER).read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError):
+        named = ""
+    wanted = [path / f"iter_{int(named):07d}"] if named.isdigit() else []
+    wanted += [path / "release"] if named == "release" else []
+    wanted += sorted(path.glob("iter_*"), reverse=True)
+    return next((entry for entry in wanted if entry.is_dir() and any(entry.glob("mp_rank_*"))), None)
+
+
+def _rank_files(folder: Path) -> list[Path]:
+    found: dict[int, Path] = {}
+    for entry in sorted(folder.iterdir()):
+        match = _RANK.fullmatch(entry.name)
+        if match is None:
+            continue
+        if int(match[2] or 0) > 0:
+            raise Gpt2UsageError(
+                f"{folder} is split by layers, too (pipeline parallel, {entry.name}): merge these with Megatron-LM's "
+                "tools/checkpoint first."
+            )
+        file = next((entry / name for name in FILES if (entry / name).is_file()), None)
+        if file is None:
+            raise Gpt2UsageError(f"{entry} has no {FILES[0]}: copy all files of the checkpoint.")
+        found[int(match[1])] = file
+    missing = sorted(set(range(max(found, default=-1) + 1)) - found.keys())
+    if missing or not found:
+        raise Gpt2UsageError(f"{folder} lacks mp_rank_{(missing or [0])[0]:02d}: copy the files of all ranks.")
+    return [found[rank] for rank in sorted(found)]
+
+
+def _read_rank(file: Path) -> _Rank:
+    whole = read_pickle(file)
+    if not isinstance(whole, dict) or not isinstance(whole.get("model"), Mapping):
+        raise Gpt2UsageError(f"{file} holds no `model`: it is no checkpoint of Megatron-LM.")
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in _flat(whole["model"]):
+        try:
+            canonical = canonical_name(name)
+        except KeyError:
+            raise Gpt2UsageError(f"{file} holds {name}, which no GPT-2 has: it is another kind of model.") from None
+        if canonical is not None:
+            tensors[canonical] = tensor
+    version = whole.get("checkpoint_version")
+    if any("linear_qkv" in name for name, _ in _flat(whole["model"])):
+        version = 3.0  # Megatron Core has known one order only.
+    iteration = whole.get("iteration")
+    return _Rank(
+        file=file,
+        tensors=tensors,
+        arguments=dict(getattr(whole.get("args"), "__dict__", {})),
+        version=float(version) if isinstance(version, int | float) else 0.0,
+        iteration=iteration if isinstance(iteration, int) else 0,
+    )
+
+
+def _flat(table: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, Tensor]]:
+    """Dotted names and tensors of nested dictionaries; what is neither is passed over."""
+    found = []
+    for name, value in table.items():
+        if isinstance(value, Mapping):
+            found += _flat(value, f"{prefix}{name}.")
+        elif isinstance(value, Tensor):
+            found.append((f"{prefix}{name}", value))
+    return found
+
+
+def _config_of(folder: Path, ranks: list[_Rank], options: ReadOptions) -> ModelConfig:
+    first = ranks[0]
+    for needed in (EMBEDDING, "position_embedding.weight"):
+        if needed not in first.tensors:
+            raise Gpt2UsageError(f"{folder} has no {needed.partition('.')[0].replace('_', ' ')}: it is no GPT-2.")
+    hidden = first.tensors[EMBEDDING].size(1)
+    rows = first.tensors[EMBEDDING].size(0) * len(ranks)
+    blocks = {int(name.split(".")[1]) for name in first.tensors if name.startswith("blocks.")}
+    heads = options.heads or first.arguments.get("num_attention_heads")
+    if not isinstance(heads, int):
+        heads = next((preset["heads"] for preset in PRESETS.values() if preset["hidden"] == hidden), None)
+    if heads is None:
+        raise Gpt2UsageError(f"{folder} does not tell the number of attention heads: give it by --heads.")
+    dropout = first.arguments.get("hidden_dropout")
+    return ModelConfig(
+        layers=max(blocks, default=-1) + 1,
+        hidden=hidden,
+        heads=heads,
+        sequence_length=first.tensors["position_embedding.weight"].size(0),
+        vocabulary_size=_vocabulary_size(folder, rows, first.arguments, options),
+        dropout=float(dropout) if isinstance(dropout, int | float) else 0.1,
+    )
+
+
+def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], options: ReadOptions) -> int:
+    """Ids of the vocabulary among `rows` rows: as given, as the tokenizer or the file says, else GPT-2's if it fits."""
+    recorded = arguments.get("vocab_size")
+    if options.vocabulary_size is not None:
+        size = options.vocabulary_size
+    elif options.tokenizer is not None:
+        size = Tokenizer.from_path(options.tokenizer).vocabulary_size
+    elif isinstance(recorded, int) and 0 < recorded <= rows:
+        size = recorded
+    else:
+        size = GPT2_VOCABULARY_SIZE if rows >= GPT2_VOCABULARY_SIZE else rows
+    if size > rows:
+        raise Gpt2UsageError(
+            f"{folder} has {rows:,} rows for a vocabulary of {size:,}: give the --tokenizer it was made with."
+        )
+    return size
+
+
+def _join(name: str, ranks: list[_Rank], heads: int) -> Tensor:
+    return join(name, [rank.tensors[name] for rank in ranks], version=ranks[0].version, heads=heads)
+
+
+def _check_is_tied(weights: ModelWeights, ranks: list[_Rank]) -> None:
+    for rank in ranks:
+        own = rank.tensors.get("output.weight")
+        if own is not None and not torch.equal(own, rank.tensors[EMBEDDING]):
+            raise Gpt2UsageError(
+                f"{weights.origin} has an output matrix of its own, where a GPT-2 uses its token embedding: it can't "
+                "be converted."
+            )
+
+
+def _tokenizer(config: ModelConfig, options: ReadOptions) -> Tokenizer | None:
+    """The tokenizer given, else GPT-2's where the vocabulary has its size: these files name none."""
+    if options.tokenizer:
+        return Tokenizer.from_path(options.tokenizer)
+    return Tokenizer.gpt2() if config.vocabulary_size == GPT2_VOCABULARY_SIZE else None
+
+
+def _check_split(config: ModelConfig, size: int) -> None:
+    check_tensor_parallel(dataclasses.replace(config, vocabulary_size=VOCABULARY_MULTIPLE * size), size)
+
+
+def _state(
+    tensors: dict[str, Tensor], layout: str, version: float, weights: ModelWeights, rows: int, size: int
+) -> dict[str, Any]:
+    """What Megatron-LM's `save_checkpoint` would write, without optimizer and random states."""
+    config = weights.config
+    if layout == "2019":
+        # The scripts of 2019 stored no version and no settings.
+        return {"iteration": weights.step, "model": tensors}
+    model: dict[str, Any] = tensors if layout == "core" else {"language_model": _nested(tensors)}
+    arguments = argparse.Namespace(
+        num_layers=config.layers,
+        hidden_size=config.hidden,
+        ffn_hidden_size=4 * config.hidden,
+        num_attention_heads=config.heads,
+        max_position_embeddings=config.sequence_length,
+        seq_length=config.sequence_length,
+        vocab_size=config.vocabulary_size,
+        padded_vocab_size=rows,
+        make_vocab_size_divisible_by=VOCABULARY_MULTIPLE,
+        tensor_model_parallel_size=size,
+        pipeline_model_parallel_size=1,
+        hidden_dropout=config.dropout,
+        attention_dropout=config.dropout,
+        position_embedding_type="learned_absolute",
+        normalization="LayerNorm",
+        layernorm_epsilon=1e-5,
+        untie_embeddings_and_output_weights=False,
+        tokenizer_type="GPT2BPETokenizer",
+        iteration=weights.step,
+        consumed_train_samples=0,
+    )
+    return {"args": arguments, "checkpoint_version": version, "iteration": weights.step, "model": model}
+
+
+def _nested(tensors: dict[str, Tensor]) -> dict[str, Any]:
+    """`embedding` by parts, and `encoder` flat, as Megatron-LM nests them."""
+    embedding: dict[str, dict[str, Tensor]] = {}
+    encoder: dict[str, Tensor] = {}
+    for name, tensor in tensors.items():
+        part, _, rest = name.partition(".")
+        if part == "embedding":
+            which, _, kind = rest.partition(".")
+            embedding.setdefault(which, {})[kind] = tensor
+        else:
+            encoder[rest] = tensor
+    return {"embedding": embedding, "encoder": encoder}

@@ -1,0 +1,481 @@
+"""`gpt2 convert`: models in and out of other programs' formats, bit by bit, and used by those programs."""
+
+import argparse
+import collections
+import json
+import os
+import pickle
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, save
+
+import gpt2_train.cli
+from gpt2_train.checkpoint import load_model
+from gpt2_train.config import PRESETS, ModelConfig
+from gpt2_train.conversion.base import ReadOptions
+from gpt2_train.conversion.megatron_names import join, share_of
+from gpt2_train.conversion.opening import open_weights
+from gpt2_train.conversion.weights import EMBEDDING, shapes_of
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.model import GPT2
+
+os.environ["HF_HUB_OFFLINE"] = "1"
+
+SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=257)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory) -> Path:
+    """A run's folder with a checkpoint of a model of bytes."""
+    return save(tmp_path_factory.mktemp("runs") / "run", random_model(SMALL), byte_tokenizer())
+
+
+def convert(*arguments: object) -> None:
+    assert gpt2_train.cli.main(["convert", *map(str, arguments)]) == 0
+
+
+def refused(capsys: pytest.CaptureFixture[str], *arguments: object) -> str:
+    assert gpt2_train.cli.main(["convert", *map(str, arguments)]) == 2
+    return capsys.readouterr().err
+
+
+def same(one: Path, other: Path) -> bool:
+    """Whether two models have the same values, bit by bit."""
+    first, second = open_weights(one), open_weights(other)
+    pairs = zip(first.items(), second.items(), strict=True)
+    return first.config == second.config and all(a == b and torch.equal(x, y) for (a, x), (b, y) in pairs)
+
+
+# Hugging Face
+
+
+def test_transformers_loads_what_is_written_and_computes_the_same(run: Path, tmp_path: Path) -> None:
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+
+    convert(run, tmp_path / "hf")
+    theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", local_files_only=True).eval()
+    assert type(theirs).__name__ == "GPT2LMHeadModel"
+    tokens = torch.randint(0, 257, (3, 16), generator=torch.Generator().manual_seed(1))
+    ours = load_model(run)[0]
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(tokens)[..., :257], theirs(tokens).logits, atol=1e-4, rtol=0)
+    tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hf", local_files_only=True)
+    text = "A text, with café and\n a tab\t."
+    assert tokenizer(text)["input_ids"] == byte_tokenizer().encode(text)
+    assert tokenizer.decode(tokenizer(text)["input_ids"]) == text
+    assert tokenizer.eos_token_id == 256
+
+
+@pytest.mark.parametrize("size", ["124M", "1.5B"])
+def test_shapes_of_gpt2_sizes_give_the_logits_of_transformers(size: str, tmp_path: Path) -> None:
+    """The widths and heads of the published sizes, with few layers and ids so that it takes seconds."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    shape = PRESETS[size]
+    torch.manual_seed(1)
+    settings = GPT2Config(n_layer=2, n_embd=shape["hidden"], n_head=shape["heads"], vocab_size=300)
+    theirs = GPT2LMHeadModel(settings).eval()
+    theirs.save_pretrained(tmp_path / "hf")
+    ours = open_weights(tmp_path / "hf").load()
+    tokens = torch.randint(0, 300, (1, 48))
+    with torch.inference_mode():
+        torch.testing.assert_close(ours(tokens)[..., :300], theirs(tokens).logits, atol=1e-4, rtol=0)
+
+
+@pytest.mark.parametrize("options", [{}, {"max_shard_size": "60KB"}, {"torch": True}])
+def test_folders_of_transformers_are_read_and_come_back_bit_by_bit(options: dict, tmp_path: Path) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    torch.manual_seed(2)
+    theirs = GPT2LMHeadModel(GPT2Config(n_layer=2, n_embd=32, n_head=4, n_positions=16, vocab_size=257)).eval()
+    theirs.save_pretrained(tmp_path / "hf", **({} if "torch" in options else options))
+    if "torch" in options:
+        (tmp_path / "hf" / "model.safetensors").unlink()
+        torch.save(theirs.state_dict(), tmp_path / "hf" / "pytorch_model.bin")
+    convert(tmp_path / "hf", tmp_path / "ours", "--tokenizer", _tokenizer(tmp_path))
+    convert(tmp_path / "ours", tmp_path / "back", "--shard-gb", 0.00005)
+    assert len(list((tmp_path / "back").glob("model-*.safetensors"))) > 1
+    again = GPT2LMHeadModel.from_pretrained(tmp_path / "back", local_files_only=True)
+    for (name, old), (_, new) in zip(theirs.state_dict().items(), again.state_dict().items(), strict=True):
+        assert torch.equal(old, new), name
+
+
+def _tokenizer(folder: Path) -> Path:
+    byte_tokenizer().save(folder / "tokenizer")
+    return folder / "tokenizer"
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        ({"activation_function": "relu"}, "activation_function = relu"),
+        ({"scale_attn_by_inverse_layer_idx": True}, "scale_attn_by_inverse_layer_idx = True"),
+        ({"layer_norm_epsilon": 1e-6}, "layer_norm_epsilon = 1e-06"),
+        ({"n_inner": 100}, "n_inner = 100"),
+        ({"model_type": "llama"}, "a model of type llama"),
+        ({"n_layer": 3}, "holds no blocks.2.attention_norm.weight"),
+        ({"n_embd": 64}, "of shape"),
+        ({"n_layer": "many"}, "does not tell the model's shape"),
+    ],
+)
+def test_a_model_that_computes_something_else_is_refused(run, tmp_path, capsys, change, sentence) -> None:
+    convert(run, tmp_path / "hf")
+    config = json.loads((tmp_path / "hf" / "config.json").read_text())
+    (tmp_path / "hf" / "config.json").write_text(json.dumps(config | change))
+    assert sentence in refused(capsys, tmp_path / "hf", tmp_path / "ours")
+    assert not (tmp_path / "ours").exists()
+
+
+def test_an_output_matrix_of_its_own_is_refused(tmp_path: Path, capsys) -> None:
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    model = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=32, n_head=4, n_positions=16, vocab_size=257))
+    (tmp_path / "hf").mkdir()
+    model.config.save_pretrained(tmp_path / "hf")
+    tensors = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    tensors["lm_head.weight"][0] += 1
+    torch.save(tensors, tmp_path / "hf" / "pytorch_model.bin")
+    assert "an output matrix of its own" in refused(capsys, tmp_path / "hf", tmp_path / "ours")
+
+
+# Megatron-LM
+
+
+@pytest.mark.parametrize("version", ["2019", "1", "2", "3", "core"])
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_megatron_checkpoints_come_back_bit_by_bit(run: Path, tmp_path: Path, version: str, size: int) -> None:
+    convert(run, tmp_path / "m", "--to", "megatron", "--megatron", version, "--tensor-parallel", size)
+    assert len(list((tmp_path / "m").glob("iter_0000007/mp_rank_*/model_optim_rng.pt"))) == size
+    assert (tmp_path / "m" / "latest_checkpointed_iteration.txt").read_text() == "7"
+    shape = ["--heads", 4, "--vocabulary-size", 257] if version == "2019" else []
+    convert(tmp_path / "m", tmp_path / "ours", *shape, "--tokenizer", _tokenizer(tmp_path))
+    assert load_model(tmp_path / "ours")[2].step == 7
+    ours, before = load_model(tmp_path / "ours")[0], load_model(run)[0]
+    for name, tensor in before.state_dict().items():
+        rows = slice(0, 257) if name in (EMBEDDING, "output.weight") else slice(None)
+        assert torch.equal(ours.state_dict()[name][rows], tensor[rows]), name
+
+
+def test_the_order_of_qkv_rows_is_that_of_each_version() -> None:
+    """Heads A and B, rows named by head, kind and place; the orders are those of Megatron-LM's own documentation."""
+    heads, width = 2, 2
+    rows = [f"{head}{kind}{place}" for head in "AB" for kind in "qkv" for place in range(width)]
+    numbers = torch.arange(len(rows)).view(-1, 1)
+    name = "blocks.0.attention.qkv.weight"
+
+    def stored(version: float, size: int = 1, rank: int = 0) -> list[str]:
+        found = share_of(name, numbers, rank=rank, size=size, version=version, heads=heads)
+        return [rows[int(row)] for row in found.flatten()]
+
+    assert stored(0) == ["Aq0", "Aq1", "Bq0", "Bq1", "Ak0", "Ak1", "Bk0", "Bk1", "Av0", "Av1", "Bv0", "Bv1"]
+    assert stored(1) == ["Aq0", "Ak0", "Av0", "Aq1", "Ak1", "Av1", "Bq0", "Bk0", "Bv0", "Bq1", "Bk1", "Bv1"]
+    assert stored(2) == stored(3) == rows
+    assert stored(0, size=2, rank=1) == ["Bq0", "Bq1", "Bk0", "Bk1", "Bv0", "Bv1"]
+    for version in (0, 1, 2, 3):
+        for size in (1, 2):
+            shares = [
+                share_of(name, numbers, rank=rank, size=size, version=version, heads=heads) for rank in range(size)
+            ]
+            assert torch.equal(join(name, shares, version=version, heads=heads), numbers)
+
+
+class _ArgumentsOfAnotherProgram:
+    """Stands in for classes that Megatron's files name and that are not installed here."""
+
+
+def _old_file(path: Path, tensors: dict[str, torch.Tensor], **rest: object) -> None:
+    """A file as the scripts of 2019 wrote it: the old file format, settings and random states beside the model."""
+    path.parent.mkdir(parents=True)
+    state = {
+        "iteration": 600,
+        "model": collections.OrderedDict(tensors),
+        "optimizer": {"optimizer": {"state": {}}, "cur_scale": 65536.0},
+        "random_rng_state": random.getstate(),
+        "np_rng_state": np.random.RandomState(1).get_state(),
+        "torch_rng_state": torch.get_rng_state(),
+        "other": _ArgumentsOfAnotherProgram(),
+        **rest,
+    }
+    torch.save(state, path, _use_new_zipfile_serialization=False)
+
+
+def _old_tensors(model: GPT2, rank: int, size: int) -> dict[str, torch.Tensor]:
+    """One rank's tensors of version 0 by hand: names and split of the scripts of 2019, half precision."""
+    heads, width = 4 // size, 8
+    state = dict(model.named_parameters())
+
+    def columns(tensor: torch.Tensor) -> torch.Tensor:
+        return tensor.chunk(size, 0)[rank]
+
+    found = {
+        "word_embeddings.weight": columns(state["token_embedding.weight"]),
+        "position_embeddings.weight": state["position_embedding.weight"],
+        "transformer.final_layernorm.weight": state["final_norm.weight"],
+        "transformer.final_layernorm.bias": state["final_norm.bias"],
+    }
+    for layer in range(2):
+        theirs, ours = f"transformer.layers.{layer}.", f"blocks.{layer}."
+        for kind in ("weight", "bias"):
+            qkv = state[f"{ours}attention.qkv.{kind}"]
+            whole = qkv.view(4, 3, width, *qkv.shape[1:])  # heads, q/k/v, row
+            mine = whole[rank * heads : (rank + 1) * heads]
+            parts = [torch.cat([mine[head, part] for head in range(heads)]) for part in range(3)]
+            found[f"{theirs}attention.query_key_value.{kind}"] = torch.cat(parts)
+            found[f"{theirs}mlp.dense_h_to_4h.{kind}"] = columns(state[f"{ours}feed_forward.up.{kind}"])
+            found[f"{theirs}input_layernorm.{kind}"] = state[f"{ours}attention_norm.{kind}"]
+            found[f"{theirs}post_attention_layernorm.{kind}"] = state[f"{ours}feed_forward_norm.{kind}"]
+        found[f"{theirs}attention.dense.weight"] = state[f"{ours}attention.out.weight"].chunk(size, 1)[rank]
+        found[f"{theirs}mlp.dense_4h_to_h.weight"] = state[f"{ours}feed_forward.down.weight"].chunk(size, 1)[rank]
+        found[f"{theirs}attention.dense.bias"] = state[f"{ours}attention.out.bias"]
+        found[f"{theirs}mlp.dense_4h_to_h.bias"] = state[f"{ours}feed_forward.down.bias"]
+    return {name: tensor.detach().clone() for name, tensor in found.items()}
+
+
+@pytest.mark.parametrize("size", [1, 2])
+def test_a_checkpoint_of_2019_is_read_without_running_anything_in_it(tmp_path: Path, size: int) -> None:
+    model = random_model(SMALL)
+    for rank in range(size):
+        _old_file(
+            tmp_path / "old" / "iter_0000600" / f"mp_rank_{rank:02d}" / "model_optim_rng.pt",
+            _old_tensors(model, rank, size),
+        )
+    (tmp_path / "old" / "latest_checkpointed_iteration.txt").write_text("600")
+    weights = open_weights(tmp_path / "old", ReadOptions(heads=4, vocabulary_size=257))
+    assert (weights.config.layers, weights.config.hidden, weights.step) == (2, 32, 600)
+    loaded = weights.load()
+    for name, parameter in model.named_parameters():
+        assert torch.equal(dict(loaded.named_parameters())[name], parameter), name
+
+
+class _Bomb:
+    def __reduce__(self) -> tuple[object, tuple[str]]:
+        return os.mkdir, ("run",)
+
+
+@pytest.mark.parametrize("new_format", [True, False])
+def test_code_in_a_file_is_not_run(tmp_path: Path, monkeypatch, capsys, new_format: bool) -> None:
+    """Neither a call that the pickle asks for, nor one that hides behind a class of Megatron's name."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "old" / "mp_rank_00" / "model_optim_rng.pt"
+    file.parent.mkdir(parents=True)
+    tensors = _old_tensors(random_model(SMALL), 0, 1)
+    torch.save({"model": tensors, "args": _Bomb()}, file, _use_new_zipfile_serialization=new_format)
+    with pytest.raises(pickle.UnpicklingError):
+        torch.load(file, weights_only=True)
+    gpt2_train.cli.main(["convert", str(tmp_path / "old"), str(tmp_path / "ours"), "--heads", "4"])
+    assert not (tmp_path / "run").exists()
+    torch.save({"wte.weight": _Bomb()}, tmp_path / "pytorch_model.bin")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_layer": 1, "n_embd": 8, "n_head": 1}))
+    assert gpt2_train.cli.main(["convert", str(tmp_path), str(tmp_path / "ours2")]) == 2
+    assert not (tmp_path / "run").exists()
+
+
+def test_newer_names_and_versions_are_read(tmp_path: Path) -> None:
+    """`language_model` with `transformer` or `encoder`, `attention` or `self_attention`, and `module.` before all."""
+    model = random_model(SMALL)
+    old = _old_tensors(model, 0, 1)
+    stack = {name.removeprefix("transformer."): tensor for name, tensor in old.items() if "transformer" in name}
+    for name in [name for name in stack if "query_key_value" in name]:
+        own = name.replace("layers", "blocks").replace("query_key_value", "qkv")
+        stack[name] = dict(model.named_parameters())[own].detach().clone()
+    language_model = {
+        "embedding": {
+            "word_embeddings": {"weight": old["word_embeddings.weight"]},
+            "position_embeddings": {"weight": old["position_embeddings.weight"]},
+        },
+    }
+    arguments = argparse.Namespace(num_attention_heads=4, vocab_size=257, hidden_dropout=0.0)
+    for number, (name, attention) in enumerate([("transformer", ".attention."), ("encoder", ".self_attention.")]):
+        renamed = {key.replace(".attention.", attention): tensor for key, tensor in stack.items()}
+        file = tmp_path / str(number) / "mp_rank_00_000" / "model_optim_rng.pt"
+        file.parent.mkdir(parents=True)
+        whole = {"module": {"language_model": {**language_model, name: renamed}}}
+        torch.save({"model": whole, "checkpoint_version": 3.0, "args": arguments, "iteration": 5}, file)
+        loaded = open_weights(tmp_path / str(number))
+        assert loaded.config == ModelConfig(
+            layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=257, dropout=0.0
+        )
+        for key, parameter in model.named_parameters():
+            assert torch.equal(loaded.read(key), parameter), key
+
+
+def test_what_is_no_gpt2_of_megatron_is_refused(tmp_path: Path, capsys) -> None:
+    def refusal(tensors: dict[str, torch.Tensor], *, folder: str, **rest: object) -> str:
+        _old_file(tmp_path / folder / "mp_rank_00" / "model_optim_rng.pt", tensors, **rest)
+        return refused(capsys, tmp_path / folder, tmp_path / "ours", "--heads", 4)
+
+    tensors = _old_tensors(random_model(SMALL), 0, 1)
+    assert "which no GPT-2 has" in refusal({**tensors, "transformer.adapter.weight": torch.ones(1)}, folder="a")
+    without = {name: tensor for name, tensor in tensors.items() if "position" not in name}
+    assert "no position embedding" in refusal(without, folder="b")
+    short = {name: tensor for name, tensor in tensors.items() if "layers.0.mlp.dense_4h_to_h.bias" not in name}
+    assert "holds no blocks.0.feed_forward.down.bias" in refusal(short, folder="c")
+    untied = {**tensors, "lm_head.weight": tensors["word_embeddings.weight"] + 1}
+    assert "an output matrix of its own" in refusal(untied, folder="d")
+    (tmp_path / "e" / "mp_rank_00_001").mkdir(parents=True)
+    assert "pipeline parallel" in refused(capsys, tmp_path / "e", tmp_path / "ours")
+    (tmp_path / "f" / "mp_rank_01").mkdir(parents=True)
+    (tmp_path / "f" / "mp_rank_01" / "model_optim_rng.pt").write_bytes(b"x")
+    assert "lacks mp_rank_00" in refused(capsys, tmp_path / "f", tmp_path / "ours")
+    (tmp_path / "g" / "mp_rank_00").mkdir(parents=True)
+    (tmp_path / "g" / "mp_rank_00" / "model_optim_rng.pt").write_bytes(b"PK nothing")
+    assert "can't be read" in refused(capsys, tmp_path / "g", tmp_path / "ours")
+
+
+def test_megatron_core_knows_the_names_that_are_written(run: Path, tmp_path: Path) -> None:
+    """Names and shapes are those of Megatron Core's own model."""
+    pytest.importorskip("megatron.core", reason="Megatron Core comes for Linux only")
+    names = _names_of_megatron_core()
+    convert(run, tmp_path / "core", "--to", "megatron", "--megatron", "core")
+    written = torch.load(tmp_path / "core/iter_0000007/mp_rank_00/model_optim_rng.pt", weights_only=False)["model"]
+    assert {name: tuple(tensor.shape) for name, tensor in written.items()} == names
+
+
+def _names_of_megatron_core() -> dict[str, tuple[int, ...]]:
+    import torch.distributed as dist
+    from megatron.core import parallel_state
+    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+    from megatron.core.models.gpt.gpt_model import GPTModel
+    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed  # noqa: F401
+    from megatron.core.transformer.transformer_config import TransformerConfig
+
+    store = dist.HashStore()
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    try:
+        parallel_state.initialize_model_parallel()
+        config = TransformerConfig(
+            num_layers=2,
+            hidden_size=32,
+            num_attention_heads=4,
+            use_cpu_initialization=True,
+            perform_initialization=False,
+        )
+        model = GPTModel(
+            config,
+            get_gpt_layer_local_spec(),
+            vocab_size=384,
+            max_sequence_length=16,
+            position_embedding_type="learned_absolute",
+            share_embeddings_and_output_weights=True,
+        )
+        return {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    finally:
+        parallel_state.destroy_model_parallel()
+        dist.destroy_process_group()
+
+
+# GGUF
+
+
+@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+def test_a_gguf_file_holds_settings_tokens_and_tensors(run: Path, tmp_path: Path, dtype: str) -> None:
+    gguf = pytest.importorskip("gguf")
+    convert(run, tmp_path / "model.gguf", "--dtype", dtype)
+    reader = gguf.GGUFReader(tmp_path / "model.gguf")
+
+    def field(name: str) -> object:
+        return reader.get_field(name).contents()
+
+    assert field("general.architecture") == "gpt2"
+    assert (field("gpt2.block_count"), field("gpt2.embedding_length"), field("gpt2.attention.head_count")) == (2, 32, 4)
+    assert (field("gpt2.context_length"), field("gpt2.feed_forward_length")) == (16, 128)
+    assert (field("tokenizer.ggml.model"), field("tokenizer.ggml.eos_token_id")) == ("gpt2", 256)
+    assert len(field("tokenizer.ggml.tokens")) == 257
+    tensors = {tensor.name: tensor for tensor in reader.tensors}
+    model = load_model(run)[0]
+    assert len(tensors) == len(shapes_of(SMALL))
+    for name, tensor in tensors.items():
+        values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)
+        own = _own_name(name)
+        expected = model.get_parameter(own).detach()[: 257 if own == EMBEDDING else None]
+        if "attn_qkv" in name:
+            expected = expected.view(4, 3, 8, *expected.shape[1:]).transpose(0, 1).reshape(expected.shape)
+        if expected.dim() == 2 and dtype != "fp32":
+            expected = expected.to({"fp16": torch.float16, "bf16": torch.bfloat16}[dtype]).float()
+        np.testing.assert_array_equal(values.reshape(expected.shape), expected.numpy(), err_msg=name)
+
+
+def _own_name(name: str) -> str:
+    for theirs, own in (
+        ("token_embd", "token_embedding"), ("position_embd", "position_embedding"), ("output_norm", "final_norm"),
+        ("attn_norm", "attention_norm"), ("attn_qkv", "attention.qkv"), ("attn_output", "attention.out"),
+        ("ffn_norm", "feed_forward_norm"), ("ffn_up", "feed_forward.up"), ("ffn_down", "feed_forward.down"),
+        ("blk.", "blocks."),
+    ):  # fmt: skip
+        name = name.replace(theirs, own)
+    return name
+
+
+# The command
+
+
+def test_every_command_takes_a_model_of_another_format(run: Path, tmp_path: Path, capsys) -> None:
+    convert(run, tmp_path / "hf")
+    capsys.readouterr()
+    outputs = []
+    for model in (run, tmp_path / "hf"):
+        arguments = ["generate", "--checkpoint", str(model), "--prompt", "abc", "--tokens", "9", "--greedy", "--json"]
+        assert gpt2_train.cli.main(arguments[:-1]) == 0
+        outputs.append(capsys.readouterr().out)
+    assert outputs[0] == outputs[1]
+
+
+def test_the_target_is_whole_or_not_there(run: Path, tmp_path: Path, capsys, monkeypatch) -> None:
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "file").write_text("mine")
+    assert "is there already" in refused(capsys, run, tmp_path / "taken")
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("gpt2_train.conversion.formats.hugging_face.save_file", fail)
+    assert gpt2_train.cli.main(["convert", str(run), str(tmp_path / "hf")]) == 1
+    assert "No space left on device" in capsys.readouterr().err
+    assert [entry.name for entry in tmp_path.iterdir()] == ["taken"]
+
+
+def test_mistakes_are_named(run: Path, tmp_path: Path, capsys) -> None:
+    assert "needs FROM and TO" in refused(capsys, run)
+    assert "no model" in refused(capsys, tmp_path / "absent", tmp_path / "out")
+    (tmp_path / "empty").mkdir()
+    assert "holds no model that is known here" in refused(capsys, tmp_path / "empty", tmp_path / "out")
+    assert "--tensor-parallel 3" in refused(capsys, run, tmp_path / "out", "--to", "megatron", "--tensor-parallel", 3)
+    (tmp_path / "x.gguf").write_bytes(b"GGUF....")
+    assert "written only" in refused(capsys, tmp_path / "x.gguf", tmp_path / "out")
+    assert "can hold no model card" in refused(capsys, run, tmp_path / "m.gguf", "--card")
+
+
+def test_a_card_says_what_is_on_record(tmp_path: Path) -> None:
+    run = save(tmp_path / "run", random_model(SMALL), byte_tokenizer())
+    record = {
+        "stage": "tokenize", "in": 90, "out": 90, "dropped": {}, "facts": {"tokens": 12345},
+        "inputs": [{"sha256": "a", "stage": "clean", "in": 100, "out": 90, "dropped": {"too|short": 10}, "inputs": []}],
+    }  # fmt: skip
+    (tmp_path / "corpus.json").write_text(json.dumps(record))
+    (run / "config.toml").write_text(f'[train]\ndata = ["0.5:{tmp_path}/corpus"]\nlr = 0.001\n')
+    rows = [{"step": 7, "tokens": 700, "loss": 3.25}, {"step": 7, "valid_loss": 3.5}, {"step": 9, "loss": 1.0}]
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    convert(run, tmp_path / "hf", "--card")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    for part in ("12,345 tokens", "| clean | 100 | 90 | too\\|short 10 |", "3.250", "3.500", "| lr | 0.001 |"):
+        assert part in card
+    assert "1.000" not in card  # the loss of a step after this checkpoint
+    assert card.index("| clean |") < card.index("| tokenize |")
+
+
+def test_the_digest_is_that_of_the_values_whatever_the_format(run: Path, tmp_path: Path) -> None:
+    convert(run, tmp_path / "hf")
+    convert(run, tmp_path / "m", "--to", "megatron", "--tensor-parallel", 2)
+    found = {open_weights(place).digest() for place in (tmp_path / "hf", tmp_path / "m")}
+    assert len(found) == 1
+    other = save(tmp_path / "other", random_model(BYTES, seed=9), byte_tokenizer())
+    assert open_weights(other).digest() not in found
+
+
+def test_a_missing_tensor_of_a_known_format_raises(tmp_path: Path) -> None:
+    with pytest.raises(Gpt2UsageError, match="no model"):
+        open_weights(tmp_path / "none")
