@@ -246,9 +246,9 @@ def test_a_checkpoint_of_2019_is_read_without_running_anything_in_it(tmp_path: P
     (tmp_path / "old" / "latest_checkpointed_iteration.txt").write_text("600")
     weights = open_weights(tmp_path / "old", ReadOptions(heads=4, vocabulary_size=257))
     assert (weights.config.layers, weights.config.hidden, weights.step) == (2, 32, 600)
-    loaded = weights.load()
     for name, parameter in model.named_parameters():
-        assert torch.equal(dict(loaded.named_parameters())[name], parameter), name
+        rows = slice(0, 257) if name == EMBEDDING else slice(None)
+        assert torch.equal(weights.read(name)[rows], parameter[rows]), name
 
 
 class _Bomb:
@@ -442,7 +442,7 @@ def test_mistakes_are_named(run: Path, tmp_path: Path, capsys) -> None:
     assert "needs FROM and TO" in refused(capsys, run)
     assert "no model" in refused(capsys, tmp_path / "absent", tmp_path / "out")
     (tmp_path / "empty").mkdir()
-    assert "holds no model that is known here" in refused(capsys, tmp_path / "empty", tmp_path / "out")
+    assert "holds no checkpoint, nor a model of another format" in refused(capsys, tmp_path / "empty", tmp_path / "out")
     assert "--tensor-parallel 3" in refused(capsys, run, tmp_path / "out", "--to", "megatron", "--tensor-parallel", 3)
     (tmp_path / "x.gguf").write_bytes(b"GGUF....")
     assert "written only" in refused(capsys, tmp_path / "x.gguf", tmp_path / "out")

@@ -25,8 +25,10 @@ def format_of(path: str | Path) -> ModelFormat:
         raise Gpt2UsageError(f"no model {place}: give a folder or file that holds one.")
     found = next((known for known in known_formats().values() if known.recognises(place)), None)
     if found is None:
-        kinds = "; ".join(known.summary for known in known_formats().values())
-        raise Gpt2UsageError(f"{place} holds no model that is known here ({kinds}): check the path.")
+        kinds = "; ".join(known.summary for known in known_formats().values() if known.name != "checkpoint")
+        raise Gpt2UsageError(
+            f"{place} holds no checkpoint, nor a model of another format that is known here ({kinds}): check the path."
+        )
     return found
 
 
