@@ -97,7 +97,7 @@ def test_what_is_gone_is_known_by_its_summary(run):
     assert gone.record["dropped"] == {"too_short": 2}
     assert gone.inputs[0].stage == "merge"
     assert there.place == run / "two-clean"
-    with pytest.raises(InputError, match="one-clean.* is gone, or was made again since"):
+    with pytest.raises(InputError, match=r"one-clean.* is gone, or was made again since"):
         trace(run / "unique").input_files()
 
 
