@@ -11,6 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from practice_corpus import SCRIPT, make_corpus, make_run
 
+from webtext_prep.cli import find_stages
+from webtext_prep.lineage import trace
+from webtext_prep.lineage.restoring import stage_of
 from webtext_prep.reporting import counting
 from webtext_prep.reporting.counting import LogHistogram, Lowest, TopCounter
 from webtext_prep.reporting.funnel import Level, draw_funnel
@@ -338,3 +341,48 @@ def test_every_outcome_belongs_to_a_group():
     }
     for group, outcomes in groups.items():
         assert [group_of(outcome) for outcome in outcomes] == [group] * len(outcomes)
+
+
+# What was dropped without --keep-dropped
+
+
+def test_examples_of_what_was_not_kept_are_found_again(corpus, webtext, page):
+    """Without --keep-dropped there was nothing to show."""
+    done = webtext("clean", "--input", corpus / "download", "--output", corpus / "other", "--workers", 1)
+    assert done.code == 0
+    assert not (corpus / "other" / "dropped").exists()
+    examples = page(corpus / "other").partition('<section id="examples">')[2]
+    assert '<span class="reason-name">language_fr</span>' in examples
+    assert "Le chat est sur la table" in examples
+    shutil.rmtree(corpus / "download")
+    assert '<span class="reason-name">language_fr</span>' not in page(corpus / "other")
+
+
+URLS = [
+    "http://a.org/1",
+    "http://a.org/1#top",
+    "http://youtube.com/watch",
+    "http://a.org/x.pdf",
+    "nothing",
+    f"http://a.org/{'y' * 3000}",
+    "http://b.org/1",
+    "http://b.org/1",
+]
+
+
+def test_judging_again_finds_what_keeping_would_have(corpus, tmp_path, webtext, read_shards):
+    (tmp_path / "urls.txt").write_text("\n".join(URLS) + "\n")
+    for stage, source in (("blacklist", tmp_path / "urls.txt"), ("clean", corpus / "download")):
+        found = []
+        for flags in (["--keep-dropped"], []):
+            output = tmp_path / f"{stage}{len(flags)}"
+            assert webtext(stage, "--input", source, "--output", output, "--workers", 1, *flags).code == 0
+            step = trace(output)
+            documents = (
+                read_shards(output / "dropped")
+                if flags
+                else stage_of(step, find_stages()).dropped_again(step.input_files(), 1000)
+            )
+            found.append([(document.url, document.text, document.metadata) for document in documents])
+        assert found[0] == found[1]
+        assert found[0]

@@ -139,7 +139,10 @@ def histogram(
                     height=round(max(high(count), 1), 1),
                 )
             )
-    lines = _level_lines(most, inner, high)
+    # Written where the columns are lower.
+    third = -(-len(columns) // 3)
+    at_end = sum(count for _, _, count in columns[-third:]) <= sum(count for _, _, count in columns[:third])
+    lines = _level_lines(most, inner, high, at_end)
     axis = [
         *_ticks(((across(value), show(value)) for value in axis_values(columns[0][0], columns[-1][1], log)), height),
         tag("line", class_="axis", x1=0, x2="100%", y1=TOP + inner, y2=TOP + inner),
@@ -259,13 +262,13 @@ def _round_between(low: float, high: float, wanted: int = 3) -> list[float]:
     return [step * number for number in numbers if step * number >= low - near]
 
 
-def _level_lines(most: float, inner: float, high: Callable[[float], float]) -> list[Markup]:
+def _level_lines(most: float, inner: float, high: Callable[[float], float], at_end: bool) -> list[Markup]:
     found = []
     for value in nice_steps(most):
         place = round(TOP + inner - high(value), 1)
         found += [
             tag("line", class_="grid", x1=0, x2="100%", y1=place, y2=place),
-            _text(short(value), "100%", place - 4, "tick level", "end"),
+            _text(short(value), "100%" if at_end else 0, place - 4, "tick level", "end" if at_end else "start"),
         ]
     return found
 

@@ -8,20 +8,25 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from command_kit.plugins import find_plugins
 from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
+from webtext_prep import stages
 from webtext_prep.documents import storage
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.outcomes import OUTCOMES
 from webtext_prep.documents.shards import shards_in
 from webtext_prep.documents.side_tables import DUPLICATES
+from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.lineage import Step, all_steps
-from webtext_prep.lineage.tables import dropped_of
+from webtext_prep.lineage.restoring import stage_of
+from webtext_prep.lineage.tables import dropped_of, has_dropped
 from webtext_prep.reporting.counting import BINS_PER_DOUBLING, LogHistogram
 from webtext_prep.reporting.passes import (
     TOKEN_DOCUMENTS,
@@ -35,11 +40,14 @@ from webtext_prep.reporting.passes import (
     shown,
 )
 from webtext_prep.reporting.training import TrainingRun
+from webtext_prep.running.stage import Stage
 
 EXAMPLES = 3
 """Of each reason."""
 MOST_DROPPED = 200_000
 """So many dropped documents are looked at for examples, at most."""
+MOST_JUDGED = 5_000
+"""Where they were not kept, so many documents of the input are judged once more."""
 MOST_REASONS = 60
 
 
@@ -215,26 +223,32 @@ def _examples(
     found = {reason: Examples(step, reason, count) for reason, count in reasons}
     if not found or step.place is None:
         return []
-    for looked_at, document in enumerate(dropped_of(step)):
-        entry = found.get(str(document.metadata.get("reason")))
+    for reason, urls in outcomes[id(step)].examples.items() if id(step) in outcomes else ():
+        if reason in found:
+            found[reason].entries = [{"url": url} for url in urls.ordered()]
+    for _, figures in (entry for entry in duplicates if entry[0] is step):
+        found["duplicate"].entries = [_pair(row) for row in figures.examples.ordered()[:EXAMPLES]]
+    documents = dropped_of(step) if has_dropped(step) else _judged_again(step)
+    # Rows of outcomes and of duplicates say more than the documents themselves.
+    wanted = {reason: entry for reason, entry in found.items() if not entry.entries}
+    for looked_at, document in enumerate(documents if wanted else ()):
+        entry = wanted.get(str(document.metadata.get("reason")))
         if entry is not None and len(entry.entries) < EXAMPLES:
             entry.entries.append(shown(document))
-        if looked_at > MOST_DROPPED or all(len(e.entries) >= min(EXAMPLES, e.count) for e in found.values()):
+        if looked_at > MOST_DROPPED or all(len(e.entries) >= min(EXAMPLES, e.count) for e in wanted.values()):
             break
-    if id(step) in outcomes:
-        for reason, urls in outcomes[id(step)].examples.items():
-            if reason in found and not found[reason].entries:
-                found[reason].entries = [{"url": url} for url in urls.ordered()]
-    for other, figures in duplicates:
-        if other is step and "duplicate" in found:
-            rows = figures.examples.ordered()[:EXAMPLES]
-            found["duplicate"].entries = [
-                {
-                    "url": row["url"],
-                    "beside": row.get("duplicate_of"),
-                    "similarity": row.get("similarity"),
-                    "text": row.get("match"),
-                }
-                for row in rows
-            ]
     return [entry for entry in found.values() if entry.entries]
+
+
+def _pair(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table of duplicates as an example."""
+    beside = {"beside": row.get("duplicate_of"), "similarity": row.get("similarity")}
+    return {"url": row["url"], "text": row.get("match"), **beside}
+
+
+def _judged_again(step: Step) -> Iterator[Document]:
+    """What a step drops of its input, read once more; nothing where input or settings are gone."""
+    known = {stage.name: stage for stage in find_plugins(stages, Stage, group="webtext.stages")}
+    # A stage of another version, a list of rules that is gone: then there are no examples.
+    with contextlib.suppress(InputError, WebtextError, OSError):
+        yield from stage_of(step, known).dropped_again(step.input_files(), MOST_JUDGED)

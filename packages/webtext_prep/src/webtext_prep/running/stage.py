@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,11 +25,13 @@ from webtext_prep.running.checkpoint import HELD_BYTES, Checkpoint
 from webtext_prep.running.findings import Findings
 from webtext_prep.running.shard_writing import REPORT_EVERY, write_shard, write_shard_in_steps  # noqa: F401 - for stages
 from webtext_prep.running.space import Needs
-from webtext_prep.running.tally import Tally
+from webtext_prep.running.tally import CollectingTally, Tally
 from webtext_prep.running.task import Context, Task
 
 DROPPED = "dropped"
 """The folder of dropped documents in an output."""
+JUDGED_AT_ONCE = 64
+"""So many documents are judged once more at a time, where a few that are dropped are looked for."""
 PROCESS_BYTES = 100 << 20
 """Memory of a process with what most stages import: Python, codecs, and a document at a time."""
 
@@ -161,6 +164,14 @@ class Stage(abc.ABC):
         """What a run over input like `sample` needs, with so many tasks at once; about as much output as input here."""
         return Needs(sample.written, memory=workers * self.process_bytes, documents=sample.documents)
 
+    def dropped_again(self, files: Sequence[Location], most: int) -> Iterator[Document]:
+        """Documents of its input that it drops, each with its `reason`, found by judging once more.
+
+        For looking at what was dropped without --keep-dropped. Of each file the beginning is read, of all together at
+        most `most` documents. A stage that doesn't decide about documents one by one has none.
+        """
+        return iter(())
+
     def state_folder(self, output: Location) -> Location:
         """Where the state of an output lies."""
         return output / STATE
@@ -205,6 +216,16 @@ class DocumentStage(Stage):
     @abc.abstractmethod
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
         """Yield what is kept of `documents`, and `tally.drop` each that is not, with its reason."""
+
+    def dropped_again(self, files: Sequence[Location], most: int) -> Iterator[Document]:
+        """See `Stage.dropped_again`."""
+        for file in files:
+            documents = itertools.islice(read_documents(file), -(-most // len(files)))
+            while batch := list(itertools.islice(documents, JUDGED_AT_ONCE if self.is_independent else None)):
+                tally = CollectingTally()
+                for _ in self.process(batch, tally):
+                    pass
+                yield from tally.documents
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard."""

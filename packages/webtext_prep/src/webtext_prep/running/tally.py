@@ -88,3 +88,15 @@ class Tally:
         return cls(
             values["in"], values["out"], Counter(values["dropped"]), Counter(values["notes"]), list(values["problems"])
         )
+
+
+@dataclass
+class CollectingTally(Tally):
+    """A tally that also holds the dropped documents, with their reasons, as `--keep-dropped` would write them."""
+
+    documents: list[Document] = field(default_factory=list)
+
+    def drop(self, document: Document, reason: str, **details: Any) -> None:
+        """Count `document` as dropped, and hold it."""
+        super().drop(document, reason, **details)
+        self.documents.append(with_reason(document, reason, **details))

@@ -14,8 +14,9 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.resources
+import itertools
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -31,11 +32,11 @@ from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.url_lists import is_list_of_lines, read_url, read_urls
-from webtext_prep.documents.urls import REPLACEMENT, bucket_of, host_of, registered_name, shards_for
+from webtext_prep.documents.urls import REPLACEMENT, bucket_of, host_of, registered_name, shards_for, url_key
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tally import Tally
+from webtext_prep.running.tally import Tally, with_reason
 from webtext_prep.running.task import Context, Task
 
 if TYPE_CHECKING:
@@ -180,6 +181,18 @@ class Blacklist(Stage):
         if is_blocked_site(host, domains):
             return "blocked_domain"
         return "blocked_extension" if blocked_extension(url, extensions) else None
+
+    def dropped_again(self, files: Sequence[Location], most: int) -> Iterator[Document]:
+        """See `Stage.dropped_again`."""
+        seen: set[str] = set()
+        for file in files:
+            for row in itertools.islice(read_urls(file), -(-most // len(files))):
+                reason, key = self.judge(row.url), url_key(row.url)
+                if reason is None and key in seen:
+                    reason = "duplicate"
+                seen.add(key)
+                if reason is not None:
+                    yield with_reason(row, reason)
 
     def cut(self, task: Task, context: Context) -> int:
         """Task: a large list that can only be read from its beginning to runs of lines. Returns their number."""
