@@ -32,7 +32,7 @@ class Report(Command):
     samples: str = setting("", "texts of the model, as `gpt2 generate --json` prints them", metavar="FILE.json")
     title: str = setting("", "the heading of the page; the name of the folder without it")
     funnel: str = setting("", "also write the funnel, as a picture that stands alone", metavar="FILE.svg")
-    sample: int = setting(200_000, "rows to read of a folder that has more", ge=1)
+    sample: int = setting(1_000_000, "rows to read of a folder that has more", ge=1)
     all: bool = setting(False, "read all rows, however many there are")
     workers: int = setting(0, "processes at once; 0 means all cores", ge=0)
 
