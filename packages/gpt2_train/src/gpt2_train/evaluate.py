@@ -23,7 +23,12 @@ EXAMPLE = """\
 example:
   gpt2 evaluate --checkpoint runs/first --data corpus_text_document --split valid
   gpt2 evaluate --checkpoint runs/first --data other_text_document --split all --json
+  gpt2 evaluate --checkpoint runs/first --text letter.txt
+  gpt2 evaluate --checkpoint gpt2-medium --task lambada --input lambada_test.jsonl
 """
+
+
+DEFAULT_TASK = "held-out-loss"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +38,11 @@ class EvaluateSettings:
     checkpoint: str = setting(
         "", "what to measure: the --output folder of a `gpt2 train`, or one step-... folder in it", metavar="DIR"
     )
-    task: str = setting("held-out-loss", "what to measure", metavar="NAME")
+    task: str = setting(
+        "",
+        f"what to measure; without it the task that the other settings belong to, else {DEFAULT_TASK}",
+        metavar="NAME",
+    )
     tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE")
     batch_size: int | None = setting(
         None, "windows scored at once; as many as make 8,192 tokens, or 1,024 on CPU, without it"
@@ -50,25 +59,41 @@ class EvaluateSettings:
             raise Gpt2UsageError(f"--batch-size is {self.batch_size}: it should be at least 1.")
         self.make_task()
 
+    @property
+    def task_name(self) -> str:
+        """The task asked for by name, else the only one that has all the settings given that belong to tasks."""
+        if self.task:
+            return self.task
+        of_tasks = {name: _field_names(task) for name, task in tasks().items()}
+        given = {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
+        given &= set().union(*of_tasks.values())
+        fitting = [name for name, own in of_tasks.items() if given <= own]
+        return fitting[0] if len(fitting) == 1 else DEFAULT_TASK
+
     def make_task(self) -> Task:
         """The task asked for, with its settings.
 
         Raises Gpt2UsageError for an unknown one, for a setting that is another task's, and as the task does.
         """
         known = tasks()
-        if self.task not in known:
-            raise Gpt2UsageError(f"no task {self.task}: known are {', '.join(known)}.")
-        task = known[self.task]
-        own = {field.name for field in dataclasses.fields(task)}  # type: ignore[arg-type]
+        name = self.task_name
+        if name not in known:
+            raise Gpt2UsageError(f"no task {name}: known are {', '.join(known)}.")
+        task = known[name]
+        own = _field_names(task)
         given = {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
-        for name, other in known.items():
-            foreign = given & {field.name for field in dataclasses.fields(other)} - own  # type: ignore[arg-type]
+        for other_name, other in known.items():
+            foreign = given & _field_names(other) - own
             if foreign:
                 raise Gpt2UsageError(
-                    f"--{min(foreign).replace('_', '-')} is a setting of --task {name}: leave it out of --task "
-                    f"{self.task}."
+                    f"--{min(foreign).replace('_', '-')} is a setting of --task {other_name}: leave it out of "
+                    f"--task {name}."
                 )
         return task(**{name: getattr(self, name) for name in own if hasattr(self, name)})
+
+
+def _field_names(task: type[Task]) -> set[str]:
+    return {field.name for field in dataclasses.fields(task)}  # type: ignore[arg-type]
 
 
 def settings_class() -> type[EvaluateSettings]:
@@ -146,7 +171,7 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
     return {
         "checkpoint": str(source.folder),
         "step": source.step,
-        "task": settings.task,
+        "task": settings.task_name,
         **result,
         "precision": scorer.precision,
         "seconds": scorer.seconds,

@@ -123,6 +123,80 @@ class Scorer:
             is_greedy = is_greedy and greedy
         return Continuation(-np.concatenate(losses), is_greedy)
 
+    def logprobs_of(
+        self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], count: Callable[[int], object] | None = None
+    ) -> list[Continuation]:
+        """`logprobs` of many (context, continuation) pairs, in their order; those of like length are scored together.
+
+        `count` is told how many pairs each batch scored. Raises as `logprobs` does.
+        """
+        found: list[Continuation | None] = [None] * len(pairs)
+        at_once = self.batch_size * self.length
+        fitting: list[tuple[int, int]] = []  # (tokens read, number of the pair)
+        for number, (context, continuation) in enumerate(pairs):
+            if not context or not continuation or len(continuation) > self.length:
+                found[number] = self.logprobs(context, continuation)
+                if count is not None:
+                    count(1)
+            else:
+                fitting.append((min(len(context) + len(continuation) - 1, self.length), number))
+        fitting.sort(reverse=True)
+        while fitting:
+            width = fitting[0][0]
+            part = max(1, at_once // width)
+            batch, fitting = fitting[:part], fitting[part:]
+            rows = [[*pairs[number][0], *pairs[number][1]][-width - 1 :] for _, number in batch]
+            sizes = [len(pairs[number][1]) for _, number in batch]
+            for (_, number), continuation_found in zip(batch, self._score_rows(rows, sizes), strict=True):
+                found[number] = continuation_found
+            if count is not None:
+                count(len(batch))
+        return [continuation for continuation in found if continuation is not None]
+
+    @torch.inference_mode()
+    def _score_rows(self, rows: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[Continuation]:
+        """The last `sizes[i]` tokens of each row, all rows at once; shorter ones are filled up behind their end.
+
+        Attention looks back only, so what is behind the end of a row changes nothing before it.
+        """
+        width = max(map(len, rows))
+        filled = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+        losses, logits = self._scored(filled, width - 1, [len(row) for row in rows])
+        most_likely = logits[..., : self.source.config.vocabulary_size].argmax(dim=-1).cpu()
+        found = []
+        for number, (row, size) in enumerate(zip(rows, sizes, strict=True)):
+            places = slice(len(row) - 1 - size, len(row) - 1)
+            is_greedy = bool((most_likely[number, places] == filled[number, len(row) - size : len(row)]).all())
+            found.append(Continuation(-losses[number, places].numpy(), is_greedy))
+        return found
+
+    def overlapping_loss(
+        self, tokens: npt.NDArray[np.int64], step: int, count: Callable[[int], object] | None = None
+    ) -> float:
+        """Summed loss in nats of all of `tokens`, int64 (n,), but the first, each behind as much of the text as fits.
+
+        The first window scores all its tokens; each further one moves on by `step` tokens and scores its last `step`
+        alone, so that every token has at least `length` - `step` before it. Costs `length` / `step` times as much as
+        `text_loss`. Raises Gpt2Error if the loss is not finite.
+        """
+        total, scored = 0.0, 1
+        rows: list[npt.NDArray[np.int64]] = []
+        while scored < len(tokens):
+            end = min(len(tokens), self.length + 1 if scored == 1 else scored + step)
+            window = tokens[max(0, end - self.length - 1) : end]
+            new = end - scored
+            if new == step and len(window) == self.length + 1:
+                rows.append(window)
+            else:
+                total += float(self._scored(torch.from_numpy(window[None]), new)[0].sum())
+            scored = end
+            if rows and (len(rows) == self.batch_size or scored == len(tokens) or new != step):
+                total += float(self._scored(torch.from_numpy(np.stack(rows)), step)[0].sum())
+                rows = []
+            if count is not None:
+                count(new)
+        return total
+
     def _losses(self, rows: Tensor) -> Tensor:
         """Losses (B, T), float64 on CPU, of `rows` (B, T + 1)."""
         return self._scored(rows, rows.size(1) - 1)[0]
@@ -135,8 +209,11 @@ class Scorer:
             return losses[0], bool((most_likely == row[0, -last:]).all())
 
     @torch.inference_mode()
-    def _scored(self, rows: Tensor, last: int) -> tuple[Tensor, Tensor]:
-        """Losses (B, last), float64 on CPU, and logits (B, last, V) of the last `last` tokens of `rows` (B, T + 1)."""
+    def _scored(self, rows: Tensor, last: int, lengths: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
+        """Losses (B, last), float64 on CPU, and logits (B, last, V) of the last `last` tokens of `rows` (B, T + 1).
+
+        `lengths` says how many tokens of each row are real, where not all are: the others count for nothing.
+        """
         model = self.source.model
         started = time.monotonic()
         device = self.source.device
@@ -151,6 +228,6 @@ class Scorer:
                 "the model's loss is not finite: its training diverged, or --precision fp16 is too narrow for it; "
                 "give an earlier checkpoint, or --precision fp32."
             )
-        self.tokens += losses.numel()
+        self.tokens += losses.numel() if lengths is None else sum(lengths) - len(lengths)
         self.seconds += time.monotonic() - started
         return losses, logits

@@ -1,0 +1,63 @@
+"""The task `text-loss`: loss, perplexity and bits per byte of a text file, as it is."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+
+from command_kit import Progress, setting
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.evaluation import Task
+from gpt2_train.evaluation.held_out_loss import perplexity
+from gpt2_train.evaluation.input_lines import read_text
+
+if TYPE_CHECKING:
+    from gpt2_train.scoring import Scorer
+
+
+@dataclasses.dataclass(frozen=True)
+class TextLoss(Task):
+    """The loss of each token of a text, which begins a document. Raises Gpt2UsageError for an empty text."""
+
+    name: ClassVar[str] = "text-loss"
+    summary: ClassVar[str] = "loss, perplexity and bits per byte of a text file"
+
+    text: str = setting("", "text file to predict, in UTF-8", metavar="FILE")
+
+    def run(self, scorer: Scorer) -> dict[str, Any]:
+        """Score the text. Raises Gpt2UsageError if it can't be read, or is empty."""
+        if not self.text:
+            raise Gpt2UsageError("--task text-loss needs --text FILE: give the text to predict.")
+        text = read_text(self.text, self.name)
+        if not text:
+            raise Gpt2UsageError(f"{self.text} is empty: there is nothing to predict.")
+        source = scorer.source
+        tokens = source.required_tokenizer.encode(text)
+        begin = [source.end_of_text] if source.end_of_text is not None else []
+        if len(begin) + len(tokens) < 2:
+            raise Gpt2UsageError(f"{self.text} is one token, and the first can't be predicted: give a longer text.")
+        ids = np.array([*begin, *tokens], np.int64)
+        with Progress("evaluate", "tokens", len(ids) - 1) as progress:
+            total, scored = scorer.text_loss([ids], progress.advance)
+        size = len(text.encode())
+        return {
+            "text": self.text,
+            "tokens": scored,
+            "bytes": size,
+            "loss": total / scored,
+            "perplexity": perplexity(total / scored),
+            "bits_per_byte": total / math.log(2) / size,
+        }
+
+    def describe(self, result: dict[str, Any]) -> list[str]:
+        """Loss, perplexity, bits per byte."""
+        shown = "n/a" if result["perplexity"] is None else f"{result['perplexity']:,.2f}"
+        return [
+            f"on {result['text']}: {result['tokens']:,} tokens, {result['bytes']:,} bytes",
+            f"  loss           {result['loss']:.4f} nats per token",
+            f"  perplexity     {shown}",
+            f"  bits per byte  {result['bits_per_byte']:.4f}",
+        ]

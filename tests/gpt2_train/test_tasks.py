@@ -1,0 +1,235 @@
+"""The evaluation tasks on texts: wikitext, lambada, hellaswag, text-loss, against the simple definitions."""
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
+
+from gpt2_train.cli import main
+from gpt2_train.evaluation.hellaswag import prepared
+from gpt2_train.evaluation.wikitext import detokenized
+from gpt2_train.inference import InferenceModel
+from gpt2_train.model import GPT2
+from gpt2_train.scoring import Scorer
+
+LENGTH = BYTES.sequence_length
+
+
+def in_memory(model: GPT2) -> InferenceModel:
+    return InferenceModel(
+        Path("nowhere"), 0, model.config, byte_tokenizer(), torch.device("cpu"), None, {}, [], lambda: model
+    )
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return save(tmp_path_factory.mktemp("run"), random_model())
+
+
+@torch.no_grad()
+def loss_of(token: int, before: list[int], model: GPT2) -> float:
+    """-log p of one token behind what fits of the tokens before it."""
+    logits = model(torch.tensor([before[-LENGTH:]]))[0, -1, : BYTES.vocabulary_size].double()
+    return float(logits.logsumexp(0) - logits[token])
+
+
+def report(capsys: pytest.CaptureFixture[str], *words: object) -> dict[str, Any]:
+    assert main(["evaluate", *map(str, words), "--json"]) == 0
+    found: dict[str, Any] = json.loads(capsys.readouterr().out)
+    return found
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
+    assert main(["evaluate", *map(str, words)]) == 2
+    return capsys.readouterr().err
+
+
+# The scorer
+
+
+@settings(max_examples=15, deadline=None)
+@given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20)), min_size=1, max_size=7), st.integers(1, 3))
+def test_many_continuations_are_scored_as_each_by_itself(sizes: list[tuple[int, int]], batch_size: int) -> None:
+    random = np.random.default_rng(3)
+    pairs = [tuple(random.integers(0, 256, size).tolist() for size in both) for both in sizes]
+    scorer = Scorer(in_memory(random_model()), batch_size=batch_size)
+    one_by_one = [scorer.logprobs(*pair) for pair in pairs]
+    single = scorer.tokens
+    counted: list[int] = []
+    together = scorer.logprobs_of(pairs, counted.append)
+    assert sum(counted) == len(pairs)
+    assert single <= scorer.tokens
+    for alone, batched in zip(one_by_one, together, strict=True):
+        np.testing.assert_allclose(batched.logprobs, alone.logprobs, rtol=1e-4)
+        assert batched.is_greedy == alone.is_greedy
+
+
+@pytest.mark.parametrize("step", [1, 3, 5, 16])
+@pytest.mark.parametrize("length", [2, 16, 17, 18, 40, 61])
+def test_overlapping_windows_give_each_token_its_past(step: int, length: int) -> None:
+    """The first window whole; from then on `step` tokens at a time, each behind what fits before the window's end."""
+    model = random_model()
+    tokens = np.random.default_rng(length).integers(0, 256, length)
+    counted: list[int] = []
+    found = Scorer(in_memory(model), batch_size=2).overlapping_loss(tokens, step, counted.append)
+    expected = 0.0
+    for place in range(1, length):
+        end = min(length, LENGTH + 1 + max(0, math.ceil((place - LENGTH) / step)) * step)
+        expected += loss_of(int(tokens[place]), tokens[max(0, end - LENGTH - 1) : place].tolist(), model)
+    assert found == pytest.approx(expected, rel=1e-4)
+    assert sum(counted) == length - 1
+
+
+# wikitext
+
+
+def test_words_are_put_together_by_known_rules() -> None:
+    """Pitfall 33: LAMBADA scored the last piece; wikitext guessed its detokenizer."""
+    assert detokenized("1 @,@ 000 km @-@ wide , 3 @.@ 5 : so ; it . is ! odd ? yes") == (
+        "1,000 km-wide, 3.5: so; it. is! odd? yes"
+    )
+    assert detokenized('a " quoted part " ( in brackets ) [ x ] { y } , he \'s') == (
+        'a "quoted part" (in brackets) [x] {y}, he\'s'
+    )
+    assert detokenized(" \n = = A heading = = \n text \n") == "\n== A heading ==\ntext\n"
+    assert detokenized("20 ° C and N of them") == "20°C and 1 of them"
+
+
+@pytest.mark.parametrize("overlap", [0, 4])
+def test_wikitext_counts_per_token_per_word_and_per_byte(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], overlap: int
+) -> None:
+    raw = " The price , 1 @,@ 000 . \n It rose ."
+    (tmp_path / "wiki.txt").write_text(raw)
+    flags = ["--overlap", overlap] if overlap else []
+    found = report(capsys, "--checkpoint", run_folder, "--task", "wikitext", "--input", tmp_path / "wiki.txt", *flags)
+    text = detokenized(raw).encode()
+    assert (found["tokens"], found["bytes"], found["original_words"]) == (len(text) - 1, len(text), 10)
+    scorer = Scorer(in_memory(random_model()))
+    ids = np.array(list(text), np.int64)
+    total = scorer.overlapping_loss(ids, overlap) if overlap else scorer.text_loss([ids])[0]
+    assert found["loss"] == pytest.approx(total / (len(text) - 1))
+    assert found["word_perplexity"] == pytest.approx(math.exp(total / 10))
+    assert found["bits_per_byte"] == pytest.approx(total / math.log(2) / len(text))
+    arguments = ["--checkpoint", str(run_folder), "--task", "wikitext", "--input", str(tmp_path / "wiki.txt")]
+    assert main(["evaluate", *arguments]) == 0
+    assert "per original word" in capsys.readouterr().out
+
+
+# lambada
+
+
+def write_rows(path: Path, rows: list[dict[str, Any]]) -> Path:
+    path.write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    return path
+
+
+def test_lambada_counts_whole_words_and_last_tokens_apart(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A model that always writes `a` guesses the last token of `a banana`, and the whole word of none but ` a`."""
+    run = save(tmp_path / "run", constant_model({97: 0.0}))
+    rows = write_rows(tmp_path / "l.jsonl", [{"text": "she ate a banana"}, {"text": "an old dog"}, {"text": " x a "}])
+    found = report(capsys, "--checkpoint", run, "--task", "lambada", "--input", rows)
+    assert (found["passages"], found["last_word_accuracy"]) == (3, 0.0)
+    assert found["last_token_accuracy"] == pytest.approx(2 / 3)
+    spaces = save(tmp_path / "spaces", constant_model({32: 0.0}))
+    rows = write_rows(tmp_path / "m.jsonl", [{"text": "b  "}, {"text": "she ate a "}])
+    assert "passage 1 has no word before the last" in refusal(
+        capsys, "--checkpoint", spaces, "--task", "lambada", "--input", rows
+    )
+
+
+def test_lambada_is_the_probability_of_the_last_word(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    passages = ["the cat sat on the mat", "to be or not to be"]
+    rows = write_rows(tmp_path / "l.jsonl", [{"text": text} for text in passages])
+    found = report(capsys, "--checkpoint", run_folder, "--task", "lambada", "--input", rows)
+    scorer = Scorer(in_memory(random_model()))
+    totals = []
+    for text in passages:
+        before, _, last = text.rpartition(" ")
+        totals.append(scorer.logprobs(list(before.encode()), list(f" {last}".encode())).total)
+    assert found["last_word_perplexity"] == pytest.approx(math.exp(-sum(totals) / 2), rel=1e-4)
+
+
+# hellaswag
+
+
+def test_hellaswag_chooses_by_sum_and_by_length(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Where each token costs the same, the shortest ending has the largest sum; by length all but the space differs."""
+    run = save(tmp_path / "run", constant_model({}, others=0.0))
+    question = {"ctx_a": "A man sits.", "ctx_b": "he", "activity_label": "Sitting", "ind": 1}
+    endings = ["stands up and goes.", "is.", "eats [step] all of it.", "sleeps."]
+    rows = write_rows(
+        tmp_path / "h.jsonl",
+        [
+            {**question, "endings": endings, "label": "1"},
+            {**question, "endings": endings, "label": 0},
+            {"ctx": "Another.", "endings": ["it", "they do"], "label": 0},
+        ],
+    )
+    found = report(capsys, "--checkpoint", run, "--task", "hellaswag", "--input", rows)
+    assert (found["questions"], found["accuracy"]) == (3, pytest.approx(2 / 3))
+    assert found["length_normalised_accuracy"] == pytest.approx(1 / 3)  # the longest loses least by its space
+    assert prepared(" How to bake [title] Take [substeps] flour.") == "How to bake. Take flour."
+
+
+def test_hellaswag_scores_endings_behind_their_beginning(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    endings = ["one", "the other", "none", "all of it"]
+    scorer = Scorer(in_memory(random_model()))
+    totals = [scorer.logprobs(list(b"x: A b C"), list(f" {ending}".encode())).total for ending in endings]
+    best = totals.index(max(totals))
+    by_length = [total / len(ending) for total, ending in zip(totals, endings, strict=True)]
+    row = {"ctx_a": "A b", "ctx_b": "c", "activity_label": "x", "endings": endings, "label": best}
+    rows = write_rows(tmp_path / "h.jsonl", [row])
+    found = report(capsys, "--checkpoint", run_folder, "--task", "hellaswag", "--input", rows)
+    assert found["accuracy"] == 1
+    assert found["length_normalised_accuracy"] == (by_length.index(max(by_length)) == best)
+
+
+# text-loss, and which task is meant
+
+
+def test_a_text_file_is_scored_from_its_first_token(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "text.txt").write_text("né.")
+    found = report(capsys, "--checkpoint", run_folder, "--text", tmp_path / "text.txt")
+    ids, model = [END, *"né.".encode()], random_model()
+    expected = sum(loss_of(ids[place], ids[:place], model) for place in range(1, 5))
+    assert (found["task"], found["tokens"], found["bytes"]) == ("text-loss", 4, 4)
+    assert found["loss"] == pytest.approx(expected / 4, rel=1e-4)
+    assert found["bits_per_byte"] == pytest.approx(expected / 4 / math.log(2), rel=1e-4)
+
+
+def test_mistakes_of_tasks_are_named(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["--checkpoint", run_folder]
+    assert "needs --input FILE" in refusal(capsys, *base, "--task", "lambada")
+    assert "can't read" in refusal(capsys, *base, "--task", "wikitext", "--input", tmp_path / "absent")
+    (tmp_path / "bad").write_bytes(b"\xff\xfe")
+    assert "is not UTF-8" in refusal(capsys, *base, "--text", tmp_path / "bad")
+    (tmp_path / "empty").write_text("")
+    assert "is empty" in refusal(capsys, *base, "--text", tmp_path / "empty")
+    assert "is empty" in refusal(capsys, *base, "--task", "hellaswag", "--input", tmp_path / "empty")
+    for line, sentence in (("{", "line 1: not JSON"), ('{"a": 1}', "line 1: no text"), ("[]", "line 1: no text")):
+        (tmp_path / "rows").write_text(line)
+        assert sentence in refusal(capsys, *base, "--task", "lambada", "--input", tmp_path / "rows")
+    for row in (
+        {"endings": ["a"], "label": 3, "ctx": "b"},
+        {"endings": ["a"]},
+        {"endings": [""], "label": 0, "ctx": ""},
+    ):
+        write_rows(tmp_path / "rows", [row])
+        assert "question 1" in refusal(capsys, *base, "--task", "hellaswag", "--input", tmp_path / "rows")
+    assert "--overlap is -1" in refusal(capsys, *base, "--task", "wikitext", "--overlap", -1)
+    assert "--overlap is a setting of --task wikitext" in refusal(capsys, *base, "--task", "lambada", "--overlap", 1)
+    assert "no task perplexity" in refusal(capsys, *base, "--task", "perplexity")
