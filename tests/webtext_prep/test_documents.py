@@ -7,7 +7,7 @@ import sys
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from webtext_prep.documents import formats
@@ -16,6 +16,7 @@ from webtext_prep.documents.document import (
     decode_document,
     decode_url_row,
     encode_document,
+    with_metadata_of,
 )
 from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.shards import (
@@ -47,6 +48,23 @@ def test_a_document_survives_the_way_through_a_line(document):
     assert b"\n" not in line
     assert decode_document(line) == document
     assert json.loads(line)["url"] == document.url
+
+
+@given(
+    url=st.sampled_from(['http://example.com/"\u00e9', "http://example.com/@a", "x\ud800y"]) | any_text.filter(bool),
+    text=any_text,
+    page=st.dictionaries(st.sampled_from(["title", "domain", "final_url"]), any_text),
+    listed=st.dictionaries(any_text.filter(lambda key: key not in ("url", "text")), any_value, max_size=3)
+    | st.dictionaries(st.sampled_from(["title", "score", "subreddits"]), any_value),
+)
+@example("http://example.com/", "", {}, {})
+@example("http://example.com/", "Text", {"final_url": "http://user:secret@example.com/"}, {"score": 3})
+@example("http://example.com/", "Text", {"title": "of the page"}, {"title": "of the list", "score": 3})
+def test_metadata_is_put_into_a_line_as_decoding_and_encoding_would(url, text, page, listed):
+    line, asked = encode_document(Document(url, text, dict(page))), Document(url, "", listed)
+    document = decode_document(line)
+    document.metadata = {**listed, **document.metadata}
+    assert with_metadata_of(asked, line, ("title", "domain", "final_url")) == encode_document(document)
 
 
 FORMATS = ["jsonl.zst", "jsonl.gz", "jsonl", "parquet"]

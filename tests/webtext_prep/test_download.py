@@ -321,6 +321,9 @@ def loopback_is_public(monkeypatch):
     """127.0.0.1 plays the internet, every other address keeps its meaning."""
     real = addresses.is_public
     monkeypatch.setattr(addresses, "is_public", lambda address: address == "127.0.0.1" or real(address))
+    addresses.is_allowed.cache_clear()
+    yield
+    addresses.is_allowed.cache_clear()
 
 
 @pytest.mark.parametrize("target", ["http://169.254.169.254/", "http://10.0.0.1/", "http://[::1]/", "http://127.2/"])

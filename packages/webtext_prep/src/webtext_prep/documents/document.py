@@ -6,6 +6,7 @@ A row of a URL list is the same without `text`.
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -59,6 +60,26 @@ def decode_document(line: bytes) -> Document:
     if not isinstance(text, str):
         raise ValueError("text is not a string")
     return Document(without_credentials(url), text, clean_metadata(row))
+
+
+def with_metadata_of(asked: Document, line: bytes, own: Collection[str]) -> bytes:
+    """A document's line with the metadata of the list that named it put before its own, which counts where both have a
+    key. It is the bytes that decoding and encoding it again would give, at a tenth of their cost.
+
+    Args:
+        asked: the row of the list, with the URL of the document.
+        line: the document, as `encode_document` wrote it.
+        own: all keys that the document's own metadata may have.
+    """
+    start = encode_document(Document(asked.url))[:-1]
+    # Where there is an "@", decoding looks for credentials, which an earlier version may have left.
+    if b"@" in line or not line.startswith(start) or not asked.metadata.keys().isdisjoint(own):
+        document = decode_document(line)
+        document.metadata = {**asked.metadata, **document.metadata}
+        return encode_document(document)
+    return (
+        encode_document(Document(asked.url, "", asked.metadata))[:-1] + line[len(start) :] if asked.metadata else line
+    )
 
 
 def decode_url_row(line: bytes) -> Document | None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import codecs
 import contextlib
+import functools
 import html as html_entities
 import re
 
@@ -35,6 +36,8 @@ TITLE_CHARACTERS = 300
 """A longer title is cut."""
 _SHORT = 20_000
 """Up to so many characters one pass of a regular expression is faster than a dozen calls of numpy."""
+_ELEVEN = np.uint8(11)
+_least = np.minimum.reduce  # what `min` calls in the end
 
 _CODECS = {"gbk": "gb18030", "x-user-defined": "cp1252"}
 """Encodings of the standard for which another codec than `webencodings`' fits better: gb18030 reads all that gbk does,
@@ -78,7 +81,7 @@ def _with_newlines(data: bytes) -> bytes | None:
             data = data.replace(b"\r", b"")  # the same, three times as fast
     octets = np.frombuffer(data, np.uint8)
     # 9 and 10 may stay; less 11, which wraps around, the others below 32 are the least there are.
-    if not data or octets.min() < 9 or (octets - np.uint8(11)).min() < 21 or b"\x7f" in data:
+    if not data or _least(octets) < 9 or _least(octets - _ELEVEN) < 21 or b"\x7f" in data:
         return None
     if b"\xc2" in data:  # U+0080 to U+009F
         starts = octets[:-1] == 0xC2
@@ -94,6 +97,7 @@ def _with_newlines(data: bytes) -> bytes | None:
     return data
 
 
+@functools.lru_cache(maxsize=256)
 def codec_for(label: str | None) -> str | None:
     """The Python codec for a charset label, or None where it does not name an encoding of text.
 

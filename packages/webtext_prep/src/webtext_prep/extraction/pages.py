@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -13,6 +15,17 @@ from webtext_prep.extraction.pool import ExtractorPool
 
 PAGE_METADATA = ("title", "domain", "final_url")
 """The metadata that a document has from its page; all other comes from the list that named it."""
+
+
+_PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?=[/?#]|\Z)")
+"""The beginning of a URL that says all of its host, as most do."""
+
+
+def _domain(url: str) -> str:
+    return registered_name(urlsplit(url).hostname or "")[1]
+
+
+_domain_once = functools.lru_cache(maxsize=1 << 14)(_domain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +72,8 @@ async def make_row(page: Page, pool: ExtractorPool) -> tuple[dict[str, Any], Doc
     document = Document(page.url, parsed.text)
     if parsed.title:
         document.metadata["title"] = parsed.title
-    document.metadata["domain"] = registered_name(urlsplit(address).hostname or "")[1]
+    plain = _PLAIN.match(address)
+    document.metadata["domain"] = _domain(address) if plain is None else _domain_once(plain[0])
     if page.final_url is not None:
         document.metadata["final_url"] = page.final_url
     return row, document

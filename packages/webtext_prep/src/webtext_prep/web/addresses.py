@@ -87,6 +87,7 @@ def is_public(address: str) -> bool:
     return not any(inner in network for network in _NOT_PUBLIC if network.version == inner.version)
 
 
+@functools.lru_cache(maxsize=1 << 12)
 def is_allowed(address: str, private: PrivateAddresses) -> bool:
     """Whether an address (a literal, without brackets) may be connected to.
 

@@ -172,6 +172,13 @@ class Journal:
         found = self._reader.execute(query, (url_digest(url),)).fetchone()
         return None if found is None else self._entry(*found)
 
+    def line(self, url: str) -> tuple[dict[str, Any], bytes | None] | None:
+        """The row of `url`, and its document as `encode_document` wrote it; None if there is no record."""
+        found = self._reader.execute("SELECT row, document FROM pages WHERE digest = ?", (url_digest(url),)).fetchone()
+        if found is None:
+            return None
+        return msgspec.json.decode(found[0]), None if found[1] is None else self._decompress(found[1])
+
     def entries(self) -> Iterator[Entry]:
         """All records, in the order in which they were added."""
         for found in self._reader.execute("SELECT pass, row, document FROM pages ORDER BY rowid"):

@@ -17,11 +17,11 @@ from pathlib import Path
 from typing import Any
 
 from webtext_prep.documents import storage
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, with_metadata_of
 from webtext_prep.documents.outcomes import PageOutcome, is_retryable
 from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
-from webtext_prep.extraction.pages import Page, make_row, outcome_row
+from webtext_prep.extraction.pages import PAGE_METADATA, Page, make_row, outcome_row
 from webtext_prep.extraction.pool import ExtractorPool
 from webtext_prep.running.event_loop import run_until_done
 from webtext_prep.running.tally import Tally
@@ -215,15 +215,13 @@ class Shard:
             tally.dropped_writer = dropped[0] if dropped else None
             written = stack.enter_context(UrlSet())
             for asked in tally.counted(self._rows()):
-                entry = self._entry_of(asked.url, is_first=written.add(asked.url))
-                row, document = entry.row, entry.document
+                row, line = self._line_of(asked.url, is_first=written.add(asked.url))
                 if pages is not None:
                     pages.add(asked, row)
                 outcomes.write(Document(asked.url, metadata={key: row[key] for key in row if key != "url"}))
-                if document is not None:
-                    document.metadata = {**asked.metadata, **document.metadata}
+                if line is not None:
                     page_bytes += row.get("bytes", 0)
-                    documents.write(document)
+                    documents.write_lines(with_metadata_of(asked, line, PAGE_METADATA) + b"\n", 1)
                     continue
                 tally.drop(asked, row["outcome"])
                 if is_retryable(row["outcome"]):
@@ -238,13 +236,14 @@ class Shard:
             "page_bytes": page_bytes,
         }
 
-    def _entry_of(self, url: str, *, is_first: bool) -> Entry:
+    def _line_of(self, url: str, *, is_first: bool) -> tuple[dict[str, Any], bytes | None]:
+        """The row of a URL, and the line of its document."""
         if not is_first:
-            return Entry({"url": url, "outcome": str(PageOutcome.DUPLICATE)})
-        entry = self._journal.get(url)
-        if entry is None:
+            return {"url": url, "outcome": str(PageOutcome.DUPLICATE)}, None
+        found = self._journal.line(url)
+        if found is None:
             raise AssertionError(f"{url} was never finished")
-        return entry
+        return found
 
 
 def _replace_if_other(new: Path, old: Location) -> None:
