@@ -31,9 +31,9 @@ KEPT = 0.71
 
 def rows(quick: bool, folder: Path) -> Iterator[Row]:
     """The stage where most rows are kept, and few; its steps; the loop."""
-    count = 3_000 if quick else 200_000
+    count = 3_000 if quick else 100_000
     dump, first = write_dump(folder / "RS_2005-07.zst", count), write_dump(folder / "RS_2005-06.zst", 100)
-    start = min(_run(first, folder / "first").cpu for _ in range(3))
+    start = min(_run(first, folder / "first").cpu for _ in range(8))
     size = sum(len(block) for block, _ in read_blocks(dump, None, 0))
     settings: list[tuple[str, tuple[str, ...]]] = [
         ("71% kept", ()),
@@ -41,7 +41,7 @@ def rows(quick: bool, folder: Path) -> Iterator[Row]:
         ("2% kept", ("--min-score", "98")),
     ]
     for name, flags in settings:
-        used = min((_run(dump, folder / name, *flags) for _ in range(3)), key=lambda usage: usage.cpu)
+        used = min((_run(dump, folder / name, *flags) for _ in range(8)), key=lambda usage: usage.cpu)
         seconds = used.cpu - start
         rate, speed, note = count / seconds, size / seconds / 1e6, f"after {start:.1f} s of start-up"
         yield Row(f"ours: the whole stage, {name}", rate, "submissions", speed, GOAL, used.peak, note)

@@ -9,6 +9,7 @@ import random
 import shutil
 import threading
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,6 +17,7 @@ import zstandard
 
 from webtext_prep.documents import compression
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.stages import urls
 from webtext_prep.submissions import dumps
@@ -322,6 +324,25 @@ def test_parquet_shards_hold_the_same(webtext, many, expected, read_shards, tmp_
     webtext("urls", "--input", many, "--output", tmp_path / "out", "--workers", 1, "--format", "parquet", *FLAGS)
     one, other = read_shards(tmp_path / "out"), read_shards(tmp_path / "expected")
     assert one == other
+
+
+def test_the_estimate_knows_how_many_rows_are_kept_and_what_a_large_window_takes():
+    excerpt = b"".join(json.dumps(row(score=score)).encode() + b"\n" for score in [5] + [1] * 9) * 5
+    size = 10**10
+    packed = Sample(files=10, size=size, largest=size // 10, text=10 * size, documents=10**8, excerpt=excerpt)
+    needs = urls.Urls().needs(packed, workers=4)
+    assert 0.05 < needs.output / urls.ROW_BYTES / packed.documents < 0.2
+    assert needs.memory > 4 * urls.WINDOW_BYTES
+    plain = replace(packed, text=size)
+    assert urls.Urls().needs(plain, workers=4).memory < 2 << 30
+    assert urls.Urls(sum_scores=True).needs(plain, workers=4).output > 8 * needs.output
+
+
+def test_a_small_dump_needs_no_large_window(run, webtext, tmp_path):
+    run(REAL)
+    estimate = json.loads((tmp_path / "out" / ".state" / "run.json").read_bytes())["estimate"]
+    assert 0 < estimate["memory"] < 300 << 20
+    assert estimate["documents"] == 24
 
 
 # To the documents

@@ -61,7 +61,7 @@ WINDOW_BYTES = 2 << 30
 """What a decompressor may need: dumps are compressed with windows as large as that."""
 ROW_BYTES = 140
 """Of one row in a shard, compressed; and about as much between the phases."""
-LINK_BYTES = 700
+LINK_BYTES = 900
 """Memory of one submission while its page is put together."""
 
 PAGES_AT_ONCE = 1000
@@ -208,9 +208,11 @@ class Urls(Stage):
             best = best_of(links)
             if repeated:
                 _drop(repeated, tally, "repeated_submission")
-        if self.sum_scores and (score := sum(link.score for link in links)) < self.min_score:
-            _drop(links, tally, "low_score", score_of_page=score)
-            return None
+        if self.sum_scores:
+            score = best.score if len(links) == 1 else sum(link.score for link in links)
+            if score < self.min_score:
+                _drop(links, tally, "low_score", score_of_page=score)
+                return None
         if len(links) > 1:
             _drop([link for link in links if link is not best], tally, "duplicate_url", duplicate_of=best.url)
         return page_of(best, links)

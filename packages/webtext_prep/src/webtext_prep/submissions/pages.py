@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from datetime import UTC, datetime
 
@@ -51,7 +52,7 @@ class Page(msgspec.Struct, omit_defaults=True, gc=False):
     reddit_score: int
     reddit_submissions: int
     reddit_title: str = ""
-    reddit_subreddits: list[str] = []
+    reddit_subreddits: tuple[str, ...] = ()
     reddit_id: str = ""
     reddit_first_submitted: datetime | None = None
 
@@ -78,12 +79,18 @@ def best_of(links: Sequence[Link]) -> Link:
 
 def page_of(best: Link, links: Sequence[Link]) -> Page:
     """The page that was submitted so: with URL, title and id of the `best` submission, and what all of them tell."""
-    score, subreddits, first = best.score, [best.subreddit] if best.subreddit else [], best.created
-    if len(links) > 1:
-        score = sum([link.score for link in links])
-        subreddits = _subreddits(links)
-        first = min([link.created for link in links if link.created], default=0)
-    return Page(best.url, score, len(links), best.title, subreddits, best.id, _time(first) if first else None)
+    if len(links) == 1:
+        time = _time(best.created) if best.created else None
+        return Page(best.url, best.score, 1, best.title, _names(best.subreddit), best.id, time)
+    first = min((link.created for link in links if link.created), default=0)
+    score, time = sum(link.score for link in links), _time(first) if first else None
+    return Page(best.url, score, len(links), best.title, _subreddits(links), best.id, time)
+
+
+@functools.lru_cache(maxsize=1 << 12)
+def _names(subreddit: str) -> tuple[str, ...]:
+    # Made once, not for each page: the garbage collector would look at all of them.
+    return (subreddit,) if subreddit else ()
 
 
 def document_of(page: Page) -> Document:
@@ -111,15 +118,13 @@ def _rank(link: Link) -> tuple[int, int, str, str, str]:
     return -link.score, link.created, link.id, link.url, link.title
 
 
-def _subreddits(links: Sequence[Link]) -> list[str]:
+def _subreddits(links: Sequence[Link]) -> tuple[str, ...]:
     """The subreddits, by the sum of scores there."""
     scores: dict[str, int] = {}
     for link in links:
         if link.subreddit:
             scores[link.subreddit] = scores.get(link.subreddit, 0) + link.score
-    if len(scores) <= 1:
-        return list(scores)
-    return sorted(scores, key=lambda name: (-scores[name], name))
+    return tuple(sorted(scores, key=lambda name: (-scores[name], name)))
 
 
 def _time(seconds: int) -> datetime | None:
