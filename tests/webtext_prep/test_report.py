@@ -16,10 +16,10 @@ from webtext_prep.lineage import trace
 from webtext_prep.lineage.restoring import stage_of
 from webtext_prep.reporting import counting
 from webtext_prep.reporting.counting import LogHistogram, Lowest, TopCounter
+from webtext_prep.reporting.figures import group_of
 from webtext_prep.reporting.funnel import Level, draw_funnel
 from webtext_prep.reporting.markup import Markup, escape, tag, visible
 from webtext_prep.reporting.numbers import brief, share, short, size
-from webtext_prep.reporting.passes import group_of
 
 
 @pytest.fixture
@@ -187,8 +187,10 @@ def test_a_sample_says_that_it_is_one_and_is_the_same_again(corpus, page):
 def test_several_folders_are_shown_together(corpus, page):
     found = page(corpus / "dedup", corpus / "clean")
     assert found.count("Characters of a document</h3>") == 2
-    # What is given is the end of a stream of its own.
+    # What is given is the end of a stream of its own; what both were made from is there once.
     assert found.count('class="funnel wide"') == 2
+    rows = [row for row in rows_of(found, "from-source-to-corpus") if row]
+    assert [row[0] for row in rows if row[1:2] == ["in"]] == ["blacklist", "download", "clean", "dedup"]
 
 
 def test_lists_of_urls_have_domains_and_no_lengths(tmp_path, webtext):

@@ -7,6 +7,7 @@ step after it.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -28,17 +29,8 @@ from webtext_prep.lineage import Step, all_steps
 from webtext_prep.lineage.restoring import stage_of
 from webtext_prep.lineage.tables import dropped_of, has_dropped
 from webtext_prep.reporting.counting import BINS_PER_DOUBLING, LogHistogram
-from webtext_prep.reporting.passes import (
-    TOKEN_DOCUMENTS,
-    DocumentFigures,
-    DocumentPass,
-    DuplicateFigures,
-    DuplicatePass,
-    OutcomeFigures,
-    OutcomePass,
-    pass_over,
-    shown,
-)
+from webtext_prep.reporting.figures import DocumentFigures, DuplicateFigures, OutcomeFigures
+from webtext_prep.reporting.passes import TOKEN_DOCUMENTS, DocumentPass, DuplicatePass, OutcomePass, pass_over, shown
 from webtext_prep.reporting.training import TrainingRun
 from webtext_prep.running.stage import Stage
 
@@ -114,6 +106,7 @@ def gather(ends: Sequence[Step], *, sample: int, workers: int, run: TrainingRun 
         workers: processes.
         run: a training run to show.
     """
+    ends = _with_shared_steps(ends)
     steps = all_steps(*ends)
     duplicates = [(step, _duplicates(step, sample, workers)) for step in steps if _has(step, DUPLICATES)]
     outcomes = [found for step in steps if (found := _outcomes(step, sample, workers)) is not None]
@@ -127,6 +120,19 @@ def gather(ends: Sequence[Step], *, sample: int, workers: int, run: TrainingRun 
         examples,
         run,
     )
+
+
+def _with_shared_steps(ends: Sequence[Step]) -> list[Step]:
+    """The same steps, where what several of them were made from is one step."""
+    found: dict[tuple[str, str], Step] = {}
+
+    def shared(step: Step) -> Step:
+        key = (str(step.place), step.sha256)
+        if key not in found:
+            found[key] = dataclasses.replace(step, inputs=tuple(map(shared, step.inputs)))
+        return found[key]
+
+    return [shared(end) for end in ends]
 
 
 def document_steps(step: Step) -> list[Step]:
@@ -198,7 +204,8 @@ def _outcomes(step: Step, sample: int, workers: int) -> tuple[Step, OutcomeFigur
         total=round(share * step.record["in"]),
         workers=workers,
     )
-    return step, found, share
+    counted = found.outcomes.totals()[0] if found.outcomes.names else 0.0
+    return step, found, counted / step.record["in"] if share < 1 and counted else 1.0
 
 
 def _duplicates(step: Step, sample: int, workers: int) -> DuplicateFigures:

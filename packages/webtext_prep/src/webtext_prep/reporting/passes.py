@@ -12,7 +12,7 @@ import contextlib
 import functools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -20,142 +20,25 @@ import xxhash
 
 from command_kit import Progress
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.outcomes import PageOutcome
 from webtext_prep.documents.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import host_of, registered_name
-from webtext_prep.reporting.counting import LogHistogram, Lowest, TopCounter
+from webtext_prep.reporting.counting import Lowest
+from webtext_prep.reporting.figures import GROUPS, DocumentFigures, DuplicateFigures, OutcomeFigures, group_of
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.stage import REPORT_EVERY
 from webtext_prep.running.task import Context, Task
 
 SHOWN_CHARACTERS = 1500
 """The beginning of a text that is shown."""
-KEPT_EXAMPLES = 3
 TOKEN_DOCUMENTS = 10_000
 """Of so many documents, about, tokens are counted."""
+NAME_CHARACTERS = 500
+"""Longer names and URLs are cut off, so that counters stay as small as they should."""
 MOST_BYTES = 200_000
 """A longer text has its tokens counted in so much of it."""
 NO_DOMAIN = "(no domain)"
-
-GROUPS = ("ok", "client", "server", "robots", "network", "content")
-"""What outcomes are put together as, in the order of the bars."""
-_NETWORK = frozenset(
-    {
-        PageOutcome.BLOCKED_ADDRESS,
-        PageOutcome.DNS,
-        PageOutcome.CONNECTION,
-        PageOutcome.TLS,
-        PageOutcome.TIMEOUT,
-        PageOutcome.HOST_DOWN,
-    }
-)
 _SPACE = 1 << 64
-
-
-def group_of(outcome: str) -> str:
-    """The member of `GROUPS` that an outcome belongs to.
-
-    >>> group_of("http_404"), group_of("timeout"), group_of("empty")
-    ('client', 'network', 'content')
-    """
-    if outcome == PageOutcome.OK:
-        return "ok"
-    if outcome.startswith("http_"):
-        return "server" if outcome.startswith("http_5") else "client"
-    if outcome.startswith("robots"):
-        return "robots"
-    return "network" if outcome in _NETWORK else "content"
-
-
-@dataclass
-class DocumentFigures:
-    """What some documents are, all together.
-
-    Attributes:
-        documents: how many were read.
-        bytes: of their texts, in UTF-8.
-        counted: bytes of the texts of which tokens were counted, and those tokens.
-        lengths: characters.
-        domains: documents, bytes, and of those that were counted bytes and tokens.
-        languages: documents.
-        examples: a few documents, as JSON-like values.
-    """
-
-    documents: int = 0
-    bytes: int = 0
-    counted: list[float] = field(default_factory=lambda: [0.0, 0.0])
-    lengths: LogHistogram = field(default_factory=LogHistogram)
-    domains: TopCounter = field(default_factory=lambda: TopCounter(4))
-    languages: TopCounter = field(default_factory=TopCounter)
-    examples: Lowest = field(default_factory=lambda: Lowest(KEPT_EXAMPLES))
-
-    def merge(self, other: DocumentFigures) -> None:
-        """Add what another pass found."""
-        self.documents += other.documents
-        self.bytes += other.bytes
-        self.counted = [a + b for a, b in zip(self.counted, other.counted, strict=True)]
-        for name in ("lengths", "domains", "languages", "examples"):
-            getattr(self, name).merge(getattr(other, name))
-
-    def tokens_in(self, bytes_: float, counted_bytes: float = 0.0, counted_tokens: float = 0.0) -> float:
-        """The tokens of so many bytes: as many a byte as where they were counted, or else as many as in all."""
-        if counted_bytes:
-            return bytes_ * counted_tokens / counted_bytes
-        return bytes_ * self.counted[1] / self.counted[0] if self.counted[0] else 0.0
-
-
-@dataclass
-class OutcomeFigures:
-    """How the URLs of a download ended.
-
-    Attributes:
-        outcomes: URLs by outcome.
-        hosts: URLs of a host: all, and those of each of `GROUPS`.
-        examples: outcome to a few URLs.
-    """
-
-    outcomes: TopCounter = field(default_factory=TopCounter)
-    hosts: TopCounter = field(default_factory=lambda: TopCounter(1 + len(GROUPS)))
-    examples: dict[str, Lowest] = field(default_factory=dict)
-
-    def merge(self, other: OutcomeFigures) -> None:
-        """Add what another pass found."""
-        self.outcomes.merge(other.outcomes)
-        self.hosts.merge(other.hosts)
-        for outcome, urls in other.examples.items():
-            self.examples.setdefault(outcome, Lowest(3)).merge(urls)
-
-
-@dataclass
-class DuplicateFigures:
-    """What duplicates what.
-
-    Attributes:
-        rows: dropped documents.
-        similarities: by per cent, rounded down.
-        groups: dropped documents by the URL of what stays.
-        matches: the URL of what stays, to a row of its group.
-        examples: some rows.
-    """
-
-    rows: int = 0
-    similarities: dict[int, int] = field(default_factory=dict)
-    groups: TopCounter = field(default_factory=TopCounter)
-    matches: dict[str, dict[str, Any]] = field(default_factory=dict)
-    examples: Lowest = field(default_factory=lambda: Lowest(4))
-
-    def merge(self, other: DuplicateFigures) -> None:
-        """Add what another pass found."""
-        self.rows += other.rows
-        for percent, rows in other.similarities.items():
-            self.similarities[percent] = self.similarities.get(percent, 0) + rows
-        self.groups.merge(other.groups)
-        self.matches = {
-            name: row for name, row in {**other.matches, **self.matches}.items() if name in self.groups.names
-        }
-        self.examples.merge(other.examples)
-
 
 Figures = TypeVar("Figures", DocumentFigures, OutcomeFigures, DuplicateFigures)
 
@@ -248,10 +131,10 @@ class DocumentPass(Pass):
             found.bytes += size
             found.counted = [a + b for a, b in zip(found.counted, counted, strict=True)]
             found.lengths.add(len(document.text))
-            found.domains.add(domain_of(document), 1, size, *counted)
+            found.domains.add(domain_of(document)[:NAME_CHARACTERS], 1, size, *counted)
             language = document.metadata.get("language")
             if isinstance(language, str):
-                found.languages.add(language, 1)
+                found.languages.add(language[:NAME_CHARACTERS], 1)
             if found.examples.wants(key):
                 found.examples.add(key, shown(document))
         return found
@@ -275,14 +158,14 @@ class OutcomePass(Pass):
         """Task: the figures of one shard of outcomes."""
         found = OutcomeFigures()
         for row in self.rows(task.inputs[0], context):
-            outcome = str(row.metadata.get("outcome", ""))
+            outcome = str(row.metadata.get("outcome", ""))[:NAME_CHARACTERS]
             group = group_of(outcome)
             found.outcomes.add(outcome, 1)
             found.hosts.add(host_in(row.url), 1, *(float(name == group) for name in GROUPS))
             if outcome not in found.examples and len(found.examples) >= 100:
                 continue
             key = xxhash.xxh3_64_intdigest(row.url.encode("utf-8", "surrogatepass"))
-            found.examples.setdefault(outcome, Lowest(3)).add(key, row.url[:500])
+            found.examples.setdefault(outcome, Lowest(3)).add(key, row.url[:NAME_CHARACTERS])
         return found
 
 
@@ -294,16 +177,17 @@ class DuplicatePass(Pass):
         """Task: the figures of one table of duplicates."""
         found = DuplicateFigures()
         for row in self.rows(task.inputs[0], context):
-            kept, similarity = str(row.metadata.get("duplicate_of", "")), row.metadata.get("similarity", 0)
+            kept = str(row.metadata.get("duplicate_of", ""))[:NAME_CHARACTERS]
+            match = str(row.metadata.get("match", ""))[:NAME_CHARACTERS]
+            similarity = row.metadata.get("similarity", 0)
             percent = int(100 * similarity + 1e-9) if isinstance(similarity, int | float) else 0
             found.rows += 1
             found.similarities[percent] = found.similarities.get(percent, 0) + 1
             found.groups.add(kept, 1)
-            values = {"url": row.url, **row.metadata}
-            if kept not in found.matches and kept in found.groups.names:
-                found.matches[kept] = values
+            found.matches.setdefault(kept, match)
             if len(found.matches) > 2 * len(found.groups.names):
-                found.matches = {name: match for name, match in found.matches.items() if name in found.groups.names}
+                found.forget()
+            values = {"url": row.url, "duplicate_of": kept, "similarity": similarity, "match": match}
             found.examples.add(xxhash.xxh3_64_intdigest(row.url.encode("utf-8", "surrogatepass")), values)
         return found
 
@@ -311,8 +195,8 @@ class DuplicatePass(Pass):
 def shown(document: Document) -> dict[str, Any]:
     """What is kept of a document that is an example."""
     return {
-        "url": document.url,
-        "title": document.metadata.get("title", ""),
+        "url": document.url[:NAME_CHARACTERS],
+        "title": str(document.metadata.get("title") or "")[:NAME_CHARACTERS],
         "text": document.text[:SHOWN_CHARACTERS],
         "characters": len(document.text),
     }

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -82,7 +83,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value)
 
 
 def _add_texts(found: TrainingRun, samples: str) -> None:

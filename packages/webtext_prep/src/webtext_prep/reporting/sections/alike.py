@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from webtext_prep.lineage import Step
 from webtext_prep.reporting import charts
+from webtext_prep.reporting.figures import DuplicateFigures
 from webtext_prep.reporting.markup import Markup, join, tag
 from webtext_prep.reporting.numbers import count
-from webtext_prep.reporting.passes import DuplicateFigures
 from webtext_prep.reporting.sections.layout import bars, cell
 
 MOST_GROUPS = 10
 
 
-def duplicates(found: DuplicateFigures) -> Markup | None:
+def duplicates(step: Step, found: DuplicateFigures) -> Markup | None:
     """How similar duplicates are, and the largest groups."""
     if not found.similarities:
         return None
+    dropped = step.record.get("dropped", {}).get("duplicate", 0)
     exact, groups = found.similarities.get(100, 0), len(found.groups.names)
     return join(
         [
@@ -24,6 +26,9 @@ def duplicates(found: DuplicateFigures) -> Markup | None:
             tag("h3", "The largest groups"),
             _groups(found),
             tag("p", f"{count(groups)} {'group' if groups == 1 else 'groups'} in all.", class_="note"),
+            tag("p", f"Of a sample of {count(found.rows)} of {count(dropped)} duplicates.", class_="note")
+            if found.rows < dropped
+            else None,
         ]
     )
 
@@ -47,7 +52,7 @@ def _groups(found: DuplicateFigures) -> Markup:
     top = found.groups.top(MOST_GROUPS)
     rows = []
     for name, (number,) in top:
-        match = found.matches.get(name, {}).get("match")
+        match = found.matches.get(name)
         quoted = tag("div", f"“{match}”", class_="where") if match else None
         rows.append([join([name, quoted]), cell(count(number), "", number, top[0][1][0], "dropped")])
     return bars(["what stays, and a passage that both have", "duplicates"], rows, "bars wordy")

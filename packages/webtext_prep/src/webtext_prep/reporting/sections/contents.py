@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from webtext_prep.lineage import all_steps
 from webtext_prep.reporting import charts
 from webtext_prep.reporting.counting import LogHistogram
-from webtext_prep.reporting.gathering import Corpus, Gathered
+from webtext_prep.reporting.gathering import Corpus
 from webtext_prep.reporting.markup import Markup, join, tag
 from webtext_prep.reporting.numbers import count, share, short, size
 from webtext_prep.reporting.sections.layout import MOST_ROWS, bars, cell
@@ -95,11 +96,11 @@ def _length_chart(found: LogHistogram, unit: str, scale: float) -> Markup:
     )
 
 
-def languages(found: Gathered, corpus: Corpus) -> Markup | None:
+def languages(corpus: Corpus) -> Markup | None:
     """The languages of what is there, and of what was dropped for its language."""
     kept = [(name, values[0] * corpus.scale, "kept") for name, values in corpus.figures.languages.top(MOST_ROWS)]
     gone: dict[str, int] = {}
-    for step in found.steps:
+    for step in all_steps(corpus.end):
         for reason, number in step.record.get("dropped", {}).items():
             if reason.startswith("language_"):
                 name = reason.removeprefix("language_")

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from webtext_prep.reporting import charts
+from webtext_prep.reporting.figures import GROUPS, OutcomeFigures, group_of
 from webtext_prep.reporting.markup import Markup, join, tag
 from webtext_prep.reporting.numbers import count, share
-from webtext_prep.reporting.passes import GROUPS, OutcomeFigures, group_of
 from webtext_prep.reporting.sections.layout import MOST_ROWS, bars, cell
 
 NAMES = {
@@ -31,6 +31,9 @@ def outcomes(found: OutcomeFigures, taken: float) -> Markup:
             tag("h3", "By host"),
             _hosts(found, taken),
             tag("p", f"And {count(more)} other hosts.", class_="note") if more > 0 else None,
+            tag("p", f"Estimated from {share(taken, 1)} of the URLs, chosen by a hash.", class_="note")
+            if taken < 1
+            else None,
         ]
     )
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
-from webtext_prep.lineage import Step
+from webtext_prep.lineage import Step, all_steps
 from webtext_prep.reporting import charts
 from webtext_prep.reporting.funnel import Level, draw_funnel
 from webtext_prep.reporting.gathering import Corpus, Gathered
@@ -13,14 +14,16 @@ from webtext_prep.reporting.numbers import brief, count, share, short, size
 
 WIDE, NARROW = 960, 350
 """The two widths of the funnel, in pixels."""
+MOST_REASONS = 100
+"""Of each stage in the table."""
 
 
 def tiles(found: Gathered) -> Markup:
     """The figures that matter most."""
     entries: list[tuple[str, str, str]] = []
     for corpus in found.corpora:
-        of = f" in {corpus.end.stage}" if len(found.corpora) > 1 else ""
-        entries += [(f"{name}{of}", value, more) for name, value, more in _tiles_of(corpus, found.steps)]
+        of = f" in {Path(corpus.end.name).name}" if len(found.corpora) > 1 else ""
+        entries += [(f"{name}{of}", value, more) for name, value, more in _tiles_of(corpus)]
     if found.run is not None and found.run.valid_loss:
         loss = f"{found.run.valid_loss[-1][1]:.3f}"
         entries.append(("validation loss", loss, f"after {short(found.run.tokens)} tokens"))
@@ -31,9 +34,9 @@ def tiles(found: Gathered) -> Markup:
     )
 
 
-def _tiles_of(corpus: Corpus, steps: Sequence[Step]) -> Iterator[tuple[str, str, str]]:
+def _tiles_of(corpus: Corpus) -> Iterator[tuple[str, str, str]]:
     """Each figure of a corpus: what it is, the figure, and a word on it."""
-    read = sum(step.record.get("in", 0) for step in steps if not step.inputs)
+    read = sum(step.record.get("in", 0) for step in all_steps(corpus.end) if not step.inputs)
     kept = corpus.end.record.get("out", 0)
     yield "documents", brief(kept), f"{share(kept, read)} of {brief(read)} in"
     bytes_ = corpus.figures.bytes * corpus.scale
@@ -88,8 +91,11 @@ def _rows(step: Step) -> Iterator[tuple[object, ...]]:
     record = step.record
     read, kept = record.get("in", 0), record.get("out", 0)
     yield tag("b", step.stage), "in", count(read), ""
-    for reason, number in sorted(record.get("dropped", {}).items(), key=lambda item: (-item[1], item[0])):
+    dropped = sorted(record.get("dropped", {}).items(), key=lambda item: (-item[1], item[0]))
+    for reason, number in dropped[:MOST_REASONS]:
         yield "", reason, count(number), share(number, read)
+    if rest := sum(number for _, number in dropped[MOST_REASONS:]):
+        yield "", f"{count(len(dropped) - MOST_REASONS)} other reasons", count(rest), share(rest, read)
     yield "", "kept", count(kept), share(kept, read)
 
 
@@ -134,5 +140,5 @@ def end_of(step: Step) -> str:
 
 def _sources(step: Step) -> str:
     names = [before.stage for before in step.inputs]
-    files = f"{count(step.plain_files)} files" if step.plain_files else ""
+    files = f"{count(step.plain_files)} file{'s' * (step.plain_files > 1)}" if step.plain_files else ""
     return f" from {', '.join([*names, *([files] if files else [])])}" if names or files else ""
