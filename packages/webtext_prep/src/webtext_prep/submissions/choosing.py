@@ -14,7 +14,8 @@ from webtext_prep.submissions.rows import Submission
 
 _PREFIX = re.compile(r"^/?r/", re.IGNORECASE)
 _LIST_SUFFIX = ".txt"
-_TIMES = ("%Y", "%Y-%m")
+_FIRST = {len("2015"): "-01-01", len("2015-01"): "-01"}
+"""What makes a day of a year or a month: its first."""
 
 
 @dataclass(frozen=True)
@@ -97,14 +98,8 @@ def time_of(text: str, flag: str) -> int | None:
     """
     if not text:
         return None
-    for form in _TIMES:
-        if len(text) == len(datetime(2000, 1, 1, tzinfo=UTC).strftime(form)):
-            try:
-                return int(datetime.strptime(text, form).replace(tzinfo=UTC).timestamp())
-            except ValueError:
-                break
     try:
-        time = datetime.fromisoformat(text)
+        time = datetime.fromisoformat(text + _FIRST.get(len(text), ""))
     except ValueError:
         raise InputError(
             f"{flag} {text} is not a date: give one such as 2015-01-31, 2015-01 or 2015, or 2015-01-31T12:00 (UTC)."
