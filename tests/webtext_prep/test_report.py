@@ -4,6 +4,8 @@ import html
 import json
 import re
 import shutil
+import subprocess
+import sys
 from collections import Counter
 
 import pytest
@@ -388,3 +390,17 @@ def test_judging_again_finds_what_keeping_would_have(corpus, tmp_path, webtext, 
             found.append([(document.url, document.text, document.metadata) for document in documents])
         assert found[0] == found[1]
         assert found[0]
+
+
+def test_too_many_domains_are_put_together_and_the_page_says_so(corpus, page, monkeypatch):
+    monkeypatch.setattr(counting, "MOST_NAMES", 2)
+    found = words_in(page(corpus / "dedup"))
+    assert "Rare domains were put together: none that is shown lacks more than" in found
+    assert "more than" in found.partition("Rare domains")[0]
+
+
+def test_importing_the_command_loads_nothing_of_the_page():
+    """`webtext --help` stays quick."""
+    code = "import sys, webtext_prep.cli as c; c.find_commands(); print([m for m in sys.modules if '.reporting' in m])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from webtext_prep.reporting.markup import Markup, join, tag
@@ -17,6 +17,9 @@ from webtext_prep.reporting.numbers import nice_steps, short
 
 TOP, BOTTOM = 14, 26
 """Pixels above the highest line of a chart, and below its lowest."""
+MOST_DOTS = 40
+
+Show = Callable[[float], str]
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,66 @@ def plain_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Mar
     )
 
 
+@dataclass(frozen=True)
+class _Plot:
+    """Where values are in a chart: shares of its width, and pixels from its top.
+
+    Attributes:
+        left, right: the ends of the axis below.
+        low, high: the ends of the axis at the side.
+        height: of the chart, in pixels.
+        log: whether the axis below is one of orders of magnitude.
+    """
+
+    left: float
+    right: float
+    low: float
+    high: float
+    height: int
+    log: bool = False
+
+    @property
+    def inner(self) -> int:
+        """Pixels from the highest to the lowest line."""
+        return self.height - TOP - BOTTOM
+
+    def across(self, x: float) -> float:
+        """In per cent of the width."""
+        if self.log:
+            return 100 * math.log(x / self.left) / (math.log(self.right / self.left) or 1)
+        return 100 * (x - self.left) / ((self.right - self.left) or 1)
+
+    def down(self, y: float) -> float:
+        """In pixels."""
+        return round(TOP + self.inner * (self.high - y) / ((self.high - self.low) or 1), 1)
+
+    def grid(self, levels: Iterable[float], show: Show, *, at_end: bool) -> tuple[list[Markup], list[Markup]]:
+        """Lines across at some values, and what is written on them, at the left or at the right end."""
+        places = [(value, self.down(value)) for value in levels]
+        lines = [tag("line", class_="grid", x1=0, x2="100%", y1=place, y2=place) for _, place in places]
+        at, anchor = ("100%", "end") if at_end else (0, "start")
+        return lines, [_text(show(value), at, place - 4, "tick level", anchor) for value, place in places]
+
+    def axis(self, values: Iterable[float], show: Show) -> list[Markup]:
+        """The axis below, with some values."""
+        places = [(self.across(value), show(value)) for value in values]
+        anchors = ["start" if at < 4 else "end" if at > 96 else "middle" for at, _ in places]
+        return [
+            *(
+                _text(name, f"{at:.2f}%", self.height - 8, "tick", anchor)
+                for (at, name), anchor in zip(places, anchors, strict=True)
+            ),
+            tag("line", class_="axis", x1=0, x2="100%", y1=TOP + self.inner, y2=TOP + self.inner),
+        ]
+
+
 def histogram(
     columns: Sequence[tuple[float, float, float]],
     *,
     title: str,
     kind: str = "kept",
-    show: Callable[[float], str] = short,
-    marks: Iterable[tuple[float, str]] = (),
+    show: Show = short,
+    mark: tuple[float, str] | None = None,
     log: bool = True,
     height: int = 200,
 ) -> Markup:
@@ -109,139 +165,104 @@ def histogram(
         title: what the chart shows.
         kind: class of the columns.
         show: writes a value of the axis below.
-        marks: values to point out, each with a name.
+        mark: a value to point out, and its name.
         log: whether the axis below is one of orders of magnitude.
         height: in pixels.
     """
-    at: Callable[[float], float] = math.log10 if log else float
-    first, last = at(columns[0][0]), at(columns[-1][1])
-    most = max(count for _, _, count in columns)
-    inner = height - TOP - BOTTOM
-
-    def across(value: float) -> float:
-        return 100 * (at(value) - first) / ((last - first) or 1)
-
-    def high(count: float) -> float:
-        return inner * count / most if most else 0
-
-    shapes = []
-    for low, up, count in columns:
-        left, right = across(low), across(up)
-        if count:
-            shapes.append(
-                tag(
-                    "rect",
-                    tag("title", f"{show(low)} to {show(up)}: {short(count)}"),
-                    class_=f"fill-{kind}",
-                    x=f"{left + 0.06 * (right - left):.2f}%",
-                    width=f"{0.88 * (right - left):.2f}%",
-                    y=round(TOP + inner - max(high(count), 1), 1),
-                    height=round(max(high(count), 1), 1),
-                )
-            )
-    # Written where the columns are lower.
+    counts = [count for _, _, count in columns]
+    plot = _Plot(columns[0][0], columns[-1][1], 0, max(counts), height, log)
+    # Values are written where the columns are lower.
     third = -(-len(columns) // 3)
-    at_end = sum(count for _, _, count in columns[-third:]) <= sum(count for _, _, count in columns[:third])
-    lines = _level_lines(most, inner, high, at_end)
-    axis = [
-        *_ticks(((across(value), show(value)) for value in axis_values(columns[0][0], columns[-1][1], log)), height),
-        tag("line", class_="axis", x1=0, x2="100%", y1=TOP + inner, y2=TOP + inner),
+    at_end = sum(counts[-third:]) <= sum(counts[:third])
+    lines, written = plot.grid(nice_steps(plot.high), short, at_end=at_end)
+    shapes = [_column(plot, low, high, count, kind, show) for low, high, count in columns if count]
+    axis = plot.axis(_axis_values(plot), show)
+    return _chart(title, height, *lines, *shapes, *written, *axis, *(_pointer(plot, *mark) if mark else ()))
+
+
+def _column(plot: _Plot, low: float, high: float, count: float, kind: str, show: Show) -> Markup:
+    left, right = plot.across(low), plot.across(high)
+    tall = max(TOP + plot.inner - plot.down(count), 1)
+    return tag(
+        "rect",
+        tag("title", f"{show(low)} to {show(high)}: {short(count)}"),
+        class_=f"fill-{kind}",
+        x=f"{left + 0.06 * (right - left):.2f}%",
+        width=f"{0.88 * (right - left):.2f}%",
+        y=round(TOP + plot.inner - tall, 1),
+        height=round(tall, 1),
+    )
+
+
+def _pointer(plot: _Plot, value: float, name: str) -> list[Markup]:
+    """A dashed line down at a value, and its name."""
+    at = plot.across(min(max(value, plot.left), plot.right))
+    place = f"{at:.2f}%"
+    return [
+        tag("line", class_="mark", x1=place, x2=place, y1=TOP - 4, y2=TOP + plot.inner),
+        _text(name, place, TOP - 4, "mark-name", "end" if at > 50 else "start", 5),
     ]
-    pointers = []
-    for value, name in marks:
-        place = across(min(max(value, columns[0][0]), columns[-1][1]))
-        pointers += [
-            tag("line", class_="mark", x1=f"{place:.2f}%", x2=f"{place:.2f}%", y1=TOP - 4, y2=TOP + inner),
-            _text(name, f"{place:.2f}%", TOP - 4, "mark-name", "end" if place > 50 else "start", 5),
-        ]
-    # Lines lie behind the columns, and what is written on them in front.
-    behind = [part for part in lines if part.startswith("<line")]
-    written = [part for part in lines if not part.startswith("<line")]
-    return _chart(title, height, *behind, *shapes, *written, *axis, *pointers)
 
 
-def axis_values(first: float, last: float, log: bool) -> list[float]:
+def _axis_values(plot: _Plot) -> list[float]:
     """Round values for the axis below a histogram."""
-    if not log:
-        return _round_between(first, last, 4)
-    powers = range(math.ceil(math.log10(first) - 1e-9), math.floor(math.log10(last) + 1e-9) + 1)
-    factors = (1,) if len(powers) > 2 else (1, 2, 5)
-    values = (factor * 10.0**power for power in range(powers.start - 1, powers.stop) for factor in factors)
-    return [value for value in values if first <= value <= last]
+    if not plot.log:
+        return _round_between(plot.left, plot.right, 4)
+    first, last = math.floor(math.log10(plot.left)), math.floor(math.log10(plot.right) + 1e-9)
+    factors = (1,) if last - first > 2 else (1, 2, 5)
+    values = (factor * 10.0**power for power in range(first, last + 1) for factor in factors)
+    return [value for value in values if plot.left <= value <= plot.right]
 
 
 def lines_chart(
-    lines: Sequence[Line],
-    *,
-    title: str,
-    height: int = 240,
-    from_zero: bool = False,
-    show: Callable[[float], str] = short,
+    lines: Sequence[Line], *, title: str, height: int = 240, from_zero: bool = False, show: Show = short
 ) -> Markup:
-    """A chart of lines over a common axis. A line of a single point is a dot.
+    """A chart of lines over a common axis. The points of a short line are dots, too.
 
     Args:
         lines: at least one point in all.
         title: what the chart shows.
         height: in pixels.
-        from_zero: whether the axis at the left begins at 0.
-        show: writes a value of the axis at the left.
+        from_zero: whether the axis at the side begins at 0.
+        show: writes a value of the axis at the side.
     """
-    points = [point for line in lines for point in line.points]
-    left, right = min(x for x, _ in points), max(x for x, _ in points)
-    low, high = (0.0 if from_zero else min(y for _, y in points)), max(y for _, y in points)
+    plot = _plot_of([point for line in lines for point in line.points], height, from_zero)
+    wide = plot.right - plot.left
+    between = _round_between(plot.left, plot.right, 5)
+    values = {plot.left, *(x for x in between if plot.left + 0.06 * wide < x < plot.right - 0.06 * wide), plot.right}
+    grid, written = plot.grid(_round_between(plot.low, plot.high), show, at_end=False)
+    stretched = tag(
+        "svg",
+        *(_stretched(plot, line) for line in lines if len(line.points) > 1),
+        width="100%",
+        height=height,
+        viewBox=f"0 0 100 {height}",
+        preserveAspectRatio="none",
+    )
+    dots = [dot for line in lines if len(line.points) <= MOST_DOTS for dot in _dots(plot, line, show)]
+    return _chart(title, height, *grid, *plot.axis(sorted(values), short), stretched, *dots, *written)
+
+
+def _plot_of(points: Sequence[tuple[float, float]], height: int, from_zero: bool) -> _Plot:
+    """A plot that holds all points, with some room below them if it doesn't begin at 0."""
+    steps, values = [x for x, _ in points], [y for _, y in points]
+    low, high = 0.0 if from_zero else min(values), max(values)
     if low == high:
         low, high = low - (abs(low) or 1) * 0.1, high + (abs(high) or 1) * 0.1
     elif not from_zero:
         low -= 0.06 * (high - low)
-    inner = height - TOP - BOTTOM
-    wide = (right - left) or 1.0
+    return _Plot(min(steps), max(steps), low, high, height)
 
-    def across(x: float) -> float:
-        return 100 * (x - left) / wide
 
-    def down(y: float) -> float:
-        return inner * (high - y) / (high - low)
+def _stretched(plot: _Plot, line: Line) -> Markup:
+    path = " ".join(f"{plot.across(x):.3f},{plot.down(y):.1f}" for x, y in line.points)
+    return tag("polyline", class_=f"line line-{line.kind}", points=path)
 
-    stretched, dots = [], []
-    for line in lines:
-        if len(line.points) > 1:
-            path = " ".join(f"{across(x):.3f},{down(y):.2f}" for x, y in line.points)
-            stretched.append(tag("polyline", class_=f"line line-{line.kind}", points=path))
-        # A line of few points shows each of them.
-        if len(line.points) <= 40:
-            for x, y in line.points:
-                spot = {"cx": f"{across(x):.2f}%", "cy": round(TOP + down(y), 1)}
-                dots.append(
-                    tag("circle", tag("title", f"{show(y)} at {x:,.0f}"), class_=f"dot dot-{line.kind}", r=3, **spot)
-                )
-    plot = tag(
-        "svg",
-        *stretched,
-        x=0,
-        y=TOP,
-        width="100%",
-        height=inner,
-        viewBox=f"0 0 100 {inner}",
-        preserveAspectRatio="none",
-        overflow="visible",
-    )
-    levels = [low + step for step in nice_steps(high - low)] if from_zero else _round_between(low, high)
-    grid: list[Markup] = []
-    for value in levels:
-        place = round(TOP + down(value), 1)
-        grid += [
-            tag("line", class_="grid", x1=0, x2="100%", y1=place, y2=place),
-            _text(show(value), 0, place - 4, "tick level", "start"),
-        ]
-    ticks = sorted(
-        {left, *(x for x in _round_between(left, right, 5) if left + 0.06 * wide < x < right - 0.06 * wide), right}
-    )
-    axis = [
-        *_ticks(((across(x), short(x)) for x in ticks), height),
-        tag("line", class_="axis", x1=0, x2="100%", y1=TOP + inner, y2=TOP + inner),
-    ]
-    return _chart(title, height, *grid, *axis, plot, *dots)
+
+def _dots(plot: _Plot, line: Line, show: Show) -> Iterator[Markup]:
+    for x, y in line.points:
+        title = tag("title", f"{show(y)} at {x:,.0f}")
+        yield tag("circle", title, class_=f"dot dot-{line.kind}", r=3, cx=f"{plot.across(x):.2f}%", cy=plot.down(y))
 
 
 def thinned(points: Sequence[tuple[float, float]], most: int = 400) -> list[tuple[float, float]]:
@@ -260,24 +281,6 @@ def _round_between(low: float, high: float, wanted: int = 3) -> list[float]:
     near = 1e-6 * step
     numbers = itertools.takewhile(lambda number: step * number <= high + near, itertools.count(math.floor(low / step)))
     return [step * number for number in numbers if step * number >= low - near]
-
-
-def _level_lines(most: float, inner: float, high: Callable[[float], float], at_end: bool) -> list[Markup]:
-    found = []
-    for value in nice_steps(most):
-        place = round(TOP + inner - high(value), 1)
-        found += [
-            tag("line", class_="grid", x1=0, x2="100%", y1=place, y2=place),
-            _text(short(value), "100%" if at_end else 0, place - 4, "tick level", "end" if at_end else "start"),
-        ]
-    return found
-
-
-def _ticks(values: Iterable[tuple[float, str]], height: int) -> list[Markup]:
-    return [
-        _text(name, f"{at:.2f}%", height - 8, "tick", "start" if at < 4 else "end" if at > 96 else "middle")
-        for at, name in values
-    ]
 
 
 def _text(text: object, x: object, y: float, kind: str, anchor: str, dx: int = 0) -> Markup:

@@ -89,7 +89,7 @@ def _length_chart(found: LogHistogram, unit: str, scale: float) -> Markup:
         "div",
         tag("h3", head),
         charts.histogram(
-            columns, title=f"{head}: how many documents have how many", marks=[(middle, f"median {short(middle)}")]
+            columns, title=f"{head}: how many documents have how many", mark=(middle, f"median {short(middle)}")
         ),
         tag("p", f"Mean {short(found.total / max(found.count, 1))}. {spread}", class_="note"),
         charts.table((unit, "documents"), rows),
