@@ -2,36 +2,27 @@
 
 import functools
 import itertools
-import json
 import os
 import random
 import signal
-from pathlib import Path
 
 import numpy as np
 import pytest
 import xxhash
 from datasketch import MinHash
+from dedup_runs import WORDS, read_table, run, urls, write
 from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import read_documents, shards_in, write_documents
+from webtext_prep.documents.shards import read_documents, shards_in
 from webtext_prep.near_duplicates import candidates, fingerprints
 from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.job import Job
 from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import TABLE, Dedup
-
-WORDS = [f"word{number}" for number in range(2000)]
-
-
-def read_table(path) -> list[dict]:
-    """The rows of a table of duplicates: url, duplicate_of, similarity."""
-    return [json.loads(line) for line in read_lines(path)]
 
 
 def text_of(seed: int, words: int = 200) -> str:
@@ -43,24 +34,6 @@ def changed(text: str, seed: int, count: int) -> str:
     for at in random.Random(seed).sample(range(len(words)), count):
         words[at] = f"other{at}"
     return " ".join(words)
-
-
-def write(folder: Path, documents: list[Document], shards: int = 1) -> Path:
-    for number in range(shards):
-        with write_documents(folder / f"part-{number:05}.jsonl.zst") as writer:
-            for document in documents[number::shards]:
-                writer.write(document)
-    return folder
-
-
-def run(capsys, source: Path, output: Path, *arguments: object) -> dict:
-    paths = ["--input", str(source), "--output", str(output), "--workers", "1", "--json"]
-    assert main(["dedup", *paths, *map(str, arguments)]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def urls(folder: Path) -> set[str]:
-    return {document.url for shard in folder.glob("part-*") for document in read_documents(shard)}
 
 
 def exact_similarity(left: str, right: str, shingle: str = "word:5") -> float:

@@ -1,18 +1,19 @@
 """`webtext dedup --dry-run` and `--sample`: what it says is what a run with that similarity does."""
 
-import json
 import random
-from pathlib import Path
 
 import pytest
+from dedup_runs import WORDS, run, urls, write
 
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import read_documents, write_documents
+from webtext_prep.documents.shards import shards_in
+from webtext_prep.errors import InputError
 from webtext_prep.near_duplicates.preview import THRESHOLDS, sample_hash, wilson
+from webtext_prep.running.job import Job
+from webtext_prep.running.machine import Disk, Machine
+from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import Dedup
-
-WORDS = [f"word{number}" for number in range(2000)]
 
 
 def documents_of_all_similarities() -> list[Document]:
@@ -27,25 +28,6 @@ def documents_of_all_similarities() -> list[Document]:
                 changed[at] = f"changed{copy}"
             found.append(Document(f"http://{family}.org/{copy}", " ".join(changed)))
     return found
-
-
-def write(folder: Path, documents: list[Document], shards: int = 1) -> Path:
-    for number in range(shards):
-        with write_documents(folder / f"part-{number:05}.jsonl.zst") as writer:
-            for document in documents[number::shards]:
-                writer.write(document)
-    return folder
-
-
-def run(capsys, source: Path, output: Path, *arguments: object) -> dict:
-    capsys.readouterr()
-    paths = ["dedup", "--input", str(source), "--output", str(output)]
-    assert main([*paths, "--workers", "1", "--json", *map(str, arguments)]) == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def urls(folder: Path) -> set[str]:
-    return {document.url for shard in folder.glob("part-*") for document in read_documents(shard)}
 
 
 def test_a_dry_run_says_what_runs_do(tmp_path, capsys):
@@ -163,3 +145,39 @@ def test_an_interrupted_preview_resumes(tmp_path, capsys, monkeypatch):
             patched.setattr(Dedup, phase, lambda self, task, context: [][0])
         assert run(capsys, source, tmp_path / "out", "--sample", 40) == expected
     assert [path.name for path in (tmp_path / "out" / ".state").iterdir()] == ["lock"]
+
+
+def test_a_preview_that_will_not_fit_stops_before_it_writes(tmp_path):
+    class Full(Machine):
+        def disk_of(self, place):
+            return Disk("disk", 10_000)
+
+    source = write(tmp_path / "in", documents_of_all_similarities())
+    job = Job(Dedup(dry_run=True), shards_in(source), tmp_path / "out", machine=Full())
+    with pytest.raises(InputError, match=r"dedup needs about [\d.]+ kB of disk for .*, and 10 kB are free there"):
+        job.preview()
+    assert not list((tmp_path / "out" / ".state").rglob("*.*"))
+    job = Job(Dedup(dry_run=True), shards_in(source), tmp_path / "out", machine=Full(), space_check=False)
+    assert job.preview().values["documents"] == 70
+
+
+@pytest.mark.parametrize("options", [{"dry_run": True}, {"sample": 20}], ids=["whole", "sample"])
+def test_a_preview_needs_no_more_disk_than_it_says(tmp_path, monkeypatch, options):
+    """It needs more of it than a run for files between phases, and none for an output."""
+    source = write(tmp_path / "in", documents_of_all_similarities(), 2)
+    monkeypatch.setattr(dedup, "SUSPECTS", 1.0)
+    job = Job(Dedup(**options), shards_in(source), tmp_path / "out")
+    needed, used = job.estimate(job.sample()).needs, []
+    run_needs = Job(Dedup(), shards_in(source), tmp_path / "out").estimate(job.sample()).needs
+    assert (needed.output, needed.documents) == (0, run_needs.documents)
+    assert needed.scratch > run_needs.scratch
+
+    def measured(self, phase, *arguments, **options):
+        found = whole_map(self, phase, *arguments, **options)
+        used.append(sum(path.stat().st_size for path in self.scratch.rglob("*") if path.is_file()))
+        return found
+
+    whole_map = Job.map
+    monkeypatch.setattr(Job, "map", measured)
+    job.preview()
+    assert 0.2 * needed.scratch < max(used) <= needed.scratch

@@ -6,44 +6,15 @@ import random
 from pathlib import Path
 
 import pytest
+from dedup_runs import WORDS, command, read_table, run, urls, write
 
-from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.lines import read_lines
-from webtext_prep.documents.shards import read_documents, write_documents
+from webtext_prep.documents.shards import write_documents
 from webtext_prep.near_duplicates import fingerprints
-
-WORDS = [f"word{number}" for number in range(2000)]
 
 
 def text_of(seed: object, words: int = 60) -> str:
     return " ".join(random.Random(seed).choices(WORDS, k=words))
-
-
-def write(folder: Path, documents: list[Document], shards: int = 1) -> Path:
-    for number in range(shards):
-        with write_documents(folder / f"part-{number:05}.jsonl.zst") as writer:
-            for document in documents[number::shards]:
-                writer.write(document)
-    return folder
-
-
-def command(source: Path, output: Path, *arguments: object) -> int:
-    return main(["dedup", "--input", str(source), "--output", str(output), "--workers", "1", *map(str, arguments)])
-
-
-def run(capsys, source: Path, output: Path, *arguments: object) -> dict:
-    capsys.readouterr()
-    assert command(source, output, *arguments, "--json") == 0
-    return json.loads(capsys.readouterr().out)
-
-
-def urls(folder: Path) -> set[str]:
-    return {document.url for shard in folder.glob("part-*") for document in read_documents(shard)}
-
-
-def rows(path: Path) -> list[dict]:
-    return [json.loads(line) for line in read_lines(path)]
 
 
 def finished(capsys, folder: Path, documents: list[Document]) -> Path:
@@ -145,7 +116,7 @@ def test_new_documents_like_old_ones_go_and_the_old_run_stays(tmp_path, capsys, 
     summary = run(capsys, new, tmp_path / "out", "--against", old)
     assert urls(tmp_path / "out") == {"http://new.org/third"}
     assert (summary["in"], summary["out"], summary["dropped"]) == (4, 1, {"duplicate": 3})
-    found = {row["url"]: row["duplicate_of"] for row in rows(tmp_path / "out" / "duplicates.jsonl.zst")}
+    found = {row["url"]: row["duplicate_of"] for row in read_table(tmp_path / "out" / "duplicates.jsonl.zst")}
     assert found == {
         "http://new.org/first": "http://old.org/first",
         "http://new.org/second": "http://old.org/second",
@@ -161,7 +132,7 @@ def test_old_documents_that_lose_are_listed(tmp_path, capsys, old_and_new):
     before = contents(old)
     summary = run(capsys, new, tmp_path / "out", "--against", old, "--against-loses", "old")
     assert urls(tmp_path / "out") == {"http://new.org/first", "http://new.org/second", "http://new.org/third"}
-    found = rows(tmp_path / "out" / "superseded.jsonl.zst")
+    found = read_table(tmp_path / "out" / "superseded.jsonl.zst")
     assert [(row["url"], row["superseded_by"]) for row in found] == [
         ("http://old.org/first", "http://new.org/first"),
         ("http://old.org/first/again", "http://new.org/first"),
@@ -177,7 +148,7 @@ def test_the_shorter_one_loses(tmp_path, capsys, old_and_new):
     old, new = old_and_new
     summary = run(capsys, new, tmp_path / "out", "--against", old, "--against-loses", "shorter")
     assert urls(tmp_path / "out") == {"http://new.org/first", "http://new.org/third"}
-    assert {row["url"] for row in rows(tmp_path / "out" / "superseded.jsonl.zst")} == {
+    assert {row["url"] for row in read_table(tmp_path / "out" / "superseded.jsonl.zst")} == {
         "http://old.org/first",
         "http://old.org/first/again",
     }
@@ -222,7 +193,7 @@ def test_old_and_new_families_are_decided_by_the_rule(tmp_path, capsys, loses, s
     gone, superseded = by_hand(documents, loses)
     assert urls(tmp_path / "out") == {document.url for document, is_old in documents if not is_old} - gone
     table = tmp_path / "out" / "superseded.jsonl.zst"
-    assert ({row["url"] for row in rows(table)} if loses != "new" else set()) == superseded
+    assert ({row["url"] for row in read_table(table)} if loses != "new" else set()) == superseded
     assert gone
     assert superseded or loses == "new"
 

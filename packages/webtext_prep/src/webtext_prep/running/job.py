@@ -207,13 +207,14 @@ class Job:
     def preview(self) -> Findings:
         """What the stage would do. Nothing is written but a folder in the state, which is removed at the end.
 
-        An interrupted preview resumes. Raises InputError as `run` does.
+        An interrupted preview resumes. Raises InputError as `run` does, also where it would not fit this machine.
         """
         allow_open_files()
         claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
         with claim.locked(self.state, self.output):
             self.state = self.state / "preview"
             self._own = Output(self.stage, self.output, self.state)
+            self.estimate(self.sample()).announce(is_checked=self._space_check)
             self.scratch.mkdir(parents=True, exist_ok=True)
             found = self.stage.preview(self)
             shutil.rmtree(self.state, ignore_errors=True)
@@ -229,7 +230,8 @@ class Job:
 
     def estimate(self, sample: Sample) -> Estimate:
         """What a run over input like `sample` needs of disk and memory, and what there is. Writes nothing."""
-        needs = self.stage.needs(sample, self.workers)
+        needs_of = self.stage.preview_needs if self.stage.is_preview else self.stage.needs
+        needs = needs_of(sample, self.workers)
         if not self.engine.is_here:
             needs = dataclasses.replace(needs, memory=0)
         return compare(

@@ -172,6 +172,10 @@ class Stage(abc.ABC):
         """
         return iter(())
 
+    def preview_needs(self, sample: Sample, workers: int) -> Needs:
+        """What `preview` needs: what a run does, but for its output."""
+        return dataclasses.replace(self.needs(sample, workers), output=0)
+
     def state_folder(self, output: Location) -> Location:
         """Where the state of an output lies."""
         return output / STATE

@@ -176,6 +176,18 @@ class Dedup(Stage):
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """Keys of all documents, and the texts of half of them: more than half have rarely been suspects."""
+        scratch, memory, documents = self._needs(sample, workers)
+        return Needs(sample.written, scratch["printed"] + max(scratch["bands"], scratch["suspects"]), memory, documents)
+
+    def preview_needs(self, sample: Sample, workers: int) -> Needs:
+        """The same at the lowest similarity. Files between phases stay to the end, so that a preview resumes."""
+        from webtext_prep.near_duplicates.preview import THRESHOLDS
+
+        scratch, memory, documents = dataclasses.replace(self, similarity=THRESHOLDS[0])._needs(sample, workers)
+        return Needs(0, sum(scratch.values()), memory, documents)
+
+    def _needs(self, sample: Sample, workers: int) -> tuple[dict[str, int], int, int]:
+        """Bytes of each kind of file between phases, bytes of memory, and documents."""
         bands, _ = bands_for(self.similarity)
         old = take_sample(self._old_shards, [storage.size(path) for path in self._old_shards])
         documents, packed = sample.documents + old.documents, sample.packed + old.packed
@@ -187,7 +199,7 @@ class Dedup(Stage):
         deciding = text + 2 * text * (2 if Shingling.parse(self.shingle).kind == "word" else 7)
         sorting = min(documents, SORTED_DOCUMENTS) * SORTING_BYTES
         memory = max(workers * (COMPILER_BYTES + max(deciding, sorting)), documents * COMPONENT_BYTES)
-        return Needs(sample.written, printed + max(sorted_bands, collected), memory, documents)
+        return {"printed": printed, "bands": sorted_bands, "suspects": collected}, memory, documents
 
     # Tasks
 

@@ -1,0 +1,42 @@
+"""What tests of `webtext dedup` share: shards of documents, runs of the command, and what they left."""
+
+import json
+from pathlib import Path
+
+from webtext_prep.cli import main
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.lines import read_lines
+from webtext_prep.documents.shards import read_documents, write_documents
+
+WORDS = [f"word{number}" for number in range(2000)]
+
+
+def write(folder: Path, documents: list[Document], shards: int = 1) -> Path:
+    """Documents dealt out to so many shards, one after another; returns the folder."""
+    for number in range(shards):
+        with write_documents(folder / f"part-{number:05}.jsonl.zst") as writer:
+            for document in documents[number::shards]:
+                writer.write(document)
+    return folder
+
+
+def command(source: Path, output: Path, *arguments: object) -> int:
+    """The exit code of `webtext dedup`, run in this process."""
+    return main(["dedup", "--input", str(source), "--output", str(output), "--workers", "1", *map(str, arguments)])
+
+
+def run(capsys, source: Path, output: Path, *arguments: object) -> dict:
+    """The summary of a run."""
+    capsys.readouterr()
+    assert command(source, output, *arguments, "--json") == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def urls(folder: Path) -> set[str]:
+    """Of all documents of a folder."""
+    return {document.url for shard in folder.glob("part-*") for document in read_documents(shard)}
+
+
+def read_table(path: Path) -> list[dict]:
+    """The rows of a table of duplicates: url, duplicate_of, similarity."""
+    return [json.loads(line) for line in read_lines(path)]
