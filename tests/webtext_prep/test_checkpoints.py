@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from webtext_prep.documents import compressed_streams
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import known_formats, shards_in
 from webtext_prep.errors import RetryableError
@@ -183,6 +184,23 @@ def test_any_kills_give_the_same_records(tmp_path_factory, records, cuts, kills)
 # Shards
 
 
+class Stopped(Exception):
+    pass
+
+
+class Stopping(list):
+    """A list that takes no more than so many entries."""
+
+    def __init__(self, most):
+        super().__init__()
+        self.most = most
+
+    def append(self, entry):
+        if len(self) == self.most:
+            raise Stopped
+        super().append(entry)
+
+
 def marked(url, **metadata):
     return Document(url, "some text", metadata)
 
@@ -205,14 +223,88 @@ def test_steps_write_the_bytes_of_one_go(tmp_path, format_name, every):
         task = Task(
             name, (), tuple(tmp_path / name / folder / f"part-00000.{format_name}" for folder in ("", "dropped"))
         )
-        found = documents()
         if name == "plain":
-            tally = write_shard(task, context, found, stage.process)
+            tally = write_shard(task, context, documents(), stage.process)
         else:
-            tally = write_shard_in_steps(task, context, found, stage.process, stage.checkpoint(task, context))
+            tally = write_shard_in_steps(
+                task, context, lambda start: documents()[start:], stage.process, stage.checkpoint(task, context)
+            )
         made[name] = (tally, [output.read_bytes() for output in task.outputs])
     assert made["plain"] == made["steps"]
     assert not segments(tmp_path)
+
+
+@pytest.fixture
+def write_large(tmp_path, monkeypatch):
+    """`write_large(format, stop_after=N)` writes 300 documents, many times a piece, to two shards with checkpoints.
+
+    It stops when so many have been written to the shards, and returns how many were worked on, and how many written.
+    """
+    monkeypatch.setattr(compressed_streams, "PIECE_BYTES", 4000)
+    source = random.Random(3)
+    found = [marked(f"http://{row}.org/", n="word" * source.randint(1, 300)) for row in range(300)]
+
+    def process(some, tally):
+        for document in some:
+            worked.append(document.url)
+            if int(document.url[7:-5]) % 3:
+                yield document
+            else:
+                tally.drop(document, "third")
+
+    def run(format_name, *, stop_after=10_000, name="output", plain=False):
+        outputs = tuple(tmp_path / name / folder / f"part-00000.{format_name}" for folder in ("", "dropped"))
+        task = Task("part-00000", (), outputs, key=name)
+        context = Context(tmp_path / "scratch", 1, lambda units: None)
+        worked.clear()
+        if plain:
+            write_shard(task, context, found, process)
+            return None
+        with monkeypatch.context() as patched:
+            written = Stopping(stop_after)
+
+            def noted(self, data, write=compressed_streams.CompressedStream.write):
+                written.append(len(data))
+                return write(self, data)
+
+            patched.setattr(compressed_streams.CompressedStream, "write", noted)
+            with pytest.raises(Stopped) if stop_after < 10_000 else contextlib.nullcontext():
+                checkpoint = Checkpoint(task, context, parts=2, held_bytes=9000)
+                write_shard_in_steps(task, context, lambda start: found[start:], process, checkpoint)
+        return len(worked), len(written)
+
+    worked: list[str] = []
+    return run
+
+
+@pytest.mark.parametrize("format_name", ["jsonl.zst", "jsonl.gz", "jsonl"])
+@pytest.mark.parametrize("stop_after", [0, 1, 50, 101, 170, 250, 299])
+def test_the_last_writing_of_a_large_shard_goes_on(write_large, tmp_path, contents, format_name, stop_after):
+    """Not even the last checkpoint's documents are worked on again, and no more than a piece is written again."""
+    write_large(format_name, name="whole", plain=True)
+    assert write_large(format_name, stop_after=stop_after) == (300, stop_after)
+    worked, again = write_large(format_name)
+    assert worked == 0
+    assert again <= 300 - stop_after + 15
+    assert contents(tmp_path / "output") == contents(tmp_path / "whole")
+    assert not list((tmp_path / "scratch").rglob("*.*"))
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "gone"])
+@pytest.mark.parametrize("format_name", ["jsonl.zst", "jsonl.gz"])
+def test_a_damaged_draft_is_written_again(write_large, tmp_path, contents, format_name, damage):
+    write_large(format_name, name="whole", plain=True)
+    write_large(format_name, stop_after=250)
+    (draft,) = (path for path in (tmp_path / "scratch").rglob("*.draft") if path.stat().st_size)
+    data = bytearray(draft.read_bytes())
+    data[len(data) // 3] ^= 0x10
+    draft.unlink()
+    if damage != "gone":
+        draft.write_bytes(bytes(data if damage == "flipped" else data[: len(data) // 2]))
+    worked, again = write_large(format_name)
+    assert worked == 0
+    assert again >= 200
+    assert contents(tmp_path / "output") == contents(tmp_path / "whole")
 
 
 def test_what_is_packed_is_written_as_the_document_itself(tmp_path):
@@ -238,25 +330,10 @@ def test_what_is_packed_is_written_as_the_document_itself(tmp_path):
 def test_a_stage_that_never_ends_its_input_is_no_endless_loop(tmp_path):
     context = Context(tmp_path, 1, lambda units: None)
     task = Task("a", (), (tmp_path / "part-00000.jsonl",))
-    tally = write_shard_in_steps(task, context, documents(), lambda found, tally: [], Checkpoint(task, context))
+    tally = write_shard_in_steps(
+        task, context, lambda start: documents()[start:], lambda found, tally: [], Checkpoint(task, context)
+    )
     assert (tally["in"], tally["out"]) == (0, 0)
-
-
-class Stopped(Exception):
-    pass
-
-
-class Stopping(list):
-    """A list that takes no more than so many entries."""
-
-    def __init__(self, most):
-        super().__init__()
-        self.most = most
-
-    def append(self, entry):
-        if len(self) == self.most:
-            raise Stopped
-        super().append(entry)
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import xxhash
 from datasketch import MinHash
-from dedup_runs import WORDS, read_table, run, urls, write
+from dedup_runs import WORDS, command, read_table, run, urls, write
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,9 +18,10 @@ from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents, shards_in
-from webtext_prep.near_duplicates import candidates, fingerprints
+from webtext_prep.near_duplicates import candidates, fingerprints, suspects
 from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.job import Job
+from webtext_prep.running.tally import Tally
 from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import TABLE, Dedup
 
@@ -296,6 +297,51 @@ def test_fingerprints_go_on_inside_a_shard(tmp_path, capsys, monkeypatch, conten
     found = run(capsys, source, tmp_path / "out", *flags)
     assert sum(sizes) == sum(1 for _ in read_documents(shards_in(source)[0]))
     assert found == expected | {key: found[key] for key in ("seconds", "output") if key in found}
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+def test_suspects_are_collected_on_inside_a_shard(tmp_path, capsys, monkeypatch, contents):
+    source = write(tmp_path / "in", similar_documents(), 1)
+    monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
+    run(capsys, source, tmp_path / "whole")
+    monkeypatch.setattr(dedup, "Checkpoint", functools.partial(Checkpoint, seconds=0))
+    taken, most = [], 20
+
+    def noted(numbers, keys, documents, plain=suspects.Suspects.of):
+        if len(taken) >= most:
+            raise KeyboardInterrupt
+        taken.extend(document.url for document in documents)
+        return plain(numbers, keys, documents)
+
+    monkeypatch.setattr(suspects.Suspects, "of", noted)
+    assert command(source, tmp_path / "out") == 130
+    assert most <= len(taken) < most + 3
+    most = 1_000_000
+    run(capsys, source, tmp_path / "out")
+    # Those of the block in which it was killed are taken again.
+    assert len(taken) - len(set(taken)) <= 3
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
+
+
+@pytest.mark.parametrize("flags", [[], ["--keep-dropped"], ["--format", "parquet"]])
+def test_the_last_phase_goes_on_inside_a_large_shard(tmp_path, capsys, monkeypatch, contents, flags):
+    source = write(tmp_path / "in", similar_documents(), 1)
+    run(capsys, source, tmp_path / "whole", *flags)
+    monkeypatch.setattr(dedup, "LARGE_BYTES", 0)
+    monkeypatch.setattr(dedup, "Checkpoint", functools.partial(Checkpoint, seconds=0))
+    passed, most = [], 7
+
+    def noted(self, document, reason, plain=Tally.drop):
+        if len(passed) == most:
+            raise KeyboardInterrupt
+        passed.append(document.url)
+        plain(self, document, reason)
+
+    monkeypatch.setattr(Tally, "drop", noted)
+    assert command(source, tmp_path / "out", *flags) == 130
+    most = 1_000_000
+    run(capsys, source, tmp_path / "out", *flags)
+    assert len(passed) == len(set(passed)) == 12
     assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 

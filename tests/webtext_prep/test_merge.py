@@ -1,6 +1,9 @@
 """`webtext merge`: files of every kind to documents, each URL once, nothing lost without a word."""
 
+import csv
+import functools
 import gzip
+import io
 import json
 import re
 import uuid
@@ -14,6 +17,7 @@ from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.raw_files import MOST_TASKS, file_groups
 from webtext_prep.documents.shards import read_documents, shards_in, write_documents
+from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.job import Job
 from webtext_prep.running.output import Output
 from webtext_prep.stages import merge
@@ -339,11 +343,31 @@ def problems_of(summary: dict) -> list[str]:
     return [re.sub(r"/[^ ]*/", "", problem) for problem in summary["problems"]]
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.jsonl.zst", "a.ndjson.gz", "a.parquet"])
+def table_of_rows(delimiter: str) -> str:
+    """The same as a table, with texts of several lines; and what a table may hold by mistake."""
+    found = io.StringIO()
+    table = csv.DictWriter(found, ["url", "text", "note"], delimiter=delimiter, lineterminator="\n")
+    table.writeheader()
+    for number, row in enumerate(many_rows()):
+        if row.endswith("}") and row.count("}") == 1:
+            note = 'said "no",\n\nand\tleft; ' * (number % 3)
+            table.writerow({"note": note, **json.loads(row)})
+        if number % 40 == 7:
+            found.write(["", "one cell\n", 'a "quote" in it\n', '"closed" and more\n', "\n\n"][number // 40 % 5])
+    return found.getvalue()
+
+
+KINDS = ["a.jsonl", "a.jsonl.zst", "a.ndjson.gz", "a.parquet", "a.csv", "A.CSV.gz", "a.tsv", "bom.csv", "utf-16.csv"]
+
+
+@pytest.mark.parametrize("name", KINDS)
 def test_a_large_file_is_read_in_parts_to_the_same_documents(tmp_path, capsys, monkeypatch, contents, name):
     """A file of 100 GB was one task: one core, and all of it again after a kill."""
     (tmp_path / "in").mkdir()
     path, data = tmp_path / "in" / name, "\n".join(many_rows()).encode()
+    if "sv" in name.lower():
+        encoding = {"utf-16.csv": "utf-16", "bom.csv": "utf-8-sig"}.get(name, "utf-8")
+        data = table_of_rows({"a.tsv": "\t", "bom.csv": ";"}.get(name, ",")).encode(encoding)
     if name.endswith("parquet"):
         import pyarrow as pa
         import pyarrow.parquet as pq
@@ -380,9 +404,12 @@ def test_a_large_file_is_read_in_parts_to_the_same_documents(tmp_path, capsys, m
     assert dropped[0] == dropped[1]
 
 
-def test_a_kill_while_a_compressed_file_is_cut_costs_one_run(tmp_path, capsys, monkeypatch):
+@pytest.mark.parametrize("name", ["a.jsonl.zst", "a.csv.zst", "a.csv", "bom.tsv"])
+def test_a_kill_while_a_file_is_cut_costs_one_run(tmp_path, capsys, monkeypatch, name):
     (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "a.jsonl.zst").write_bytes(zstandard.compress("\n".join(many_rows()).encode()))
+    data = "\n".join(many_rows()) if "json" in name else table_of_rows("\t" if "tsv" in name else ",")
+    data = data.encode("utf-8-sig" if "bom" in name else "utf-8")
+    (tmp_path / "in" / name).write_bytes(zstandard.compress(data) if "zst" in name else data)
     whole = run(capsys, "--input", tmp_path / "in", "--output", tmp_path / "whole", "--shards", 4)
     small_parts(monkeypatch)
     write, names = merge.write_zstd, []
@@ -396,15 +423,45 @@ def test_a_kill_while_a_compressed_file_is_cut_costs_one_run(tmp_path, capsys, m
     command = ["merge", "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--shards", "4"]
     monkeypatch.setattr(merge, "write_zstd", noted)
     assert main([*command, "--allow-unreadable", "--workers", "1"]) == 130
-    assert names == ["run-00000.jsonl.zst", "run-00001.jsonl.zst", "run-00002.jsonl.zst"]
+    kind = name.split(".")[1]
+    assert names == [f"run-{number:05}.{kind}.zst" for number in range(3)]
     names.append("")
     again = run(capsys, "--input", tmp_path / "in", "--output", tmp_path / "out", "--shards", 4)
-    assert names[4] == "run-00003.jsonl.zst"
+    assert names[4] == f"run-00003.{kind}.zst"
     assert len(names) == len(set(names))
     assert (again["in"], again["out"]) == (whole["in"], whole["out"])
     assert problems_of(again) == problems_of(whole)
     for shard in sorted((tmp_path / "whole").glob("part-*")):
         assert shard.read_bytes() == (tmp_path / "out" / shard.name).read_bytes()
+
+
+@pytest.mark.parametrize("flags", [[], ["--keep-dropped"], ["--format", "parquet"], ["--format", "jsonl.gz"]])
+def test_a_kill_while_a_large_shard_is_written_costs_seconds(tmp_path, capsys, monkeypatch, contents, flags):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.jsonl").write_text("\n".join(many_rows()))
+    (tmp_path / "in" / "b.jsonl").write_text("\n".join(many_rows(90)))
+    settings = ["--input", tmp_path / "in", "--shards", 1, *flags]
+    monkeypatch.setattr(merge, "write_partitions", functools.partial(merge.write_partitions, run_bytes=2000))
+    whole = run(capsys, *settings, "--output", tmp_path / "whole")
+    monkeypatch.setattr(merge, "LARGE_BYTES", 0)
+    monkeypatch.setattr(merge, "Checkpoint", functools.partial(Checkpoint, seconds=0))
+    add_new, added, most = merge._add_new, [], 5
+
+    def noted(lines, *arguments):
+        if len(added) == most:
+            raise KeyboardInterrupt
+        added.append(lines)
+        return add_new(lines, *arguments)
+
+    monkeypatch.setattr(merge, "_add_new", noted)
+    command = ["merge", *map(str, settings), "--output", str(tmp_path / "out")]
+    assert main([*command, "--allow-unreadable", "--workers", "1"]) == 130
+    most = 1_000_000
+    again = run(capsys, *settings, "--output", tmp_path / "out")
+    assert len(added) == len(set(added)) > 8
+    assert again["dropped"] == whole["dropped"]
+    assert again["dropped"]["duplicate_url"] > 50
+    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_files_between_the_phases_are_one_a_task(tmp_path, webtext, monkeypatch):

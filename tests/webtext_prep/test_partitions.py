@@ -7,12 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.documents.partitions import read_partition_lines, read_partitions, write_partitions
+from webtext_prep.documents.partitions import read_partitions, write_partitions
 from webtext_prep.errors import WebtextError
 
 BUCKETS = 5
 line = st.binary(max_size=20).map(lambda text: text.replace(b"\n", b"|"))
 added = st.tuples(st.integers(0, BUCKETS - 1), line)
+
+
+def lines_of(paths, bucket):
+    """The lines of a bucket, without their newlines."""
+    return [line for lines in read_partitions(paths, bucket) for line in lines[:-1].split(b"\n")]
 
 
 def write(path: Path, lines: list[tuple[int, bytes]], **options: int) -> Path:
@@ -28,14 +33,14 @@ def test_each_buckets_lines_come_back_in_order(tmp_path_factory, files, run_byte
     paths = [write(folder / str(number), lines, run_bytes=run_bytes) for number, lines in enumerate(files)]
     for bucket in range(BUCKETS):
         expected = [text for lines in files for where, text in lines if where == bucket]
-        assert list(read_partition_lines(paths, bucket)) == expected
+        assert list(lines_of(paths, bucket)) == expected
         assert b"".join(read_partitions(paths, bucket)) == b"".join(text + b"\n" for text in expected)
 
 
 def test_small_parts_share_a_frame_and_large_ones_have_their_own(tmp_path):
     lines = [(bucket, bytes([65 + bucket]) * size) for bucket, size in enumerate([10, 20, 100_000, 70_000, 5])]
     path = write(tmp_path / "lines", lines)
-    assert [list(read_partition_lines([path], bucket)) for bucket in range(BUCKETS)] == [[text] for _, text in lines]
+    assert [list(lines_of([path], bucket)) for bucket in range(BUCKETS)] == [[text] for _, text in lines]
     assert path.read_bytes().count(b"\x28\xb5\x2f\xfd") == 4  # how a frame of zstandard begins
 
 
@@ -45,8 +50,8 @@ def test_a_run_made_elsewhere_keeps_its_place(tmp_path):
         writer.add(1, b"first")
         writer.add_run([memoryview(b""), memoryview(b"second\nthird\n")])
         writer.add(1, b"fourth")
-    assert list(read_partition_lines([path], 0)) == []
-    assert list(read_partition_lines([path], 1)) == [b"first", b"second", b"third", b"fourth"]
+    assert list(lines_of([path], 0)) == []
+    assert list(lines_of([path], 1)) == [b"first", b"second", b"third", b"fourth"]
 
 
 def test_memory_does_not_grow_with_the_number_of_buckets(tmp_path):
@@ -81,3 +86,16 @@ def test_a_damaged_file_is_named(tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(WebtextError, match=r"lines, a file between two phases, is damaged .*--restart"):
         list(read_partitions([path], 0))
+
+
+def test_who_goes_on_does_not_read_again_what_was_passed(tmp_path):
+    paths = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
+    for path in paths:
+        with write_partitions(path, 3, run_bytes=40) as writer:
+            for number in range(30 if path.name != "b" else 0):
+                writer.add(number % 2, b"%b line %d" % (path.name.encode(), number))
+    whole = list(read_partitions(paths, 1))
+    assert len(whole) > 10
+    for passed in (0, 1, 5, len(whole) - 1, len(whole), len(whole) + 3):
+        assert list(read_partitions(paths, 1, passed=passed)) == whole[passed:]
+    assert list(read_partitions(paths, 2, passed=1)) == []

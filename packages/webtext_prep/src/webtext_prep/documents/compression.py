@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import bz2
 import contextlib
-import gzip
 import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol, cast
-
-import zstandard
+from typing import BinaryIO, Protocol
 
 from webtext_prep.documents import storage
+from webtext_prep.documents.compressed_streams import STREAMS, CompressedStream
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 
@@ -31,10 +29,6 @@ else:
     from backports import zstd
 
 COMPRESSED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
-ZSTD_LEVEL = 3
-"""187 MB/s at a ratio of 2.73 on web text, measured on one core; higher levels cost more than they save."""
-GZIP_LEVEL = 6
-"""gzip's own default."""
 
 CHUNK_BYTES = 1 << 20
 """The most that one step of reading gives."""
@@ -165,25 +159,18 @@ def read_placed_chunks(path: Location) -> Iterator[tuple[bytes, int]]:
 
 
 @contextlib.contextmanager
-def compressed(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
+def compressed(stream: BinaryIO, suffix: str) -> Iterator[CompressedStream]:
     """A stream whose bytes go to `stream` compressed as `suffix` says: `.zst`, `.gz`, or none.
 
-    zstandard carries a checksum, by which a reader notices bytes that changed on the disk. Equal input gives equal
-    bytes: gzip's time and name are left out.
+    Equal content gives equal bytes.
     """
-    if suffix == ".zst":
-        compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
-        with compressor.stream_writer(stream, closefd=False) as lines:
-            yield lines
-    elif suffix == ".gz":
-        with gzip.GzipFile(filename="", mode="wb", fileobj=stream, mtime=0, compresslevel=GZIP_LEVEL) as lines:
-            yield cast(BinaryIO, lines)
-    else:
-        yield stream
+    lines = STREAMS[suffix](stream)
+    yield lines
+    lines.close()
 
 
 @contextlib.contextmanager
-def write_zstd(location: Location, *, durable: bool = True) -> Iterator[BinaryIO]:
+def write_zstd(location: Location, *, durable: bool = True) -> Iterator[CompressedStream]:
     """Open a file for writing zstandard-compressed bytes; it appears complete or not at all."""
     with storage.create(location, durable=durable) as file, compressed(file, ".zst") as stream:
         yield stream

@@ -73,6 +73,18 @@ def read_utf8(location: Location) -> Iterator[bytes]:
         ) from error
 
 
+def read_utf8_from(location: Location, start: int) -> Iterator[bytes]:
+    """As `read_utf8`, without the first `start` bytes of what that gives; a plain file is not read up to there."""
+    if start and has_ranges(location):
+        with storage.open_for_reading(location) as file:
+            mark = file.read(len(codecs.BOM_UTF8)) == codecs.BOM_UTF8
+            file.seek(start + (len(codecs.BOM_UTF8) if mark else 0))
+            while chunk := file.read(CHUNK_BYTES):
+                yield chunk
+        return
+    yield from without_start(read_utf8(location), start)
+
+
 def read_lines(location: Location) -> Iterator[bytes]:
     """The lines of a text file, decompressed, in UTF-8, without newlines; the last one need not end with one.
 

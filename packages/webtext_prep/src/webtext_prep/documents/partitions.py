@@ -112,39 +112,36 @@ def write_partitions(path: Location, buckets: int, *, run_bytes: int = RUN_BYTES
         writer.close()
 
 
-def read_partitions(paths: Sequence[Location], bucket: int, *, run: int | None = None) -> Iterator[bytes]:
+def read_partitions(
+    paths: Sequence[Location], bucket: int, *, run: int | None = None, passed: int = 0
+) -> Iterator[bytes]:
     """The lines of one bucket, with their newlines, file after file, each in the order in which they were added.
 
     Whole lines at a time: those of one run, which are not many more than `RUN_BYTES`. With `run`, only those of the
-    run of that number.
+    run of that number. What was given before to someone who goes on, so many times, is `passed` and not read again.
 
     Raises WebtextError for a damaged file.
     """
+    decompressor = zstandard.ZstdDecompressor()
     for path in paths:
         try:
             with storage.open_for_reading(path) as file:
-                yield from _read_bucket(file, bucket, run)
+                frames = _frames(file, bucket, run)
+                for offset, size, skip, length in frames[passed:]:
+                    file.seek(offset)
+                    yield decompressor.decompress(file.read(size))[skip : skip + length]
+                passed = max(0, passed - len(frames))
         except (zstandard.ZstdError, struct.error) as error:
             raise WebtextError(
                 f"{path}, a file between two phases, is damaged ({error}): run the command again with --restart."
             ) from error
 
 
-def _read_bucket(file: BinaryIO, bucket: int, run: int | None) -> Iterator[bytes]:
-    decompressor = zstandard.ZstdDecompressor()
+def _frames(file: BinaryIO, bucket: int, run: int | None) -> list[tuple[int, int, int, int]]:
+    """The entries of a bucket that hold any lines."""
     end = file.seek(0, 2) - _END.size
     file.seek(max(0, end))
     runs, buckets = _END.unpack(file.read())
     file.seek(end - runs * (buckets - bucket) * _ENTRY.size)
     entries = _ENTRY.iter_unpack(file.read(runs * _ENTRY.size))
-    for number, (offset, size, skip, length) in enumerate(entries):
-        if length and run in (None, number):
-            file.seek(offset)
-            lines = decompressor.decompress(file.read(size))
-            yield lines[skip : skip + length]
-
-
-def read_partition_lines(paths: Sequence[Location], bucket: int) -> Iterator[bytes]:
-    """As `read_partitions`, line by line and without the newlines."""
-    for lines in read_partitions(paths, bucket):
-        yield from lines[:-1].split(b"\n")
+    return [entry for number, entry in enumerate(entries) if entry[3] and run in (None, number)]

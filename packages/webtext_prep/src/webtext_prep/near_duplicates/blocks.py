@@ -9,6 +9,7 @@ that wants one frame of each of a thousand files reads no more than that.
 
 from __future__ import annotations
 
+import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -89,6 +90,38 @@ class Blocks:
         return slice(int(self.firsts[block]), int(self.firsts[block + 1]))
 
 
+@functools.lru_cache(maxsize=1)
+def _compressor() -> zstandard.ZstdCompressor:
+    return zstandard.ZstdCompressor(level=FRAME_LEVEL)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """One frame, compressed, on its way to a file.
+
+    Attributes:
+        number: its place.
+        content: what is in it, compressed.
+    """
+
+    number: int
+    content: bytes
+
+    @classmethod
+    def of(cls, number: int, content: bytes) -> Frame:
+        """The frame of some content that is not compressed yet."""
+        return cls(number, _compressor().compress(content))
+
+    def pack(self) -> bytes:
+        """Number and content as one record."""
+        return self.number.to_bytes(8, "little") + self.content
+
+    @classmethod
+    def unpack(cls, record: bytes) -> Frame:
+        """What `pack` made."""
+        return cls(int.from_bytes(record[:8], "little"), record[8:])
+
+
 class FrameWriter:
     """Writes a frame file; use it in a `with` block.
 
@@ -100,19 +133,23 @@ class FrameWriter:
     def __init__(self, stream: BinaryIO, frames: int) -> None:
         self._stream, self._offsets = stream, np.zeros(frames + 1, _OFFSET)
         self._digest = xxhash.xxh3_128()
-        self._next, self._compressor = 0, zstandard.ZstdCompressor(level=FRAME_LEVEL)
+        self._next = 0
 
     def __enter__(self) -> FrameWriter:
         return self
 
-    def write(self, frame: int, content: bytes) -> None:
+    def write(self, number: int, content: bytes) -> None:
         """Write one frame; frames come in rising order, and those left out are empty."""
-        self._offsets[self._next + 1 : frame + 1] = self._offsets[self._next]
-        packed = self._compressor.compress(content)
-        self._stream.write(packed)
-        self._digest.update(packed)
-        self._offsets[frame + 1] = self._offsets[frame] + len(packed)
-        self._next = frame + 1
+        self.write_frame(Frame.of(number, content))
+
+    def write_frame(self, frame: Frame) -> None:
+        """The same, of a frame that is compressed already."""
+        number = frame.number
+        self._offsets[self._next + 1 : number + 1] = self._offsets[self._next]
+        self._stream.write(frame.content)
+        self._digest.update(frame.content)
+        self._offsets[number + 1] = self._offsets[number] + len(frame.content)
+        self._next = number + 1
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:
         if kind is None:

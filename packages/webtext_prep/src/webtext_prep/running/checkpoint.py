@@ -18,6 +18,9 @@ Segments lie in the task's scratch, below the digest of all that its output depe
 none. Each is one file, written atomically, with a checksum, and names the one before it. What is damaged, or comes from
 another attempt at the same task, ends the chain there, and the work is done again from that point. They are not flushed
 to the disk: a power cut may take the last ones, and the checksums tell.
+
+A task that leaves what it makes in files of its own needs no records: `TaskState` keeps the small value that says how
+far those files hold.
 """
 
 from __future__ import annotations
@@ -36,8 +39,9 @@ from typing import Any
 
 import zstandard
 
-from command_kit import atomic_file
+from command_kit import atomic_file, write_json
 from command_kit.atomic import remove_leftovers
+from webtext_prep.documents.stores.local import boot_id
 from webtext_prep.errors import RetryableError
 from webtext_prep.running.task import Context, Task
 
@@ -49,6 +53,7 @@ FOLDER = "checkpoints"
 _LEVEL = 1
 """zstandard's fastest ordinary level: segments are read once at most, and then removed."""
 _CHECKSUM_BYTES = 4
+_PART_NUMBERS = 3
 
 
 @dataclass(frozen=True)
@@ -61,7 +66,7 @@ class _Segment:
         key: of the task.
         units: of work that the task had done by then.
         state: what the task saved.
-        parts: for each part the number of its records, and its bytes compressed.
+        parts: for each part the number of its records, its bytes compressed, and those of the records.
     """
 
     name: str
@@ -98,7 +103,7 @@ class Checkpoint:
         self._seconds, self._most, self._clock = seconds, held_bytes, clock
         self._held: list[list[bytes]] = [[] for _ in range(parts)]
         self._size = 0
-        self._names: list[str] = []
+        self._saved_parts: list[_Segment] = []
         self.state: Any = None
         """What was saved last, or None at the beginning."""
         self._resume()
@@ -114,10 +119,18 @@ class Checkpoint:
             if found is None or len(found[0].parts) != len(self._held):
                 return
             segment, _ = found
-            if segment.key != self._key or segment.after != (self._names[-1] if self._names else ""):
+            if segment.key != self._key or segment.after != self._last_name():
                 return
-            self._names.append(segment.name)
+            self._saved_parts.append(segment)
             self.state = segment.state
+
+    def _last_name(self) -> str:
+        return self._saved_parts[-1].name if self._saved_parts else ""
+
+    @property
+    def folder(self) -> Path:
+        """Where the segments lie, and whatever else the task leaves there until they are removed."""
+        return self._folder
 
     def add(self, record: bytes, part: int = 0) -> None:
         """Hold one more record."""
@@ -135,37 +148,46 @@ class Checkpoint:
             state: is given back by `state` when the task is run again.
             units: how many units of work the task has done, to show how far it is when it is run again.
         """
-        after = self._names[-1] if self._names else ""
         compressor = zstandard.ZstdCompressor(level=_LEVEL)
         parts = [compressor.compress(_lengths(records) + b"".join(records)) for records in self._held]
-        counts = [[len(records), len(part)] for records, part in zip(self._held, parts, strict=True)]
-        head = {"name": secrets.token_hex(8), "after": after, "key": self._key, "units": units, "state": state}
-        data = b"".join([json.dumps({**head, "parts": counts}).encode() + b"\n", *parts])
-        with atomic_file(self._path(len(self._names)), durable=False) as file:
+        counts = [
+            [len(records), len(part), sum(map(len, records))] for records, part in zip(self._held, parts, strict=True)
+        ]
+        head = _Segment(secrets.token_hex(8), self._last_name(), self._key, units, state, counts)
+        data = b"".join([json.dumps(vars(head)).encode() + b"\n", *parts])
+        with atomic_file(self._path(len(self._saved_parts)), durable=False) as file:
             file.write(zlib.crc32(data).to_bytes(_CHECKSUM_BYTES, "big"))
             file.write(data)
-        self._names.append(head["name"])
+        self._saved_parts.append(head)
         self._held = [[] for _ in self._held]
         self._size, self._saved = 0, self._clock()
 
-    def records(self, part: int = 0) -> Iterator[bytes]:
-        """All records of one part in the order in which they were added, saved or held.
+    def records(self, part: int = 0, *, start: int = 0) -> Iterator[bytes]:
+        """The records of one part in the order in which they were added, saved or held, from number `start` on.
 
         Raises RetryableError if another attempt at the same task has replaced what this one saved.
         """
-        for number, name in enumerate(self._names):
+        for number, known in enumerate(self._saved_parts):
+            count, size, _ = known.parts[part]
+            if start >= count:
+                start -= count
+                continue
             found = self._read(number)
-            if found is None or found[0].name != name:
+            if found is None or found[0].name != known.name:
                 raise RetryableError(f"another attempt at the task has replaced {self._path(number)}")
-            segment, data = found
-            start = sum(size for _, size in segment.parts[:part])
-            count, size = segment.parts[part]
-            yield from _split(zstandard.ZstdDecompressor().decompress(data[start : start + size]), count)
-        yield from self._held[part]
+            begin = sum(entry[1] for entry in known.parts[:part])
+            packed = found[1][begin : begin + size]
+            yield from itertools.islice(_split(zstandard.ZstdDecompressor().decompress(packed), count), start, None)
+            start = 0
+        yield from self._held[part][start:]
+
+    def size(self, part: int = 0) -> int:
+        """Bytes of all records of one part."""
+        return sum(segment.parts[part][2] for segment in self._saved_parts) + sum(map(len, self._held[part]))
 
     def remove(self) -> None:
         """Remove what was saved, when the task is done; the last segment first, so that a kill leaves whole ones."""
-        for path in sorted(self._folder.glob("*.segment"), reverse=True):
+        for path in [*sorted(self._folder.glob("*.segment"), reverse=True), *self._folder.glob("*")]:
             path.unlink(missing_ok=True)
         with contextlib.suppress(OSError):
             self._folder.rmdir()
@@ -176,6 +198,33 @@ class Checkpoint:
     def _read(self, number: int) -> tuple[_Segment, bytes] | None:
         """A segment and its compressed parts, or None if there is none, or it is damaged."""
         return _read(self._path(number))
+
+
+class TaskState:
+    """What a task leaves to go on from: a small JSON-like value in a file among those between phases.
+
+    It holds for the same key of the task, and until the machine restarts, since files between phases are not flushed to
+    the disk. The value should be written behind what it describes.
+
+    Args:
+        path: the file.
+        task: the task.
+    """
+
+    def __init__(self, path: Path, task: Task) -> None:
+        self._path, self._key = path, [task.key, boot_id()]
+
+    def read(self) -> Any:
+        """What was written last, or None."""
+        try:
+            found = json.loads(self._path.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found["value"] if found["key"] == self._key else None
+
+    def write(self, value: Any) -> None:
+        """Replace what was written before. Raises OSError."""
+        write_json(self._path, {"key": self._key, "value": value}, durable=False)
 
 
 def units_done(task: Task, scratch: Path) -> int:
@@ -196,7 +245,8 @@ def _read(path: Path) -> tuple[_Segment, bytes] | None:
         if zlib.crc32(data) != checksum:
             return None
         head, _, parts = data.partition(b"\n")
-        return _Segment(**json.loads(head)), parts
+        segment = _Segment(**json.loads(head))
+        return (segment, parts) if all(len(part) == _PART_NUMBERS for part in segment.parts) else None
     except (OSError, ValueError, TypeError):
         return None
 

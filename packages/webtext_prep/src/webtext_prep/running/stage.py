@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import abc
 import dataclasses
+import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -233,10 +234,10 @@ class DocumentStage(Stage):
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard."""
-        documents = read_documents(task.inputs[0])
+        read = functools.partial(read_documents, task.inputs[0])
         if not self.is_independent:
-            return write_shard(task, context, documents, self.process)
-        return write_shard_in_steps(task, context, documents, self.process, self.checkpoint(task, context))
+            return write_shard(task, context, read(), self.process)
+        return write_shard_in_steps(task, context, read, self.process, self.checkpoint(task, context))
 
     def checkpoint(self, task: Task, context: Context) -> Checkpoint:
         """The checkpoints of one shard's task."""

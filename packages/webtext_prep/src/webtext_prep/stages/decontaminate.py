@@ -144,7 +144,7 @@ class Decontaminate(Stage):
         matcher, checkpoint = _Matcher(_ngrams(place)), Checkpoint(task, context, parts=2)
         count = checkpoint.state or 0
         context.report(count)
-        for documents in batches(itertools.islice(read_documents(shard), count, None)):
+        for documents in batches(read_documents(shard, count)):
             texts = [document.text for document in documents]
             for number, is_suspect in enumerate(matcher.ngrams.suspects(texts), count):
                 if is_suspect and (hits := matcher.hits(texts[number - count])):
@@ -193,7 +193,9 @@ class Decontaminate(Stage):
                     yield document
 
         shorter = dataclasses.replace(task, outputs=tuple(outputs))
-        result = write_shard_in_steps(shorter, context, read_documents(shard), pieces, checkpoint, table=table)
+        result = write_shard_in_steps(
+            shorter, context, functools.partial(read_documents, shard), pieces, checkpoint, table=table
+        )
         # The writer counts pieces; what is accounted for are documents.
         result["pieces"] = result["out"]
         result["out"] = result["in"] - sum(result["dropped"].values())

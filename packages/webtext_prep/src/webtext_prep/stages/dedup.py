@@ -49,6 +49,7 @@ from webtext_prep.near_duplicates.against import LOSERS, Against
 from webtext_prep.near_duplicates.blocks import (
     PART_CHARACTERS,
     Blocks,
+    Frame,
     FrameWriter,
     read_frame,
     runs_of,
@@ -58,8 +59,9 @@ from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.findings import Findings
 from webtext_prep.running.markers import digest
 from webtext_prep.running.once import once
+from webtext_prep.running.shard_writing import LARGE_BYTES, write_shard, write_shard_in_steps
 from webtext_prep.running.space import Needs
-from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome, write_shard
+from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 
@@ -239,6 +241,7 @@ class Dedup(Stage):
             groups.write(counter.groups().pack())
         for place in task.outputs[3:]:
             save_array(place, np.fromiter(map(sample_hash, urls), np.uint64, len(urls)))
+        checkpoint.remove()
         return counts
 
     def sort_band(self, task: Task, context: Context) -> None:
@@ -281,19 +284,30 @@ class Dedup(Stage):
         blocks, count = fingerprints.blocks, task.options["parts"]
         shard = task.options["shard"]
         own, first = blocks.in_shard(shard), blocks.first_of(shard)
-        is_suspect = (parts[first : blocks.first_of(shard + 1)] >= 0).tobytes()
-        documents, suspects = read_chosen_documents(task.inputs[2], is_suspect.__getitem__), 0
+        checkpoint = Checkpoint(task, context)
+        done, suspects = checkpoint.state or (0, 0)
+        passed = int(blocks.firsts[own[0] + done]) - first if len(own) else 0
+        is_suspect = parts[first : blocks.first_of(shard + 1)] >= 0
+        is_suspect[:passed] = False
+        documents = read_chosen_documents(task.inputs[2], is_suspect.tobytes().__getitem__)
+        for block in own[done:]:
+            done += 1
+            within = blocks.numbers(block)
+            held = dict(islice(documents, int((parts[within] >= 0).sum())))
+            keys = fingerprints.keys(block, 0, fingerprints.bands)
+            for part, rows in runs_of(parts[within]):
+                numbers = rows + within.start
+                chosen = [held[number] for number in (numbers - first).tolist()]
+                frame = Frame.of((block - own[0]) * count + part, Suspects.of(numbers, keys[:, rows], chosen).pack())
+                checkpoint.add(frame.pack())
+                suspects += len(rows)
+            context.report(within.stop - first)
+            if checkpoint.is_due():
+                checkpoint.save([done, suspects], units=within.stop - first)
         with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, len(own) * count) as writer:
-            for block in own:
-                within = blocks.numbers(block)
-                held = dict(islice(documents, int((parts[within] >= 0).sum())))
-                keys = fingerprints.keys(block, 0, fingerprints.bands)
-                for part, rows in runs_of(parts[within]):
-                    numbers = rows + within.start
-                    chosen = [held[number] for number in (numbers - first).tolist()]
-                    writer.write((block - own[0]) * count + part, Suspects.of(numbers, keys[:, rows], chosen).pack())
-                    suspects += len(rows)
-                context.report(within.stop - first)
+            for record in checkpoint.records():
+                writer.write_frame(Frame.unpack(record))
+        checkpoint.remove()
         return {"suspects": suspects, "digest": writer.digest}
 
     def decide(self, task: Task, context: Context) -> dict[str, Any]:
@@ -360,16 +374,19 @@ class Dedup(Stage):
 
     def drop_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without its duplicates."""
-        dropped = set(load_array(task.inputs[1]).tolist())
+        dropped, shard = set(load_array(task.inputs[1]).tolist()), task.inputs[0]
 
         def keep(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
-            for number, document in enumerate(documents):
-                if number in dropped:
+            for document in documents:
+                if tally.read - 1 in dropped:
                     tally.drop(document, "duplicate")
                 else:
                     yield document
 
-        return write_shard(task, context, read_documents(task.inputs[0]), keep)
+        if storage.size(shard) < LARGE_BYTES:
+            return write_shard(task, context, read_documents(shard), keep)
+        checkpoint = Checkpoint(task, context, parts=len(task.outputs))
+        return write_shard_in_steps(task, context, functools.partial(read_documents, shard), keep, checkpoint)
 
     def find_losses(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: the domains and sources that lose most; each as its name, its documents and those that go."""

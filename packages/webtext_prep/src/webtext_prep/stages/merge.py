@@ -22,11 +22,12 @@ import xxhash
 
 from command_kit import hide_credentials, setting
 from webtext_prep.documents import storage
-from webtext_prep.documents.compression import MAX_LINE_BYTES, compression_of, write_zstd
+from webtext_prep.documents.compression import MAX_LINE_BYTES, bare_name, write_zstd
 from webtext_prep.documents.dataset_folders import choose_splits, splits_of, without_descriptions
 from webtext_prep.documents.document import Document, decode_document, encode_document
-from webtext_prep.documents.lines import line_blocks, read_utf8, without_start
-from webtext_prep.documents.partitions import RUN_BYTES, read_partition_lines, write_partitions
+from webtext_prep.documents.formats.base import DocumentWriter
+from webtext_prep.documents.lines import read_utf8_from
+from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
 from webtext_prep.documents.problems import Problems
 from webtext_prep.documents.raw_files import (
     MOST_TASKS,
@@ -37,13 +38,14 @@ from webtext_prep.documents.raw_files import (
     reader_of,
     sidecars_of,
 )
-from webtext_prep.documents.records.base import Keys, Part, Record, SourceFile, Unreadable
-from webtext_prep.documents.records.json_lines import JsonLineRecords
+from webtext_prep.documents.records.base import Keys, OtherKindError, Part, Record, SourceFile, Unreadable
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import bucket_of, shards_for, url_key
 from webtext_prep.errors import InputError
+from webtext_prep.running.checkpoint import Checkpoint, TaskState
+from webtext_prep.running.shard_writing import LARGE_BYTES, Holder, write_held
 from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import (
     PROCESS_BYTES,
@@ -55,14 +57,13 @@ from webtext_prep.running.stage import (
 )
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
-from webtext_prep.running.task_state import TaskState
 
 BYTES_PER_SHARD = 64 << 20
 """With `--shards 0`: bytes of input files for each shard."""
 BYTES_PER_PART = 64 << 20
 """A larger file is read in parts of so many bytes, if it has any,"""
 BYTES_PER_STREAM = 256 << 20
-"""and of compressed JSON lines a larger file is first cut into runs."""
+"""and one without any, as it is compressed or a table, is first cut into runs."""
 BYTES_PER_URL = 120
 """Memory of one entry in the set of URLs that a shard has had."""
 KEY_BYTES = 32
@@ -133,11 +134,18 @@ class Merge(Stage):
         return chosen, notes
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """All documents twice: by task, and in shards. Memory for runs, and for the URLs of the shards at work."""
+        """All documents twice: by task, and in shards. Memory for runs, and for the URLs of the shards at work.
+
+        A large file may be cut into runs before, and large shards at work have checkpoints."""
         shards = self.shards or shards_for(sample.size, BYTES_PER_SHARD)
         urls = sample.documents * min(workers, shards) // shards * BYTES_PER_URL
         run = 2 * min(RUN_BYTES, sample.text)
-        return Needs(sample.written, sample.packed, workers * (PROCESS_BYTES + run) + urls, sample.documents)
+        scratch = sample.packed
+        if sample.largest > BYTES_PER_STREAM:
+            scratch += int(sample.packed * sample.largest_share)
+        if sample.packed > shards * LARGE_BYTES:
+            scratch += sample.packed * min(workers, shards) // shards
+        return Needs(sample.written, scratch, workers * (PROCESS_BYTES + run) + urls, sample.documents)
 
     def read(self, file: SourceFile, tally: Tally, problems: Problems, shown: object) -> Iterator[Document]:
         """The documents of one file, which messages call `shown`; what can't be read is counted and named."""
@@ -163,21 +171,31 @@ class Merge(Stage):
             else:
                 tally.drop(document, "empty")
 
-    def cut(self, task: Task, context: Context) -> list[int]:
-        """Task: a large compressed file of JSON lines to runs of lines, each a file. Returns the lines in each.
+    def cut(self, task: Task, context: Context) -> list[list[Any]]:
+        """Task: a large file that can only be read from its beginning to runs of whole records, each a file.
 
-        What was killed decompresses once more what it had cut, and goes on from there.
+        Returns of each run its records, and its head (see `Part`); none if the file has to be read as a whole.
+        What was killed goes on behind the last run, for which it decompresses once more what is compressed.
         """
-        state = TaskState(storage.local_path(task.outputs[0]), self, task)
-        lines, done = state.read() or ([], 0)
-        chunks = without_start(read_utf8(task.inputs[0]), done)
-        for block in line_blocks(task.inputs[0], chunks, task.options["run_bytes"]):
-            with write_zstd(_run_file(task, len(lines)), durable=False) as file:
-                file.write(block)
-            lines, done = [*lines, block.count(b"\n")], done + len(block)
-            state.write([lines, done])
-            context.report(done)
-        return lines
+        place, reader = task.inputs[0], reader_of(task.inputs[0])
+        assert reader is not None
+        state = TaskState(storage.local_path(task.outputs[0]), task)
+        runs, done, head = state.read() or ([], 0, None)
+        while True:
+            try:
+                for block in reader.blocks(place, read_utf8_from(place, done), task.options["run_bytes"], head):
+                    with write_zstd(_run_file(task, len(runs)), durable=False) as file:
+                        file.write(block.data)
+                    runs, done, head = [*runs, [block.records, head]], done + block.size, block.head
+                    state.write([runs, done, head])
+                    context.report(done)
+            except OtherKindError as error:
+                runs, done, head = [], 0, error.head
+                state.write([runs, done, head])
+                if head is None:
+                    return []
+            else:
+                return runs
 
     def count(self, task: Task, context: Context) -> int:
         """Task: how many records a part of a file has, by which those behind it are numbered."""
@@ -222,24 +240,36 @@ class Merge(Stage):
 
     def merge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the bucket of one shard, in order of the files, to the shard: the first document of each URL."""
+        if task.hints["large"]:
+            return self._merge_in_steps(task, context)
         tally = Tally()
-        seen: set[bytes] = set()
         with contextlib.ExitStack() as stack:
             if len(task.outputs) > 1:
                 tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
             writer = stack.enter_context(write_documents(task.outputs[0]))
-            for line in read_partition_lines(task.inputs, task.options["bucket"]):
-                tally.read += 1
-                key = binascii.unhexlify(line[:KEY_BYTES])
-                if key in seen:
-                    tally.drop(decode_document(line[KEY_BYTES:]), "duplicate_url")
-                else:
-                    seen.add(key)
-                    writer.write_lines(line[KEY_BYTES:] + b"\n", 1)
-                if tally.read % REPORT_EVERY == 0:
-                    context.report(tally.read)
-            tally.kept = writer.written
-        context.report(tally.read)
+            seen: set[bytes] = set()
+            for lines in read_partitions(task.inputs, task.options["bucket"]):
+                _add_new(lines, seen, writer, tally)
+                context.report(tally.read)
+        return tally.as_dict()
+
+    def _merge_in_steps(self, task: Task, context: Context) -> dict[str, Any]:
+        """The same with checkpoints: of the documents so far, and of the keys of those that were kept."""
+        of_keys = len(task.outputs)
+        checkpoint = Checkpoint(task, context, parts=of_keys + 1)
+        state, passed = checkpoint.state or (Tally().as_dict(), 0)
+        tally = Tally.from_dict(state)
+        seen = set(checkpoint.records(of_keys))
+        writer, *dropped = [Holder(place, checkpoint, part) for part, place in enumerate(task.outputs)]
+        tally.dropped_writer, writer.written = next(iter(dropped), None), tally.kept
+        for lines in read_partitions(task.inputs, task.options["bucket"], passed=passed):
+            for key in _add_new(lines, seen, writer, tally):
+                checkpoint.add(key, of_keys)
+            passed += 1
+            context.report(tally.read)
+            if checkpoint.is_due():
+                checkpoint.save([tally.as_dict(), passed], units=tally.read)
+        write_held(task, checkpoint, [tally.as_dict(), passed], units=tally.read)
         return tally.as_dict()
 
     def run(self, job: Run) -> Outcome:
@@ -249,8 +279,10 @@ class Merge(Stage):
         read = self._checked(results)
         kept = read.kept
         pieces = tuple(task.outputs[0] for task in tasks)
+        hints = {"large": sum(map(storage.size, pieces)) > shards * LARGE_BYTES}
         merging = [
-            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}) for shard in range(shards)
+            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}, hints)
+            for shard in range(shards)
         ]
         outcome = shards_outcome(merging, job.map("shards", self.merge_shard, merging, total=kept))
         # What one phase kept the other one read: together they account for every record of the files.
@@ -300,7 +332,7 @@ class Merge(Stage):
             its_parts = reader.parts(path, size)
             if len(its_parts) > 1:
                 found[path] = its_parts
-            elif compression_of(path) and isinstance(reader, JsonLineRecords) and its_size > BYTES_PER_STREAM:
+            elif reader.has_blocks and its_size > BYTES_PER_STREAM:
                 state = job.scratch / f"stream-{number:05}" / "state.json"
                 streams[path] = Task(f"stream-{number:05}", (path,), (state,), {"run_bytes": size})
         counting = [
@@ -315,10 +347,13 @@ class Merge(Stage):
             numbered = (replace(part, first=first) for part, first in zip(its_parts, firsts, strict=False))
             parts[path] = [(path, part) for part in numbered]
         cut = job.map("cut", self.cut, list(streams.values()), unit="bytes")
-        for (path, task), lines in zip(streams.items(), cut, strict=True):
-            firsts = itertools.accumulate(lines, initial=1)
-            runs = (_run_file(task, number) for number in range(len(lines)))
-            parts[path] = [(run, Part(0, 0, first)) for run, first in zip(runs, firsts, strict=False)]
+        for (path, task), runs in zip(streams.items(), cut, strict=True):
+            if len(runs) > 1:
+                firsts = itertools.accumulate((records for records, _ in runs), initial=1)
+                parts[path] = [
+                    (_run_file(task, number), Part(0, 0, first, head))
+                    for number, ((_, head), first) in enumerate(zip(runs, firsts, strict=False))
+                ]
         return parts
 
     def _checked(self, results: Sequence[dict[str, Any]]) -> Tally:
@@ -348,5 +383,22 @@ def _within_limits(record: Record) -> Document | Unreadable:
 
 
 def _run_file(task: Task, number: int) -> Location:
-    """A run that the task `cut` cuts out of its input."""
-    return task.outputs[0].with_name(f"run-{number:05}.jsonl.zst")
+    """A run that the task `cut` cuts out of its input; of the same kind, by its suffix."""
+    suffix = bare_name(task.inputs[0]).rpartition(".")[2].lower()
+    return task.outputs[0].with_name(f"run-{number:05}.{suffix}.zst")
+
+
+def _add_new(lines: bytes, seen: set[bytes], writer: DocumentWriter, tally: Tally) -> list[bytes]:
+    """Write the documents of some lines of a bucket whose keys were not seen before; returns those keys."""
+    found = []
+    for line in lines[:-1].split(b"\n"):
+        tally.read += 1
+        key = binascii.unhexlify(line[:KEY_BYTES])
+        if key in seen:
+            tally.drop(decode_document(line[KEY_BYTES:]), "duplicate_url")
+        else:
+            seen.add(key)
+            found.append(key)
+            writer.write_lines(line[KEY_BYTES:] + b"\n", 1)
+    tally.kept = writer.written
+    return found

@@ -32,12 +32,12 @@ from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.token_plan import Plan, parts_by_key, parts_in_order, read_plan
 from webtext_prep.documents.token_runs import EncodedShard, RunWriter, shuffle_key
 from webtext_prep.errors import InputError
+from webtext_prep.running.checkpoint import TaskState
 from webtext_prep.running.markers import digest
 from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
-from webtext_prep.running.task_state import TaskState
 from webtext_prep.running.token_stage import SUFFIX, TokenFileStage, open_draft, publish, token_files
 
 KINDS = ("tokens", "table")
@@ -166,13 +166,13 @@ class Tokenize(TokenFileStage):
         A run and the tally up to it are recorded together: what was killed goes on behind the last one.
         """
         tokens, table = map(storage.local_path, task.outputs)
-        state = TaskState(tokens.with_suffix(".state.json"), self, task)
+        state = TaskState(tokens.with_suffix(".state.json"), task)
         earlier = state.read() or {"tally": Tally().as_dict(), "runs": []}
         tally = Tally.from_dict(earlier["tally"])
         encode, tokenizer = self.encoder(), self.open_tokenizer()
         end = [tokenizer.end_of_text] if self.append_eod else []
         started = time.monotonic()
-        documents = itertools.islice(read_documents(task.inputs[0]), tally.read, None)
+        documents = read_documents(task.inputs[0], tally.read)
         with RunWriter(tokens, table, smallest_dtype(tokenizer.vocabulary_size), earlier["runs"]) as writer:
             for document in tally.counted(documents):
                 ids = encode(document.text)

@@ -23,19 +23,18 @@ from typing import Any, ClassVar
 from command_kit import setting
 from webtext_prep.documents import storage
 from webtext_prep.documents.lines import has_ranges
-from webtext_prep.documents.partitions import RUN_BYTES, read_partition_lines, read_partitions, write_partitions
+from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
 from webtext_prep.documents.problems import Problems
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import shards_for
 from webtext_prep.errors import InputError
-from webtext_prep.running.checkpoint import SECONDS
+from webtext_prep.running.checkpoint import SECONDS, TaskState
 from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage, shards_outcome
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
-from webtext_prep.running.task_state import TaskState
 from webtext_prep.submissions.choosing import Rules, is_list_of_names, subreddit_names, time_of
 from webtext_prep.submissions.dumps import KINDS, is_dump, read_blocks
 from webtext_prep.submissions.pages import (
@@ -151,7 +150,7 @@ class Urls(Stage):
         Returns the number of these files, the tally, and what was unreadable.
         """
         span = task.options.get("range")
-        state = TaskState(storage.local_path(task.outputs[0]), self, task)
+        state = TaskState(storage.local_path(task.outputs[0]), task)
         found: dict[str, Any] = state.read() or {"runs": 0, "bytes": 0, "splitter": None}
         buckets, keep_dropped = task.options["buckets"], len(task.outputs) > 1
         splitter = Splitter(self.rules, buckets, task.inputs[0], keep_dropped=keep_dropped, state=found["splitter"])
@@ -173,8 +172,8 @@ class Urls(Stage):
         if keep_dropped:
             runs = [_run_file(task.outputs[0], run) for run in range(found["runs"])]
             with write_documents(task.outputs[1]) as dropped:
-                for line in read_partition_lines(runs, buckets):
-                    dropped.write_lines(line + b"\n", 1)
+                for lines in read_partitions(runs, buckets):
+                    dropped.write_lines(lines, lines.count(b"\n"))
         return {"runs": found["runs"], **splitter.state()}
 
     def join(self, task: Task, context: Context) -> dict[str, Any]:

@@ -8,6 +8,7 @@ from typing import BinaryIO, ClassVar
 
 import msgspec
 
+from webtext_prep.documents.compressed_streams import STREAMS, Border, CompressedStream
 from webtext_prep.documents.compression import compressed
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.formats.base import DocumentWriter, Format
@@ -17,7 +18,7 @@ from webtext_prep.errors import InputError
 
 
 class _LineWriter(DocumentWriter):
-    def __init__(self, stream: BinaryIO) -> None:
+    def __init__(self, stream: CompressedStream) -> None:
         super().__init__()
         self._stream = stream
 
@@ -61,9 +62,21 @@ class JsonLines(Format):
                     "first, which skips and counts what can't be read."
                 ) from error
 
+    def read_from(self, location: Location, start: int) -> Iterator[Document]:
+        """See `Format`."""
+        return (document for _, document in self.read_chosen(location, lambda number: number >= start))
+
     def pack(self, document: Document) -> bytes:
         """See `Format`. Here it is the line that is written."""
         return encode_document(document)
+
+    def pack_line(self, line: bytes) -> bytes:
+        """See `Format`."""
+        return line
+
+    def open_stream(self, stream: BinaryIO, begin: Border | None = None, *, at: int = 0) -> CompressedStream:
+        """See `Format`."""
+        return STREAMS[self.compression](stream, begin, at=at)
 
     @contextlib.contextmanager
     def write(self, stream: BinaryIO) -> Iterator[DocumentWriter]:

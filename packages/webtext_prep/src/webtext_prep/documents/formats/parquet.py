@@ -7,7 +7,8 @@ the file. Other tools' files are read if they have the columns `url` and `text`;
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 import msgspec
@@ -100,7 +101,11 @@ class Parquet(Format):
 
     def read(self, location: Location) -> Iterator[Document]:
         """See `Format`."""
-        for number, row in enumerate(read_rows(location), 1):
+        return self.read_from(location, 0)
+
+    def read_from(self, location: Location, start: int) -> Iterator[Document]:
+        """See `Format`."""
+        for number, row in enumerate(read_rows(location, start), start + 1):
             if isinstance(row, ValueError):
                 raise InputError(f"{location}, row {number}, can't be read ({row}): write it again.") from row
             url, text = row.pop("url", None), row.pop("text", None) or ""
@@ -139,16 +144,24 @@ def metadata_of(row: dict[str, Any]) -> dict[str, Any]:
     return clean_metadata({name: value for name, value in found.items() if name not in ("url", "text")})
 
 
-def read_rows(location: Location, groups: Sequence[int] | None = None) -> Iterator[dict[str, Any] | ValueError]:
+def read_rows(location: Location, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any] | ValueError]:
     """The rows of a Parquet file, column name to value, or what is wrong with one (text that is not valid UTF-8).
 
-    With `groups` only those of these row groups.
+    Those from number `start` on, and before `stop`, counted from 0; row groups without any of them are not read.
 
     Raises InputError if it can't be read as a Parquet file.
     """
     with _opened(location) as file:
+        sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+        ends = list(itertools.accumulate(sizes))
+        stop = sum(sizes) if stop is None else stop
+        groups = [number for number, end in enumerate(ends) if end > start and end - sizes[number] < stop]
+        at = ends[groups[0]] - sizes[groups[0]] if groups else 0
         for batch in file.iter_batches(BATCH_ROWS, row_groups=groups, use_threads=False):
-            yield from rows_of(batch)
+            first, last = max(0, start - at), min(batch.num_rows, stop - at)
+            at += batch.num_rows
+            if first < last:
+                yield from rows_of(batch.slice(first, last - first))
 
 
 def row_groups(location: Location) -> list[tuple[int, int]]:

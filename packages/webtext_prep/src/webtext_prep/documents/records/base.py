@@ -9,9 +9,9 @@ from __future__ import annotations
 import abc
 import contextlib
 import os
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Iterable, Iterator, MutableMapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 from urllib.parse import quote
 
 import msgspec
@@ -65,11 +65,41 @@ class Part:
         begin: where it begins, in what its reader counts: bytes, row groups.
         end: where it ends.
         first: the number of its first record (line, row) in the file, from 1 on.
+        head: what its reader must know of what is before it, as a JSON-like value.
     """
 
     begin: int
     end: int
     first: int = 1
+    head: Any = None
+
+
+class Block(NamedTuple):
+    """Some whole records of a file that can only be read from its beginning.
+
+    Attributes:
+        data: their text, such that `RecordReader.read` takes it for a part of the file.
+        size: bytes of the file's content that they take.
+        records: how many they are, by which those behind are numbered.
+        head: of the part that follows.
+    """
+
+    data: bytes
+    size: int
+    records: int
+    head: Any = None
+
+
+class OtherKindError(Exception):
+    """A file is not what its first blocks were taken for: it is to be read again from its beginning.
+
+    Args:
+        head: with which; None if it can't be read in blocks.
+    """
+
+    def __init__(self, head: Any = None) -> None:
+        super().__init__(head)
+        self.head = head
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,6 +229,8 @@ class RecordReader(abc.ABC):
     """Suffixes that it reads, in lower case."""
     may_be_compressed: ClassVar[bool] = True
     """Whether it also reads such files compressed as a whole: `.txt.gz`."""
+    has_blocks: ClassVar[bool] = False
+    """Whether it has `blocks`."""
     one_text_a_file: ClassVar[bool] = False
     """Whether a file is one text, with its metadata in a sidecar: `page.json` or `page.txt.json` for `page.txt`."""
 
@@ -221,4 +253,13 @@ class RecordReader(abc.ABC):
 
     def count(self, location: Location, part: Part) -> int:
         """How many records (lines, rows) a part has, by which the one behind it is numbered."""
+        raise NotImplementedError
+
+    def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:
+        """The records in `chunks`, a file's content in UTF-8 from some block on, in blocks of about `size` bytes.
+
+        `head` is that of the block before, None at the beginning.
+
+        Raises InputError where the file can't be read, and OtherKindError.
+        """
         raise NotImplementedError

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
 import msgspec
 
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import compression_of
-from webtext_prep.documents.lines import has_ranges, lines_in, read_lines, read_range
-from webtext_prep.documents.records.base import Keys, Part, Record, RecordReader, SourceFile, Unreadable
+from webtext_prep.documents.lines import has_ranges, line_blocks, lines_in, read_lines, read_range
+from webtext_prep.documents.records.base import Block, Keys, Part, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.stores.base import Location
 
 
@@ -19,6 +19,7 @@ class JsonLineRecords(RecordReader):
     """One JSON object per line."""
 
     suffixes: ClassVar[tuple[str, ...]] = (".jsonl", ".ndjson")
+    has_blocks: ClassVar[bool] = True
 
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
@@ -47,6 +48,11 @@ class JsonLineRecords(RecordReader):
         for last in read_range(location, part.begin, part.end):
             count += last.count(b"\n")
         return count + (last[-1:] not in (b"", b"\n"))
+
+    def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:
+        """See `RecordReader`."""
+        for block in line_blocks(location, chunks, size):
+            yield Block(block, len(block), block.count(b"\n"), head)
 
     @staticmethod
     def _several(line: bytes, place: str, file: SourceFile, number: int, keys: Keys) -> Iterator[Record]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
@@ -19,23 +20,25 @@ class ParquetRecords(RecordReader):
 
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
-        groups = range(file.part.begin, file.part.end) if file.part else None
-        return records_of_rows(read_rows(file.location, groups), file, keys)
+        rows = (file.part.begin, file.part.end) if file.part else ()
+        return records_of_rows(read_rows(file.location, *rows), file, keys)
 
     def parts(self, location: Location, size: int) -> list[Part]:
-        """Ranges of row groups."""
-        found, begin, held = [], 0, 0
-        groups = row_groups(location)
-        for number, (_, group_size) in enumerate(groups, 1):
-            held += group_size
-            if held >= size or number == len(groups):
-                found.append(Part(begin, number))
-                begin, held = number, 0
-        return found
+        """Ranges of rows: whole row groups together, or a large one in several."""
+        edges, held, row = [0], 0, 0
+        for rows, group_size in row_groups(location):
+            pieces = max(1, min(rows, group_size // size))
+            for piece in range(1, pieces + 1):
+                held += group_size // pieces
+                if held >= size:
+                    edges.append(row + rows * piece // pieces)
+                    held = 0
+            row += rows
+        return [Part(begin, end) for begin, end in itertools.pairwise([*edges, *([row] if edges[-1] < row else [])])]
 
     def count(self, location: Location, part: Part) -> int:
-        """How many rows the groups have."""
-        return sum(rows for rows, _ in row_groups(location)[part.begin : part.end])
+        """How many rows there are."""
+        return part.end - part.begin
 
 
 def records_of_rows(rows: Iterable[dict[str, Any] | ValueError], file: SourceFile, keys: Keys) -> Iterator[Record]:

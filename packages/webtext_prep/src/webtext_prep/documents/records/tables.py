@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
-from typing import ClassVar, NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import Any, ClassVar, NamedTuple
 
 from webtext_prep.documents.compression import MAX_LINE_BYTES
-from webtext_prep.documents.lines import read_lines
-from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
+from webtext_prep.documents.lines import lines_in, read_lines
+from webtext_prep.documents.records.base import Block, Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.stores.base import Location
 
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
@@ -32,10 +32,13 @@ class CsvRecords(RecordReader):
     suffixes: ClassVar[tuple[str, ...]] = (".csv",)
     delimiters: ClassVar[tuple[str, ...]] = (",", ";")
 
+    has_blocks: ClassVar[bool] = True
+
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
-        header: list[str] | None = None
-        for line, cells in read_rows(file.location, self.delimiters):
+        lines = _Lines(read_lines(file.location), file.part.first if file.part else 1)
+        delimiter, header = file.part.head if file.part and file.part.head else (lines.find(self.delimiters), None)
+        for line, cells in _rows(lines, delimiter):
             place, url = f"line {line}", file.url(line)
             if isinstance(cells, Unreadable):
                 yield Record(place, cells, url)
@@ -46,6 +49,18 @@ class CsvRecords(RecordReader):
                 yield Record(place, Unreadable(reason, f"{len(cells)}, not {len(header)}"), url)
             else:
                 yield keys.record(dict(zip(header, cells, strict=True)), place, url)
+
+    def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:
+        """See `RecordReader`. A head is the delimiter, and the names of the columns as soon as they are known."""
+        lines = _Lines(lines_in(location, chunks))
+        delimiter, header = head or (lines.find(self.delimiters), None)
+        for _, cells in _rows(lines, delimiter):
+            if header is None and not isinstance(cells, Unreadable):
+                header = _names(cells)
+            if lines.size >= size:
+                yield lines.taken([delimiter, header])
+        if lines.size:
+            yield lines.taken([delimiter, header])
 
 
 def _names(header: list[str]) -> list[str]:
@@ -69,13 +84,16 @@ def read_rows(location: Location, delimiters: tuple[str, ...]) -> Iterator[Row]:
 
     They are separated by the first of `delimiters` that the first line holds.
     """
+    lines = _Lines(read_lines(location))
+    return _rows(lines, lines.find(delimiters))
+
+
+def _rows(lines: _Lines, delimiter: str) -> Iterator[Row]:
     csv.field_size_limit(MAX_LINE_BYTES)
-    lines = _Lines(location)
-    delimiter = next((sign for sign in delimiters if sign in lines.peek()), delimiters[0])
     # Strict, as otherwise a quote that is never closed takes in the rest of the file without an error.
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
-        number = lines.number + 1
+        number = lines.number
         try:
             cells = next(reader, None)
         except csv.Error as error:
@@ -92,22 +110,29 @@ def read_rows(location: Location, delimiters: tuple[str, ...]) -> Iterator[Row]:
 class _Lines:
     """The lines of a file with their newlines, as the csv module wants them.
 
+    Args:
+        lines: of the file, without newlines, from line number `number` on.
+
     Attributes:
-        number: how many were given.
+        number: of the next one.
+        size: bytes of those since the last call of `taken`.
     """
 
-    def __init__(self, location: Location) -> None:
-        self.number = 0
-        self._lines = read_lines(location)
-        self._next = self._read()
+    def __init__(self, lines: Iterator[bytes], number: int = 1) -> None:
+        self.number, self.size = number, 0
+        self._lines, self._taken = lines, list[bytes]()
+        self._next = next(lines, None)
 
-    def _read(self) -> str | None:
-        line = next(self._lines, None)
-        return None if line is None else line.decode("utf-8", "surrogateescape") + "\n"
+    def find(self, delimiters: tuple[str, ...]) -> str:
+        """The first of `delimiters` that the next line holds; the first one of all, if it holds none."""
+        line = (self._next or b"").decode("utf-8", "surrogateescape")
+        return next((sign for sign in delimiters if sign in line), delimiters[0])
 
-    def peek(self) -> str:
-        """The next line, if there is one."""
-        return self._next or ""
+    def taken(self, head: Any) -> Block:
+        """The lines since the last call."""
+        block = Block(b"\n".join([*self._taken, b""]), self.size, len(self._taken), head)
+        self._taken, self.size = [], 0
+        return block
 
     def __iter__(self) -> Iterator[str]:
         return self
@@ -116,6 +141,8 @@ class _Lines:
         line = self._next
         if line is None:
             raise StopIteration
-        self._next = self._read()
+        self._next = next(self._lines, None)
         self.number += 1
-        return line
+        self.size += len(line) + 1
+        self._taken.append(line)
+        return line.decode("utf-8", "surrogateescape") + "\n"
