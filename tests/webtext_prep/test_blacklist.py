@@ -1,6 +1,8 @@
 """`webtext blacklist`: what it keeps, what it drops and why, and in which order."""
 
+import csv
 import gzip
+import io
 import json
 import lzma
 import os
@@ -10,6 +12,8 @@ import sys
 from io import BytesIO, TextIOWrapper
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import zstandard
 
@@ -17,6 +21,7 @@ from webtext_prep.cli import main
 from webtext_prep.documents import compression
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.urls import host_of
+from webtext_prep.running import cutting
 from webtext_prep.stages import blacklist
 from webtext_prep.stages.blacklist import Blacklist, blocked_extension, read_rules
 
@@ -272,6 +277,7 @@ def small_tasks(monkeypatch):
     """Lists of some kilobytes are large ones."""
     monkeypatch.setattr(blacklist, "BYTES_PER_TASK", 2000)
     monkeypatch.setattr(blacklist, "BYTES_PER_STREAM", 500)
+    monkeypatch.setattr(blacklist, "ROWS_PER_TASK", 99)
     monkeypatch.setattr(blacklist, "RUN_BYTES", 1500)
     monkeypatch.setattr(blacklist, "BLOCK_BYTES", 400)
     monkeypatch.setattr(compression, "CHUNK_BYTES", 700)
@@ -291,6 +297,72 @@ def test_a_large_list_is_many_tasks_and_gives_the_same_shards(tmp_path, capsys, 
     run(capsys, "--input", given, "--output", tmp_path / "parts", *options)
     assert len(list((tmp_path / "parts/.state/markers/split").iterdir())) > 10
     assert contents(tmp_path / "whole") == contents(tmp_path / "parts")
+
+
+def url_table(path: Path) -> Path:
+    """A table of URLs of the kind that the name says, with notes of several lines, and rows that are none."""
+    name = path.name.removesuffix(".gz")
+    rows = [{"note": f"note {n}", "url": f"http://h{n % 20}.org/{n % 170}"} for n in range(700)]
+    if name.endswith("parquet"):
+        pq.write_table(pa.Table.from_pylist(rows), path, row_group_size=90)
+        return path
+    found = io.StringIO()
+    table = csv.DictWriter(found, ["note", "url"], delimiter="\t" if "tsv" in name else ",", lineterminator="\n")
+    if name.startswith("headless"):
+        table = csv.DictWriter(found, ["url", "note"], delimiter="\t", lineterminator="\n")
+    elif not name.startswith("list"):
+        table.writeheader()
+    for number, row in enumerate(rows):
+        if name.startswith("list"):
+            found.write(f"{row['url']}?a,b\n")
+            continue
+        table.writerow({**row, "note": 'with "quotes"\nand\n\nlines' if number % 3 else row["note"]})
+        if number % 50 == 7:
+            found.write('"closed" and more\n\n')
+    data = found.getvalue().encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+TABLES = ["a.csv", "a.csv.gz", "a.tsv", "headless.tsv", "list.csv", "list.csv.gz", "a.parquet"]
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_a_large_table_is_many_tasks_and_gives_the_same_shards(tmp_path, capsys, contents, request, name):
+    given = url_table(tmp_path / name)
+    options = ("--input", given, "--shards", 3, "--keep-dropped")
+    summary = run(capsys, *options, "--output", tmp_path / "whole")
+    assert summary["dropped"]["duplicate"] > 100
+    assert ("malformed" in summary["dropped"]) == (name in ("a.csv", "a.csv.gz", "a.tsv", "headless.tsv"))
+    request.getfixturevalue("small_tasks")
+    run(capsys, *options, "--output", tmp_path / "parts")
+    assert len(list((tmp_path / "parts/.state/markers/split").iterdir())) > 6
+    assert contents(tmp_path / "whole") == contents(tmp_path / "parts")
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "list.csv.gz", "urls.txt.gz"])
+def test_a_kill_while_a_list_is_cut_costs_one_run(tmp_path, capsys, contents, monkeypatch, request, name):
+    """It was cut from its beginning again."""
+    given = url_table(tmp_path / name) if "csv" in name else tmp_path / name
+    if "csv" not in name:
+        given.write_bytes(gzip.compress(many_urls(tmp_path / "urls").read_bytes()))
+    arguments = ("--input", given, "--shards", 3, "--output")
+    run(capsys, *arguments, tmp_path / "straight")
+    request.getfixturevalue("small_tasks")
+    plain, names, most = cutting.write_zstd, [], 3
+
+    def noted(path, **rest):
+        if len(names) == most:
+            raise KeyboardInterrupt
+        names.append(path.name)
+        return plain(path, **rest)
+
+    monkeypatch.setattr(cutting, "write_zstd", noted)
+    assert main(["blacklist", *map(str, arguments), str(tmp_path / "out"), "--workers", "1"]) == 130
+    most = -1
+    run(capsys, *arguments, tmp_path / "out")
+    assert len(names) == len(set(names)) > 5
+    assert contents(tmp_path / "out") == contents(tmp_path / "straight")
 
 
 def test_a_run_that_ends_inside_a_list_resumes_there(tmp_path, capsys, contents, monkeypatch, small_tasks):

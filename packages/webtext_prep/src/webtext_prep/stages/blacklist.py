@@ -17,7 +17,7 @@ import importlib.resources
 import itertools
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 from urllib.parse import unquote, urlsplit
@@ -31,9 +31,19 @@ from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.url_lists import is_list_of_lines, read_url, read_urls
+from webtext_prep.documents.url_lists import (
+    UrlPart,
+    is_list_of_lines,
+    is_table,
+    list_blocks,
+    read_url,
+    read_urls,
+    row_ranges,
+    run_part,
+)
 from webtext_prep.documents.urls import REPLACEMENT, bucket_of, host_of, registered_name, shards_for, url_key
 from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running.cutting import cut_into_runs, run_file
 from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome
 from webtext_prep.running.tally import Tally, with_reason
@@ -46,8 +56,10 @@ BYTES_PER_SHARD = 8 << 20
 """With `--shards 0`: bytes of input for each shard, some 100,000 URLs."""
 BYTES_PER_TASK = 64 << 20
 """A larger list is split in ranges of so many bytes."""
+ROWS_PER_TASK = 500_000
+"""A larger list in Parquet is split in ranges of so many rows."""
 BYTES_PER_STREAM = 16 << 20
-"""A larger list that has no ranges, as it is compressed or in UTF-16, is first cut into runs of lines."""
+"""A larger list that has no ranges, as it is compressed, a table, or in UTF-16, is first cut into runs of lines."""
 BLOCK_BYTES = 1 << 20
 """Bytes of lines that are judged at once."""
 PLAIN_BYTES = 2 << 20
@@ -194,15 +206,10 @@ class Blacklist(Stage):
                 if reason is not None:
                     yield with_reason(row, reason)
 
-    def cut(self, task: Task, context: Context) -> int:
-        """Task: a large list that can only be read from its beginning to runs of lines. Returns their number."""
-        runs = size = 0
-        with write_partitions(task.outputs[0], 1) as writer:
-            for block in line_blocks(task.inputs[0], read_utf8(task.inputs[0]), RUN_BYTES):
-                writer.add_run([block])
-                runs, size = runs + 1, size + len(block)
-                context.report(size)
-        return runs
+    def cut(self, task: Task, context: Context) -> list[list[Any]]:
+        """Task: a large list that can only be read from its beginning to runs; see `cut_into_runs`."""
+        place, size = task.inputs[0], task.options["run_bytes"]
+        return cut_into_runs(task, context, lambda chunks, head: list_blocks(place, chunks, size, head))
 
     def split(self, task: Task, context: Context) -> int:
         """Task: a list, or a part of one, to a file with a bucket for each shard. Returns the number of URLs."""
@@ -213,8 +220,9 @@ class Blacklist(Stage):
             return bucket_of(_host_key(row.url), shards), _line(row)
 
         with write_partitions(task.outputs[0], shards) as writer:
+            part = UrlPart(**task.options["rows"]) if "rows" in task.options else None
             is_part = "run" in task.options or "range" in task.options
-            if is_part or (task.hints["compiled"] and is_list_of_lines(task.inputs[0])):
+            if part is None and (is_part or (task.hints["compiled"] and is_list_of_lines(task.inputs[0]))):
                 from webtext_prep.url_batches.batches import split_lines
 
                 for block in _blocks(task):
@@ -223,7 +231,7 @@ class Blacklist(Stage):
                     count += found
                     context.report(count)
             else:
-                for count, row in enumerate(read_urls(task.inputs[0]), 1):
+                for count, row in enumerate(read_urls(task.inputs[0], part), 1):
                     writer.add(bucket_of(_host_key(row.url), shards), _line(row))
                     if count % REPORT_EVERY == 0:
                         context.report(count)
@@ -272,30 +280,49 @@ class Blacklist(Stage):
         return outcome
 
     def _splitting_tasks(self, job: Run, shards: int, hints: dict[str, bool]) -> list[Task]:
-        """The parts that the lists are split in: byte ranges where a list has any, else runs, else all of it."""
+        """The parts that the lists are split in: ranges of bytes or rows where a list has any, else runs, else all."""
         sizes = [storage.size(path) for path in job.inputs]
-        is_large = [
-            is_list_of_lines(path) and size > BYTES_PER_TASK for path, size in zip(job.inputs, sizes, strict=True)
-        ]
-        ranged = [large and has_ranges(path) for path, large in zip(job.inputs, is_large, strict=True)]
-        streams = {}
-        for number, path in enumerate(job.inputs):
-            if is_list_of_lines(path) and not ranged[number] and sizes[number] > BYTES_PER_STREAM:
-                streams[number] = Task(f"list-{number:05}", (path,), (job.scratch / f"list-{number:05}.lines",))
-        runs = dict(zip(streams, job.map("cut", self.cut, list(streams.values()), unit="bytes"), strict=True))
+        parts = [_ranges(path, size) for path, size in zip(job.inputs, sizes, strict=True)]
+        cutting = {
+            number: Task(
+                f"list-{number:05}",
+                (path,),
+                (job.scratch / f"list-{number:05}" / "state.json",),
+                {"run_bytes": RUN_BYTES},
+            )
+            for number, path in enumerate(job.inputs)
+            if not parts[number] and _is_text(path) and sizes[number] > BYTES_PER_STREAM
+        }
+        runs = dict(zip(cutting, job.map("cut", self.cut, list(cutting.values()), unit="bytes"), strict=True))
         tasks = []
         for number, path in enumerate(job.inputs):
-            parts: list[dict[str, Any]] = [{}]
-            if ranged[number]:
-                edges = range(0, sizes[number], BYTES_PER_TASK)
-                parts = [{"range": [start, start + BYTES_PER_TASK]} for start in edges]
-            elif number in streams:
-                path, parts = streams[number].outputs[0], [{"run": run} for run in range(runs[number])]
-            for part, options in enumerate(parts):
-                name = f"list-{number:05}-{part:05}"
+            places = [(path, options) for options in parts[number] or [{}]]
+            if number in cutting:
+                firsts = itertools.accumulate((records for records, _ in runs[number]), initial=1)
+                places = []
+                for run, ((_, head), first) in enumerate(zip(runs[number], firsts, strict=False)):
+                    part = run_part(path, first, head)
+                    rows = {"rows": asdict(part)} if part is not None else {}
+                    places.append((run_file(cutting[number], run), {"run": run, **rows}))
+            for at, (place, options) in enumerate(places):
+                name = f"list-{number:05}-{at:05}"
                 pieces = (job.scratch / f"{name}.parts",)
-                tasks.append(Task(name, (path,), pieces, {"shards": shards, **options}, hints))
+                tasks.append(Task(name, (place,), pieces, {"shards": shards, **options}, hints))
         return tasks
+
+
+def _is_text(path: Location) -> bool:
+    return is_list_of_lines(path) or is_table(path)
+
+
+def _ranges(path: Location, size: int) -> list[dict[str, Any]]:
+    """The ranges of a large list that can be read without what is before them; none if there are not several."""
+    if size <= BYTES_PER_STREAM:
+        return []
+    if is_list_of_lines(path):
+        edges = range(0, size, BYTES_PER_TASK) if has_ranges(path) else ()
+        return [{"range": [start, start + BYTES_PER_TASK]} for start in edges]
+    return [{"rows": asdict(part)} for part in row_ranges(path, ROWS_PER_TASK)]
 
 
 def _row(line: bytes) -> Document:
@@ -308,7 +335,5 @@ def _row(line: bytes) -> Document:
 def _blocks(task: Task) -> Iterator[bytes]:
     """The lines that a task splits, in blocks."""
     path = task.inputs[0]
-    if "run" in task.options:
-        return read_partitions([path], 0, run=task.options["run"])
     chunks = read_range(path, *task.options["range"]) if "range" in task.options else read_utf8(path)
     return line_blocks(path, chunks, RUN_BYTES)

@@ -22,11 +22,10 @@ import xxhash
 
 from command_kit import hide_credentials, setting
 from webtext_prep.documents import storage
-from webtext_prep.documents.compression import MAX_LINE_BYTES, bare_name, write_zstd
+from webtext_prep.documents.compression import MAX_LINE_BYTES
 from webtext_prep.documents.dataset_folders import choose_splits, splits_of, without_descriptions
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.formats.base import DocumentWriter
-from webtext_prep.documents.lines import read_utf8_from
 from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
 from webtext_prep.documents.problems import Problems
 from webtext_prep.documents.raw_files import (
@@ -38,13 +37,14 @@ from webtext_prep.documents.raw_files import (
     reader_of,
     sidecars_of,
 )
-from webtext_prep.documents.records.base import Keys, OtherKindError, Part, Record, SourceFile, Unreadable
+from webtext_prep.documents.records.base import Keys, Part, Record, SourceFile, Unreadable
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import bucket_of, shards_for, url_key
 from webtext_prep.errors import InputError
-from webtext_prep.running.checkpoint import Checkpoint, TaskState
+from webtext_prep.running.checkpoint import Checkpoint
+from webtext_prep.running.cutting import cut_into_runs, run_file
 from webtext_prep.running.shard_writing import LARGE_BYTES, Holder, write_held
 from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import (
@@ -172,30 +172,11 @@ class Merge(Stage):
                 tally.drop(document, "empty")
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
-        """Task: a large file that can only be read from its beginning to runs of whole records, each a file.
-
-        Returns of each run its records, and its head (see `Part`); none if the file has to be read as a whole.
-        What was killed goes on behind the last run, for which it decompresses once more what is compressed.
-        """
+        """Task: a large file that can only be read from its beginning to runs; see `cut_into_runs`."""
         place, reader = task.inputs[0], reader_of(task.inputs[0])
         assert reader is not None
-        state = TaskState(storage.local_path(task.outputs[0]), task)
-        runs, done, head = state.read() or ([], 0, None)
-        while True:
-            try:
-                for block in reader.blocks(place, read_utf8_from(place, done), task.options["run_bytes"], head):
-                    with write_zstd(_run_file(task, len(runs)), durable=False) as file:
-                        file.write(block.data)
-                    runs, done, head = [*runs, [block.records, head]], done + block.size, block.head
-                    state.write([runs, done, head])
-                    context.report(done)
-            except OtherKindError as error:
-                runs, done, head = [], 0, error.head
-                state.write([runs, done, head])
-                if head is None:
-                    return []
-            else:
-                return runs
+        size = task.options["run_bytes"]
+        return cut_into_runs(task, context, lambda chunks, head: reader.blocks(place, chunks, size, head))
 
     def count(self, task: Task, context: Context) -> int:
         """Task: how many records a part of a file has, by which those behind it are numbered."""
@@ -351,7 +332,7 @@ class Merge(Stage):
             if len(runs) > 1:
                 firsts = itertools.accumulate((records for records, _ in runs), initial=1)
                 parts[path] = [
-                    (_run_file(task, number), Part(0, 0, first, head))
+                    (run_file(task, number), Part(0, 0, first, head))
                     for number, ((_, head), first) in enumerate(zip(runs, firsts, strict=False))
                 ]
         return parts
@@ -380,12 +361,6 @@ def _within_limits(record: Record) -> Document | Unreadable:
     ):
         return Unreadable(f"a text of more than {MAX_LINE_BYTES >> 20} MiB", "split it into several")
     return document
-
-
-def _run_file(task: Task, number: int) -> Location:
-    """A run that the task `cut` cuts out of its input; of the same kind, by its suffix."""
-    suffix = bare_name(task.inputs[0]).rpartition(".")[2].lower()
-    return task.outputs[0].with_name(f"run-{number:05}.{suffix}.zst")
 
 
 def _add_new(lines: bytes, seen: set[bytes], writer: DocumentWriter, tally: Tally) -> list[bytes]:

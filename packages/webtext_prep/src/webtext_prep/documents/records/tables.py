@@ -79,12 +79,12 @@ class TsvRecords(CsvRecords):
     delimiters: ClassVar[tuple[str, ...]] = ("\t",)
 
 
-def read_rows(location: Location, delimiters: tuple[str, ...]) -> Iterator[Row]:
+def read_rows(location: Location, delimiters: tuple[str, ...], first: int = 1) -> Iterator[Row]:
     """The rows of a table, its header among them, but not its empty lines.
 
-    They are separated by the first of `delimiters` that the first line holds.
+    They are separated by the first of `delimiters` that the first line holds. Lines are numbered from `first` on.
     """
-    lines = _Lines(read_lines(location))
+    lines = _Lines(read_lines(location), first)
     return _rows(lines, lines.find(delimiters))
 
 
