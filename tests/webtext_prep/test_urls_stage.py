@@ -183,6 +183,14 @@ def test_comments_are_left_out_of_a_folder(run, dump, tmp_path):
     assert summary["problems"] == ["not read, by suffix: 1 .jsonl."]
 
 
+def test_a_file_that_is_no_dump_by_its_name_is_refused(webtext, dump, tmp_path):
+    for name in ("RC_2012-06.jsonl", "dump.csv"):
+        result = webtext("urls", "--input", dump([row()], name), "--output", tmp_path / "out")
+        assert result.code == 2
+        assert "here dumps of Reddit submissions, not comments (RS_2015-01.zst" in result.sentence
+        assert result.sentence.endswith("convert it to one of these first.")
+
+
 COMPRESSED = {
     ".gz": gzip.compress,
     ".bz2": bz2.compress,

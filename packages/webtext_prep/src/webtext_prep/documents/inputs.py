@@ -215,7 +215,8 @@ class _Search:
         suffix = _suffix(file)
         if suffix in (".bin", ".idx"):
             return "it holds tokens already, look at it with `webtext inspect`."
-        if is_raw_file(file) and not self.accepts(Path("a.txt")):
+        reads_documents = self.accepts(Path("part-00000.parquet")) and not self.accepts(Path("a.txt"))
+        if reads_documents and is_raw_file(file):
             return (
                 "turn text into documents first, with "
                 f"`webtext merge --input {shlex.quote(str(given))} --output merged`, then give `--input merged`."

@@ -11,7 +11,10 @@ from webtext_prep.documents.stores.base import Location
 BLOCK_BYTES = 1 << 20
 """Bytes of lines that are parsed between two looks at the clock."""
 SUFFIXES = (".jsonl", ".ndjson", ".json")
-KINDS = "dumps of Reddit submissions (RS_2015-01.zst, news_submissions.zst, .jsonl; .gz, .xz, .bz2, .zst or plain)"
+KINDS = (
+    "dumps of Reddit submissions, not comments (RS_2015-01.zst, news_submissions.zst, .jsonl; .gz, .xz, .bz2, .zst or "
+    "plain)"
+)
 
 
 def is_dump(place: Location) -> bool:
