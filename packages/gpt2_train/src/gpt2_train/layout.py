@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gpt2_train.config import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
 from gpt2_train.errors import Gpt2UsageError
+from indexed_tokens import GPT2_VOCABULARY_SIZE
 
 CPU_MICRO_BATCH_TOKENS = 2048
 """Tokens that keep a CPU's cores busy; more at once cost memory and gain nothing."""
@@ -40,18 +41,19 @@ def check_before_torch(settings: TrainSettings) -> None:
     plan_batches(settings.global_batch_size, settings.micro_batch_size, settings.data_parallel or 1, on_cpu=True)
 
 
-def check_layout(settings: TrainSettings, gpus: int = 0) -> int:
+def check_layout(settings: TrainSettings, gpus: int = 0, vocabulary_size: int = GPT2_VOCABULARY_SIZE) -> int:
     """Check all that can be checked before there are data and torch; return the data-parallel size.
 
     Args:
         settings: a run's.
         gpus: GPUs of the machine that are to be used, 0 for a CPU run.
+        vocabulary_size: the tokenizer's, where it is known.
 
     Raises Gpt2UsageError if model, batch and layout don't fit together, or the layout needs more GPUs than there are.
     """
     data_parallel = choose_data_parallel(settings, gpus)
     if settings.init_from is None:  # else the model's own shape decides, once it is read
-        check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
+        check_tensor_parallel(settings.model_config(vocabulary_size), settings.tensor_parallel)
     plan_batches(
         settings.global_batch_size,
         settings.micro_batch_size,

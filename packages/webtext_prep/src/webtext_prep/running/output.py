@@ -42,13 +42,19 @@ class Output:
 
         Raises InputError naming the stage or the settings that it has been made with.
         """
-        theirs = claim.read_claim(self.state, self.stage, self.place)
         if restart:
+            claim.read_claim(self.state, self.stage, self.place)
             self.remove_all()
-        elif theirs is not None and self._has_begun():
-            claim.refuse_other_settings(theirs, settings, self.place)
+        else:
+            self.refuse_other_settings(settings)
         claim.write_claim(self.state, self.stage, settings, self.place)
         self.remove_leftovers()
+
+    def refuse_other_settings(self, settings: dict[str, Any]) -> None:
+        """Raise InputError naming the other stage, or the settings, that it has been made with. Writes nothing."""
+        theirs = claim.read_claim(self.state, self.stage, self.place)
+        if theirs is not None and self._has_begun():
+            claim.refuse_other_settings(theirs, settings, self.place)
 
     def _has_begun(self) -> bool:
         """Whether an earlier run made anything; one that failed before leaves its settings to be corrected."""

@@ -109,6 +109,9 @@ class Stage(abc.ABC):
     """Memory of a process that runs its tasks."""
     reads_standard_input: ClassVar[bool] = False
     output_is_prefix: ClassVar[bool] = False
+    output_is_tokenizer: ClassVar[bool] = False
+    is_passed_on: ClassVar[bool] = True
+    """Whether the next stage of a pipeline reads its output; if not, that one reads what this one has read."""
 
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that its tasks use and that take long to import: the processes of an engine may be forked with them."""

@@ -1,0 +1,278 @@
+"""What can be known of a pipeline before its first command runs: paths, earlier outputs, model, disk and memory.
+
+The commands find the same mistakes themselves, but the last one might after days. What an earlier step makes is not
+looked for: of that, only what follows from the settings is known, such as the size of a vocabulary.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from command_kit import UsageError
+from command_kit.command import sentence_for
+from command_kit.settings import differences
+from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
+from planning import Step
+from webtext_prep.cli import RunSettings, job_of
+from webtext_prep.documents import storage
+from webtext_prep.errors import InputError
+from webtext_prep.running.machine import Machine
+from webtext_prep.running.space import Estimate, Needs, readable
+from webtext_prep.running.stage import Stage
+
+if TYPE_CHECKING:
+    from gpt2_train.config import TrainSettings
+
+
+@dataclass
+class Checked:
+    """What was found.
+
+    Attributes:
+        facts: lines on what the steps will need.
+        problems: sentences on what is wrong, in the order of the steps.
+    """
+
+    facts: list[str] = dataclasses.field(default_factory=list)
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+
+def check(steps: Sequence[Step], path: Path, folder: Path, gpus: int = 0) -> Checked:
+    """Check the steps of the pipeline in `path`, which writes to `folder`, on a machine with so many GPUs."""
+    found = Checked()
+    for step in steps:
+        try:
+            if step.stage is not None:
+                check_stage(step)
+            elif step.name == "train":
+                found.facts.append(check_training(step, vocabulary_size(steps, step), gpus))
+            elif step.program == "gpt2_train":
+                check_use_of_model(step, next((other for other in steps if other.name == "train"), None))
+        except (UsageError, OSError) as error:
+            where, sentence = f"{path} [{step.name}]", sentence_for(error)
+            found.problems.append(sentence if where in sentence else f"{where}: {sentence}")
+    lines, too_much = needs(steps, folder)
+    found.facts = lines + found.facts
+    found.problems += too_much
+    return found
+
+
+# Stages
+
+
+def check_stage(step: Step) -> None:
+    """Raise UsageError for an input or file that is not there, or an output that the stage would refuse."""
+    if step.stage is None:
+        return
+    awaited = step.tokenizer is not None
+    for place in [] if awaited else step.stage.setting_files():
+        if not storage.is_file(place) and not storage.is_folder(place):
+            raise InputError(f"no file {place}, which a setting names: check the path.")
+    step.stage.identity()
+    theirs = tuple(path for path in step.settings.input if path not in step.made)
+    if "-" in theirs and not step.stage.reads_standard_input:
+        raise InputError("it does not read standard input: give a file or folder.")
+    job = job_of(step.stage, dataclasses.replace(step.settings, input=theirs))
+    if theirs and "-" not in theirs and not job.inputs:
+        raise InputError(f"nothing to read in {', '.join(theirs)}: it takes {step.stage.input_kinds}.")
+    job.check_output()
+
+
+def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
+    """Lines on the disk and memory that the stages will need, and a sentence for each that will not fit.
+
+    Each is estimated from its input, as far as that, or the input of a stage before it, is there.
+    """
+    lines, problems = [], []
+    before: Needs | None = None
+    outputs = missing = 0
+    for step in steps:
+        if step.stage is None:
+            continue
+        found = _estimate(step.stage, step, before)
+        if found is None:
+            before = None
+            continue
+        if step.stage.is_passed_on:
+            before = found.needs
+        outputs += found.needs.output
+        missing += sum(max(0, place.needed - place.written) for place in found.places)
+        lines.append(found.sentence())
+        if step.settings.space_check and (problem := found.problem()):
+            problems.append(problem)
+    disk = Machine().disk_of(folder)
+    if outputs:
+        lines.append(f"all outputs together: about {readable(outputs)}")
+    is_checked = all(step.settings.space_check for step in steps if step.stage is not None)
+    if is_checked and not problems and disk is not None and missing > disk.free:
+        problems.append(
+            f"all stages together need about {readable(missing)} of disk, and {readable(disk.free)} are free for "
+            f"{folder}: free some space, choose a larger disk with --folder, or set space_check = false to try it "
+            "all the same."
+        )
+    return lines, problems
+
+
+def _estimate(stage: Stage, step: Step, before: Needs | None) -> Estimate | None:
+    """The estimate of one stage: from its input, or if that is not there yet from the output of the step before it."""
+    if step.tokenizer is not None and not (Path(step.tokenizer) / "tokenizer.json").is_file():
+        stage = dataclasses.replace(stage, tokenizer=None)  # type: ignore[call-arg]
+    settings: RunSettings = step.settings
+    try:
+        job = job_of(stage, settings)
+        return job.estimate(job.sample())
+    except (UsageError, OSError):
+        if before is None:
+            return None
+    try:
+        return job_of(stage, dataclasses.replace(settings, input=())).estimate(before.as_input())
+    except (UsageError, OSError):
+        return None  # said by `check_stage`
+
+
+# Training and what follows it
+
+
+def vocabulary_size(steps: Sequence[Step], train: Step) -> int:
+    """The size of the tokenizer with which `train` will learn, as far as it is known. Raises UsageError."""
+    settings = train.settings
+    if settings.tokenizer is not None:
+        return Tokenizer.from_path(settings.tokenizer).vocabulary_size
+    theirs = [prefix for _, prefix in settings.corpora() if prefix not in train.made]
+    if theirs:
+        beside = corpus_tokenizer(theirs[0])
+        return beside.vocabulary_size if beside is not None else GPT2_VOCABULARY_SIZE
+    encode = next((step for step in reversed(steps) if step.stage is not None and step.name == "tokenize"), None)
+    if encode is None or encode.stage is None:
+        return GPT2_VOCABULARY_SIZE
+    if encode.tokenizer is not None and not (Path(encode.tokenizer) / "tokenizer.json").is_file():
+        maker = next(step for step in steps if step.output == encode.tokenizer)
+        return int(getattr(maker.stage, "vocabulary_size", GPT2_VOCABULARY_SIZE))
+    opener = getattr(encode.stage, "open_tokenizer", None)
+    return opener().vocabulary_size if opener is not None else GPT2_VOCABULARY_SIZE
+
+
+def check_training(step: Step, vocabulary: int, gpus: int) -> str:
+    """Check model, batch, layout, token files and the folder of the run; return a line on its size.
+
+    Raises UsageError.
+    """
+    from gpt2_train.layout import check_layout, plan_batches
+    from gpt2_train.memory import memory_per_rank, size_line
+
+    settings: TrainSettings = step.settings
+    if settings.device == "cuda" and not gpus:
+        raise UsageError("device is cuda, and torch sees no GPU here: set device to auto or cpu.")
+    gpus = 0 if settings.device in ("cpu", "mps") else gpus
+    data_parallel = check_layout(settings, gpus, vocabulary)
+    if settings.vocabulary_size is not None and settings.vocabulary_size < vocabulary:
+        raise UsageError(
+            f"vocabulary_size is {settings.vocabulary_size:,}, and the tokenizer has {vocabulary:,} tokens: leave the "
+            "setting out."
+        )
+    for _, prefix in settings.corpora():
+        check_token_files(prefix, step)
+    check_run_folder(settings, vocabulary)
+    config = settings.model_config(vocabulary)
+    micro, accumulation = plan_batches(
+        settings.global_batch_size,
+        settings.micro_batch_size,
+        data_parallel,
+        on_cpu=gpus == 0,
+        sequence_length=settings.sequence_length,
+    )
+    memory = memory_per_rank(
+        config,
+        micro_batch=micro,
+        tensor_parallel=settings.tensor_parallel,
+        data_parallel=data_parallel,
+        accumulation=accumulation,
+        precision=settings.precision or "fp32",
+        activation_checkpointing=settings.activation_checkpointing,
+        on_cpu=gpus == 0,
+    )
+    processes = f"data parallel {data_parallel}, tensor parallel {settings.tensor_parallel}"
+    return f"{size_line(config, memory)}; {config.vocabulary_size:,} token ids; {processes}"
+
+
+def check_token_files(prefix: str, step: Step) -> None:
+    """Raise UsageError where token files that no earlier step makes are not there, or damaged."""
+    if prefix in step.made:
+        return
+    if not Path(f"{prefix}.idx").is_file():
+        raise UsageError(f"no token files {prefix}.bin and .idx, and no [tokenize] before it makes them.")
+    IndexedTokens(prefix)
+
+
+def check_run_folder(settings: TrainSettings, vocabulary: int) -> None:
+    """Raise UsageError, naming what differs, where the run's folder holds a run with other settings."""
+    from gpt2_train.checkpoint import FOLDER, latest_checkpoint, read_info
+    from gpt2_train.run_folder import identity_settings
+
+    output = Path(settings.output)
+    if output.exists() and not output.is_dir():
+        raise UsageError(f"--output {output} is a file: give a folder.")
+    latest = latest_checkpoint(output / FOLDER)
+    if latest is None:
+        return
+    info = read_info(latest)
+    precision = settings.precision or info.settings.get("precision", "fp32")
+    known: Mapping[str, Any] = settings.model_config(vocabulary).as_table() | identity_settings(settings, precision)
+    if found := differences(info.config.as_table() | info.settings, known):
+        raise UsageError(
+            f"{output} holds a run with other settings ({'; '.join(found)}): give the same settings to resume it, or "
+            "another output."
+        )
+
+
+def check_use_of_model(step: Step, train: Step | None) -> None:
+    """Raise UsageError where `[evaluate]` or `[generate]` lacks a model, data or prompts, or a split is empty."""
+    settings = step.settings
+    if settings.checkpoint not in step.made:
+        from gpt2_train.checkpoint import find_checkpoint
+
+        if not Path(settings.checkpoint).exists() and train is None:
+            raise UsageError(f"no model {settings.checkpoint}, and no [train] before it makes one.")
+        find_checkpoint(settings.checkpoint)
+    if settings.tokenizer is not None:
+        Tokenizer.from_path(settings.tokenizer)
+    if step.name == "generate":
+        _check_prompts(settings)
+    elif settings.task == "held-out-loss":
+        check_token_files(settings.data, step)
+        _check_split(settings, train)
+
+
+def _check_prompts(settings: Any) -> None:
+    from gpt2_train.prompts import prompts_of_file
+
+    if settings.prompts is not None:
+        prompts_of_file(settings.prompts)
+    elif not settings.prompt:
+        raise UsageError("no prompt: a pipeline asks nobody, so set prompt or prompts.")
+
+
+def _check_split(settings: Any, train: Step | None) -> None:
+    """An empty split of the pipeline's own token files, as far as it shows in the shares."""
+    from gpt2_train.config import parse_split
+    from gpt2_train.data import SPLITS
+
+    if train is None or settings.data not in train.settings.data:
+        return
+    split = settings.split or "valid"
+    shares = settings.split_weights or train.settings.split
+    if split in SPLITS and not parse_split(shares)[SPLITS.index(split)]:
+        raise UsageError(f"the split {split} is empty: the shares of train, valid and test are {shares}.")
+
+
+def count_gpus(names: Sequence[str]) -> int:
+    """The GPUs of this machine, if the pipeline trains: asking takes the seconds in which torch is loaded."""
+    if "train" not in names:
+        return 0
+    import torch
+
+    return torch.cuda.device_count() if torch.cuda.is_available() else 0

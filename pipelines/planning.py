@@ -1,0 +1,225 @@
+"""The steps of a pipeline, each wired to those before it.
+
+A stage reads what the stage before it wrote; `[tokenize]` encodes with the tokenizer of a `[train-tokenizer]` before
+it; `[train]` learns from the token files, `[evaluate]` and `[generate]` use its model; a command that looks at folders
+(`[report]`) gets the last one, and the model. A table that names a path itself is left alone.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from command_kit import UsageError
+from command_kit.settings import make_settings
+from pipeline_file import WHOLE
+from webtext_prep.cli import RunSettings, find_commands, find_stages
+from webtext_prep.commands.base import Command
+from webtext_prep.documents.storage import location
+from webtext_prep.running.stage import Stage
+from webtext_prep.running.token_stage import SUFFIX
+
+PROGRAMS = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}
+MODEL_COMMANDS = ("train", "evaluate", "generate")
+REPORTS = {"report": "report.html"}
+"""Commands that write a file, and its name in the pipeline's folder."""
+
+
+@dataclass
+class Step:
+    """One command of the pipeline.
+
+    Attributes:
+        name: the command, which is the name of its table.
+        program: the package whose command it is.
+        table: its settings, as the file and `--set` give them.
+        settings: the same, checked: of a stage those that every stage has, else the command's own.
+        arguments: the paths, and what `--set` changed, as its command line has them.
+        output: what it writes, or the model that it uses; empty for a command that only looks.
+        stage: the stage with its settings, for a stage.
+        made: the inputs of a stage that an earlier step makes, or for another command those paths.
+        tokenizer: the tokenizer that an earlier step makes and this one uses.
+        summary: what it said at its end.
+    """
+
+    name: str
+    program: str
+    table: dict[str, Any]
+    settings: Any
+    arguments: list[str] = field(default_factory=list)
+    output: str = ""
+    stage: Stage | None = None
+    made: tuple[str, ...] = ()
+    tokenizer: str | None = None
+    summary: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass
+class _Wiring:
+    """What the steps so far have made.
+
+    Attributes:
+        path: the pipeline's file.
+        folder: where it writes.
+        documents: what the next stage reads.
+        made: every path that a step makes.
+        corpus: the prefix of the token files.
+        tokenizer: the folder of a trained tokenizer.
+        model: the folder of the training run.
+    """
+
+    path: Path
+    folder: Path
+    documents: list[str]
+    made: set[str]
+    corpus: str
+    model: str
+    tokenizer: str | None = None
+    has_tokens: bool = False
+    is_trained: bool = False
+
+    def where(self, name: str) -> str:
+        """How messages call a table."""
+        return f"{self.path} [{name}]"
+
+    @property
+    def tokens(self) -> str:
+        """The token files as training names them."""
+        return self.corpus + SUFFIX
+
+    def are_made(self, paths: Sequence[str]) -> tuple[str, ...]:
+        """Those of `paths` that a step before makes."""
+        return tuple(path for path in paths if path in self.made)
+
+
+def plan(
+    path: Path,
+    tables: Mapping[str, Any],
+    folder: Path,
+    first_input: Sequence[str],
+    flags: Mapping[str, Sequence[str]] | None = None,
+    *,
+    site: bool = False,
+) -> list[Step]:
+    """The steps of a pipeline, each wired to those before it, with its settings checked one by one.
+
+    Args:
+        path: the file, for messages.
+        tables: what it holds.
+        folder: where everything is written.
+        first_input: what the first stage reads, unless its table says so.
+        flags: what else to tell the command of each table.
+        site: whether the first input is made when the run starts.
+
+    Raises UsageError naming the table and the key.
+    """
+    stages, commands = find_stages(), find_commands()
+    made = set(first_input[:1]) if site else set()
+    so_far = _Wiring(path, folder, list(first_input), made, str(folder / "corpus"), str(folder / "model"))
+    steps: list[Step] = []
+    for name, table in tables.items():
+        if name == WHOLE:
+            continue
+        if name in stages:
+            step = _stage_step(so_far, stages[name], table)
+        elif name in MODEL_COMMANDS:
+            step = _model_step(so_far, name, table)
+        elif name in commands:
+            step = _command_step(so_far, commands[name], table)
+        else:
+            known = ", ".join([*stages, *MODEL_COMMANDS, *commands])
+            raise UsageError(f"{path}: no command [{name}]; known are {known}.")
+        step.arguments += (flags or {}).get(name, ())
+        steps.append(step)
+    if not steps:
+        raise UsageError(f"{path} describes no step: add a table such as [clean].")
+    return steps
+
+
+def _checked(settings_class: Any, values: Mapping[str, Any], where: str) -> Any:
+    """The settings that `values` give. Raises UsageError, which names the table `where`."""
+    try:
+        return make_settings(settings_class, values, where)
+    except UsageError as error:
+        raise UsageError(str(error) if where in str(error) else f"{where}: {error}") from None
+
+
+def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any]) -> Step:
+    name, where = kind.name, so_far.where(kind.name)
+    own = {field.name for field in dataclasses.fields(kind)}
+    given = {key: value for key, value in table.items() if key not in own and key in RunSettings.__dataclass_fields__}
+    settings = _checked(RunSettings, given, where)
+    stage = _checked(kind, {key: value for key, value in table.items() if key not in given}, where)
+    reads_tokens = so_far.has_tokens and kind.accepts(location(f"{so_far.tokens}.idx"))
+    inputs = list(settings.input) or ([so_far.tokens] if reads_tokens else so_far.documents)
+    if not inputs:
+        raise UsageError(f"the first stage, {name}, has no input: give it with --input PATH.")
+    output = settings.output or (so_far.corpus if kind.output_is_prefix else str(so_far.folder / name))
+    step = Step(name, "webtext_prep", table, dataclasses.replace(settings, input=tuple(inputs), output=output))
+    step.arguments = ["--input", *inputs, "--output", output]
+    step.output, step.stage, step.made = output, stage, so_far.are_made(inputs)
+    if so_far.tokenizer is not None and "tokenizer" in own and not {"tokenizer", "vocabulary"} & table.keys():
+        step.tokenizer = so_far.tokenizer
+        step.stage = dataclasses.replace(stage, tokenizer=step.tokenizer)
+        step.arguments += ["--tokenizer", step.tokenizer]
+    so_far.made.add(output)
+    if kind.output_is_prefix:
+        so_far.corpus, so_far.has_tokens = output, True
+        so_far.made.add(so_far.tokens)
+    elif kind.output_is_tokenizer:
+        so_far.tokenizer = output
+    elif kind.is_passed_on:
+        so_far.documents = [output]
+    return step
+
+
+def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
+    from gpt2_train.cli import settings_class
+
+    if name == "train":
+        so_far.model = table.get("output", so_far.model)
+    wanted = {
+        "train": {"data": so_far.tokens, "output": so_far.model},
+        "evaluate": {"checkpoint": so_far.model, "data": so_far.tokens},
+        "generate": {"checkpoint": so_far.model},
+    }[name]
+    paths = {key: value for key, value in wanted.items() if key not in table}
+    settings = _checked(settings_class(name), {**table, **paths}, so_far.where(name))
+    step = Step(name, "gpt2_train", table, settings, output=so_far.model)
+    step.arguments = [part for key, value in paths.items() for part in (f"--{key}", value)]
+    step.made = so_far.are_made([*wanted.values()])
+    step.tokenizer = so_far.tokenizer
+    if name == "train":
+        so_far.made.add(so_far.model)
+        so_far.is_trained = True
+    return step
+
+
+def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -> Step:
+    """A command that looks at what there is: it gets the last folder, the place of its file, and the model."""
+    last = so_far.tokens if so_far.has_tokens else (so_far.documents or [str(so_far.folder)])[0]
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    paths: dict[str, str] = {}
+    if kind.name in REPORTS and "output" in fields:
+        paths["output"] = str(so_far.folder / REPORTS[kind.name])
+    if so_far.is_trained and "run" in fields:
+        paths["run"] = so_far.model
+    paths = {key: value for key, value in paths.items() if key not in table}
+    where = next((key for key, entry in fields.items() if entry.metadata.get("positional")), None)
+    first = [last] if where is not None and where not in table else []
+    values: dict[str, Any] = {**table, **paths}
+    if first and where is not None:
+        values[where] = last  # a list of one, where it takes several
+    settings = _checked(kind, values, so_far.where(kind.name))
+    step = Step(kind.name, "webtext_prep", table, settings, output=values.get("output", ""))
+    step.arguments = [*first, *(part for key, value in paths.items() for part in (f"--{key}", value))]
+    step.made = so_far.are_made([*first, *paths.values()])
+    return step
+
+
+def shown_command(step: Step, path: Path) -> list[str]:
+    """One step as it would be given by hand."""
+    return [PROGRAMS[step.program], step.name, *step.arguments, "--config", str(path)]

@@ -1,0 +1,112 @@
+"""Running the steps of a pipeline one after another, and what is said at the end."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shlex
+import signal
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from command_kit import CommandError, duration, write_json
+from command_kit.command import PARENT
+from planning import Step, shown_command
+
+SUMMARIES = "pipeline.json"
+
+
+def run_step(step: Step, path: Path, folder: Path) -> None:
+    """Run one command; its JSON summary is kept in `step.summary`.
+
+    Raises CommandError if it fails, KeyboardInterrupt where Ctrl-C or SIGTERM stops it.
+    """
+    shown, *rest = shown_command(step, path)
+    command = [sys.executable, "-m", step.program, *rest]
+    print(f"\n$ {shlex.join([shown, *rest])}", file=sys.stderr, flush=True)
+    environment = os.environ | {PARENT: str(os.getpid())}
+    process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, env=environment)
+    is_stopped = False
+
+    def stop(*_: Any) -> None:
+        nonlocal is_stopped
+        is_stopped = True
+        process.terminate()
+
+    previous = signal.signal(signal.SIGTERM, stop)
+    try:
+        output, _ = process.communicate()
+    except KeyboardInterrupt:
+        # The command got the same Ctrl-C and is putting its work in order.
+        process.wait()
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, previous)
+    if is_stopped:
+        raise KeyboardInterrupt
+    if process.returncode:
+        failure = CommandError(
+            f"the step [{step.name}] (`{shown} {step.name}`) ended with exit code {process.returncode}: fix what it "
+            "says above, then run the same command again; it resumes from there."
+        )
+        failure.exit_code = process.returncode if process.returncode > 0 else 1
+        raise failure
+    with contextlib.suppress(ValueError, IndexError):
+        step.summary = json.loads(output.decode("utf-8").splitlines()[-1])
+    write_json(folder / SUMMARIES, {**_read_json(folder / SUMMARIES), step.name: step.summary})
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return dict(json.loads(path.read_text(encoding="utf-8")))
+    except (OSError, ValueError):
+        return {}
+
+
+def closing(steps: Sequence[Step], folder: Path, seconds: float) -> str:
+    """What a run ends with: the funnel, the losses, the text, and where everything is."""
+    width = max(10, *(len(step.name) for step in steps))
+    lines = ["", "=" * 72, f"Done in {duration(seconds)}.", ""]
+    for step in steps:
+        found = step.summary
+        if step.stage is not None:
+            tokens = f"  {found['tokens']:,} tokens" if "tokens" in found else ""
+            if step.stage.output_is_tokenizer:
+                tokens = f"  a vocabulary of {found.get('vocabulary_size', 0):,}"
+            lines.append(f"  {step.name:<{width}} {found.get('in', 0):>8,} -> {found.get('out', 0):>8,}{tokens}")
+    for step in steps:
+        if step.name == "evaluate":
+            lines += ["", *losses(step.summary)]
+        if step.name == "generate":
+            lines += ["", "What the model writes:"]
+            for sample in step.summary.get("samples", ()):
+                lines += ["", *(f"  | {line}" for line in (sample["prompt"] + sample["text"]).splitlines())]
+    lines += ["", "Where everything is:"]
+    written = [step for step in steps if step.output and step.name not in ("evaluate", "generate")]
+    lines += [f"  {step.name:<{width}} {step.output}" for step in written]
+    lines += [f"  {'summaries':<{width}} {folder / SUMMARIES}"]
+    if any(step.name == "train" for step in steps):
+        lines += ["", "Generate more:", f"  {shlex.join(write_more(steps))}"]
+    return "\n".join(lines)
+
+
+def write_more(steps: Sequence[Step]) -> list[str]:
+    """The command that lets the pipeline's model write: with the prompt of its own [generate], if it has one."""
+    command = ["./uvw", "run", "gpt2", "generate", "--checkpoint"]
+    command.append(next(step.output for step in steps if step.name == "train"))
+    prompts = next((step.table.get("prompt") for step in steps if step.name == "generate"), None)
+    return [*command, "--prompt", prompts[0]] if prompts else command
+
+
+def losses(found: dict[str, Any]) -> list[str]:
+    """The held-out loss beside that of a unigram model of the same text."""
+    if "loss" not in found:
+        return []
+    lines = [f"  held-out loss     {found['loss']:.3f} nats per token (perplexity {found['perplexity']:,.1f})"]
+    if "unigram_loss" in found:
+        lines.append(f"  unigram model     {found['unigram_loss']:.3f} nats per token, on the same text")
+    return lines
