@@ -1,0 +1,79 @@
+"""`pipelines/own_text.toml`: a folder of any texts to a model that writes, with a tokenizer of its own."""
+
+import csv
+import inspect
+import json
+import string
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from pydoc_data.topics import topics
+
+import pytest
+
+from gpt2_train.checkpoint import read_info
+from indexed_tokens import Tokenizer
+
+RUN = Path(__file__).resolve().parents[2] / "pipelines" / "run.py"
+SMALL = ["train.layers=1", "train.hidden=16", "train.heads=2", "train.sequence_length=32", "train.steps=6"]
+SMALL += ["train.global_batch_size=2", "train.threads=1", "train.eval_every=0", "train.save_every=0"]
+SMALL += ["train-tokenizer.vocabulary_size=512", "generate.tokens=8", "generate.threads=1", 'generate.prompt="The"']
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory) -> Path:
+    """Real texts that come with Python, in four kinds of files."""
+    folder = tmp_path_factory.mktemp("own") / "my_texts"
+    (folder / "notes").mkdir(parents=True)
+    pages = sorted(topics.items())
+    for name, text in pages[:20]:
+        (folder / f"{name}.txt").write_text(text)
+    for name, text in pages[20:30]:
+        (folder / "notes" / f"{name}.md").write_text(f"# {name}\n\n{text}")
+    (folder / "more.jsonl").write_text("".join(json.dumps({"content": text}) + "\n" for _, text in pages[30:40]))
+    with (folder / "table.csv").open("w", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(["id", "text"])
+        writer.writerows([name, inspect.getdoc(getattr(module, name)) or ""] for module, name in DOCSTRINGS)
+    (folder / "copy.txt").write_text(pages[0][1])
+    return folder
+
+
+DOCSTRINGS = [(module, name) for module in (json, string, subprocess, textwrap) for name in module.__all__]
+
+
+def play(texts: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    changes = [part for change in SMALL for part in ("--set", change)]
+    command = [sys.executable, str(RUN), "own_text", "--input", "my_texts", "--folder", "run", *changes, *arguments]
+    return subprocess.run(command, capture_output=True, text=True, cwd=texts.parent)
+
+
+def test_a_folder_of_texts_becomes_a_model_that_writes(texts):
+    done = play(texts)
+    assert done.returncode == 0, done.stderr
+    run = texts.parent / "run"
+    summaries = json.loads((run / "pipeline.json").read_text())
+    assert summaries["merge"]["in"] == 41 + len(DOCSTRINGS)
+    assert summaries["dedup"]["dropped"]["duplicate"] >= 1
+    own = Tokenizer.from_path(run / "train-tokenizer")
+    assert summaries["tokenize"]["tokenizer"] == own.fingerprint
+    info = read_info(run / "model")
+    assert info.config.vocabulary_size == info.config.padded_vocabulary == own.vocabulary_size == 512
+    (sample, *others) = summaries["generate"]["samples"]
+    assert sample["text"]
+    assert len(others) == 2
+    assert "What the model writes:" in done.stdout
+    assert "a vocabulary of 512" in done.stdout
+    assert own.decode(own.encode(sample["text"])) == sample["text"]
+
+
+def test_everything_is_checked_before_it_starts(texts):
+    done = play(texts, "--folder", "planned", "--check")
+    assert done.returncode == 0, done.stderr
+    assert "--tokenizer planned/train-tokenizer" in done.stdout
+    assert "512 token ids" in done.stderr
+    wrong = play(texts, "--folder", "planned", "--check", "--set", "train.vocabulary_size=100")
+    assert wrong.returncode == 2
+    assert "[train]: vocabulary_size is 100, and the tokenizer has 512 tokens" in wrong.stderr
+    assert not (texts.parent / "planned").exists()
