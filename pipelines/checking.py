@@ -25,7 +25,7 @@ from webtext_prep.running.space import Estimate, Needs, readable
 from webtext_prep.running.stage import Stage
 
 if TYPE_CHECKING:
-    from gpt2_train.config import TrainSettings
+    from gpt2_train.config import ModelConfig, TrainSettings
 
 
 @dataclass
@@ -176,8 +176,8 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
         )
     for _, prefix in settings.corpora():
         check_token_files(prefix, step)
-    check_run_folder(settings, vocabulary)
-    config = settings.model_config(vocabulary)
+    config = model_config(settings, vocabulary)
+    check_run_folder(settings, config)
     micro, accumulation = plan_batches(
         settings.global_batch_size,
         settings.micro_batch_size,
@@ -199,6 +199,25 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
     return f"{size_line(config, memory)}; {config.vocabulary_size:,} token ids; {processes}"
 
 
+def model_config(settings: TrainSettings, vocabulary: int) -> ModelConfig:
+    """The shape of the model: as the settings say, or that of the one it begins with. Raises UsageError."""
+    if settings.init_from is None:
+        return settings.model_config(vocabulary)
+    from gpt2_train.layout import check_tensor_parallel
+    from gpt2_train.prepare import open_first_weights
+
+    first = open_first_weights(settings, None)
+    if first is None:
+        return settings.model_config(vocabulary)
+    check_tensor_parallel(first.config, settings.tensor_parallel)
+    if first.config.vocabulary_size != vocabulary:
+        raise UsageError(
+            f"{settings.init_from} knows {first.config.vocabulary_size:,} token ids, the data's tokenizer has "
+            f"{vocabulary:,}: tokenize the texts with the model's own tokenizer."
+        )
+    return dataclasses.replace(first.config, dropout=settings.dropout)
+
+
 def check_token_files(prefix: str, step: Step) -> None:
     """Raise UsageError where token files that no earlier step makes are not there, or damaged."""
     if prefix in step.made:
@@ -208,7 +227,7 @@ def check_token_files(prefix: str, step: Step) -> None:
     IndexedTokens(prefix)
 
 
-def check_run_folder(settings: TrainSettings, vocabulary: int) -> None:
+def check_run_folder(settings: TrainSettings, config: ModelConfig) -> None:
     """Raise UsageError, naming what differs, where the run's folder holds a run with other settings."""
     from gpt2_train.checkpoint import FOLDER, latest_checkpoint, read_info
     from gpt2_train.run_folder import identity_settings
@@ -217,11 +236,11 @@ def check_run_folder(settings: TrainSettings, vocabulary: int) -> None:
     if output.exists() and not output.is_dir():
         raise UsageError(f"--output {output} is a file: give a folder.")
     latest = latest_checkpoint(output / FOLDER)
-    if latest is None:
+    if latest is None or settings.init_from is not None:  # what it began with, its checkpoint alone can tell
         return
     info = read_info(latest)
     precision = settings.precision or info.settings.get("precision", "fp32")
-    known: Mapping[str, Any] = settings.model_config(vocabulary).as_table() | identity_settings(settings, precision)
+    known: Mapping[str, Any] = config.as_table() | identity_settings(settings, precision)
     if found := differences(info.config.as_table() | info.settings, known):
         raise UsageError(
             f"{output} holds a run with other settings ({'; '.join(found)}): give the same settings to resume it, or "

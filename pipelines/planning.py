@@ -26,6 +26,8 @@ PROGRAMS = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}
 MODEL_COMMANDS = ("train", "evaluate", "generate")
 REPORTS = {"report": "report.html"}
 """Commands that write a file, and its name in the pipeline's folder."""
+SAMPLES = "samples.json"
+"""What the pipeline's [generate] wrote, in its folder."""
 
 
 @dataclass
@@ -80,6 +82,7 @@ class _Wiring:
     tokenizer: str | None = None
     has_tokens: bool = False
     is_trained: bool = False
+    has_samples: bool = False
 
     def where(self, name: str) -> str:
         """How messages call a table."""
@@ -195,6 +198,7 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
     if name == "train":
         so_far.made.add(so_far.model)
         so_far.is_trained = True
+    so_far.has_samples |= name == "generate"
     return step
 
 
@@ -203,10 +207,12 @@ def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -
     last = so_far.tokens if so_far.has_tokens else (so_far.documents or [str(so_far.folder)])[0]
     fields = {field.name: field for field in dataclasses.fields(kind)}
     paths: dict[str, str] = {}
-    if kind.name in REPORTS and "output" in fields:
+    if kind.name in REPORTS:
         paths["output"] = str(so_far.folder / REPORTS[kind.name])
-    if so_far.is_trained and "run" in fields:
-        paths["run"] = so_far.model
+        if so_far.is_trained:
+            paths["run"] = so_far.model
+        if so_far.is_trained and so_far.has_samples:
+            paths["samples"] = str(so_far.folder / SAMPLES)
     paths = {key: value for key, value in paths.items() if key not in table}
     where = next((key for key, entry in fields.items() if entry.metadata.get("positional")), None)
     first = [last] if where is not None and where not in table else []

@@ -15,7 +15,7 @@ from typing import Any
 
 from command_kit import CommandError, duration, write_json
 from command_kit.command import PARENT
-from planning import Step, shown_command
+from planning import SAMPLES, Step, shown_command
 
 SUMMARIES = "pipeline.json"
 
@@ -57,6 +57,8 @@ def run_step(step: Step, path: Path, folder: Path) -> None:
         raise failure
     with contextlib.suppress(ValueError, IndexError):
         step.summary = json.loads(output.decode("utf-8").splitlines()[-1])
+    if step.name == "generate":
+        write_json(folder / SAMPLES, step.summary)
     write_json(folder / SUMMARIES, {**_read_json(folder / SUMMARIES), step.name: step.summary})
 
 

@@ -64,6 +64,10 @@ def test_a_folder_of_texts_becomes_a_model_that_writes(texts):
     assert sample["text"]
     assert len(others) == 2
     assert "What the model writes:" in done.stdout
+    assert "report          run/report.html" in done.stdout
+    page = (run / "report.html").read_text()
+    assert f"{summaries['tokenize']['out']:,}" in page
+    assert "held-out" in page or "loss" in page
     assert "a vocabulary of 512" in done.stdout
     assert own.decode(own.encode(sample["text"])) == sample["text"]
 

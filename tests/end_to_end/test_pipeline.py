@@ -242,6 +242,19 @@ def test_a_command_that_looks_at_folders_gets_the_last_one(tmp_path):
     assert look.arguments == [f"{tmp_path}/corpus_text_document"]
 
 
+def test_a_report_gets_the_model_and_what_it_wrote(tmp_path):
+    tables = {"merge": {}, "tokenize": {}, "train": {}, "generate": {"prompt": "a"}, "report": {}}
+    *_, report = planning.plan(tmp_path / "x.toml", tables, tmp_path, ["texts"])
+    assert report.arguments == [
+        f"{tmp_path}/corpus_text_document", "--output", f"{tmp_path}/report.html", "--run", f"{tmp_path}/model",
+        "--samples", f"{tmp_path}/samples.json",
+    ]  # fmt: skip
+    assert report.output == f"{tmp_path}/report.html"
+    *_, report = planning.plan(tmp_path / "x.toml", {"merge": {}, "report": {"output": "r.html"}}, tmp_path, ["texts"])
+    assert report.arguments == [f"{tmp_path}/merge"]
+    assert report.output == "r.html"
+
+
 @pytest.fixture(scope="module")
 def texts(tmp_path_factory) -> Path:
     """A folder with texts, and tokens and a model of one step made from them."""
