@@ -4,6 +4,7 @@ Some 500 real pages, made by pydoc when they are asked for: one for each module 
 imported without side effects, one for each topic of the language. They differ in length, repeat each other here and
 there as real sites do, and need no internet. `/urls.txt` lists them, together with addresses of the kind that every
 real list holds: pictures, video sites, repeated and broken ones, pages that are gone or that robots.txt closes.
+`/RS_2026-01.xz` is a dump as Reddit's submissions come in, made up, with links to some fifty of the pages.
 
     python pipelines/documentation_site.py --port 8000
 
@@ -20,6 +21,8 @@ import html
 import http.server
 import importlib
 import io
+import json
+import lzma
 import os
 import pkgutil
 import pydoc
@@ -28,6 +31,7 @@ import sys
 import threading
 import types
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 from typing import Any
@@ -155,8 +159,33 @@ def url_list(base: str) -> str:
     return "\n".join([*pages, *repeated, *lost, *closed, *assets, *UNWANTED.splitlines()]) + "\n"
 
 
+def submissions(base: str) -> Iterator[dict[str, Any]]:
+    """Rows of a dump of Reddit submissions, with the fields that such dumps have, that link to pages of this site."""
+    pages = [page for page in url_list(base).splitlines() if page.startswith((f"{base}/module/", f"{base}/topic/"))]
+    links = [page for page in pages if "#" not in page][::10]
+    for number, url in enumerate([*links, *(f"{link}#top" for link in links[:3]), *UNWANTED.splitlines()[:4]]):
+        yield {
+            "id": f"{number:06x}",
+            "created_utc": 1767225600 + 3600 * number,
+            "subreddit": ("Python", "programming", "learnpython")[number % 3],
+            "title": url.rpartition("/")[2].partition(".html")[0],
+            "url": url,
+            "score": 1 if number % 9 == 8 else 3 + number * 7 % 40,
+            "over_18": number % 31 == 30,
+            "is_self": False,
+        }
+    for number, question in enumerate(("Which editor do you use?", "Show us your first program")):
+        row = {"id": f"{number:06x}s", "created_utc": 1767225600, "subreddit": "learnpython", "title": question}
+        yield {**row, "url": "https://www.reddit.com/r/learnpython", "score": 12, "over_18": False, "is_self": True}
+
+
+def dump(base: str) -> bytes:
+    """A monthly dump: a row in JSON on each line, compressed."""
+    return lzma.compress("".join(json.dumps(row) + "\n" for row in submissions(base)).encode())
+
+
 class Handler(http.server.BaseHTTPRequestHandler):
-    """Answers GET for the pages, `/urls.txt` and `/robots.txt`."""
+    """Answers GET for the pages, `/urls.txt`, `/robots.txt` and the dump."""
 
     protocol_version = "HTTP/1.1"
     server_version = "documentation"
@@ -164,19 +193,22 @@ class Handler(http.server.BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         """Send one page."""
         folder, _, name = unquote(self.path.split("?")[0].split("#")[0]).lstrip("/").partition("/")
-        page: str | None = None
+        page: str | bytes | None = None
         kind = "text/html; charset=utf-8"
         if folder == "robots.txt":
             page, kind = ROBOTS, "text/plain; charset=utf-8"
         elif folder == "urls.txt":
             page, kind = url_list(f"http://{self.headers['Host']}"), "text/plain; charset=utf-8"
+        elif folder == "RS_2026-01.xz":
+            page, kind = dump(f"http://{self.headers['Host']}"), "application/x-xz"
         elif folder == "data":
             page, kind = "PK\x03\x04", "application/zip"
         elif folder == "module":
             page = module_page(name.removesuffix(".html"))
         elif folder == "topic":
             page = topic_page(name.removesuffix(".html"))
-        body = (page or "<html><body>No such page.</body></html>").encode("utf-8", "replace")
+        text = "<html><body>No such page.</body></html>" if page is None else page
+        body = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
         self.send_response(200 if page is not None else 404)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(body)))
