@@ -16,7 +16,7 @@ from command_kit import UsageError
 from command_kit.command import sentence_for
 from command_kit.settings import differences
 from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
-from planning import Step
+from planning import HELD_OUT_LOSS, Step
 from webtext_prep.cli import RunSettings, job_of
 from webtext_prep.documents import storage
 from webtext_prep.errors import InputError
@@ -252,16 +252,20 @@ def check_use_of_model(step: Step, train: Step | None) -> None:
     """Raise UsageError where `[evaluate]` or `[generate]` lacks a model, data or prompts, or a split is empty."""
     settings = step.settings
     if settings.checkpoint not in step.made:
-        from gpt2_train.checkpoint import find_checkpoint
+        from gpt2_train.inference import open_model
 
         if not Path(settings.checkpoint).exists() and train is None:
             raise UsageError(f"no model {settings.checkpoint}, and no [train] before it makes one.")
-        find_checkpoint(settings.checkpoint)
-    if settings.tokenizer is not None:
+        open_model(settings.checkpoint, device="cpu", tokenizer=settings.tokenizer)
+    elif settings.tokenizer is not None:
         Tokenizer.from_path(settings.tokenizer)
+    for entry in dataclasses.fields(settings):
+        file = getattr(settings, entry.name)
+        if file and entry.metadata.get("metavar") == "FILE" and not Path(file).is_file():
+            raise UsageError(f"{entry.name} is {file}, and there is no such file: check the path.")
     if step.name == "generate":
         _check_prompts(settings)
-    elif settings.task == "held-out-loss":
+    elif settings.task == HELD_OUT_LOSS:
         check_token_files(settings.data, step)
         _check_split(settings, train)
 

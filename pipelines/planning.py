@@ -24,6 +24,7 @@ from webtext_prep.running.token_stage import SUFFIX
 
 PROGRAMS = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}
 MODEL_COMMANDS = ("train", "evaluate", "generate")
+HELD_OUT_LOSS = "held-out-loss"
 REPORTS = {"report": "report.html"}
 """Commands that write a file, and its name in the pipeline's folder."""
 SAMPLES = "samples.json"
@@ -189,6 +190,8 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
         "evaluate": {"checkpoint": so_far.model, "data": so_far.tokens},
         "generate": {"checkpoint": so_far.model},
     }[name]
+    if name == "evaluate" and table.get("task", HELD_OUT_LOSS) != HELD_OUT_LOSS:
+        del wanted["data"]  # the other tasks bring texts of their own
     paths = {key: value for key, value in wanted.items() if key not in table}
     settings = _checked(settings_class(name), {**table, **paths}, so_far.where(name))
     step = Step(name, "gpt2_train", table, settings, output=so_far.model)

@@ -311,6 +311,9 @@ WRONG = {
     "a model": ('[merge]\n[tokenize]\n[evaluate]\n', "texts", "[evaluate]: ", "no model"),
     "an empty split": ('[merge]\n[tokenize]\n[train]\nsplit = "100,0,0"\n[evaluate]\n', "texts", "[evaluate]: ",
         "valid is empty"),
+    "a text to evaluate on": (
+        '[merge]\n[tokenize]\n[train]\n[evaluate]\ntask = "text-loss"\ntext = "absent.txt"\n', "texts", "[evaluate]: ",
+        "text is absent.txt"),
     "a prompt": ("[merge]\n[tokenize]\n[train]\n[generate]\n", "texts", "[generate]: ", "no prompt"),
     "a file of prompts": ('[merge]\n[tokenize]\n[train]\n[generate]\nprompts = "absent"\n', "texts", "[generate]: ",
         "absent"),
