@@ -21,6 +21,7 @@ from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.stages import urls
 from webtext_prep.submissions import dumps
+from webtext_prep.submissions.page_keys import page_key_by_rules
 from webtext_prep.submissions.splitting import Splitter
 
 REAL = Path(__file__).parent / "submissions" / "RS_v2_2005-07.jsonl"
@@ -306,6 +307,26 @@ def test_every_submission_is_in_the_list_or_among_the_dropped(webtext, many, rea
     pages = {found.url: found.metadata["reddit_submissions"] for found in listed}
     twins = Counter(found.metadata["duplicate_of"] for found in dropped if found.metadata["reason"] == "duplicate_url")
     assert {url: count - 1 for url, count in pages.items() if count > 1} == twins
+
+
+@pytest.mark.parametrize("sum_scores", [False, True])
+def test_pages_are_what_a_plain_loop_over_all_rows_finds(run, many, sum_scores):
+    rows = [
+        json.loads(line) for path in sorted(many.iterdir()) for line in path.read_bytes().splitlines() if len(line) > 1
+    ]
+    pages: dict[str, list[dict]] = {}
+    for entry in rows:
+        if not entry["is_self"] and not entry["over_18"] and entry["url"] and (sum_scores or entry["score"] >= 3):
+            pages.setdefault(page_key_by_rules(entry["url"]), []).append(entry)
+    expected = {}
+    for entries in pages.values():
+        best = min(entries, key=lambda entry: (-entry["score"], entry["created_utc"], entry["id"]))
+        if (score := sum(entry["score"] for entry in entries)) >= 3:
+            expected[best["url"]] = score, len(entries), best["id"]
+    _, found = run(many, *(["--sum-scores"] if sum_scores else []))
+    names = ("reddit_score", "reddit_submissions", "reddit_id")
+    assert {url: tuple(metadata[name] for name in names) for url, metadata in found.items()} == expected
+    assert len(expected) > 400
 
 
 def test_pages_do_not_depend_on_the_order_of_the_dumps(webtext, many, read_shards, expected, tmp_path):
