@@ -14,6 +14,7 @@ ABOVE = [
     "commands",
     "reporting",
     "stages",
+    "exporting",
     "lineage",
     "web",
     "url_batches",

@@ -19,7 +19,6 @@ from command_kit.plugins import find_plugins
 from webtext_prep import commands, stages
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.inputs import Inputs, find_inputs
-from webtext_prep.documents.shards import DEFAULT_FORMAT
 from webtext_prep.documents.storage import location
 from webtext_prep.errors import InputError
 from webtext_prep.running import engines
@@ -54,7 +53,11 @@ class RunSettings:
     output: str = setting("", "what to write", metavar="PATH", group="run")
     workers: int = setting(0, "tasks at once; 0 means all cores", group="run")
     keep_dropped: bool = setting(False, "also write the dropped documents, with their reasons", group="run")
-    format: str = setting(DEFAULT_FORMAT, "how to write shards: jsonl.zst, jsonl.gz, jsonl or parquet", group="run")
+    format: str = setting(
+        "",
+        "how to write shards: jsonl.zst, jsonl.gz, jsonl or parquet (default: jsonl.zst; export: parquet)",
+        group="run",
+    )
     engine: str = setting("local", "where tasks run", group="run")
     state: str = setting("", "folder of this machine for what resuming needs, if the output is a URL", group="run")
     space_check: bool = setting(
@@ -96,6 +99,7 @@ def build_parser(known: dict[str, type[Stage]], others: dict[str, type[Command]]
             one.name, help=one.summary, description=one.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
         )
         if issubclass(one, Stage):
+            own.add_argument("places", nargs="*", metavar="PATH", help="what to read, as with --input")
             add_flags(own, RunSettings)
             again = own.add_mutually_exclusive_group()
             again.add_argument("--resume", action="store_true", help="resume an earlier run (the default)")
@@ -121,6 +125,9 @@ def _names(settings_class: type) -> set[str]:
 def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
     """One stage with its inputs and output, as its command line and settings file say."""
     ours, theirs = _names(RunSettings), _names(stage_class)
+    if arguments.places:
+        flagged = arguments.input if isinstance(arguments.input, list) else []
+        arguments.input = [*arguments.places, *flagged]
     settings = settings_from(
         RunSettings, arguments, command=stage_class.name, config=arguments.config, ignore=theirs - ours
     )
@@ -161,7 +168,7 @@ def job_of(stage: Stage, settings: RunSettings, *, restart: bool = False) -> Job
         keep_dropped=settings.keep_dropped,
         restart=restart,
         engine=make_engine(settings.engine, workers),
-        format=settings.format,
+        format=settings.format or stage.default_format,
         standard_input="-" in settings.input,
         problems=[*inputs.notes(), *notes],
         space_check=settings.space_check,

@@ -191,7 +191,9 @@ class _Search:
     def _shards_of_stage(self, folder: Location, present: set[str]) -> Iterator[Location]:
         record = read_record(folder) or {}
         shards = record.get("shards") or sorted(filter(is_shard_name, present))
-        missing = next((name for name in shards if name not in present), None)
+        # An export has its files in a folder of their own.
+        there = present | {name for name in shards if "/" in name and storage.is_file(folder / name)}
+        missing = next((name for name in shards if name not in there), None)
         if missing is not None:
             raise InputError(
                 f"{folder / missing} is missing, which {folder / RECORD} lists: run `webtext {record['stage']}` again, "

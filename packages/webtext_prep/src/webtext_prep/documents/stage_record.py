@@ -27,6 +27,9 @@ STATE = ".state"
 TOKEN_SUFFIXES = (".bin", ".idx", ".tokenizer.json")
 """Of the files whose record is `PREFIX.json`."""
 
+EXPORTED = "data"
+"""Where in its folder `webtext export` puts the files."""
+
 _SUMMARY = ("stage", "version", "settings", "in", "out", "dropped", "notes", "facts", "inputs")
 
 
@@ -73,7 +76,20 @@ def record_beside(file: Location) -> Location | None:
                 if read_record(beside.parent, beside.name) is not None:
                     return beside
             return None
-    return file.parent / RECORD if read_record(file.parent) is not None else None
+    folder = stage_folder(file.parent)
+    return folder / RECORD if read_record(folder) is not None else None
+
+
+def stage_folder(folder: Location) -> Location:
+    """The folder of the stage that wrote the files in `folder`: itself, but for the folder `data` of an export.
+
+    Raises InputError for a damaged record.
+    """
+    if folder.name == EXPORTED and not storage.is_file(folder / RECORD):
+        record = read_record(folder.parent)
+        if record is not None and record["stage"] == "export":
+            return folder.parent
+    return folder
 
 
 def summary_of(record: Location) -> dict[str, Any]:

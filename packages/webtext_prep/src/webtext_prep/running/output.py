@@ -12,7 +12,7 @@ from typing import Any
 
 from command_kit import hide_credentials, write_json
 from webtext_prep.documents import storage
-from webtext_prep.documents.stage_record import STATE, files_by_record, lineage_of
+from webtext_prep.documents.stage_record import STATE, files_by_record, lineage_of, stage_folder
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.running import claim
 from webtext_prep.running.stage import DROPPED, Outcome, Stage
@@ -139,8 +139,9 @@ def _places(output: Location, inputs: Sequence[Location]) -> dict[str, Any]:
         return hide_credentials(str(storage.local_path(place).resolve() if storage.is_local(place) else place))
 
     _, plain = files_by_record(inputs)
+    folders = dict.fromkeys(path.parent for path in inputs)
     return {
         "output": shown(output),
-        "folders": [shown(folder) for folder in dict.fromkeys(path.parent for path in inputs)],
+        "folders": [shown(folder) for folder in dict.fromkeys(map(stage_folder, folders))],
         "files": [shown(path) for path in plain[:MOST_FILES]],
     }

@@ -19,7 +19,7 @@ from typing import Any, ClassVar, Protocol
 
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import is_document_shard, read_documents, shards_in
+from webtext_prep.documents.shards import DEFAULT_FORMAT, is_document_shard, read_documents, shards_in
 from webtext_prep.documents.stage_record import RECORD, STATE
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.running.checkpoint import HELD_BYTES, Checkpoint
@@ -45,6 +45,7 @@ class Run(Protocol):
     state: Path
     keep_dropped: bool
     workers: int
+    format: str
 
     @property
     def scratch(self) -> Path:
@@ -112,6 +113,8 @@ class Stage(abc.ABC):
     output_is_tokenizer: ClassVar[bool] = False
     is_passed_on: ClassVar[bool] = True
     """Whether the next stage of a pipeline reads its output; if not, that one reads what this one has read."""
+    default_format: ClassVar[str] = DEFAULT_FORMAT
+    """How it writes shards if nothing else is said."""
 
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that its tasks use and that take long to import: the processes of an engine may be forked with them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
@@ -10,9 +11,13 @@ import msgspec
 
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import compression_of
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.lines import has_ranges, line_blocks, lines_in, read_lines, read_range
 from webtext_prep.documents.records.base import Block, Keys, Part, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.urls import clean_metadata
+
+_OWN = ("url", "text")
 
 
 class JsonLineRecords(RecordReader):
@@ -34,7 +39,7 @@ class JsonLineRecords(RecordReader):
             except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
                 yield from self._several(line, place, file, number, keys)
             else:
-                yield keys.record(value, place, url)
+                yield unpacked(keys.record(value, place, url))
 
     def parts(self, location: Location, size: int) -> list[Part]:
         """Ranges of bytes."""
@@ -60,7 +65,7 @@ class JsonLineRecords(RecordReader):
         at = 0
         try:
             for at, value in enumerate(json_values(decode_utf8(line)), 1):
-                yield keys.record(value, place, file.url(number) if at == 1 else file.url(number, at))
+                yield unpacked(keys.record(value, place, file.url(number) if at == 1 else file.url(number, at)))
         except Unreadable as error:
             yield Record(place, error, file.url(number) if at == 0 else file.url(number, at + 1))
 
@@ -70,6 +75,19 @@ def _lines(file: SourceFile) -> Iterator[bytes]:
     if file.part is None or compression_of(file.location):
         return read_lines(file.location)
     return lines_in(file.location, read_range(file.location, file.part.begin, file.part.end))
+
+
+def unpacked(record: Record) -> Record:
+    """The record, its metadata with that in a string of JSON under `metadata`, as `webtext export` writes what fits no
+    column."""
+    document = record.document
+    if isinstance(document, Document) and isinstance(packed := document.metadata.get("metadata"), str):
+        with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
+            rest = msgspec.json.decode(packed)
+            if isinstance(rest, dict):
+                del document.metadata["metadata"]
+                document.metadata |= {key: value for key, value in clean_metadata(rest).items() if key not in _OWN}
+    return record
 
 
 def decode_utf8(data: bytes) -> str:
