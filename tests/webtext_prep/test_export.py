@@ -70,7 +70,7 @@ def by_url(documents: list[Document]) -> dict[str, Document]:
 @pytest.mark.parametrize("form", FORMATS)
 def test_an_export_is_a_dataset_with_typed_columns(corpus, tmp_path, webtext, load, form):
     output = tmp_path / "dataset"
-    found = webtext("export", corpus, "--output", output, "--format", form, "--shard-bytes", 900, "--json").json
+    found = webtext("export", corpus, "--output", output, "--format", form, "--shard-bytes", 600, "--json").json
     assert (found["in"], found["out"], found["domains"]) == (43, 43, 3)
     names = sorted(path.name for path in (output / "data").iterdir())
     assert len(names) == found["files"] > 2
@@ -103,7 +103,7 @@ def test_an_export_is_a_dataset_with_typed_columns(corpus, tmp_path, webtext, lo
 def test_merge_gives_the_same_documents_back(corpus, tmp_path, webtext, read_shards, form, is_published):
     """Also from a copy without the record and the state, as others get it from a hub."""
     output = tmp_path / "dataset"
-    assert webtext("export", corpus, "--output", output, "--format", form, "--shard-bytes", 900).code == 0
+    assert webtext("export", corpus, "--output", output, "--format", form, "--shard-bytes", 600).code == 0
     if is_published:
         (output / "stage.json").unlink()
         shutil.rmtree(output / ".state")
@@ -128,7 +128,7 @@ def test_other_stages_read_an_export_and_its_lineage_is_known(corpus, tmp_path, 
 
 def test_the_same_corpus_gives_the_same_bytes(corpus, tmp_path, webtext, contents):
     for workers in (1, 3):
-        arguments = ["--output", tmp_path / f"by-{workers}", "--workers", workers, "--shard-bytes", 900]
+        arguments = ["--output", tmp_path / f"by-{workers}", "--workers", workers, "--shard-bytes", 600]
         assert webtext("export", corpus, *arguments).code == 0
     first, second = (contents(tmp_path / f"by-{workers}") for workers in (1, 3))
     assert first == second
@@ -137,7 +137,7 @@ def test_the_same_corpus_gives_the_same_bytes(corpus, tmp_path, webtext, content
 
 def test_files_of_an_earlier_run_do_not_stay(corpus, tmp_path, webtext):
     """A grown corpus has another number of files, which is part of each name."""
-    arguments = ["export", corpus, "--output", tmp_path / "dataset", "--shard-bytes", 900]
+    arguments = ["export", corpus, "--output", tmp_path / "dataset", "--shard-bytes", 600]
     before = webtext(*arguments, "--json").json["files"]
     with write_documents(corpus / "part-00009.jsonl.zst") as writer:
         for number in range(200, 260):

@@ -32,11 +32,11 @@ from webtext_prep.exporting.columns import Column, choose_columns
 from webtext_prep.exporting.files import FOLDER, FORMATS, file_name, is_file_name, write_file
 from webtext_prep.exporting.measures import Measures, TopDomains
 from webtext_prep.lineage import all_steps, trace
+from webtext_prep.running.checkpoint import TaskState
 from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
-from webtext_prep.running.task_state import TaskState
 
 PIECE_BYTES = 16 << 20
 """Files begin and end where so much text of a shard is full (of small files: a quarter of one), or the shard ends."""
@@ -64,6 +64,7 @@ class Export(Stage):
     order: ClassVar[int] = 95
     summary: ClassVar[str] = "documents -> a Hugging Face dataset with a card, and a list of domains"
     default_format: ClassVar[str] = "parquet"
+    is_passed_on: ClassVar[bool] = False
     state_seconds: ClassVar[float] = STATE_SECONDS
 
     card: bool = setting(True, "describe the dataset in README.md, and list its largest domains; counts GPT-2 tokens")
@@ -93,7 +94,7 @@ class Export(Stage):
     def measure(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what a shard holds, to a file. Returns its pieces (documents and bytes of each), and its kinds of
         metadata."""
-        state = TaskState(storage.local_path(task.outputs[0]).with_suffix(".state"), self, task)
+        state = TaskState(storage.local_path(task.outputs[0]).with_suffix(".state"), task)
         earlier = state.read() or {"measures": Measures().as_dict(), "pieces": []}
         measures, pieces = Measures(**earlier["measures"]), earlier["pieces"]
         encode = Tokenizer.gpt2().encode if self.card else None
