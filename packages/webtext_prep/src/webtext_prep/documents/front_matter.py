@@ -5,7 +5,7 @@
     ---                     +++
 
 It is metadata only if all of it is: a horizontal rule (`---`) at the beginning of a text leaves the text as it is.
-YAML's references are refused, by which a few lines grow to gigabytes.
+YAML's references are refused, by which a few lines grow to gigabytes, and so is deep nesting.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ import msgspec
 
 MOST_CHARACTERS = 64 << 10
 """A longer front matter is taken for text."""
+MOST_NESTED = 32
+"""Deeper YAML is taken for text: the time to read it grows with the square of its depth, and the stack with it."""
 _DELIMITED = re.compile(r"(---|\+\+\+)[ \t]*\r?\n")
 
 
@@ -51,11 +53,16 @@ def _parsed(text: str, *, is_yaml: bool) -> dict[str, Any]:
 
 
 def _load_yaml(text: str) -> Any:
+    """What YAML says, or None where it is nested deep or refers to itself: found before anything is made of it."""
     import yaml
 
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    depth = 0
     try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text, yaml.SafeLoader)):
-            return None
-        return yaml.safe_load(text)
+        for event in yaml.parse(text, loader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
+            if depth > MOST_NESTED or isinstance(event, yaml.AliasEvent):
+                return None
+        return yaml.load(text, loader)  # noqa: S506 - both of them are safe loaders
     except yaml.YAMLError as error:
         raise ValueError(str(error)) from error
