@@ -9,7 +9,8 @@ from typing import Any, BinaryIO
 import msgspec
 
 from webtext_prep.documents import storage
-from webtext_prep.documents.compression import CompressedStream, compressed
+from webtext_prep.documents.compressed_streams import CompressedStream
+from webtext_prep.documents.compression import compressed
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.parquet import GROUP_BYTES, GROUP_ROWS
 from webtext_prep.documents.stores.base import Location
