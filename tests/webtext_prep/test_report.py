@@ -404,3 +404,22 @@ def test_importing_the_command_loads_nothing_of_the_page():
     code = "import sys, webtext_prep.cli as c; c.find_commands(); print([m for m in sys.modules if '.reporting' in m])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
+
+
+def test_judging_submissions_again_finds_what_each_was_dropped_for(tmp_path, webtext, read_shards):
+    rows = [{"url": f"http://a.org/{number}", "score": number, "is_self": number % 3 == 0} for number in range(9)]
+    fixed = {
+        "over_18": False,
+        "id": "",
+        "title": "T",
+        "subreddit": "news",
+        "created_utc": 1338508800,
+        "num_comments": 0,
+    }
+    (tmp_path / "RS_2012-06.jsonl").write_text("".join(json.dumps({**fixed, **row}) + "\n" for row in rows))
+    source, output = tmp_path / "RS_2012-06.jsonl", tmp_path / "urls"
+    assert webtext("urls", "--input", source, "--output", output, "--workers", 1, "--keep-dropped").code == 0
+    step = trace(output)
+    again = stage_of(step, find_stages()).dropped_again(step.input_files(), 1000)
+    assert sorted(document.url for document in again) == sorted(d.url for d in read_shards(output / "dropped"))
+    assert len(list(stage_of(step, find_stages()).dropped_again(step.input_files(), 2))) == 2

@@ -12,6 +12,7 @@ from __future__ import annotations
 import base64
 import json
 import os
+import select
 import shutil
 import subprocess
 import tempfile
@@ -19,8 +20,11 @@ from pathlib import Path
 from typing import Any
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+PATIENCE = 60
+"""Seconds after which the browser is taken for stuck."""
 FLAGS = (
     "--headless",
+    "--no-sandbox",  # which root may not have, nor many a container; here it opens pages that the tests have made
     "--remote-debugging-pipe",
     "--no-first-run",
     "--no-default-browser-check",
@@ -59,8 +63,6 @@ class Browser:
         here, self._commands = os.pipe()
         self._answers, there = os.pipe()
         command = [str(find_chromium()), *FLAGS, f"--user-data-dir={self._folder.name}", "about:blank"]
-        if os.geteuid() == 0:
-            command.insert(1, "--no-sandbox")  # it refuses to run as root with one
         # The protocol is spoken on descriptors 3 and 4.
         script = 'exec "$@" 3<&"$IN" 4>&"$OUT"'
         self._process = subprocess.Popen(
@@ -129,6 +131,8 @@ class Browser:
     def _read(self) -> dict[str, Any]:
         """The next message; events are remembered."""
         while b"\0" not in self._buffer:
+            readable, _, _ = select.select([self._answers], [], [], PATIENCE)
+            assert readable, "the browser says nothing"
             piece = os.read(self._answers, 1 << 16)
             assert piece, "the browser has ended"
             self._buffer += piece

@@ -13,7 +13,9 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import math
+import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -22,6 +24,7 @@ from typing import Any, ClassVar
 
 from command_kit import setting
 from webtext_prep.documents import storage
+from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.documents.lines import has_ranges
 from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
 from webtext_prep.documents.problems import Problems
@@ -143,6 +146,18 @@ class Urls(Stage):
     def advice(self, tally: Tally) -> str:
         """See `Stage`."""
         return "check that these are dumps of submissions, and the settings that drop most"
+
+    def dropped_again(self, files: Sequence[Location], most: int) -> Iterator[Document]:
+        """See `Stage.dropped_again`; only what a submission is dropped for by itself. Reads a block of each dump."""
+        for file in files:
+            splitter = Splitter(self.rules, 1, file, keep_dropped=True, state=None)
+            with tempfile.TemporaryDirectory() as folder:
+                pieces = Path(folder) / "pieces"
+                with write_partitions(pieces, 2) as writer:
+                    for block, _ in itertools.islice(read_blocks(file, None, 0), 1):
+                        splitter.split(block, writer)
+                lines = (line for block in read_partitions([pieces], 1) for line in block.splitlines())
+                yield from map(decode_document, itertools.islice(lines, -(-most // len(files))))
 
     def read(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: a dump, or a range of it, to partition files beside the first output, the state of the task.
