@@ -15,6 +15,7 @@ ABOVE = [
     "reporting",
     "stages",
     "exporting",
+    "lookup",
     "lineage",
     "web",
     "url_batches",

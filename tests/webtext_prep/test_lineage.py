@@ -8,7 +8,7 @@ import pytest
 from webtext_prep.cli import find_stages
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.lineage import all_steps, trace
+from webtext_prep.lineage import all_steps, trace, trace_all
 from webtext_prep.lineage.restoring import stage_of
 from webtext_prep.lineage.tables import dropped_of, duplicates_of, has_dropped
 
@@ -72,6 +72,12 @@ def test_an_ancestor_of_several_steps_is_one_step(run, webtext):
     steps = all_steps(trace(run / "both"))
     assert [step.place.name for step in steps] == ["one", "a", "b", "both"]
     assert steps[1].inputs[0] is steps[2].inputs[0]
+
+
+def test_what_several_outputs_have_in_common_is_one_step(run):
+    unique, cleaned = trace_all([run / "unique", run / "one-clean"])
+    assert unique.inputs[0] is cleaned
+    assert len(all_steps(unique, cleaned)) == 5
 
 
 def test_a_run_that_was_moved_is_found_beside_its_output(run, tmp_path):

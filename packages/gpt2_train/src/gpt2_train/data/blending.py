@@ -108,6 +108,20 @@ class Blend:
             first, count = first + len(part), count - len(part)
         return found
 
+    def samples_with(self, stream: int, sequences: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+        """Which of the first `count` global samples hold a token of one of the `sequences` of a stream, ascending."""
+        own = self.streams[stream].samples_with(sequences, count)
+        if len(self.streams) == 1:
+            return own
+        found = [np.zeros(0, np.int64)]
+        for block in range(-(-count // BLEND_BLOCK)):
+            picks, before = self._block(block)
+            places = np.flatnonzero(picks == stream)
+            first, last = np.searchsorted(own, [before[stream], before[stream] + len(places)])
+            found.append(block * BLEND_BLOCK + places[own[first:last] - before[stream]])
+        every = np.concatenate(found)
+        return every[every < count]
+
     def prepare(self, first: int, count: int) -> list[tuple[int, int]]:
         """Open what the global samples `first` to `first + count - 1` need; returns their places.
 

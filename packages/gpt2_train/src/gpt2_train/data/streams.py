@@ -103,6 +103,27 @@ class Stream:
             wanted -= length
             place, offset = place + 1, 0
 
+    def samples_with(self, sequences: npt.NDArray[np.int64], count: int) -> npt.NDArray[np.int64]:
+        """Which of the first `count` samples of the endless stream hold a token of one of `sequences`, ascending.
+
+        The other way round than `pieces`: a few passes over the index of each pass of the stream.
+        """
+        wanted = sequences[self.corpus.tokens.lengths[sequences] > 0]
+        found = [np.zeros(0, np.int64)]
+        for epoch in range(-(-count // self.per_epoch)):
+            self.prepare(epoch * self.per_epoch, epoch * self.per_epoch)
+            index = self._open[epoch]
+            places = np.flatnonzero(np.isin(index.documents, wanted))
+            # A sample goes from where it begins to the token with which the next one begins, which is its last label.
+            first = np.searchsorted(index.samples[1:, 0], places, side="left")
+            last = np.searchsorted(index.samples[:-1, 0], places, side="right")
+            ranges = [np.arange(begin, end) for begin, end in zip(first.tolist(), last.tolist(), strict=True)]
+            samples = np.concatenate(ranges) if ranges else found[0]
+            numbers = np.flatnonzero(np.isin(index.shuffle[: self.per_epoch], samples))
+            found.append(epoch * self.per_epoch + numbers)
+        every = np.concatenate(found)
+        return every[every < count]
+
     def read(self, number: int, row: npt.NDArray[np.int64]) -> None:
         """Fill `row`, int64 (sequence_length + 1,), with sample `number` of the endless stream."""
         filled = 0

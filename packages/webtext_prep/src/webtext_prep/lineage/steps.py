@@ -12,7 +12,7 @@ import contextlib
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -106,11 +106,21 @@ def trace(given: str | Location) -> Step:
 
     Raises InputError if there is no record of a stage, or a damaged one.
     """
-    place = storage.location(given) if isinstance(given, str) else given
-    found = _record_path(place)
-    if found is None:
-        raise InputError(f"{place} holds no record of a stage ({RECORD}): give a folder that a `webtext` stage made.")
-    return _Tracer().step(*found)
+    return trace_all([given])[0]
+
+
+def trace_all(given: Iterable[str | Location]) -> list[Step]:
+    """The same for several outputs: what they were made from in common is one step. Raises InputError as `trace`."""
+    tracer, found = _Tracer(), []
+    for one in given:
+        place = storage.location(one) if isinstance(one, str) else one
+        where = _record_path(place)
+        if where is None:
+            raise InputError(
+                f"{place} holds no record of a stage ({RECORD}): give a folder that a `webtext` stage made."
+            )
+        found.append(tracer.step(*where))
+    return found
 
 
 def all_steps(*ends: Step) -> list[Step]:

@@ -35,6 +35,10 @@ class Rule(abc.ABC):
     def apply(self, text: str) -> tuple[str, str | None]:
         """The text, or what is left of it, and the reason to drop it, or None."""
 
+    def measure(self, text: str) -> dict[str, float | str]:
+        """What it measures in a text and compares with its limits, for people who ask why; not needed to judge."""
+        return {}
+
     def judge(self, text: str) -> tuple[str, str | None]:
         """`apply`, with the rule's name before the reason: `gopher_quality: too_few_words`."""
         text, reason = self.apply(text)

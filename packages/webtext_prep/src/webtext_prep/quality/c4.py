@@ -54,6 +54,15 @@ class C4(Rule):
             return text, "too_few_sentences"
         return "\n".join(kept), None
 
+    def measure(self, text: str) -> dict[str, float | str]:
+        """How many lines are prose, before phrases and brackets are looked for."""
+        lines = list(filter(self._is_prose, map(str.strip, _CITATION.sub("", text).splitlines())))
+        sentences = sum(max(1, len(_SENTENCE_END.findall(line))) for line in lines)
+        return {
+            "lines of prose": len(lines),
+            "sentences in them": f"{sentences:,}, needs at least {self.limits.min_sentences}",
+        }
+
     def _is_prose(self, line: str) -> bool:
         """Whether a line ends like a sentence, and has words as sentences have."""
         limits = self.limits

@@ -32,3 +32,15 @@ class FineWeb(Rule):
         if share(repeated(lines)[1], sum(map(len, lines))) >= limits.max_duplicate_line_characters:
             return text, "duplicate_line_characters"
         return text, None
+
+    def measure(self, text: str) -> dict[str, float | str]:
+        """The three shares, each with its limit."""
+        limits, lines = self.limits, lines_of(text)
+        ended = share(sum(line[-1] in limits.end_marks for line in lines), len(lines))
+        short = share(sum(len(line) < limits.short_line for line in lines), len(lines))
+        repeats = share(repeated(lines)[1], sum(map(len, lines)))
+        return {
+            "lines with end mark": f"{ended:.3f}, needs more than {limits.min_lines_with_end_mark:g}",
+            "short lines": f"{short:.3f}, needs less than {limits.max_short_lines:g}",
+            "characters in repeated lines": f"{repeats:.3f}, needs less than {limits.max_duplicate_line_characters:g}",
+        }

@@ -69,3 +69,23 @@ class GopherQuality(Rule):
                 break
             found.add(match[0])
         return len(found) >= self.limits.min_stop_words
+
+    def measure(self, text: str) -> dict[str, float | str]:
+        """Sizes and shares, each with its limits."""
+        limits, words, lines = self.limits, self._words_of(text), lines_of(text)
+        count = len(words.lengths)
+        bullets = share(sum(line.startswith(limits.bullets) for line in lines), len(lines))
+        ends = share(sum(line.endswith(limits.ellipses) for line in lines), len(lines))
+        mean, letters = share(int(words.lengths.sum()), count), share(words.with_letter, count)
+        hashes, ellipses = share(text.count("#"), count), share(sum(map(text.count, limits.ellipses)), count)
+        stop_words = len(set(self._stop_word.findall(text)))
+        return {
+            "words": f"{count:,}, needs {limits.min_words:,} to {limits.max_words:,}",
+            "mean word length": f"{mean:.2f}, needs {limits.min_mean_word_length:g} to {limits.max_mean_word_length:g}",
+            "hashes a word": f"{hashes:.3f}, needs at most {limits.max_symbols_per_word:g}",
+            "ellipses a word": f"{ellipses:.3f}, needs at most {limits.max_symbols_per_word:g}",
+            "lines with bullets": f"{bullets:.3f}, needs at most {limits.max_bullet_lines:g}",
+            "lines with ellipsis": f"{ends:.3f}, needs at most {limits.max_ellipsis_lines:g}",
+            "words with letters": f"{letters:.3f}, needs at least {limits.min_words_with_letter:g}",
+            "stop words": f"{stop_words}, needs at least {limits.min_stop_words}",
+        }

@@ -53,6 +53,20 @@ class GopherRepetition(Rule):
             return "duplicate_line_characters"
         return None
 
+    def measure(self, text: str) -> dict[str, float | str]:
+        """The shares of repeated lines and paragraphs, each with its limit; of n-grams the first that repeats."""
+        limits, found = self.limits, {}
+        paragraphs = [part for part in map(str.strip, _PARAGRAPHS.split(text)) if part]
+        for name, parts, most, most_characters in (
+            ("paragraphs", paragraphs, limits.duplicate_paragraphs, limits.duplicate_paragraph_characters),
+            ("lines", lines_of(text), limits.duplicate_lines, limits.duplicate_line_characters),
+        ):
+            count, characters = repeated(parts)
+            found[f"repeated {name}"] = f"{share(count, len(parts)):.3f}, needs at most {most:g}"
+            within = share(characters, len(text))
+            found[f"characters in repeated {name}"] = f"{within:.3f}, needs at most {most_characters:g}"
+        return {**found, "n-grams": self._ngrams(text) or "within their limits"}
+
     def _ngrams(self, text: str) -> str | None:
         words = self._words_of(text)
         found = self._repetition(words.numbers, words.lengths, len(text), self._top, self._duplicate)

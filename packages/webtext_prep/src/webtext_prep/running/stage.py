@@ -183,6 +183,10 @@ class Stage(abc.ABC):
         """What `preview` needs: what a run does, but for its output."""
         return dataclasses.replace(self.needs(sample, workers), output=0)
 
+    def explain(self, document: Document) -> dict[str, Any]:
+        """The values by which it decides about a document as it comes in, and its limits, for people to read."""
+        return {}
+
     def state_folder(self, output: Location) -> Location:
         """Where the state of an output lies."""
         return output / STATE

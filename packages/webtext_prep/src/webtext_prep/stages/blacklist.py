@@ -194,6 +194,19 @@ class Blacklist(Stage):
             return "blocked_domain"
         return "blocked_extension" if blocked_extension(url, extensions) else None
 
+    def explain(self, document: Document) -> dict[str, Any]:
+        """The rule that a URL meets, its site and its length."""
+        url, (domains, extensions) = document.url, self.rules
+        found: dict[str, Any] = {"characters": len(url), "max_length": self.max_length}
+        with contextlib.suppress(ValueError):
+            host = host_of(url)
+            found["site"] = registered_name(host)[1]
+            if is_blocked_site(host, domains):
+                found["rule"] = next(rule for rule in registered_name(host) if rule in domains)
+            elif extension := blocked_extension(url, extensions):
+                found["rule"] = extension
+        return found
+
     def dropped_again(self, files: Sequence[Location], most: int) -> Iterator[Document]:
         """See `Stage.dropped_again`."""
         seen: set[str] = set()

@@ -129,6 +129,28 @@ class Clean(DocumentStage):
             else:
                 tally.drop(document, reason)
 
+    def explain(self, document: Document) -> dict[str, Any]:
+        """Tokens, language, and the measures of the rules, up to the first that drops the document."""
+        text, tokenizer = repair(document.text) if self.fix_text else document.text, Tokenizer.gpt2()
+        found: dict[str, Any] = {"repaired": text != document.text}
+        found |= {"tokens": len(tokenizer.encode(text)), "min_tokens": self.min_tokens}
+        if found["tokens"] < self.min_tokens:
+            return found
+        guess = None if self.language == "any" else detect_language(text, self.language_detector)
+        if guess is not None:
+            confidence = round(guess.confidence, 4)
+            found |= {"language": guess.language, "confidence": confidence, "wanted_language": self.language}
+            if not is_in(guess.language, self.language) or guess.confidence < self.min_language_confidence:
+                return {**found, "min_language_confidence": self.min_language_confidence}
+        for rule in _rules(self.rules):
+            found |= {f"{rule.name}: {name}": value for name, value in rule.measure(text).items()}
+            text, reason = rule.judge(text)
+            if reason is not None:
+                return found
+            if not has_tokens(text, self.min_tokens, tokenizer):
+                return {**found, f"tokens left by {rule.name}": len(tokenizer.encode(text))}
+        return found
+
     def _clean(self, document: Document, tokenizer: Tokenizer, tally: Tally) -> str | None:
         """Repair `document` in place and say why it is dropped, or None; the cheap questions come first."""
         text = repair(document.text) if self.fix_text else document.text

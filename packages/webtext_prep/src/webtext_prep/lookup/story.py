@@ -1,0 +1,282 @@
+"""The story of one URL through the steps that made an output: where it was, what was decided about it, and by what.
+
+Where a document was is known from the indices. Why it was dropped is read from what the stages wrote beside their
+shards (outcomes, duplicates, matches, dropped documents), and else asked again: the stage, with the settings of its
+record, judges the document as it came in.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from indexed_tokens import IndexedTokens, IndexedTokensError, corpus_tokenizer
+from webtext_prep.documents import storage
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.lines import read_lines
+from webtext_prep.documents.shards import read_chosen_documents
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.token_runs import shuffle_key
+from webtext_prep.errors import InputError
+from webtext_prep.lineage import Step
+from webtext_prep.lineage.restoring import stage_of
+from webtext_prep.lookup import catalogue as kinds
+from webtext_prep.lookup.catalogue import Catalogue
+from webtext_prep.lookup.entries import row_of
+from webtext_prep.lookup.index import Hit
+from webtext_prep.running.stage import DocumentStage, FilterStage, Stage
+from webtext_prep.running.tally import Tally
+
+MOST_PLACES = 5
+"""So many places of one URL are told of each step."""
+EXCERPT = 300
+"""Characters of a text."""
+KEPT, DROPPED, ABSENT, UNKNOWN = "kept", "dropped", "absent", "unknown"
+Event = dict[str, Any]
+
+
+class Story:
+    """Tells the story of one URL.
+
+    Args:
+        url: as documents have it.
+        steps: those behind an output and itself, each after those that it was made from.
+        catalogue: their indices.
+        known: stages by name.
+
+    Attributes:
+        events: what was found of each step: `stage`, `place`, `verdict` (kept, dropped, absent: it never came here, or
+            unknown), and what there is to say.
+        tokens: the numbers of its documents in token files, by their prefix.
+        text: the beginning of its text where it was last.
+    """
+
+    def __init__(self, url: str, steps: list[Step], catalogue: Catalogue, known: Mapping[str, type[Stage]]) -> None:
+        self.url, self.text = url, ""
+        self.tokens: dict[str, list[int]] = {}
+        self._catalogue, self._known = catalogue, known
+        self._came: dict[int, list[Hit]] = {}
+        self._unknown: set[int] = set()
+        self.events = [self._event(step) for step in steps]
+
+    @property
+    def is_found(self) -> bool:
+        """Whether any step knows the URL."""
+        return any(event["verdict"] in (KEPT, DROPPED) for event in self.events)
+
+    def as_dict(self) -> dict[str, Any]:
+        """The values that `--json` prints."""
+        return {"url": self.url, "events": self.events, "text": self.text}
+
+    def _event(self, step: Step) -> Event:
+        event: Event = {"stage": step.stage, "place": step.name, "verdict": UNKNOWN}
+        if "finished_at" in step.run:
+            event["finished_at"] = step.run["finished_at"]
+        if step.place is None:
+            self._unknown.add(id(step))
+            return {**event, "note": "its output is gone, or was made again since"}
+        if step.state is None:
+            self._unknown.add(id(step))
+            return {**event, "note": "its output is not on this machine"}
+        if step.is_tokens:
+            return {**event, **self._in_tokens(step)}
+        return {**event, **self._in_shards(step)}
+
+    # Shards
+
+    def _in_shards(self, step: Step) -> Event:
+        find, found = self._catalogue.find, self._catalogue.find(step, kinds.URLS, self.url)
+        self._came[id(step)] = found
+        lists = find(step, kinds.LISTED, self.url)
+        sources = [hit for before in step.inputs for hit in self._came.get(id(before), [])] + lists
+        event: Event = {}
+        if lists:
+            event["listed"] = [_place(hit, "line") for hit in lists[:MOST_PLACES]]
+        event |= self._outcome(step)
+        if len(sources) > 1:
+            event["copies_in"] = len(sources)
+        if found:
+            event |= {"verdict": KEPT, "at": [_place(hit, "row") for hit in found[:MOST_PLACES]]}
+            event |= self._of_kept(step, found)
+        elif sources or "outcome" in event or (self._catalogue.has(step, kinds.GONE) and self._dropped(step)):
+            event |= {"verdict": DROPPED, **self._of_dropped(step, sources)}
+        elif any(id(before) in self._unknown for before in step.inputs) or (step.plain_files and not lists):
+            # What it read is not known, so that what is not here may have come.
+            self._unknown.add(id(step))
+            event |= {"verdict": UNKNOWN, "note": "it is not in the output; the input can't be searched"}
+        else:
+            event["verdict"] = ABSENT
+        return event
+
+    def _outcome(self, step: Step) -> Event:
+        for hit in self._catalogue.find(step, kinds.OUTCOME, self.url)[:1]:
+            row = _row(hit)
+            return {name: value for name, value in row.items() if name not in ("url", "text")}
+        return {}
+
+    def _of_kept(self, step: Step, found: list[Hit]) -> Event:
+        event: Event = {}
+        represents = self._catalogue.count(step, kinds.WON, self.url)
+        if represents:
+            event["kept_instead_of"] = represents
+        matches = self._catalogue.find(step, kinds.CUT, self.url)
+        if matches:
+            event["cut_out"] = [_row(hit) for hit in matches[:MOST_PLACES]]
+        return event
+
+    def _dropped(self, step: Step) -> Document | None:
+        """The document among those that the step has dropped and kept."""
+        hit = next(iter(self._catalogue.find(step, kinds.GONE, self.url)), None)
+        return None if hit is None else _document(hit.file, hit.row)
+
+    def _of_dropped(self, step: Step, sources: list[Hit]) -> Event:
+        """Why a step has dropped the document."""
+        document = _source(sources[0]) if sources else None
+        if document is not None and document.text:
+            self.text = document.text[:EXCERPT]
+        duplicate = next(iter(self._catalogue.find(step, kinds.LOST, self.url)), None)
+        if duplicate is not None:
+            return {"reason": "duplicate", **{k: v for k, v in _row(duplicate).items() if k != "url"}}
+        event: Event = {}
+        gone = self._dropped(step)
+        if gone is not None:
+            event["reason"] = gone.metadata.get("reason")
+        outcome = self._outcome(step).get("outcome")
+        if outcome:
+            return {"reason": outcome}
+        if document is not None:
+            event = {**self._judged(step, document), **event}
+        matches = self._catalogue.find(step, kinds.CUT, self.url)
+        if matches:
+            event["cut_out"] = [_row(hit) for hit in matches[:MOST_PLACES]]
+        reasons = [reason for reason, count in step.record["dropped"].items() if count]
+        if "reason" not in event and reasons:
+            # With a single reason it is that one.
+            event["reason" if len(reasons) == 1 else "reasons_of_this_step"] = (
+                reasons[0] if len(reasons) == 1 else reasons
+            )
+        return event
+
+    def _judged(self, step: Step, document: Document) -> Event:
+        """What the stage says of a document when it is asked again, and the values by which it decides."""
+        try:
+            stage = stage_of(step, self._known)
+        except InputError as error:
+            return {"note": str(error)}
+        reason = judge_again(stage, document)
+        found: Event = {"reason": reason} if reason else {}
+        values = stage.explain(copy.deepcopy(document))
+        return {**found, "values": values} if values else found
+
+    # Token files
+
+    def _in_tokens(self, step: Step) -> Event:
+        numbers = self._joined(step) if step.stage == "merge-tokens" else self._encoded(step)
+        if numbers is None:
+            self._unknown.add(id(step))
+            return {"note": "its input is gone, so that documents can't be found in it"}
+        if not numbers:
+            came = any(self._came.get(id(before)) for before in step.inputs)
+            return {"verdict": DROPPED, "reason": "empty"} if came else {"verdict": ABSENT}
+        try:
+            tokens = IndexedTokens(step.name)
+        except IndexedTokensError as error:
+            return {"note": str(error)}
+        self.tokens[step.name] = numbers
+        return {"verdict": KEPT, "at": [_token_place(tokens, number) for number in numbers[:MOST_PLACES]]}
+
+    def _encoded(self, step: Step) -> list[int] | None:
+        """The numbers of the document in the token files of `tokenize`; None if that can't be known."""
+        if not self._catalogue.has(step, kinds.ORDER):
+            return None
+        settings, numbers = step.record["settings"], []
+        places = [hit for before in step.inputs for hit in self._came.get(id(before), [])]
+        for hit in places or self._catalogue.find(step, kinds.LISTED, self.url):
+            document = _document(hit.file, hit.row)
+            if not document.text:
+                continue
+            self.text = document.text[:EXCERPT]
+            key = shuffle_key(document, settings["seed"]) if settings["shuffle"] else hit.row
+            if settings["shuffle"]:
+                number = self._catalogue.rank(step, key, hit.file, hit.row)
+            else:
+                number = self._catalogue.place(step, hit.file, hit.row)
+            if number is not None:
+                numbers.append(number)
+        return numbers
+
+    def _joined(self, step: Step) -> list[int] | None:
+        """The numbers in token files that were joined from others."""
+        before, numbers = 0, []
+        if step.plain_files:
+            return None
+        for source in step.inputs:
+            if source.place is None:
+                return None
+            numbers += [before + number for number in self.tokens.get(source.name, [])]
+            before += IndexedTokens(source.name).documents
+        return numbers
+
+
+def judge_again(stage: Stage, document: Document) -> str | None:
+    """The reason for which a stage drops a document, or None; it is asked for this one alone.
+
+    Stages that must see other documents to decide have no answer.
+    """
+    document = copy.deepcopy(document)
+    if isinstance(stage, FilterStage):
+        return stage.judge(document)
+    if isinstance(stage, DocumentStage) and stage.is_independent:
+        tally = Tally()
+        list(stage.process([document], tally))
+        return next(iter(tally.dropped), None)
+    judge = getattr(stage, "judge", None)
+    if stage.unit == "URLs" and callable(judge):
+        reason = judge(document.url)
+        return reason if isinstance(reason, str) else "duplicate"
+    return "empty" if not document.text.strip() else None
+
+
+def _place(hit: Hit, what: str) -> dict[str, Any]:
+    return {"file": str(hit.file), what: hit.row + 1}
+
+
+def _token_place(tokens: IndexedTokens, document: int) -> dict[str, Any]:
+    begin, end = (int(tokens.document_index[at]) for at in (document, document + 1))
+    count = int(tokens.lengths[begin:end].sum())
+    at = int(tokens.offsets[begin]) // tokens.dtype.itemsize if end > begin else 0
+    place: dict[str, Any] = {"document": document, "first_token": at, "tokens": count}
+    tokenizer = corpus_tokenizer(tokens.prefix)
+    if tokenizer is not None and end > begin:
+        place["begins"] = tokenizer.decode(tokens.slice(begin, 0, min(16, int(tokens.lengths[begin]))))
+    return place
+
+
+def _document(shard: Location, row: int) -> Document:
+    """One document of a shard. Raises InputError if it is not there."""
+    for _, document in read_chosen_documents(shard, lambda number: number == row):
+        return document
+    raise InputError(
+        f"{shard} has no document {row + 1:,}: it has changed since it was indexed; run the same command again."
+    )
+
+
+def _source(hit: Hit) -> Document | None:
+    """What a step read: a document of a shard, or the row of a list."""
+    from webtext_prep.documents.shards import format_of
+
+    return _document(hit.file, hit.row) if format_of(hit.file.name) is not None else row_of(hit.file, hit.row)
+
+
+def _row(hit: Hit) -> dict[str, Any]:
+    """One row of a table of JSON lines."""
+    if not storage.is_file(hit.file):
+        return {}
+    for number, line in enumerate(read_lines(hit.file)):
+        if number == hit.row:
+            found: dict[str, Any] = msgspec.json.decode(line)
+            return found
+    return {}
