@@ -89,3 +89,82 @@ def test_what_a_document_holds_does_not_steer_the_terminal(webtext, write_shards
     shown = webtext("inspect", folder).out
     assert "red \ufffd[31m text\ufffd2J" in shown
     assert "a\ufffdb" in shown
+
+
+# What was dropped
+
+
+def write(folder, *documents):
+    with write_documents(folder / "part-00000.jsonl.zst") as writer:
+        for document in documents:
+            writer.write(document)
+    return str(folder)
+
+
+LONG = " ".join(f"word{number}" for number in range(300))
+
+
+def run(*words):
+    assert main([*map(str, words), "--workers", "1"]) == 0
+
+
+@pytest.mark.parametrize("flags", [[], ["--keep-dropped"]])
+def test_dropped_documents_are_shown_whether_they_were_kept_or_not(tmp_path, capsys, flags):
+    given = write(tmp_path / "in", Document("http://a.org/", LONG), Document("http://b.org/", "Too short."))
+    run("clean", "--input", given, "--output", tmp_path / "out", "--language", "any", *flags)
+    capsys.readouterr()
+    found = inspect(capsys, tmp_path / "out", "--dropped", "too_short")
+    assert found["dropped"] == {"too_short": 1}
+    (sample,) = found["samples"]
+    assert (sample["url"], sample["reason"], sample["text"]) == ("http://b.org/", "too_short", "Too short.")
+    if not flags:
+        assert (sample["tokens"], sample["min_tokens"]) == (3, 128)
+
+
+def test_duplicates_are_shown_with_what_they_repeat(tmp_path, capsys):
+    documents = [Document(f"http://{name}.org/", LONG + " end" * (name == "a")) for name in "abc"]
+    run("dedup", "--input", write(tmp_path / "in", *documents), "--output", tmp_path / "out")
+    capsys.readouterr()
+    found = inspect(capsys, tmp_path / "out", "--dropped", "duplicate", "--samples", 1)["samples"]
+    assert [(sample["url"], sample["duplicate_of"]) for sample in found] == [("http://b.org/", "http://a.org/")]
+    assert found[0]["text"].startswith("word0")
+
+
+def test_urls_that_were_dropped_are_shown(tmp_path, capsys):
+    (tmp_path / "urls.txt").write_text(
+        "http://a.org/x\nhttp://a.org/b.jpg\nhttp://A.org/x\nno address\nhttp://a.org/y\n"
+    )
+    run("blacklist", "--input", tmp_path / "urls.txt", "--output", tmp_path / "urls")
+    capsys.readouterr()
+    shown = {
+        reason: [sample["url"] for sample in inspect(capsys, tmp_path / "urls", "--dropped", reason)["samples"]]
+        for reason in ("blocked_extension", "duplicate", "malformed")
+    }
+    assert shown == {
+        "blocked_extension": ["http://a.org/b.jpg"], "duplicate": ["http://A.org/x"], "malformed": ["no address"],
+    }  # fmt: skip
+
+
+def test_repeated_documents_of_merge_are_shown(tmp_path, capsys):
+    documents = [Document("http://a.org/", "one"), Document("http://a.org/#top", "two")]
+    run("merge", "--input", write(tmp_path / "in", *documents), "--output", tmp_path / "out")
+    capsys.readouterr()
+    assert inspect(capsys, tmp_path / "out", "--dropped", "duplicate_url")["samples"][0]["text"] == "two"
+
+
+def test_a_reason_that_there_was_not_names_those_there_were(tmp_path, capsys):
+    given = write(tmp_path / "in", Document("http://a.org/", LONG), Document("http://b.org/", "Too short."))
+    run("clean", "--input", given, "--output", tmp_path / "out", "--language", "any")
+    capsys.readouterr()
+    assert main(["inspect", str(tmp_path / "out"), "--dropped", "boring"]) == 2
+    assert "dropped nothing as 'boring': choose among its reasons (too_short 1)" in capsys.readouterr().err
+
+
+def test_keep_dropped_may_be_asked_for_later(tmp_path, capsys):
+    given = write(tmp_path / "in", Document("http://a.org/", LONG), Document("http://b.org/", "Too short."))
+    for flags in ([], ["--keep-dropped"], []):
+        run("clean", "--input", given, "--output", tmp_path / "out", "--language", "any", *flags)
+        assert (tmp_path / "out" / "dropped" / "part-00000.jsonl.zst").is_file() == bool(flags)
+    other = ["clean", "--input", given, "--output", str(tmp_path / "out"), "--language", "any", "--min-tokens", "1"]
+    assert main(other) == 2
+    assert "other settings (min_tokens was 128, now 1)" in capsys.readouterr().err

@@ -22,12 +22,15 @@ from indexed_tokens import (
     tokenizer_path,
 )
 from webtext_prep.commands.base import Command
+from webtext_prep.commands.known_stages import known_stages
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import find_inputs, is_url_list
 from webtext_prep.documents.shards import is_document_shard, read_documents
 from webtext_prep.documents.stage_record import read_record
 from webtext_prep.documents.url_lists import read_urls
 from webtext_prep.errors import InputError
+from webtext_prep.lineage import trace
+from webtext_prep.lookup.dropped import sample_dropped
 from webtext_prep.running.findings import Findings
 from webtext_prep.running.token_stage import SUFFIX
 
@@ -48,11 +51,19 @@ class Inspect(Command):
         "", "a folder or file that a stage wrote, or a token file's prefix", metavar="PATH", positional=True
     )
     samples: int = setting(2, "documents to show", ge=0)
+    dropped: str = setting(
+        "",
+        "show what the stage dropped for that reason; without --keep-dropped its input is read again",
+        metavar="REASON",
+    )
 
     def find(self) -> Findings:
         """What lies at `path`. Raises InputError if there is nothing to show."""
         if not self.path:
             raise InputError("webtext inspect needs a PATH: say what to look at.")
+        if self.dropped:
+            found = inspect_dropped(self.path, self.dropped, self.samples)
+            return Findings(_shown(found), found)
         prefix = _token_prefix(self.path)
         found = inspect_tokens(prefix, self.samples) if prefix else inspect_documents(self.path, self.samples)
         return Findings(_shown(found), found)
@@ -94,6 +105,22 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
         ],
     }
     return found
+
+
+def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
+    """The first documents that the stage which made a folder dropped for a reason. Raises as `sample_dropped` does."""
+    step = trace(path)
+    documents = sample_dropped(step, reason, samples, known_stages())
+    return {
+        "path": hide_credentials(path),
+        "stage": step.stage,
+        "in": step.record["in"],
+        "dropped": {reason: step.record["dropped"][reason]},
+        "samples": [
+            {"url": document.url, **document.metadata, "text": document.text[:SAMPLE_CHARACTERS]}
+            for document in documents
+        ],
+    }
 
 
 def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:

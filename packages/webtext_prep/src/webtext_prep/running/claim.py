@@ -112,9 +112,13 @@ def _output_elsewhere(state: Path, stage: Stage, output: Location) -> str | None
 
 
 def refuse_other_settings(claim: dict[str, Any], settings: dict[str, Any], output: Location) -> None:
-    """Raise InputError naming what differs between the settings of an output and those of this run."""
-    if claim["settings"] != settings:
-        changed = "; ".join(differences(claim["settings"], settings))
+    """Raise InputError naming what differs between the settings of an output and those of this run.
+
+    Whether dropped documents are written may differ: the output is made again, the same but for those.
+    """
+    theirs, ours = ({**known, "keep_dropped": False} for known in (claim["settings"], settings))
+    if theirs != ours:
+        changed = "; ".join(differences(theirs, ours))
         raise InputError(
             f"{output} was made with other settings ({changed}): give another --output, or --restart to make it again "
             "from scratch."

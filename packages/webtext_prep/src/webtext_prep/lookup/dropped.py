@@ -1,0 +1,117 @@
+"""Samples of what a step dropped for a reason, also where `--keep-dropped` was not given: its input is read again.
+
+What the stages wrote beside their shards is used first; else the stage, with the settings of its record, is asked again
+about one document after another until there are enough. A rare reason may take as long as the stage did.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+
+from command_kit import Progress
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.shards import format_of, read_documents
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.url_lists import read_urls
+from webtext_prep.documents.urls import url_key
+from webtext_prep.errors import InputError
+from webtext_prep.lineage import Step
+from webtext_prep.lineage.restoring import stage_of
+from webtext_prep.lineage.tables import dropped_of, duplicates_of, has_dropped, outcomes_of
+from webtext_prep.lookup.story import judge_again
+from webtext_prep.running.stage import DocumentStage, Stage
+
+REPORT_EVERY = 64
+
+
+def sample_dropped(step: Step, reason: str, count: int, known: Mapping[str, type[Stage]]) -> list[Document]:
+    """The first `count` documents, in the order of the input, that a step dropped for a reason.
+
+    Each has `reason` in its metadata, and where the stage tells them the values that decided.
+
+    Raises InputError for a reason that the step did not have, an input that is gone, and a stage that decides about
+    all documents together and leaves no table of them.
+    """
+    reasons = {name: dropped for name, dropped in step.record["dropped"].items() if dropped}
+    if reason not in reasons:
+        told = ", ".join(f"{name} {dropped:,}" for name, dropped in reasons.items()) or "nothing was dropped"
+        raise InputError(f"{step.name} dropped nothing as {reason!r}: choose among its reasons ({told}).")
+    wanted = min(count, reasons[reason])
+    return list(itertools.islice(_found(step, reason, known), wanted))
+
+
+def _found(step: Step, reason: str, known: Mapping[str, type[Stage]]) -> Iterator[Document]:
+    if has_dropped(step):
+        return (document for document in dropped_of(step) if document.metadata.get("reason") == reason)
+    if step.stage == "dedup":
+        return _duplicates(step)
+    outcomes = (row for row in outcomes_of(step) if row.get("outcome") == reason)
+    first = next(outcomes, None)
+    if first is not None:
+        rows = itertools.chain([first], outcomes)
+        return (_with({k: v for k, v in row.items() if k != "url"}, Document(row["url"]), reason) for row in rows)
+    return _judged(step, reason, stage_of(step, known))
+
+
+def _judged(step: Step, reason: str, stage: Stage) -> Iterator[Document]:
+    """What the stage says again of each document of its input."""
+    if reason in ("duplicate", "duplicate_url"):
+        yield from _repeated(step, reason, stage)
+        return
+    if not (stage.unit == "URLs" or (isinstance(stage, DocumentStage) and stage.is_independent)):
+        raise InputError(
+            f"`webtext {step.stage}` decides about several documents together, so that {step.name} can't show what it "
+            "dropped: run it again with --keep-dropped."
+        )
+    for document in _read_again(step, stage):
+        if judge_again(stage, document) == reason:
+            yield _with(stage.explain(document), document, reason)
+
+
+def _repeated(step: Step, reason: str, stage: Stage) -> Iterator[Document]:
+    """Documents, or URLs, that come after another one of the same page."""
+    seen: set[str] = set()
+    judge: Callable[[str], str | None] = getattr(stage, "judge", lambda url: None)
+    for document in _read_again(step, stage):
+        if judge(document.url) is None:
+            key = url_key(document.url)
+            if key in seen:
+                yield _with({}, document, reason)
+            seen.add(key)
+
+
+def _duplicates(step: Step) -> Iterator[Document]:
+    """The documents of the table of duplicates, in its order, which is that of the input."""
+    rows = duplicates_of(step)
+    row = next(rows, None)
+    for document in _read_again(step, None):
+        if row is None:
+            return
+        if document.url == row["url"]:
+            yield _with({name: value for name, value in row.items() if name != "url"}, document, "duplicate")
+            row = next(rows, None)
+
+
+def _read_again(step: Step, stage: Stage | None) -> Iterator[Document]:
+    """What the step read, with progress."""
+    count = 0
+    with Progress(f"inspect: {step.stage} again", "documents", step.record["in"]) as progress:
+        for place in step.input_files():
+            for document in _rows(place, stage):
+                yield document
+                count += 1
+                if count % REPORT_EVERY == 0:
+                    progress.update(count, "")
+
+
+def _rows(place: Location, stage: Stage | None) -> Iterator[Document]:
+    if stage is not None and stage.unit == "URLs":
+        return read_urls(place)
+    if format_of(place.name) is None:
+        raise InputError(f"{place} is no shard of documents, so that it can't be read again: give --keep-dropped.")
+    return read_documents(place)
+
+
+def _with(values: Mapping[str, object], document: Document, reason: str) -> Document:
+    return Document(document.url, document.text, {**document.metadata, "reason": reason, **values})
