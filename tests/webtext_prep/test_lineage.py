@@ -5,8 +5,9 @@ import shutil
 
 import pytest
 
-from webtext_prep.cli import find_stages
+from webtext_prep.cli import find_stages, main
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.shards import write_documents
 from webtext_prep.errors import InputError
 from webtext_prep.lineage import all_steps, trace, trace_all
 from webtext_prep.lineage.restoring import stage_of
@@ -15,20 +16,39 @@ from webtext_prep.lineage.tables import dropped_of, duplicates_of, has_dropped
 LONG = "The quick brown fox jumps over the lazy dog and runs along the river until the evening comes. " * 12
 
 
-@pytest.fixture
-def run(webtext, write_shards, tmp_path):
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
     """Two merged folders, cleaned apart, deduplicated together, and as token files."""
-    source = write_shards([[LONG, LONG + " More.", "short"], ["Ein kurzer Text."]], "source")
-    other = write_shards([[f"{LONG} {number}" for number in range(2)] + ["tiny"]], "other")
-    work = tmp_path / "work"
-    for name, given in (("one", source), ("two", other)):
-        assert webtext("merge", "--input", given, "--output", work / name, "--url-key", "url").code == 0
-        assert webtext("clean", "--input", work / name, "--output", work / f"{name}-clean", "--keep-dropped").code == 0
-    cleaned = [work / "one-clean", work / "two-clean"]
-    assert webtext("dedup", "--input", *cleaned, "--output", work / "unique").code == 0
-    assert webtext("tokenize", "--input", work / "unique", "--output", work / "tokens" / "corpus").code == 0
-    assert webtext("merge-tokens", "--input", work / "tokens" / "corpus", "--output", work / "all").code == 0
-    return work
+    home = tmp_path_factory.mktemp("home")
+    texts = {"source": [[LONG, LONG + " More.", "short"], ["Ein kurzer Text."]]}
+    texts["other"] = [[f"{LONG} {number}" for number in range(2)] + ["tiny"]]
+    for name, shards in texts.items():
+        for number, shard in enumerate(shards):
+            with write_documents(home / name / f"part-{number:05}.jsonl.zst") as writer:
+                for row, text in enumerate(shard):
+                    writer.write(Document(f"http://{number}.org/{row}", text))
+    work = home / "work"
+    for stage, given, output, *flags in (
+        ("merge", [home / "source"], "one"),
+        ("merge", [home / "other"], "two"),
+        ("clean", [work / "one"], "one-clean", "--keep-dropped"),
+        ("clean", [work / "two"], "two-clean", "--keep-dropped"),
+        ("dedup", [work / "one-clean", work / "two-clean"], "unique"),
+        ("tokenize", [work / "unique"], "tokens/corpus"),
+        ("merge-tokens", [work / "tokens" / "corpus"], "all"),
+    ):
+        words = [stage, "--input", *given, "--output", work / output, "--workers", 1, *flags]
+        assert main(list(map(str, words))) == 0
+    return home
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """That run in a folder of its own, as if it had been made there."""
+    shutil.copytree(finished, tmp_path, dirs_exist_ok=True)
+    for path in tmp_path.rglob("run.json"):
+        path.write_text(path.read_text().replace(str(finished), str(tmp_path)))
+    return tmp_path / "work"
 
 
 def test_every_step_is_found_once_with_its_record_and_how_it_ran(run):
