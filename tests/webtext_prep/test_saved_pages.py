@@ -19,11 +19,13 @@ import warcio
 import warcio.archiveiterator
 from fastwarc.warc import ArchiveIterator
 
+from webtext_prep import cli
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.outcomes import OUTCOMES
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents, write_documents
 from webtext_prep.errors import WebtextError
+from webtext_prep.lineage import trace
 from webtext_prep.running.job import Job
 from webtext_prep.stages.download import Download
 from webtext_prep.web import journal_writer
@@ -129,6 +131,7 @@ def test_saved_pages_are_standard_records_that_other_programs_read_and_check(sit
     site.routes |= {
         "/packed": (200, {"Content-Type": "text/html; charset=utf-8", "Content-Encoding": "gzip"}, packed),
         "/moved": (301, {"Location": "/b"}, ""),
+        "/list": (200, {"Content-Type": "text/html"}, html("<ul><li>One of a list.<li>Another one.</ul>")),
         "/gone": (404, {"Content-Type": "text/html"}, html()),
         "/picture": (200, {"Content-Type": "image/png"}, b"\x89PNG"),
         "/nothing": (200, {"Content-Type": "text/html"}, "<html></html>"),
@@ -175,6 +178,57 @@ def test_the_row_of_a_url_says_where_its_page_lies(site, tmp_path):
         (record,) = ArchiveIterator(io.BytesIO(data[place["offset"] : place["offset"] + place["length"]]))
         assert record.headers["WARC-Target-URI"] == row["url"]
         assert record.headers["WARC-Date"] == row["fetched_at"]
+
+
+ODD = {
+    "/latin": (200, {"Content-Type": "text/html; charset=windows-1252"}, html("Größe und Übermut. ").encode("cp1252")),
+    "/meta": (200, {"Content-Type": "text/html"}, html("Ärger. ", "<meta charset=iso-8859-1>").encode("latin-1")),
+    "/text": (200, {"Content-Type": "text/plain"}, "Plain <b>text</b> & more."),
+    "/untyped": (200, {}, html("Without a type. ")),
+    "/odd-type": (200, {"Content-Type": "text/html charset=utf-8"}, html("An odd type. ")),
+    "/packed": (200, {"Content-Type": "text/html", "Content-Encoding": "gzip"}, gzip.compress(html().encode())),
+    "/moved": (302, {"Location": "/end?a=b#c"}, ""),
+    "/proxied": (203, {"Content-Type": "text/html"}, html("By a proxy. ")),
+    "/empty": (200, {"Content-Type": "text/html"}, "<html></html>"),
+    "/list": (200, {"Content-Type": "text/html"}, html("<ul><li>One of a list.<li>Another one.</ul>")),
+    "/gone": (404, {"Content-Type": "text/html"}, html()),
+    "/nul": (200, {"Content-Type": "text/html"}, html("Between\0 the words. ")),
+}
+
+FOLDERS = ("out", "reference", "again", "other")
+
+
+def test_extracting_saved_pages_again_gives_the_same_documents(site, tmp_path):
+    """Byte for byte, with redirects and what the list says; another extractor gives its own. Nothing is fetched."""
+    site.routes |= ODD
+    lists = []
+    for n in range(2):
+        urls = site.urls("/a", *list(ODD)[n::2], "/plain?\u00e4 b", "/a")
+        rows = [Document(url, metadata={"score": n, "tags": [{"a": None}]}) for url in urls]
+        lists.append(write_list(tmp_path / f"list{n}.jsonl.zst", rows))
+    shards = ("part-00000.jsonl.zst", "part-00001.jsonl.zst")
+    download(lists, tmp_path / "out", extractor="trafilatura")
+    download(lists, tmp_path / "reference", extractor="resiliparse")
+    site.asked.clear()
+    assert cli.main(["extract", "--input", str(tmp_path / "out"), "--output", str(tmp_path / "again")]) == 0
+    other = ["--input", str(tmp_path / "out" / "pages"), "--output", str(tmp_path / "other")]
+    assert cli.main(["extract", *other, "--extractor", "resiliparse"]) == 0
+    assert site.asked == []
+    found = {name: [(tmp_path / name / shard).read_bytes() for shard in shards] for name in FOLDERS}
+    assert found["again"] == found["out"]
+    assert found["other"] == found["reference"]
+    assert found["other"] != found["again"]
+    documents = [document for shard in shards for document in read_documents(tmp_path / "again" / shard)]
+    moved = next(document for document in documents if document.url.endswith("/moved"))
+    assert moved.metadata["final_url"] == site.urls("/end?a=b")[0]
+    assert moved.metadata["tags"] == [{"a": None}]
+
+
+def test_the_record_of_extracted_pages_leads_to_their_download(site, tmp_path):
+    download(write_list(tmp_path / "urls.jsonl.zst", site.urls("/a")), tmp_path / "out")
+    assert cli.main(["extract", "--input", str(tmp_path / "out"), "--output", str(tmp_path / "again")]) == 0
+    (before,) = trace(str(tmp_path / "again")).inputs
+    assert before.stage == "download" and before.place == tmp_path / "out"
 
 
 def test_no_pages_are_saved_unless_asked_for(site, tmp_path):

@@ -124,6 +124,16 @@ def _decompressed(file: BinaryIO, new_decompressor: Callable[[], _Decompressor])
             data = more.lstrip(b"\0")
 
 
+def is_whole(file: BinaryIO, compression: str) -> bool:
+    """Whether what is left of an open file is whole compressed streams, without damage."""
+    try:
+        for _ in _decompressed(file, _DECOMPRESSORS[compression]):
+            pass
+    except (EOFError, zstd.ZstdError, lzma.LZMAError, zlib.error):
+        return False
+    return True
+
+
 def read_chunks(path: Location) -> Iterator[bytes]:
     """The decompressed bytes of `path`, at most 1 MiB at a time.
 

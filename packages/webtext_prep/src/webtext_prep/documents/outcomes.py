@@ -36,6 +36,10 @@ class PageOutcome(StrEnum):
     TOO_MANY_REDIRECTS = "too_many_redirects"
     TOO_LARGE = "too_large"
     NOT_HTML = "not_html"
+    # What an archive or a file holds of it
+    REVISIT = "revisit"
+    TRUNCATED = "truncated"
+    UNREADABLE = "unreadable"
     # The text in it
     EMPTY = "empty"
     TOO_DEEP = "too_deep"

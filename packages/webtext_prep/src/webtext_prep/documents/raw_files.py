@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import os
-from collections.abc import Container, Sequence
+from collections.abc import Callable, Container, Sequence
 from pathlib import Path
 
 from command_kit import hide_credentials
@@ -47,13 +47,20 @@ def kinds_of_raw_files() -> str:
     return f"{', '.join(sorted(suffixes))} files (compressed or not)"
 
 
-def sidecars_of(inputs: Sequence[Location]) -> dict[Location, Location]:
+def is_one_text(path: Location) -> bool:
+    """Whether a file of that name is one text, whose metadata may lie beside it."""
+    reader = reader_of(path)
+    return reader is not None and reader.one_text_a_file
+
+
+def sidecars_of(
+    inputs: Sequence[Location], *, is_one_text: Callable[[Location], bool] = is_one_text
+) -> dict[Location, Location]:
     """Text file to the JSON file beside it that holds its metadata: `page.json` or `page.txt.json` for `page.txt`."""
     beside: dict[Location, dict[str, Location]] = {}
     found: dict[Location, Location] = {}
     for path in inputs:
-        reader = reader_of(path)
-        if reader is None or not reader.one_text_a_file:
+        if not is_one_text(path):
             continue
         folder = path.parent
         if folder not in beside:
@@ -79,13 +86,17 @@ def file_names(files: Sequence[Location]) -> list[str]:
 
 
 def file_groups(
-    files: Sequence[Location], sizes: Sequence[int], alone: Container[Location] = ()
+    files: Sequence[Location],
+    sizes: Sequence[int],
+    alone: Container[Location] = (),
+    *,
+    at_least: int = BYTES_PER_TASK,
 ) -> list[list[Location]]:
     """Files in order, small ones together: each group is one task, so that a million small files are not a million.
 
-    Those in `alone` are groups of their own.
+    Those in `alone` are groups of their own; others are together until they have `at_least` so many bytes.
     """
-    whole = max(BYTES_PER_TASK, sum(sizes) // MOST_TASKS)
+    whole = max(at_least, sum(sizes) // MOST_TASKS)
     groups: list[list[Location]] = []
     room = 0
     for path, size in zip(files, sizes, strict=True):

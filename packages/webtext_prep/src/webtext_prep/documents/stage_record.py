@@ -22,6 +22,8 @@ from webtext_prep.errors import InputError
 
 RECORD = "stage.json"
 """A finished stage's folder holds this file."""
+PAGES = "pages"
+"""The folder in the output of a download with the pages that it saved."""
 STATE = ".state"
 """Where a stage keeps what it needs to resume."""
 TOKEN_SUFFIXES = (".bin", ".idx", ".tokenizer.json")
@@ -29,6 +31,7 @@ TOKEN_SUFFIXES = (".bin", ".idx", ".tokenizer.json")
 
 EXPORTED = "data"
 """Where in its folder `webtext export` puts the files."""
+_MAKERS = {EXPORTED: "export", PAGES: "download"}
 
 _SUMMARY = ("stage", "version", "settings", "in", "out", "dropped", "notes", "facts", "inputs")
 
@@ -81,13 +84,14 @@ def record_beside(file: Location) -> Location | None:
 
 
 def stage_folder(folder: Location) -> Location:
-    """The folder of the stage that wrote the files in `folder`: itself, but for the folder `data` of an export.
+    """The folder of the stage that wrote the files in `folder`: itself, or the one around it.
 
-    Raises InputError for a damaged record.
+    That is so of the folder `data` of an export, and of `pages` of a download. Raises InputError for a damaged record.
     """
-    if folder.name == EXPORTED and not storage.is_file(folder / RECORD):
+    maker = _MAKERS.get(folder.name)
+    if maker is not None and not storage.is_file(folder / RECORD):
         record = read_record(folder.parent)
-        if record is not None and record["stage"] == "export":
+        if record is not None and record["stage"] == maker:
             return folder.parent
     return folder
 

@@ -73,7 +73,9 @@ async def make_row(page: Page, pool: ExtractorPool) -> tuple[dict[str, Any], Doc
     if parsed.title:
         document.metadata["title"] = parsed.title
     plain = _PLAIN.match(address)
-    document.metadata["domain"] = _domain(address) if plain is None else _domain_once(plain[0])
+    domain = _domain(address) if plain is None else _domain_once(plain[0])
+    if domain:  # a file has none
+        document.metadata["domain"] = domain
     if page.final_url is not None:
         document.metadata["final_url"] = page.final_url
     return row, document

@@ -30,8 +30,9 @@ from webtext_prep.documents.shards import shards_in
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.url_lists import read_urls
 from webtext_prep.errors import InputError
+from webtext_prep.running.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
 from webtext_prep.running.space import USUAL_RATIO, Needs
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage, shards_outcome
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, shards_outcome
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 from webtext_prep.web.page_files import page_files_in, pages_of
@@ -39,9 +40,6 @@ from webtext_prep.web.page_files import page_files_in, pages_of
 if TYPE_CHECKING:
     from webtext_prep.web.shard import Fetching
 
-PAGE_BYTES = 256 << 20
-"""Bytes of page bodies that are being read, extracted, or wait for a free extractor, all --workers together; each of
-them may exceed its part by one page."""
 FEWEST_COUNTED, MOST_COUNTED = 100, 200_000
 """URLs of all lists together for which it is said how long they may take: fewer need no word, more would take a while
 to count, and the worst of millions of servers is not what happens."""
@@ -55,8 +53,6 @@ BYTES_A_PLACE = 25
 """More, if the row says where the page was saved."""
 BYTES_A_SAVED_PAGE = 28_000
 """Of HTML, compressed: a page of the web has some 110 kB."""
-PARSER_BYTES = 250 << 20
-"""Memory of a process that extracts, in ordinary work; `--extract-memory` is its limit."""
 EARLIER = "earlier"
 """The folder in the scratch folder with what runs over other lists have fetched."""
 
@@ -98,7 +94,7 @@ def _pace(default: Any, help: str, **more: Any) -> Any:
 
 
 @dataclass(frozen=True)
-class Download(Stage):
+class Download(PageStage):
     """Fetch the pages of a list of URLs and keep their text.
 
     Reads URL shards as `webtext blacklist` writes them, or plain lists of URLs. Writes document shards in the order of
@@ -114,9 +110,6 @@ class Download(Stage):
     unit: ClassVar[str] = "URLs"
     input_kinds: ClassVar[str] = "URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)"
 
-    extractor: Literal["trafilatura", "newspaper", "resiliparse"] = setting(
-        "trafilatura", "library that extracts the text of a page"
-    )
     save_pages: bool = setting(False, "also keep the pages, as WARC files in pages/, for `webtext extract`")
     max_urls: int = setting(0, "only the first N URLs of the input; 0 means all", ge=0)
     robots: bool = setting(True, "fetch robots.txt and obey it")
@@ -124,11 +117,6 @@ class Download(Stage):
     allow_private_addresses: Literal["none", "loopback", "all"] | bool = setting(
         False, "also connect to addresses outside the public internet: those of this machine (loopback), or all"
     )
-    max_bytes: int = setting(5_000_000, "most bytes of a page, decompressed", ge=1, le=1 << 30)
-    extract_timeout: float = setting(
-        20.0, "seconds of processor time to extract one page", metavar="SECONDS", ge=0.1, le=3600
-    )
-    extract_memory: int = setting(1024, "MiB of memory to extract one page", metavar="MIB", ge=64)
     concurrency: int = _pace(200, "requests at once, all --workers together", ge=1, le=10_000)
     per_host: int = _pace(2, "requests at once to one host", ge=1, le=1000)
     delay: float = _pace(0.1, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)

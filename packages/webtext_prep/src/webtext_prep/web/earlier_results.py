@@ -23,11 +23,12 @@ from command_kit import atomic_file
 from webtext_prep.documents import storage
 from webtext_prep.documents.outcomes import OUTCOMES, PageOutcome
 from webtext_prep.documents.shards import read_documents, shards_in
+from webtext_prep.documents.stage_record import PAGES
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.pages import PAGE_METADATA
 from webtext_prep.web.journal import SUFFIX, Entry, Journal, journal_path, url_digest
-from webtext_prep.web.page_files import PAGES, pages_of
+from webtext_prep.web.page_files import pages_of
 from webtext_prep.web.saved_pages import SPOOL_SUFFIX, PageSpool
 
 KEYS, SOURCES = "urls.u64", "sources.u32"

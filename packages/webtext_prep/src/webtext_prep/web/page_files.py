@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from webtext_prep.documents import storage
+from webtext_prep.documents.stage_record import PAGES
 from webtext_prep.documents.stores.base import Location
 
-PAGES = "pages"
-"""The folder of an output with one file of pages for each shard."""
 SUFFIX = ".warc.gz"
 
 

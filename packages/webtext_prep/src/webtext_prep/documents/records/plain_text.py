@@ -30,10 +30,10 @@ class TextRecords(RecordReader):
 
     def read(self, file: SourceFile, keys: Keys) -> Iterator[Record]:
         """See `RecordReader`."""
-        url = _url_from_name(file, self.suffixes)
+        url = url_from_name(file, self.suffixes)
         try:
             metadata, text = self.split(decode_utf8(_whole(file)), keys)
-            metadata |= _sidecar(file)
+            metadata |= read_sidecar(file)
             _, own_url = keys.take_url(metadata)
             metadata.pop("text", None)
             yield Record("", Document(without_credentials(own_url or url), text, clean_metadata(metadata)), url)
@@ -91,7 +91,8 @@ def _whole(file: SourceFile) -> bytes:
     return bytes(data)
 
 
-def _sidecar(file: SourceFile) -> dict[str, Any]:
+def read_sidecar(file: SourceFile) -> dict[str, Any]:
+    """The metadata beside a file, if there is any. Raises Unreadable."""
     if file.sidecar is None:
         return {}
     try:
@@ -103,7 +104,8 @@ def _sidecar(file: SourceFile) -> dict[str, Any]:
     return value
 
 
-def _url_from_name(file: SourceFile, suffixes: tuple[str, ...]) -> str:
+def url_from_name(file: SourceFile, suffixes: tuple[str, ...]) -> str:
+    """The URL that is a file's name, escaped, but for its `suffixes`; else the `file:` one."""
     bare = file.name.rsplit("/", 1)[-1]
     for known in (COMPRESSED_SUFFIXES, suffixes):
         if PurePosixPath(bare).suffix.lower() in known:

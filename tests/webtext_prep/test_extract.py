@@ -1,0 +1,563 @@
+"""`webtext extract`: archives and files of HTML to documents, as a download would have made them."""
+
+import gzip
+import io
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import brotli
+import pytest
+import zstandard
+from archives import DATE, Archive, answer, members, page, raw_record
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from warcio.statusandheaders import StatusAndHeaders
+
+from webtext_prep.documents.outcomes import OUTCOMES
+from webtext_prep.documents.shards import read_documents
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running import checkpoint
+from webtext_prep.running.job import Job
+from webtext_prep.stages.extract import Extract
+from webtext_prep.web import archives as archives_module
+from webtext_prep.web.archived_bodies import decoded, without_chunks
+from webtext_prep.web.archives import ArchiveReader, Damage
+from webtext_prep.web.bodies import CutShortError, DamagedBodyError, TooLargeError
+from webtext_prep.web.html_files import url_in_page
+
+TEXT = "Some words of a page, long enough for anybody to see that they are its text."
+
+
+def extract(inputs, output, **more):
+    inputs = inputs if isinstance(inputs, list) else [inputs]
+    run = {name: more.pop(name) for name in ("workers", "keep_dropped", "format") if name in more}
+    return Job(Extract(**{"extractor": "resiliparse", **more}), inputs, output, **run).run()
+
+
+def rows_of(output, folder=OUTCOMES):
+    return [
+        {"url": row.url, **row.metadata}
+        for shard in sorted((output / folder).glob("part-*"))
+        for row in read_documents(shard)
+    ]
+
+
+def documents_of(output):
+    return [document for shard in sorted(output.glob("part-*")) for document in read_documents(shard)]
+
+
+def found_in(tmp_path, data, name="a.warc.gz", behind=None, **more):
+    path = tmp_path / name
+    path.write_bytes(data)
+    more = {"max_bytes": 5_000_000, "keep_truncated": False, **more}
+    return list(ArchiveReader(path, name, **more).pages(behind))
+
+
+def outcomes_of(items):
+    return [item.outcome if isinstance(item, archives_module.Found) else item for item, *_ in map(_pair, items)]
+
+
+def _pair(item):
+    return (item,) if isinstance(item, Damage) else item
+
+
+# What an archive may hold
+
+
+def test_each_record_ends_in_one_outcome_as_a_fetched_page_would(tmp_path):
+    archive = Archive()
+    archive.writer.write_record(archive.writer.create_warcinfo_record("a.warc.gz", {"software": "test"}))
+    archive.add("request", "http://a.org/page", http=StatusAndHeaders("GET /page HTTP/1.1", [], is_http_request=True))
+    archive.response("http://a.org/page")
+    archive.add("metadata", "http://a.org/page", b"fetchTimeMs: 5\r\n", content_type="application/warc-fields")
+    archive.response("http://a.org/gone", status="404 Not Found")
+    archive.response("http://a.org/moved", status="301 Moved", Location="/page")
+    archive.response("http://a.org/a.png", b"\x89PNG\r\n", Content_Type="image/png")
+    archive.response("http://a.org/robots.txt", "User-agent: *", Content_Type="text/plain")
+    archive.response("http://a.org/text", "Plain <text>, as it is.", Content_Type="text/plain")
+    archive.response("http://a.org/empty", "<html></html>")
+    archive.response("http://a.org/pdf", b"%PDF-1.4", Content_Type="text/html")
+    archive.response("http://a.org/big", page("x" * 50_000))
+    archive.response("http://a.org/cut", more={"WARC-Truncated": "length"})
+    same = StatusAndHeaders("200 OK", [("Content-Type", "text/html")], protocol="HTTP/1.1")
+    archive.add("revisit", "http://a.org/again", http=same)
+    archive.add("resource", "http://a.org/resource", page().encode(), content_type="text/html; charset=utf-8")
+    archive.add("response", "dns:a.org", b"20240301\r\na.org. 1 IN A 1.2.3.4\r\n", content_type="text/dns")
+    archive.add("conversion", "http://a.org/text-of", b"  As it was.\nA second <line>.\n", content_type="text/plain")
+    (tmp_path / "a.warc.gz").write_bytes(archive.data)
+    summary = extract(tmp_path / "a.warc.gz", tmp_path / "out", max_bytes=100_000)
+    rows = rows_of(tmp_path / "out")
+    assert [(row["url"].removeprefix("http://a.org/"), row["outcome"], row.get("status")) for row in rows] == [
+        ("page", "ok", 200),
+        ("gone", "http_404", 404),
+        ("moved", "http_301", 301),
+        ("a.png", "not_html", 200),
+        ("robots.txt", "not_html", 200),
+        ("text", "ok", 200),
+        ("empty", "empty", 200),
+        ("pdf", "not_html", 200),
+        ("big", "too_large", 200),
+        ("cut", "truncated", 200),
+        ("again", "revisit", None),
+        ("resource", "ok", None),
+        ("dns:a.org", "not_html", None),
+        ("text-of", "ok", None),
+    ]
+    assert {row["fetched_at"] for row in rows} == {DATE}
+    assert summary.tally.read == summary.tally.kept + summary.tally.dropped.total() == 14
+    texts = {document.url.removeprefix("http://a.org/"): document.text for document in documents_of(tmp_path / "out")}
+    assert "The text of http://a.org/page is here." in texts["page"]
+    assert texts["text"] == "Plain <text>, as it is."
+    assert texts["text-of"] == "As it was.\nA second <line>."
+    assert TEXT in texts["resource"]
+
+
+@pytest.mark.parametrize(
+    ("name", "pack"),
+    [
+        ("a.warc", lambda archive: gzip.decompress(archive.data)),
+        ("a.warc.gz", lambda archive: archive.data),
+        ("one-member.warc.gz", lambda archive: gzip.compress(gzip.decompress(archive.data))),
+        ("A.WARC.ZST", lambda archive: zstandard.compress(gzip.decompress(archive.data))),
+    ],
+)
+def test_archives_are_read_however_they_are_compressed(tmp_path, name, pack):
+    archive = Archive()
+    for n in range(5):
+        archive.response(f"http://a.org/{n}")
+    (tmp_path / name).write_bytes(pack(archive))
+    extract(tmp_path / name, tmp_path / "out")
+    assert [document.url for document in documents_of(tmp_path / "out")] == [f"http://a.org/{n}" for n in range(5)]
+
+
+@pytest.mark.parametrize("extractor", ["trafilatura", "newspaper", "resiliparse"])
+def test_the_text_is_that_of_the_extractor_that_is_chosen(tmp_path, extractor):
+    (tmp_path / "a.warc.gz").write_bytes(Archive().response("http://a.org/1", page()).data)
+    extract(tmp_path / "a.warc.gz", tmp_path / "out", extractor=extractor)
+    (document,) = documents_of(tmp_path / "out")
+    assert TEXT in document.text
+    assert document.metadata == {"title": "A page", "domain": "a.org"}
+
+
+def test_urls_are_taken_as_they_were_meant(tmp_path):
+    """Wget writes angle brackets; some crawlers, passwords; some, nothing at all."""
+    records = [
+        raw_record(1, answer(page()), WARC_Target_URI="<http://a.org/wget>"),
+        raw_record(2, answer(page()), WARC_Target_URI="http://user:secret@a.org/"),
+        raw_record(3, answer(page()), WARC_Target_URI=""),
+        raw_record(4, answer(page()), WARC_Target_URI="http://[broken/"),
+        raw_record(5, answer(page()), WARC_Target_URI="http://a.org/größe"),
+    ]
+    found = [item for item, _ in found_in(tmp_path, members(*records))]
+    assert [item.url for item in found[:2]] == ["http://a.org/wget", "http://a.org/"]
+    assert [item.outcome for item in found[2:4]] == ["malformed_url"] * 2
+    assert found[2].url == "file:a.warc.gz:3"
+    assert found[4].url == "http://a.org/größe"
+
+
+def test_a_charset_is_that_of_the_header(tmp_path):
+    text = "Größe und Übermut sind Wörter, die in diesem Text stehen und ihn lang machen."
+    body = page(text).encode("cp1252")
+    blocks = [answer(body, "Content-Type: text/html; charset=windows-1252"), answer(body, "content-type:TEXT/HTML")]
+    (tmp_path / "a.warc.gz").write_bytes(members(*(raw_record(n, block) for n, block in enumerate(blocks))))
+    extract(tmp_path / "a.warc.gz", tmp_path / "out")
+    assert all(text in document.text for document in documents_of(tmp_path / "out"))
+
+
+# Bodies as they were sent
+
+
+def chunked(data: bytes, size: int = 7, ending: bytes = b"\r\n") -> bytes:
+    pieces = [data[at : at + size] for at in range(0, len(data), size)]
+    return b"".join(b"%x;a=b" % len(piece) + ending + piece + ending for piece in pieces) + b"0" + ending * 2
+
+
+def body_of(body, transfer="", encoding="", limit=10_000_000, may_be_cut=False):
+    return decoded(body, transfer, encoding, limit=limit, may_be_cut=may_be_cut)
+
+
+PAGE = page().encode()
+PACKED = {
+    "gzip": gzip.compress(PAGE),
+    "br": brotli.compress(PAGE),
+    "zstd": zstandard.compress(PAGE),
+    "deflate": gzip.zlib.compress(PAGE),
+}
+
+
+@pytest.mark.parametrize("encoding", PACKED)
+def test_a_body_is_decoded_as_its_headers_say(encoding):
+    assert body_of(PACKED[encoding], encoding=encoding) == PAGE
+    assert body_of(chunked(PACKED[encoding]), "chunked", encoding.upper()) == PAGE
+    assert body_of(PAGE, "chunked", encoding) == PAGE  # decoded by the crawler, which left the headers as they were
+    with pytest.raises(TooLargeError):
+        body_of(PACKED[encoding], encoding=encoding, limit=len(PAGE) - 1)
+    with pytest.raises(DamagedBodyError):
+        body_of(b"\x01\x02\x03" * 50, encoding=encoding)
+
+
+def test_a_body_that_breaks_off_is_taken_only_where_that_was_asked_for():
+    packed = gzip.compress(random.Random(1).randbytes(100_000))
+    for body, transfer, encoding in ((packed[:-500], "", "gzip"), (chunked(PAGE)[:-40], "chunked", "")):
+        with pytest.raises(CutShortError):
+            body_of(body, transfer, encoding)
+        assert body_of(body, transfer, encoding, may_be_cut=True)
+    with pytest.raises(DamagedBodyError):
+        body_of(b"5\r\nhello\r\nworld\r\n", "chunked")
+
+
+@given(st.binary(min_size=1, max_size=300), st.integers(1, 50), st.sampled_from([b"\r\n", b"\n"]))
+def test_chunks_are_put_together_again(data, size, ending):
+    assert without_chunks(chunked(data, size, ending)) == data
+
+
+def test_a_bomb_is_too_large_and_does_not_fill_the_memory(tmp_path):
+    bomb = gzip.compress(bytes(200_000_000))
+    blocks = [
+        answer(bomb, "Content-Type: text/html", "Content-Encoding: gzip"),
+        answer(bytes(200_000_000)),
+        answer(page()),
+    ]
+    path = tmp_path / "a.warc.gz"
+    path.write_bytes(members(*(raw_record(n, block) for n, block in enumerate(blocks))))
+    del blocks
+    code = (
+        "import resource, sys; from pathlib import Path; from webtext_prep.web.archives import ArchiveReader;"
+        "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
+        "reader = ArchiveReader(Path(sys.argv[1]), 'a', max_bytes=5_000_000, keep_truncated=False);"
+        "print(*(found.outcome for found, _ in reader.pages()));"
+        "print((resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before) >> 10)"
+    )
+    done = subprocess.run([sys.executable, "-c", code, path], capture_output=True, text=True, check=True)
+    outcomes, grown = done.stdout.splitlines()
+    assert outcomes == "too_large too_large ok"
+    assert int(grown) < 60
+
+
+# Damage
+
+
+def test_everything_before_the_end_of_a_truncated_archive_is_kept(tmp_path):
+    archive = Archive()
+    for n in range(4):
+        archive.response(f"http://a.org/{n}")
+    last = archive.offsets[-1]
+    for cut, left in ((last + 2, 3), (last + 60, 3), (len(archive.data) - 1, 4), (len(archive.data) - 6, 4)):
+        *found, damage = found_in(tmp_path, archive.data[:cut])
+        assert isinstance(damage, Damage), cut
+        assert len(found) in (left, left - 1, 3, 4)
+        assert [item.url for item, _ in found] == [f"http://a.org/{n}" for n in range(len(found))]
+    assert len(found_in(tmp_path, archive.data)) == 4
+    assert not any(isinstance(item, Damage) for item in found_in(tmp_path, archive.data))
+
+
+def test_a_plain_archive_that_is_cut_off_anywhere_is_noticed(tmp_path):
+    data = b"".join(raw_record(n, answer(page())) for n in range(3))
+    start = len(raw_record(0, answer(page()))) * 2
+    for cut in range(start + 1, len(data) - 4, 7):
+        found = found_in(tmp_path, data[:cut], "a.warc")
+        assert isinstance(found[-1], Damage), cut
+        assert len(found) == 3
+    assert outcomes_of(found_in(tmp_path, data, "a.warc")) == ["ok"] * 3
+
+
+def test_a_byte_that_changed_costs_what_is_behind_it(tmp_path):
+    archive = Archive()
+    for n in range(4):
+        archive.response(f"http://a.org/{n}")
+    for at in range(archive.offsets[2], archive.offsets[3], 11):
+        damaged = bytearray(archive.data)
+        damaged[at] ^= 0xFF
+        found = found_in(tmp_path, bytes(damaged))
+        if len(found) == 4 and not any(isinstance(item, Damage) for item in found):
+            continue  # in the header of the member: a time, a name
+        assert isinstance(found[-1], Damage), at
+        assert [item.url for item, _ in found[:2]] == ["http://a.org/0", "http://a.org/1"]
+
+
+def test_a_damaged_archive_is_named_in_the_summary_and_the_others_are_read(tmp_path):
+    good, bad = Archive(), Archive()
+    for n in range(3):
+        good.response(f"http://good.org/{n}")
+        bad.response(f"http://bad.org/{n}")
+    (tmp_path / "bad.warc.gz").write_bytes(bad.data[: bad.offsets[2] + 30])
+    (tmp_path / "good.warc.gz").write_bytes(good.data)
+    files = [tmp_path / "bad.warc.gz", tmp_path / "good.warc.gz"]
+    summary = extract(files, tmp_path / "out")
+    assert [document.url for document in documents_of(tmp_path / "out")] == [
+        "http://bad.org/0", "http://bad.org/1", "http://good.org/0", "http://good.org/1", "http://good.org/2",
+    ]  # fmt: skip
+    assert summary.tally.notes["damaged archives"] == 1
+    (sentence,) = summary.tally.problems
+    assert sentence.startswith(f"{tmp_path / 'bad.warc.gz'}: it can't be read beyond byte ")
+    assert "cut off" in sentence and "fetch it again" in sentence
+    (tmp_path / "bad.warc.gz").write_bytes(bad.data)
+    assert extract(files, tmp_path / "out").tally.problems == []
+    assert len(documents_of(tmp_path / "out")) == 6
+
+
+@pytest.mark.parametrize("data", [b"", b"<html>no archive</html>", gzip.compress(b"no archive"), b"\x1f\x8b broken"])
+def test_what_is_no_archive_at_all_is_an_error(tmp_path, data):
+    (tmp_path / "a.warc.gz").write_bytes(data)
+    with pytest.raises(InputError, match=r"no pages in the input: .*a\.warc\.gz: it can't be read beyond byte 0"):
+        extract(tmp_path / "a.warc.gz", tmp_path / "out")
+
+
+def test_bad_http_costs_one_page(tmp_path):
+    blocks = [
+        b"",
+        b"no http at all",
+        b"HTTP/1.1 OK\r\n\r\n" + PAGE,
+        answer(page(), *(f"X-{n}: {'a' * 60_000}" for n in range(5))),
+        answer(b"\x01\x02\x03", "Content-Type: text/html", "Content-Encoding: gzip"),
+        answer(page()).replace(b"\r\n", b"\n"),  # lines that end as on Unix
+        answer(page(), "content-type:  text/html ;charset=utf-8", "Content-Type: image/png"),
+    ]
+    found = found_in(tmp_path, members(*(raw_record(n, block) for n, block in enumerate(blocks))))
+    assert outcomes_of(found) == ["malformed_response"] * 5 + ["ok", "ok"]
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.data())
+def test_no_archive_raises_whatever_it_holds(tmp_path, data):
+    """Pieces of records in any order, with bytes that changed."""
+    records = [
+        raw_record(n, answer(page("words "), "Content-Type: text/html", *more))
+        for n, more in enumerate([(), ("Transfer-Encoding: chunked",), ("Content-Encoding: br",)])
+    ]
+    whole = bytearray(b"".join(data.draw(st.lists(st.sampled_from(records), min_size=1, max_size=4))))
+    for at, value in data.draw(st.lists(st.tuples(st.integers(0, len(whole) - 1), st.integers(0, 255)), max_size=6)):
+        whole[at] = value
+    packed = data.draw(st.sampled_from([bytes, gzip.compress, zstandard.compress]))(bytes(whole))
+    cut = data.draw(st.integers(0, len(packed)))
+    for item in found_in(tmp_path, packed[:cut] if data.draw(st.booleans()) else packed, "a.warc"):
+        assert isinstance(item, Damage) or item[0].url
+
+
+def test_an_error_of_the_disk_is_no_damage(tmp_path, monkeypatch):
+    class Broken(io.BytesIO):
+        def read(self, size=-1):
+            if self.tell() > 0:
+                raise OSError(5, "Input/output error")
+            return super().read(100)
+
+    monkeypatch.setattr(
+        archives_module.storage, "open_for_reading", lambda place: Broken(Archive().response("a:b").data)
+    )
+    with pytest.raises(OSError, match="Input/output error"):
+        list(ArchiveReader(tmp_path / "a.warc.gz", "a", max_bytes=100, keep_truncated=False).pages())
+
+
+# Going on
+
+
+@pytest.mark.parametrize("kind", ["members", "one member", "plain", "zstd", "two a member"])
+def test_reading_goes_on_behind_any_page(tmp_path, kind):
+    records = [raw_record(n, answer(page(f"Page {n} is here. "))) for n in range(7)]
+    data, name = {
+        "members": (members(*records), "a.warc.gz"),
+        "one member": (gzip.compress(b"".join(records)), "a.warc.gz"),
+        "plain": (b"".join(records), "a.warc"),
+        "zstd": (zstandard.compress(b"".join(records)), "a.warc.zst"),
+        "two a member": (members(*(b"".join(records[n : n + 2]) for n in range(0, 7, 2))), "a.warc.gz"),
+    }[kind]
+    whole = found_in(tmp_path, data, name)
+    assert outcomes_of(whole) == ["ok"] * 7
+    for number, (_, place) in enumerate(whole, 1):
+        assert place.number == number
+        assert found_in(tmp_path, data, name, behind=place) == whole[number:]
+
+
+def test_a_killed_run_goes_on_in_the_middle_of_the_archive(tmp_path, monkeypatch):
+    """Whatever was killed where: the same bytes, and what had been saved is not extracted again."""
+    archive = Archive()
+    for n in range(60):
+        archive.response(f"http://a.org/{n}", page(f"The page number {n} has this text. ") if n % 7 else "<p></p>")
+    (tmp_path / "a.warc.gz").write_bytes(archive.data)
+    (tmp_path / "b.html").write_text(page("A page in a file. "))
+    files = [tmp_path / "a.warc.gz", tmp_path / "b.html"]
+    extract(files, tmp_path / "reference", keep_dropped=True)
+
+    class Killed(BaseException):
+        pass
+
+    saves, extracted = [], []
+    real_save = checkpoint.Checkpoint.save
+
+    def save(self, state, *, units=0):
+        real_save(self, state, units=units)
+        saves.append(state["tally"]["in"])
+        if len(saves) in (3, 5):
+            raise Killed
+
+    from webtext_prep.extraction import pages as pages_module
+
+    real_make = pages_module.make_row
+
+    async def make(page, pool):
+        extracted.append(page.url)
+        return await real_make(page, pool)
+
+    monkeypatch.setattr(checkpoint, "HELD_BYTES", 1500)
+    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__kwdefaults__", {
+        **checkpoint.Checkpoint.__init__.__kwdefaults__, "held_bytes": 1500
+    })  # fmt: skip
+    monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
+    monkeypatch.setattr(pages_module, "make_row", make)
+    monkeypatch.setattr("webtext_prep.stages.extract.PAGES_AHEAD", 4)
+    for _ in range(2):
+        with pytest.raises(Killed):
+            extract(files, tmp_path / "out", keep_dropped=True)
+    extract(files, tmp_path / "out", keep_dropped=True)
+    assert saves == sorted(saves) and len(saves) >= 5
+    assert len(extracted) < 60 + 3 * 70
+    for file in sorted((tmp_path / "reference").rglob("*")):
+        if file.is_file() and ".state" not in file.parts:
+            assert (tmp_path / "out" / file.relative_to(tmp_path / "reference")).read_bytes() == file.read_bytes()
+
+
+def test_a_command_that_is_killed_resumes_to_the_same_bytes(tmp_path):
+    archive = Archive()
+    for n in range(200):
+        archive.response(f"http://a.org/{n}")
+    for name in ("a", "b"):
+        (tmp_path / f"{name}.warc.gz").write_bytes(archive.data)
+    command = [
+        sys.executable, "-m", "webtext_prep", "extract", "--input", *map(str, sorted(tmp_path.glob("*.warc.gz"))),
+        "--extractor", "resiliparse", "--workers", "1", "--output",
+    ]  # fmt: skip
+    subprocess.run([*command, tmp_path / "reference"], check=True, capture_output=True)
+    with subprocess.Popen(
+        [*map(str, command), tmp_path / "out"], stderr=subprocess.DEVNULL, start_new_session=True
+    ) as p:
+        deadline = time.monotonic() + 60
+        while not (tmp_path / "out" / "part-00000.jsonl.zst").exists():
+            assert p.poll() is None and time.monotonic() < deadline
+            time.sleep(0.005)
+        os.killpg(p.pid, signal.SIGKILL)
+    subprocess.run([*command, tmp_path / "out"], check=True, capture_output=True)
+    for name in ("part-00000.jsonl.zst", "part-00001.jsonl.zst", "stage.json"):
+        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "reference" / name).read_bytes()
+
+
+@pytest.mark.parametrize(("workers", "ahead"), [(1, 1), (2, 3)])
+def test_the_same_bytes_whatever_the_workers(tmp_path, monkeypatch, workers, ahead):
+    for name in "abc":
+        archive = Archive()
+        for n in range(20):
+            archive.response(f"http://{name}.org/{n}", page(f"{name} {n} " * (400 if n % 3 else 10)))
+        (tmp_path / f"{name}.warc.gz").write_bytes(archive.data)
+    files = sorted(tmp_path.glob("*.warc.gz"))
+    extract(files, tmp_path / "reference")
+    monkeypatch.setattr("webtext_prep.stages.extract.PAGES_AHEAD", ahead)
+    extract(files, tmp_path / "out", workers=workers)
+    for file in (tmp_path / "reference").glob("*/part-*"):
+        assert (tmp_path / "out" / file.parent.name / file.name).read_bytes() == file.read_bytes()
+
+
+# Files of HTML
+
+
+def test_a_page_in_a_file_gets_its_url_from_what_lies_there(tmp_path):
+    folder = tmp_path / "site"
+    (folder / "deep").mkdir(parents=True)
+    canonical = page().replace("<head>", '<head><link rel="canonical" href="https://c.org/canonical?a=1&amp;b=2">')
+    (folder / "a.html").write_text(canonical)
+    (folder / "a.json").write_text(json.dumps({"url": "https://u:p@s.org/sidecar", "score": 7, "text": "x"}))
+    (folder / "https%3A%2F%2Fn.org%2Fname.html").write_text(canonical)
+    (folder / "c.htm.gz").write_bytes(gzip.compress(canonical.encode()))
+    (folder / "deep" / "d.html").write_text(page())
+    (folder / "deep" / "saved.html").write_text("<!-- saved from url=(0020)https://b.org/saved -->" + page())
+    (folder / "notes.txt").write_text("no page")
+    (folder / "other.json").write_text("{}")
+    summary = extract([path for path in sorted(folder.rglob("*")) if Extract.accepts(path)], tmp_path / "out")
+    found = {document.url: document for document in documents_of(tmp_path / "out")}
+    assert list(found) == [
+        "https://s.org/sidecar", "https://c.org/canonical?a=1&b=2", "file:deep/d.html", "https://b.org/saved",
+        "https://n.org/name",
+    ]  # fmt: skip
+    assert found["https://s.org/sidecar"].metadata == {"score": 7, "title": "A page", "domain": "s.org"}
+    assert found["file:deep/d.html"].metadata == {"title": "A page"}
+    assert summary.tally.problems == ["not read: 1 .json files without a page beside them."]
+
+
+@pytest.mark.parametrize(
+    ("head", "url"),
+    [
+        ('<LINK href=http://a.org/x REL="Canonical">', "http://a.org/x"),
+        ("<base href='https://a.org/b/'><link rel=canonical href=c>", "https://a.org/b/c"),
+        ("<base href='https://a.org/b/'>", ""),
+        ('<link rel="canonical" href="/relative">', ""),
+        ('<link rel="canonical" href="javascript:alert(1)">', ""),
+        ('<link rel="canonical" href="http://[">', ""),
+        ('<link rel="alternate canonical" href="http://a.org/other">', ""),
+        ("", ""),
+    ],
+)
+def test_the_url_that_a_page_says_it_has(head, url):
+    assert url_in_page(page().replace("<head>", f"<head>{head}").encode()) == url
+
+
+def test_files_that_are_no_pages_are_named_and_cost_nothing_else(tmp_path):
+    (tmp_path / "a.html").write_text(page())
+    (tmp_path / "b.html.gz").write_bytes(gzip.compress(page().encode())[:-10])
+    (tmp_path / "c.html").write_bytes(b"%PDF-1.4 and so on")
+    (tmp_path / "d.html").write_text(page("x" * 100_000))
+    (tmp_path / "e.html").write_text(page())
+    (tmp_path / "e.json").write_text("[]")
+    files = [path for path in sorted(tmp_path.iterdir()) if path.is_file()]
+    summary = extract(files, tmp_path / "out", max_bytes=100_000, keep_dropped=True)
+    assert [row["outcome"] for row in rows_of(tmp_path / "out")] == [
+        "ok", "unreadable", "not_html", "too_large", "unreadable"
+    ]  # fmt: skip
+    assert [row["reason"] for row in rows_of(tmp_path / "out", "dropped")] == [
+        "unreadable", "not_html", "too_large", "unreadable"
+    ]  # fmt: skip
+    assert any("b.html.gz" in sentence and "cut off" in sentence for sentence in summary.tally.problems)
+
+
+def test_many_small_files_are_few_shards(tmp_path, monkeypatch):
+    monkeypatch.setattr("webtext_prep.stages.extract.BYTES_PER_SHARD", 5_000)
+    for n in range(30):
+        (tmp_path / f"{n:02}.html").write_text(page(f"Page {n}. " * 5))
+    extract(sorted(tmp_path.glob("*.html")), tmp_path / "out")
+    assert 1 < len(list((tmp_path / "out").glob("part-*"))) < 10
+    assert len(documents_of(tmp_path / "out")) == 30
+
+
+# The command
+
+
+def test_the_command_says_what_it_needs(webtext, tmp_path):
+    (tmp_path / "a.txt").write_text("text")
+    said = webtext("extract", "--input", tmp_path / "a.txt", "--output", tmp_path / "out").sentence
+    assert "web archives" in said and "HTML files" in said
+    (tmp_path / "a.warc.gz").write_bytes(Archive().response("http://a.org/1").data)
+    done = webtext("extract", "--input", tmp_path / "a.warc.gz", "--output", tmp_path / "out", "--json")
+    assert done.json["out"] == 1
+    said = webtext("extract", "--input", tmp_path / "out", "--output", tmp_path / "again").sentence
+    assert "holds documents and no saved pages" in said and "--save-pages" in said
+
+
+def test_an_archive_without_any_page_with_text_is_an_error(tmp_path):
+    (tmp_path / "a.warc.gz").write_bytes(Archive().response("http://a.org/1", status="404 Not Found").data)
+    with pytest.raises(WebtextError, match="none of the 1 pages was kept"):
+        extract(tmp_path / "a.warc.gz", tmp_path / "out")
+
+
+def test_the_estimate_tells_texts_from_pages(tmp_path):
+    html, texts = Archive(), Archive()
+    words = " ".join(random.Random(1).choices([f"word{n}" for n in range(5000)], k=2_000))
+    for n in range(20):
+        html.response(f"http://a.org/{n}", page(words))
+        texts.add("conversion", f"http://a.org/{n}", words.encode() * 5, content_type="text/plain")
+    (tmp_path / "html.warc.gz").write_bytes(html.data)
+    (tmp_path / "texts.warc.wet.gz").write_bytes(texts.data)
+    jobs = [Job(Extract(), [tmp_path / name], tmp_path / "out") for name in ("html.warc.gz", "texts.warc.wet.gz")]
+    of_html, of_texts = (job.estimate(job.sample()).needs.output for job in jobs)
+    assert of_texts > 5 * of_html > 0
