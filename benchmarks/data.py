@@ -3,6 +3,7 @@
     ./uvw run benchmarks/data.py                  all tables; about half an hour on two cores
     ./uvw run benchmarks/data.py --only dedup,clean
     ./uvw run benchmarks/data.py --quick          small inputs: does everything run?
+    ./uvw run benchmarks/data.py --only download --long     each extractor for two minutes or more, no result file
 
 The tables go to results/data.json and, as Markdown, to docs/benchmarks.md. Each module of `data_tables/` is one
 table: `TITLE`, `PEERS` (packages whose versions belong to the result), and `rows(quick, folder)`, which yields
@@ -63,15 +64,17 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Speed, memory and quality of each stage beside its peers.")
     parser.add_argument("--only", default="", help=f"tables, separated by commas: {', '.join(known)}")
     parser.add_argument("--quick", action="store_true", help="small inputs, no result file")
+    parser.add_argument("--long", action="store_true", help="runs of minutes, where a table has them; no result file")
     arguments = parser.parse_args()
+    measuring.is_long = arguments.long
     chosen = arguments.only.split(",") if arguments.only else known
     unknown = sorted(set(chosen) - set(known))
     if unknown:
         parser.error(f"there is no table {unknown[0]}: choose among {', '.join(known)}")
     if len(chosen) > 1:  # each in a process of its own, that no table suffers from what another one leaves behind
         for name in chosen:
-            quick = ["--quick"] if arguments.quick else []
-            subprocess.run([sys.executable, __file__, "--only", name, *quick], check=True)
+            flags = [f"--{flag}" for flag in ("quick", "long") if getattr(arguments, flag)]
+            subprocess.run([sys.executable, __file__, "--only", name, *flags], check=True)
         return
     place = RESULTS / "data.json"
     tables = json.loads(place.read_bytes())["tables"] if place.exists() else {}
@@ -85,7 +88,7 @@ def main() -> None:
             "machine": describe(*table.PEERS),
             "rows": measuring.as_json(rows),
         }
-    if not arguments.quick:
+    if not (arguments.quick or arguments.long):
         write_page(tables)
         save("data", {"machine": describe("numpy", "numba"), "tables": dict(sorted(tables.items()))})
 

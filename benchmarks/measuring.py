@@ -30,6 +30,8 @@ from typing import Any
 from command_kit import available_cores
 
 MB = 1_000_000
+is_long = False
+"""Whether runs of minutes are asked for: a table may have some in which what happens once no longer counts."""
 _NOT_HANDED_ON = ("PYTHONDONTWRITEBYTECODE",)
 
 
@@ -89,12 +91,13 @@ def rate_on_all_cores(
     goal: float | None = None,
     note: str = "",
     unit: str = "documents",
+    repeats: int = 3,
 ) -> Row:
     """As `rate_of`, while every core does the same: cores that share their parts are slower than one of them alone."""
     cores = available_cores()
     context = multiprocessing.get_context("fork")
     with context.Pool(cores, initializer=_hold, initargs=(work,)) as pool:
-        rows = pool.map(_rate_of_held, [units] * cores, chunksize=1)
+        rows = pool.starmap(_rate_of_held, [(units, repeats)] * cores, chunksize=1)
     return Row(what, sum(rows) / cores, unit, goal=goal, note=note)
 
 
@@ -105,8 +108,8 @@ def _hold(work: Callable[[], Any]) -> None:
     _held.append(work)
 
 
-def _rate_of_held(units: int) -> float:
-    return rate_of("", _held[0], units).rate or 0.0
+def _rate_of_held(units: int, repeats: int) -> float:
+    return rate_of("", _held[0], units, repeats=repeats).rate or 0.0
 
 
 def run_command(arguments: Sequence[str | Path], **settings: Any) -> Usage:
