@@ -20,6 +20,7 @@ ABOVE = [
     "web",
     "url_batches",
     "submissions",
+    "deduplication",
     "running",
     "extraction",
     "contamination",

@@ -15,6 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.cli import main
+from webtext_prep.deduplication import candidates as candidate_phases
+from webtext_prep.deduplication import decisions as decision_phases
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents, shards_in
@@ -234,7 +236,7 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(tmp_path, capsys, monkey
     monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
     monkeypatch.setattr(candidates, "BATCH_DOCUMENTS", 2)
     monkeypatch.setattr(candidates, "PART_CHARACTERS", (1, 1))
-    monkeypatch.setattr(dedup, "SORTED_DOCUMENTS", 7)
+    monkeypatch.setattr(candidate_phases, "SORTED_DOCUMENTS", 7)
     run(capsys, source, tmp_path / "divided")
     whole, divided = contents(tmp_path / "whole"), contents(tmp_path / "divided")
     assert whole.keys() == divided.keys()
@@ -281,7 +283,7 @@ def test_fingerprints_go_on_inside_a_shard(tmp_path, capsys, monkeypatch, conten
     source = write(tmp_path / "in", similar_documents(), 1)
     monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
     expected = run(capsys, source, tmp_path / "whole", *flags)
-    monkeypatch.setattr(dedup, "Checkpoint", functools.partial(Checkpoint, seconds=0))
+    monkeypatch.setattr(candidate_phases, "Checkpoint", functools.partial(Checkpoint, seconds=0))
     sizes, most = [], 4
 
     def counted(texts, shingling, plain=candidates.signatures):
@@ -304,7 +306,7 @@ def test_suspects_are_collected_on_inside_a_shard(tmp_path, capsys, monkeypatch,
     source = write(tmp_path / "in", similar_documents(), 1)
     monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
     run(capsys, source, tmp_path / "whole")
-    monkeypatch.setattr(dedup, "Checkpoint", functools.partial(Checkpoint, seconds=0))
+    monkeypatch.setattr(decision_phases, "Checkpoint", functools.partial(Checkpoint, seconds=0))
     taken, most = [], 20
 
     def noted(numbers, keys, documents, plain=suspects.Suspects.of):

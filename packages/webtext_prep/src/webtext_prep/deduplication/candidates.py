@@ -1,0 +1,177 @@
+"""The phases of dedup that find which documents may be alike: `fingerprints`, `bands`, `components`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from webtext_prep.documents import storage
+from webtext_prep.documents.arrays import load_array, save_array
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.shards import read_documents
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.near_duplicates.blocks import Blocks
+from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
+from webtext_prep.running.checkpoint import Checkpoint
+from webtext_prep.running.markers import digest
+from webtext_prep.running.stage import Run, Stage
+from webtext_prep.running.task import Context, Task
+
+if TYPE_CHECKING:
+    from webtext_prep.near_duplicates.candidates import Fingerprints
+
+BLOCKS = "blocks.npy"
+PARTS = "components/parts.npy"
+"""How all shards are divided into blocks, and which part decides about each document, in the scratch folder."""
+SORTED_DOCUMENTS = 1 << 23
+"""A task sorts about so many keys of a band at most."""
+
+
+class CandidatePhases(Stage):
+    """A stage with these phases. The settings that they need are those of `stages.dedup`."""
+
+    similarity: float
+    shingle: str
+    against: tuple[str, ...]
+    sample: int
+
+    def all_shards(self, job: Run) -> list[Location]:
+        """The new shards, and behind them those to compare with."""
+        raise NotImplementedError
+
+    def _fingerprints(self, task: Task) -> Fingerprints:
+        """What `fingerprint_shard` wrote for all shards; the first input of a task says how they are divided."""
+        from webtext_prep.near_duplicates.candidates import Fingerprints
+
+        folder = Path(task.hints["scratch"]) / "fingerprints"
+        return Fingerprints(folder, Blocks.load(task.inputs[0]), bands_for(self.similarity)[0])
+
+    def fingerprint_shard(self, task: Task, context: Context) -> list[int]:
+        """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block."""
+        from webtext_prep.near_duplicates.candidates import fingerprint_blocks
+        from webtext_prep.near_duplicates.losses import GroupCounter
+        from webtext_prep.near_duplicates.preview import sample_hash
+
+        counter, checkpoint = GroupCounter(task.options["source"]), Checkpoint(task, context, parts=2)
+        documents = counter.counted(read_documents(task.inputs[0]))
+        urls: list[bytes] = []
+        if len(task.outputs) > 3:
+            documents = _with_urls(documents, urls)
+        counts: list[int] = checkpoint.state or []
+        done = sum(1 for _ in islice(documents, sum(counts)))  # their groups and URLs are quickly found again
+        blocks = fingerprint_blocks(
+            documents, Shingling.parse(self.shingle), self.similarity, lambda more: context.report(done + more)
+        )
+        for count, keys, lengths in blocks:
+            counts.append(count)
+            checkpoint.add(keys, 0)
+            checkpoint.add(lengths, 1)
+            if checkpoint.is_due():
+                checkpoint.save(counts, units=sum(counts))
+        for part in range(2):
+            with storage.create(task.outputs[part], durable=False) as file:
+                file.writelines(checkpoint.records(part))
+        with storage.create(task.outputs[2], durable=False) as groups:
+            groups.write(counter.groups().pack())
+        for place in task.outputs[3:]:
+            save_array(place, np.fromiter(map(sample_hash, urls), np.uint64, len(urls)))
+        checkpoint.remove()
+        return counts
+
+    def sort_band(self, task: Task, context: Context) -> None:
+        """Task: the buckets with several members of a band, or of one range of its keys."""
+        band, number, ranges = (task.options[name] for name in ("band", "range", "ranges"))
+        members, ends = self._fingerprints(task).shared_buckets(band, number, ranges, context.report)
+        save_array(task.outputs[0], members)
+        save_array(task.outputs[1], ends)
+
+    def find_components(self, task: Task, context: Context) -> dict[str, int]:
+        """Task: the part of the work that decides about each document. Returns the number of parts.
+
+        A component without a new document, or in a preview of a sample without one of those, is not decided.
+        """
+        from webtext_prep.near_duplicates.preview import EVERYTHING, choose
+
+        fingerprints, new = self._fingerprints(task), task.options["new"]
+        files = 1 + 2 * task.options["buckets"]
+        hashes = [load_array(path) for path in task.inputs[files:]]
+        last = choose(np.concatenate(hashes), task.options["sample"]) if hashes else EVERYTHING
+        wanted = np.zeros(fingerprints.blocks.documents, np.bool_)
+        wanted[:new] = np.concatenate(hashes) <= np.uint64(last) if hashes else True
+
+        def shared() -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int64]]]:
+            pairs = zip(task.inputs[1:files:2], task.inputs[2:files:2], strict=True)
+            for done, (members, ends) in enumerate(pairs, 1):
+                yield load_array(members), load_array(ends)
+                context.report(done)
+
+        parts, count = fingerprints.parts(shared(), context.scratch, wanted)
+        save_array(task.outputs[0], parts)
+        characters = int(fingerprints.all_lengths(context.scratch)[wanted].sum())
+        return {"parts": count, "wanted": int(wanted.sum()), "characters": characters, "last": last}
+
+    def divide(self, job: Run) -> dict[str, Any]:
+        """Phases `fingerprints` to `components`."""
+        from webtext_prep.near_duplicates.candidates import Fingerprints
+
+        shards, scratch = self.all_shards(job), {"scratch": str(job.scratch)}
+        has_folders, groups = len({path.parent for path in job.inputs}) > 1, groups_of(job, len(shards))
+        sampling = [job.scratch / "sample" / f"part-{shard:05}.npy" for shard in range(len(job.inputs))]
+        sampling = sampling if self.sample else []
+        printing = [
+            Task(
+                f"part-{shard:05}",
+                (path,),
+                (
+                    *Fingerprints.files(job.scratch / "fingerprints", shard),
+                    groups[shard],
+                    *sampling[shard : shard + 1],
+                ),
+                {"source": str(path.parent) if has_folders else ""},
+            )
+            for shard, path in enumerate(shards)
+        ]
+        expected = None if self.against else job.expected_documents()
+        counts = job.map("fingerprints", self.fingerprint_shard, printing, total=expected)
+        new = sum(map(sum, counts[: len(job.inputs)]))
+        blocks, blocks_path = Blocks.of(counts), job.scratch / BLOCKS
+        blocks.save(blocks_path)
+        # Whatever follows depends on all fingerprints.
+        stamps = [storage.stamp(path) for task in printing for path in task.outputs[:2]]
+        made = {"fingerprints": digest(stamps), "new": new}
+        bands, _ = bands_for(self.similarity)
+        ranges = 1 << max(0, (blocks.documents - 1) // SORTED_DOCUMENTS).bit_length()
+        sorting = [
+            Task(
+                f"band-{band:03}-{number:03}",
+                (blocks_path,),
+                tuple(job.scratch / "bands" / f"{band:03}-{number:03}.{kind}.npy" for kind in ("members", "ends")),
+                {**made, "band": band, "range": number, "ranges": ranges},
+                scratch,
+            )
+            for band in range(bands)
+            for number in range(ranges)
+        ]
+        job.map("bands", self.sort_band, sorting, unit="keys", total=blocks.documents * bands)
+        buckets = [path for task in sorting for path in task.outputs]
+        chosen = {**made, "buckets": len(sorting), "sample": self.sample}
+        joining = Task("all", (blocks_path, *buckets, *sampling), (job.scratch / PARTS,), chosen, scratch)
+        (joined,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
+        return {**made, "documents": blocks.documents, **joined}
+
+
+def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:
+    """Pass `documents` on, and collect the URLs of those that passed."""
+    for document in documents:
+        urls.append(document.url.encode("utf-8", "surrogatepass"))
+        yield document
+
+
+def groups_of(job: Run, count: int | None = None) -> list[Path]:
+    """The domains and sources of the documents of each shard, of the new ones unless a number is given."""
+    return [job.scratch / "groups" / f"part-{shard:05}" for shard in range(count or len(job.inputs))]

@@ -1,0 +1,183 @@
+"""The phases of dedup that decide which documents go: `suspects`, `pairs` (or `previews`), `receipts`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from webtext_prep.deduplication.candidates import BLOCKS, PARTS, CandidatePhases
+from webtext_prep.documents import storage
+from webtext_prep.documents.arrays import load_array, save_array
+from webtext_prep.documents.compression import write_zstd
+from webtext_prep.documents.shards import read_chosen_documents
+from webtext_prep.near_duplicates.against import Against
+from webtext_prep.near_duplicates.blocks import Blocks, Frame, FrameWriter, read_frame, runs_of
+from webtext_prep.near_duplicates.fingerprints import Shingling
+from webtext_prep.running.checkpoint import Checkpoint
+from webtext_prep.running.markers import digest
+from webtext_prep.running.stage import Run
+from webtext_prep.running.task import Context, Task
+
+MATCH_CHARACTERS = 200
+"""The longest passage of matching text in a row of the table."""
+
+
+class DecisionPhases(CandidatePhases):
+    """A stage with these phases, too."""
+
+    against_loses: str
+
+    def collect_suspects(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: the documents of one shard that may be alike others, as a frame for each block and part."""
+        from webtext_prep.near_duplicates.suspects import Suspects
+
+        fingerprints, parts = self._fingerprints(task), load_array(task.inputs[1])
+        blocks, count = fingerprints.blocks, task.options["parts"]
+        shard = task.options["shard"]
+        own, first = blocks.in_shard(shard), blocks.first_of(shard)
+        checkpoint = Checkpoint(task, context)
+        done, suspects = checkpoint.state or (0, 0)
+        passed = int(blocks.firsts[own[0] + done]) - first if len(own) else 0
+        is_suspect = parts[first : blocks.first_of(shard + 1)] >= 0
+        is_suspect[:passed] = False
+        documents = read_chosen_documents(task.inputs[2], is_suspect.tobytes().__getitem__)
+        for block in own[done:]:
+            done += 1
+            within = blocks.numbers(block)
+            held = dict(islice(documents, int((parts[within] >= 0).sum())))
+            keys = fingerprints.keys(block, 0, fingerprints.bands)
+            for part, rows in runs_of(parts[within]):
+                numbers = rows + within.start
+                chosen = [held[number] for number in (numbers - first).tolist()]
+                frame = Frame.of((block - own[0]) * count + part, Suspects.of(numbers, keys[:, rows], chosen).pack())
+                checkpoint.add(frame.pack())
+                suspects += len(rows)
+            context.report(within.stop - first)
+            if checkpoint.is_due():
+                checkpoint.save([done, suspects], units=within.stop - first)
+        with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, len(own) * count) as writer:
+            for record in checkpoint.records():
+                writer.write_frame(Frame.unpack(record))
+        checkpoint.remove()
+        return {"suspects": suspects, "digest": writer.digest}
+
+    def decide(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: which of the documents of one part go, and which one represents each; a frame for each block."""
+        from webtext_prep.near_duplicates.deciding import Part
+        from webtext_prep.near_duplicates.suspects import Decided
+
+        blocks, shingling = Blocks.load(task.inputs[0]), Shingling.parse(self.shingle)
+        # Making the sets again counts as half of the work.
+        frames = (content for _, content in _frames(task, blocks))
+        part = Part.read(frames, shingling, context.scratch, lambda read: context.report(read // 2))
+        count, against = len(part.numbers), Against(task.options["new"], self.against_loses)
+        found = part.duplicates_at(
+            self.similarity, against, lambda decided: context.report(count // 2 + (decided + 1) // 2)
+        )
+        with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, len(blocks)) as writer:
+            for block, content in _frames(task, blocks):
+                gone = list(part.receipts(content, *found, shingling, MATCH_CHARACTERS))
+                if gone:
+                    numbers = np.array([duplicate.number for duplicate in gone], np.int64)
+                    relation = "duplicate_of" if numbers[0] < against.first else "superseded_by"
+                    rows = [duplicate.row(relation) for duplicate in gone]
+                    writer.write(block, Decided(numbers.tobytes(), rows).pack())
+        return {"digest": writer.digest, "groups": len(np.unique(found[0][found[0] >= 0]))}
+
+    def examine_part(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: what would become of the documents of one part at each similarity."""
+        from webtext_prep.near_duplicates.deciding import Part
+        from webtext_prep.near_duplicates.preview import THRESHOLDS, examine
+
+        blocks, shingling = Blocks.load(task.inputs[0]), Shingling.parse(self.shingle)
+
+        def frames() -> Iterator[bytes]:
+            return (content for _, content in _frames(task, blocks))
+
+        part = Part.read(frames(), shingling, context.scratch, lambda read: None)
+        count, against = len(part.numbers), Against(task.options["new"], self.against_loses)
+        return examine(
+            part, frames, against, task.options["last"], shingling,
+            lambda done: context.report(done * count // len(THRESHOLDS)),
+        )  # fmt: skip
+
+    def sort_receipts(self, task: Task, context: Context) -> int:
+        """Task: which documents of one shard go, and their rows of the table, in the order of the input."""
+        from webtext_prep.near_duplicates.suspects import Decided
+
+        blocks = Blocks.load(task.inputs[0])
+        dropped = []
+        with write_zstd(task.outputs[1], durable=False) as table:
+            for block in blocks.in_shard(task.options["shard"]):
+                found: list[tuple[int, bytes]] = []
+                for part in range(task.options["parts"]):
+                    path = Path(task.hints["scratch"]) / "pairs" / f"part-{part:05}.frames"
+                    frame = read_frame(path, block, len(blocks))
+                    if frame:
+                        decided = Decided.unpack(frame)
+                        found += zip(np.frombuffer(decided.numbers, np.int64).tolist(), decided.rows, strict=True)
+                for number, row in sorted(found):
+                    dropped.append(number)
+                    table.write(row)
+        save_array(task.outputs[0], np.array(dropped, np.int64) - blocks.first_of(task.options["shard"]))
+        context.report(len(dropped))
+        return len(dropped)
+
+    def collect(self, job: Run, divided: dict[str, Any]) -> dict[str, Any]:
+        """Phase `suspects`."""
+        tasks = [
+            Task(
+                f"part-{shard:05}",
+                (job.scratch / BLOCKS, job.scratch / PARTS, path),
+                (job.scratch / "suspects" / f"part-{shard:05}.frames",),
+                {**divided, "shard": shard},
+                {"scratch": str(job.scratch)},
+            )
+            for shard, path in enumerate(self.all_shards(job))
+        ]
+        results = job.map("suspects", self.collect_suspects, tasks, total=divided["documents"])
+        suspects = sum(result["suspects"] for result in results)
+        return {**divided, "suspects": suspects, "digest": digest([result["digest"] for result in results])}
+
+    def decide_parts(self, job: Run, found: dict[str, Any]) -> dict[str, Any]:
+        """Phases `pairs` and `receipts`."""
+        blocks_path, scratch = job.scratch / BLOCKS, {"scratch": str(job.scratch)}
+        deciding = [
+            Task(
+                f"part-{part:05}",
+                (blocks_path,),
+                (job.scratch / "pairs" / f"part-{part:05}.frames",),
+                {**found, "part": part},
+                scratch,
+            )
+            for part in range(found["parts"])
+        ]
+        results = job.map("pairs", self.decide, deciding, unit="suspects", total=found["suspects"])
+        decided = digest([result["digest"] for result in results])
+        sorting = [
+            Task(f"part-{shard:05}", (blocks_path,), files, {**found, "decided": decided, "shard": shard}, scratch)
+            for shard, files in enumerate(self.receipts(job))
+        ]
+        counts = job.map("receipts", self.sort_receipts, sorting, unit="duplicates")
+        superseded = sum(counts[len(job.inputs) :])
+        return {"groups": sum(result["groups"] for result in results), "superseded": superseded}
+
+    def receipts(self, job: Run) -> list[tuple[Path, Path]]:
+        """For each shard, the numbers of the documents that go, and their rows of the table."""
+        folder, count = job.scratch / "receipts", len(self.all_shards(job))
+        return [(folder / f"part-{shard:05}.npy", folder / f"part-{shard:05}.rows") for shard in range(count)]
+
+
+def _frames(task: Task, blocks: Blocks) -> Iterator[tuple[int, bytes]]:
+    """The suspects of one part, packed, by the numbers of their blocks."""
+    folder, parts = Path(task.hints["scratch"]) / "suspects", task.options["parts"]
+    for block, shard in enumerate(blocks.shards.tolist()):
+        own = blocks.in_shard(shard)
+        frame = (block - own[0]) * parts + task.options["part"]
+        content = read_frame(folder / f"part-{shard:05}.frames", frame, len(own) * parts)
+        if content:
+            yield block, content
