@@ -235,6 +235,13 @@ def test_a_tokenizer_is_used_by_what_follows_and_documents_pass_it_by(tmp_path):
         assert "--tokenizer" not in tokenize.arguments
 
 
+def test_a_corpus_can_be_exported_before_or_after_it_is_tokenized(tmp_path):
+    for order in (["merge", "export", "tokenize"], ["merge", "tokenize", "export"]):
+        steps = planning.plan(tmp_path / "x.toml", {name: {} for name in order}, tmp_path, ["texts"])
+        inputs = {step.name: step.settings.input for step in steps}
+        assert inputs["export"] == inputs["tokenize"] == (f"{tmp_path}/merge",)
+
+
 def test_a_command_that_looks_at_folders_gets_the_last_one(tmp_path):
     *_, look = planning.plan(tmp_path / "x.toml", {"merge": {}, "inspect": {"samples": 1}}, tmp_path, ["texts"])
     assert look.arguments == [f"{tmp_path}/merge"]
