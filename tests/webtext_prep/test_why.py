@@ -291,3 +291,41 @@ def test_training_steps_are_those_that_read_the_document(webtext, work, tmp_path
         f"read in {len(document['steps'])} steps"
         in webtext("why", "http://site3.org/page", work / "clean", "--run", run).out
     )
+
+
+# What a removal touches
+
+
+def test_a_takedown_names_files_and_token_numbers_and_writes_nothing(webtext, work, tmp_path, contents):
+    urls = ["http://site3.org/page", "http://short.org/", "http://user:secret@dirty.org/a", "http://nowhere.org/"]
+    (tmp_path / "urls.txt").write_text("\n".join([*urls, "http://SITE3.org/page#top"]))
+    before = contents(work / "merged")
+    found = webtext("takedown", "--urls", tmp_path / "urls.txt", work / "corpus", "--json").json
+    assert (found["urls"], found["not_found"]) == (4, ["http://nowhere.org/"])
+    steps = {step["stage"]: step for step in found["steps"]}
+    assert {stage: sum(step["files"].values()) for stage, step in steps.items()} == {
+        "merge": 3, "clean": 2, "filter": 2, "dedup": 2, "decontaminate": 2, "tokenize": 2,
+    }  # fmt: skip
+    assert sum(steps["merge"]["lists"].values()) == 3
+    assert contents(work / "merged") == before
+    shown = webtext("takedown", "--urls", tmp_path / "urls.txt", work / "corpus").out
+    assert "4 URLs, 3 of them found" in shown
+    assert "secret" not in shown
+
+
+def test_a_takedown_tells_what_a_training_run_has_read(webtext, work, tmp_path):
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "config.toml").write_text(
+        f'[train]\ndata = ["{work / "corpus_text_document"}"]\nsplit = "1,0,0"\nsequence_length = 64\n'
+    )
+    (tmp_path / "run" / "metrics.jsonl").write_text('{"step": 400}\n')
+    (tmp_path / "urls.txt").write_text("http://site3.org/page\nhttp://site4.org/page\n")
+    words = ("takedown", "--urls", tmp_path / "urls.txt", work / "corpus", "--run", tmp_path / "run")
+    training = webtext(*words, "--json").json["training"]
+    assert len(training["documents"]) == 2
+    assert all(document["steps"] for document in training["documents"])
+
+
+def test_a_takedown_of_nothing_is_an_error(webtext, work, tmp_path):
+    (tmp_path / "urls.txt").write_text("# none\n")
+    assert "holds no URL" in webtext("takedown", "--urls", tmp_path / "urls.txt", work / "corpus").sentence

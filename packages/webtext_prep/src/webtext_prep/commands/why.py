@@ -11,6 +11,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -55,8 +56,7 @@ class Why(Command):
         if not self.what.strip() or not self.folder:
             raise InputError("webtext why needs a URL or a passage, and a DIR: say what to look for, and where.")
         known = known_stages()
-        trained_on = _with_record(_prefixes(self.run)) if self.run else []
-        steps = all_steps(*trace_all([self.folder, *trained_on]))
+        steps = steps_of(self.folder, self.run)
         catalogue = Catalogue(steps, known, self.workers or available_cores())
         notes: list[str] = []
         if _URL.fullmatch(self.what):
@@ -86,6 +86,12 @@ class Why(Command):
         if self.run:
             found["training"] = seen_in_training(self.run, story.tokens)
         return found
+
+
+def steps_of(folder: str, run: str) -> list[Step]:
+    """The steps behind an output, and those behind the token files of a training run, if one is given."""
+    trained_on = _with_record(_prefixes(run)) if run else []
+    return all_steps(*trace_all([folder, *trained_on]))
 
 
 def _with_record(prefixes: list[str]) -> list[str]:
@@ -118,11 +124,20 @@ def seen_in_training(run: str, tokens: dict[str, list[int]]) -> dict[str, Any]:
     own = next((item for item in tokens.items() if str(Path(item[0]).resolve()) in same[0]), None) or next(
         (item for item in tokens.items() if Path(item[0]).name in same[1]), None
     )
-    if own is None:
-        return {"run": run, "steps": 0, "documents": [], "checkpoints": [], "note": "not in the data of this run"}
-    words = [sys.executable, "-m", "gpt2_train", "seen", "--run", run, "--data", own[0], "--json"]
-    words += ["--documents", *map(str, own[1])]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if own is None or not own[1]:
+        return {
+            "run": run,
+            "steps": 0,
+            "documents": [],
+            "checkpoints": [],
+            "note": "nothing of it is in the data of this run",
+        }
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as numbers:
+        numbers.write("\n".join(map(str, own[1])))
+        numbers.flush()
+        words = [sys.executable, "-m", "gpt2_train", "seen", "--run", run, "--data", own[0], "--json"]
+        words += ["--documents-file", numbers.name]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         reason = done.stderr.strip().splitlines()[-1:] or ["is gpt2-train installed?"]
         raise WebtextError(f"`gpt2 seen` failed: {reason[0]}")
