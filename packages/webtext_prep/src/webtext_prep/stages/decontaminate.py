@@ -91,6 +91,7 @@ class Decontaminate(Stage):
     text it is from) and frequent_ngrams.jsonl.zst. Drops: contaminated (no piece is left), too_many_pieces."""
 
     name: ClassVar[str] = "decontaminate"
+    version: ClassVar[int] = 2
     order: ClassVar[int] = 70
     summary: ClassVar[str] = "documents -> documents without passages of evaluation texts"
     process_bytes: ClassVar[int] = 250 << 20
