@@ -1,0 +1,58 @@
+"""`webtext why` on a million documents: the index that is built once, and a question after that."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import zstandard
+
+from measuring import Row, documents, webtext
+
+TITLE = "why: a million documents of 300 characters, in 64 shards"
+PEERS = ("numpy", "xxhash")
+SECONDS = 2.0
+"""The CPU time that one question may take."""
+SHARDS = 64
+
+
+def rows(quick: bool, folder: Path) -> Iterator[Row]:
+    """Building both indices, and one question of each kind when they are there."""
+    each = 100 if quick else 15_625
+    corpus, url, passage = _corpus(folder / "corpus", each)
+    count = SHARDS * each
+    for what, asked in (("URLs", url), ("passages", passage)):
+        first = webtext("why", asked, corpus, "--workers", "1")
+        used = min((webtext("why", asked, corpus) for _ in range(3)), key=lambda usage: usage.cpu)
+        rate = count / (first.cpu - used.cpu)
+        yield Row(f"ours: building the index of {what}", rate, peak=first.peak)
+        yield Row(
+            f"ours: a question by {what} after that", 1 / used.cpu, "questions", goal=1 / SECONDS, peak=used.peak,
+            note=f"{used.cpu:.2f} s of CPU time",
+        )  # fmt: skip
+
+
+def _corpus(folder: Path, each: int) -> tuple[Path, str, str]:
+    """A finished output with so many documents in each shard, and the URL of one and a passage of another."""
+    texts = [row["text"] for row in documents(5_000, 300, duplicates=0)]
+    folder.mkdir()
+    compressor = zstandard.ZstdCompressor(level=3)
+    shards, passage = {}, ""
+    for shard in range(SHARDS):
+        lines = []
+        for row in range(each):
+            # A number among the words makes each text one that no other is.
+            number = shard * each + row
+            words = texts[number % len(texts)].split()
+            words.insert(len(words) // 2, f"number{number}")
+            text = " ".join(words)
+            lines.append(json.dumps({"url": f"http://site{number % 997}.example/{number}", "text": text}))
+            passage = text if number == SHARDS * each * 2 // 3 else passage
+        name = f"part-{shard:05}.jsonl.zst"
+        (folder / name).write_bytes(compressor.compress("\n".join([*lines, ""]).encode()))
+        shards[name] = each
+    total = SHARDS * each
+    record = {"stage": "merge", "version": 3, "settings": {}, "in": total, "out": total, "dropped": {}}
+    (folder / "stage.json").write_text(json.dumps({**record, "facts": {}, "shards": shards, "inputs": []}))
+    return folder, f"http://site{(total // 2) % 997}.example/{total // 2}", passage
