@@ -16,7 +16,7 @@ from command_kit import UsageError
 from command_kit.command import sentence_for
 from command_kit.settings import differences
 from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
-from planning import HELD_OUT_LOSS, Step
+from planning import Step, is_held_out_loss
 from webtext_prep.cli import RunSettings, job_of
 from webtext_prep.documents import storage
 from webtext_prep.errors import InputError
@@ -265,7 +265,7 @@ def check_use_of_model(step: Step, train: Step | None) -> None:
             raise UsageError(f"{entry.name} is {file}, and there is no such file: check the path.")
     if step.name == "generate":
         _check_prompts(settings)
-    elif settings.task == HELD_OUT_LOSS:
+    elif is_held_out_loss(settings):
         check_token_files(settings.data, step)
         _check_split(settings, train)
 

@@ -190,7 +190,7 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
         "evaluate": {"checkpoint": so_far.model, "data": so_far.tokens},
         "generate": {"checkpoint": so_far.model},
     }[name]
-    if name == "evaluate" and table.get("task", HELD_OUT_LOSS) != HELD_OUT_LOSS:
+    if name == "evaluate" and not is_held_out_loss(_checked(settings_class(name), table, so_far.where(name))):
         del wanted["data"]  # the other tasks bring texts of their own
     paths = {key: value for key, value in wanted.items() if key not in table}
     settings = _checked(settings_class(name), {**table, **paths}, so_far.where(name))
@@ -203,6 +203,11 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
         so_far.is_trained = True
     so_far.has_samples |= name == "generate"
     return step
+
+
+def is_held_out_loss(settings: Any) -> bool:
+    """Whether `[evaluate]` measures token files, which those of the pipeline are given to."""
+    return bool(settings.make_task().name == HELD_OUT_LOSS)
 
 
 def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -> Step:
