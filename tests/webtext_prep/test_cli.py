@@ -122,7 +122,7 @@ class Count(Command):
 
     def find(self) -> Findings:
         """The number."""
-        found = sum(len(list(Path(folder).glob(f"*{self.suffix}"))) for folder in self.folders)
+        found = sum(len(list(Path(folder).glob(f"*.*{self.suffix}"))) for folder in self.folders)
         return Findings(f"{found} files", {"files": found})
 '''
 
@@ -134,7 +134,7 @@ def test_a_command_is_added_in_one_file(webtext, pages, tmp_path, monkeypatch):
     config = tmp_path / "settings.toml"
     config.write_text(f'[count]\nfolders = ["{tmp_path / "plugins"}"]\n')
     try:
-        assert webtext("count", tmp_path / "plugins", tmp_path / "plugins", "--suffix", ".py").out == "2 files\n"
+        assert webtext("count", tmp_path / "plugins", tmp_path / "plugins", "--suffix", "py").out == "2 files\n"
         assert webtext("count", "--json").json == {"files": 0}
         assert webtext("count", "--json", "--config", config).json == {"files": 1}
     finally:
