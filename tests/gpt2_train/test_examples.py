@@ -6,6 +6,7 @@ import dataclasses
 import io
 import re
 import shlex
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,8 @@ def sandbox(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
                 writer.add([*text.encode(), END])
         save_corpus_tokenizer(tmp_path / name, byte_tokenizer())
     byte_tokenizer().save(tmp_path / "tokenizer")
+    (tmp_path / "letter.txt").write_text("Dear reader, this is a letter.")
+    (tmp_path / "lambada_test.jsonl").write_text('{"text": "the cat sat on the mat"}\n')
     (tmp_path / "pipelines").symlink_to(ROOT / "pipelines")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"A prompt\n")))
@@ -54,6 +57,8 @@ def test_the_examples_of_help_work(
     assert found
     if not any(line.startswith("gpt2 train") for line in found):
         save(sandbox / "runs" / "first", random_model())
+    if any(" gpt2-medium " in line for line in found):
+        assert main(["convert", "runs/first", "gpt2-medium"]) == 0
     if command != "estimate":
         for name in config.PRESETS:
             monkeypatch.setitem(config.PRESETS, name, {"layers": 1, "hidden": 16, "heads": 2})
@@ -66,5 +71,9 @@ def test_the_examples_of_help_work(
         return real_launch(short, **options)
 
     monkeypatch.setattr(launch, "launch", short_launch)
+    if command == "seen":
+        shutil.rmtree(sandbox / "runs" / "first")
+        words = "train --data corpus_text_document --output runs/first --sequence-length 64 --device cpu"
+        assert main(words.split()) == 0
     for line in found:
         assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)

@@ -114,7 +114,9 @@ def _steps_of(
 def _run_settings(run: str) -> TrainSettings:
     path = Path(run) / CONFIG_FILE
     if not run or not path.is_file():
-        raise Gpt2UsageError(f"--run {run or 'is missing: give'} the folder of a `gpt2 train`: no {CONFIG_FILE} in it.")
+        raise Gpt2UsageError(
+            f"--run {run or 'is missing'}: give the folder of a `gpt2 train`, with {CONFIG_FILE} in it."
+        )
     return make_settings(TrainSettings, command_table(read_toml(path), "train"), str(path))
 
 
