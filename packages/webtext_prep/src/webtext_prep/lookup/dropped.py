@@ -7,22 +7,20 @@ about one document after another until there are enough. A rare reason may take 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TypeVar
 
 from command_kit import Progress
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import format_of, read_documents
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.url_lists import read_urls
-from webtext_prep.documents.urls import url_key
+from webtext_prep.documents.shards import read_documents
 from webtext_prep.errors import InputError
 from webtext_prep.lineage import Step
 from webtext_prep.lineage.restoring import stage_of
 from webtext_prep.lineage.tables import dropped_of, duplicates_of, has_dropped, outcomes_of
-from webtext_prep.lookup.story import judge_again
-from webtext_prep.running.stage import DocumentStage, Stage
+from webtext_prep.running.stage import Stage
 
 REPORT_EVERY = 64
+_T = TypeVar("_T")
 
 
 def sample_dropped(step: Step, reason: str, count: int, known: Mapping[str, type[Stage]]) -> list[Document]:
@@ -31,7 +29,7 @@ def sample_dropped(step: Step, reason: str, count: int, known: Mapping[str, type
     Each has `reason` in its metadata, and where the stage tells them the values that decided.
 
     Raises InputError for a reason that the step did not have, an input that is gone, and a stage that decides about
-    all documents together and leaves no table of them.
+    several documents together and leaves no table of them.
     """
     reasons = {name: dropped for name, dropped in step.record["dropped"].items() if dropped}
     if reason not in reasons:
@@ -56,36 +54,21 @@ def _found(step: Step, reason: str, known: Mapping[str, type[Stage]]) -> Iterato
 
 def _judged(step: Step, reason: str, stage: Stage) -> Iterator[Document]:
     """What the stage says again of each document of its input."""
-    if reason in ("duplicate", "duplicate_url"):
-        yield from _repeated(step, reason, stage)
-        return
-    if not (stage.unit == "URLs" or (isinstance(stage, DocumentStage) and stage.is_independent)):
+    if not stage.is_judged_again(reason):
         raise InputError(
-            f"`webtext {step.stage}` decides about several documents together, so that {step.name} can't show what it "
-            "dropped: run it again with --keep-dropped."
+            f"{step.name} did not keep what it dropped as {reason}, and other documents decided that: "
+            "run the same command again with --keep-dropped."
         )
-    for document in _read_again(step, stage):
-        if judge_again(stage, document) == reason:
+    for document in _with_progress(step, stage.judged_again(step.input_files())):
+        if document is not None and document.metadata["reason"] == reason:
             yield _with(stage.explain(document), document, reason)
-
-
-def _repeated(step: Step, reason: str, stage: Stage) -> Iterator[Document]:
-    """Documents, or URLs, that come after another one of the same page."""
-    seen: set[str] = set()
-    judge: Callable[[str], str | None] = getattr(stage, "judge", lambda url: None)
-    for document in _read_again(step, stage):
-        if judge(document.url) is None:
-            key = url_key(document.url)
-            if key in seen:
-                yield _with({}, document, reason)
-            seen.add(key)
 
 
 def _duplicates(step: Step) -> Iterator[Document]:
     """The documents of the table of duplicates, in its order, which is that of the input."""
     rows = duplicates_of(step)
     row = next(rows, None)
-    for document in _read_again(step, None):
+    for document in _with_progress(step, itertools.chain.from_iterable(map(read_documents, step.input_files()))):
         if row is None:
             return
         if document.url == row["url"]:
@@ -93,24 +76,12 @@ def _duplicates(step: Step) -> Iterator[Document]:
             row = next(rows, None)
 
 
-def _read_again(step: Step, stage: Stage | None) -> Iterator[Document]:
-    """What the step read, with progress."""
-    count = 0
+def _with_progress(step: Step, documents: Iterable[_T]) -> Iterator[_T]:
     with Progress(f"inspect: {step.stage} again", "documents", step.record["in"]) as progress:
-        for place in step.input_files():
-            for document in _rows(place, stage):
-                yield document
-                count += 1
-                if count % REPORT_EVERY == 0:
-                    progress.update(count, "")
-
-
-def _rows(place: Location, stage: Stage | None) -> Iterator[Document]:
-    if stage is not None and stage.unit == "URLs":
-        return read_urls(place)
-    if format_of(place.name) is None:
-        raise InputError(f"{place} is no shard of documents, so that it can't be read again: give --keep-dropped.")
-    return read_documents(place)
+        for count, document in enumerate(documents, 1):
+            yield document
+            if count % REPORT_EVERY == 0:
+                progress.update(count, "")
 
 
 def _with(values: Mapping[str, object], document: Document, reason: str) -> Document:

@@ -27,8 +27,7 @@ from webtext_prep.lookup import catalogue as kinds
 from webtext_prep.lookup.catalogue import Catalogue
 from webtext_prep.lookup.entries import row_of
 from webtext_prep.lookup.index import Hit
-from webtext_prep.running.stage import DocumentStage, FilterStage, Stage
-from webtext_prep.running.tally import Tally
+from webtext_prep.running.stage import Stage
 
 MOST_PLACES = 5
 """So many places of one URL are told of each step."""
@@ -166,8 +165,8 @@ class Story:
             stage = stage_of(step, self._known)
         except InputError as error:
             return {"note": str(error)}
-        reason = judge_again(stage, document)
-        found: Event = {"reason": reason} if reason else {}
+        dropped = stage.judge_again(document)
+        found: Event = {"reason": dropped.metadata["reason"]} if dropped is not None else {}
         values = stage.explain(copy.deepcopy(document))
         return {**found, "values": values} if values else found
 
@@ -219,25 +218,6 @@ class Story:
             numbers += [before + number for number in self.tokens.get(source.name, [])]
             before += IndexedTokens(source.name).documents
         return numbers
-
-
-def judge_again(stage: Stage, document: Document) -> str | None:
-    """The reason for which a stage drops a document, or None; it is asked for this one alone.
-
-    Stages that must see other documents to decide have no answer.
-    """
-    document = copy.deepcopy(document)
-    if isinstance(stage, FilterStage):
-        return stage.judge(document)
-    if isinstance(stage, DocumentStage) and stage.is_independent:
-        tally = Tally()
-        list(stage.process([document], tally))
-        return next(iter(tally.dropped), None)
-    judge = getattr(stage, "judge", None)
-    if stage.unit == "URLs" and callable(judge):
-        reason = judge(document.url)
-        return reason if isinstance(reason, str) else "duplicate"
-    return "empty" if not document.text.strip() else None
 
 
 def _place(hit: Hit, what: str) -> dict[str, Any]:

@@ -258,4 +258,6 @@ def _judged_again(step: Step) -> Iterator[Document]:
     known = {stage.name: stage for stage in find_plugins(stages, Stage, group="webtext.stages")}
     # A stage of another version, a list of rules that is gone: then there are no examples.
     with contextlib.suppress(InputError, WebtextError, OSError):
-        yield from stage_of(step, known).dropped_again(step.input_files(), MOST_JUDGED)
+        files = step.input_files()
+        judged = stage_of(step, known).judged_again(files, -(-MOST_JUDGED // max(1, len(files))))
+        yield from filter(None, judged)

@@ -9,6 +9,7 @@ found there by the command line: adding or removing one touches nothing else.
 from __future__ import annotations
 
 import abc
+import copy
 import dataclasses
 import functools
 import itertools
@@ -26,13 +27,11 @@ from webtext_prep.running.checkpoint import HELD_BYTES, Checkpoint
 from webtext_prep.running.findings import Findings
 from webtext_prep.running.shard_writing import REPORT_EVERY, write_shard, write_shard_in_steps  # noqa: F401 - for stages
 from webtext_prep.running.space import Needs
-from webtext_prep.running.tally import CollectingTally, Tally
+from webtext_prep.running.tally import CollectingTally, Tally, with_reason
 from webtext_prep.running.task import Context, Task
 
 DROPPED = "dropped"
 """The folder of dropped documents in an output."""
-JUDGED_AT_ONCE = 64
-"""So many documents are judged once more at a time, where a few that are dropped are looked for."""
 PROCESS_BYTES = 100 << 20
 """Memory of a process with what most stages import: Python, codecs, and a document at a time."""
 
@@ -171,13 +170,26 @@ class Stage(abc.ABC):
         """What a run over input like `sample` needs, with so many tasks at once; about as much output as input here."""
         return Needs(sample.written, memory=workers * self.process_bytes, documents=sample.documents)
 
-    def dropped_again(self, files: Sequence[Location], most: int) -> Iterator[Document]:
-        """Documents of its input that it drops, each with its `reason`, found by judging once more.
+    def judge_again(self, document: Document) -> Document | None:
+        """One document of its input as `--keep-dropped` would write it, or None if it is kept.
 
-        For looking at what was dropped without --keep-dropped. Of each file the beginning is read, of all together at
-        most `most` documents. A stage that doesn't decide about documents one by one has none.
+        For looking at what was dropped without that. None, too, where other documents decide.
         """
-        return iter(())
+        return None if document.text.strip() else with_reason(document, "empty")
+
+    def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
+        """What `judge_again` says of each document of its input, in order; here also of those that repeat another.
+
+        Args:
+            files: the input.
+            most: of each file look at so many documents only.
+        """
+        for file in files:
+            yield from map(self.judge_again, itertools.islice(read_documents(file), most))
+
+    def is_judged_again(self, reason: str) -> bool:
+        """Whether `judged_again` finds all that is dropped for that reason."""
+        return reason == "empty"
 
     def preview_needs(self, sample: Sample, workers: int) -> Needs:
         """What `preview` needs: what a run does, but for its output."""
@@ -232,15 +244,18 @@ class DocumentStage(Stage):
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
         """Yield what is kept of `documents`, and `tally.drop` each that is not, with its reason."""
 
-    def dropped_again(self, files: Sequence[Location], most: int) -> Iterator[Document]:
-        """See `Stage.dropped_again`."""
-        for file in files:
-            documents = itertools.islice(read_documents(file), -(-most // len(files)))
-            while batch := list(itertools.islice(documents, JUDGED_AT_ONCE if self.is_independent else None)):
-                tally = CollectingTally()
-                for _ in self.process(batch, tally):
-                    pass
-                yield from tally.documents
+    def judge_again(self, document: Document) -> Document | None:
+        """See `Stage.judge_again`."""
+        if not self.is_independent:
+            return None
+        tally = CollectingTally()
+        for _ in self.process([copy.deepcopy(document)], tally):
+            pass
+        return next(iter(tally.documents), None)
+
+    def is_judged_again(self, reason: str) -> bool:
+        """See `Stage.is_judged_again`."""
+        return self.is_independent
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard."""

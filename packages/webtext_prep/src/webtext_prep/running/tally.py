@@ -100,3 +100,8 @@ class CollectingTally(Tally):
         """Count `document` as dropped, and hold it."""
         super().drop(document, reason, **details)
         self.documents.append(with_reason(document, reason, **details))
+
+    def taken(self) -> list[Document]:
+        """The documents that it holds, which it holds no longer."""
+        found, self.documents = self.documents, []
+        return found

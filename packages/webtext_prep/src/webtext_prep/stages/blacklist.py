@@ -207,17 +207,23 @@ class Blacklist(Stage):
                 found["rule"] = extension
         return found
 
-    def dropped_again(self, files: Sequence[Location], most: int) -> Iterator[Document]:
-        """See `Stage.dropped_again`."""
+    def judge_again(self, document: Document) -> Document | None:
+        """See `Stage.judge_again`."""
+        reason = self.judge(document.url)
+        return None if reason is None else with_reason(document, reason)
+
+    def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
+        """See `Stage.judged_again`."""
         seen: set[str] = set()
         for file in files:
-            for row in itertools.islice(read_urls(file), -(-most // len(files))):
-                reason, key = self.judge(row.url), url_key(row.url)
-                if reason is None and key in seen:
-                    reason = "duplicate"
+            for row in itertools.islice(read_urls(file), most):
+                dropped, key = self.judge_again(row), url_key(row.url)
+                yield with_reason(row, "duplicate") if dropped is None and key in seen else dropped
                 seen.add(key)
-                if reason is not None:
-                    yield with_reason(row, reason)
+
+    def is_judged_again(self, reason: str) -> bool:
+        """All reasons."""
+        return True
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large list that can only be read from its beginning to runs; see `cut_into_runs`."""

@@ -55,7 +55,7 @@ from webtext_prep.running.stage import (
     Stage,
     shards_outcome,
 )
-from webtext_prep.running.tally import Tally
+from webtext_prep.running.tally import CollectingTally, Tally, with_reason
 from webtext_prep.running.task import Context, Task
 
 BYTES_PER_SHARD = 64 << 20
@@ -170,6 +170,23 @@ class Merge(Stage):
                 yield document
             else:
                 tally.drop(document, "empty")
+
+    def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
+        """See `Stage.judged_again`; the unreadable come before the next document that is not."""
+        tally, seen, sidecars = CollectingTally(), set[str](), sidecars_of(files)
+        files = [path for path in files if path not in set(sidecars.values())]
+        for path, name in zip(files, file_names(files), strict=True):
+            source = SourceFile(path, name, sidecars.get(path))
+            for document in itertools.islice(self.read(source, tally, Problems(), path), most):
+                yield from tally.taken()
+                key = url_key(document.url)
+                yield with_reason(document, "duplicate_url") if key in seen else None
+                seen.add(key)
+            yield from tally.taken()
+
+    def is_judged_again(self, reason: str) -> bool:
+        """All reasons."""
+        return True
 
     def cut(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: a large file that can only be read from its beginning to runs; see `cut_into_runs`."""

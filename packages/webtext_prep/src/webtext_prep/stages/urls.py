@@ -15,7 +15,6 @@ import contextlib
 import functools
 import itertools
 import math
-import tempfile
 import time
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -24,7 +23,7 @@ from typing import Any, ClassVar
 
 from command_kit import setting
 from webtext_prep.documents import storage
-from webtext_prep.documents.document import Document, decode_document
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.lines import has_ranges
 from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
 from webtext_prep.documents.problems import Problems
@@ -147,17 +146,16 @@ class Urls(Stage):
         """See `Stage`."""
         return "check that these are dumps of submissions, and the settings that drop most"
 
-    def dropped_again(self, files: Sequence[Location], most: int) -> Iterator[Document]:
-        """See `Stage.dropped_again`; only what a submission is dropped for by itself. Reads a block of each dump."""
+    def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
+        """See `Stage.judged_again`; one for each line. What other submissions decide is not found."""
         for file in files:
-            splitter = Splitter(self.rules, 1, file, keep_dropped=True, state=None)
-            with tempfile.TemporaryDirectory() as folder:
-                pieces = Path(folder) / "pieces"
-                with write_partitions(pieces, 2) as writer:
-                    for block, _ in itertools.islice(read_blocks(file, None, 0), 1):
-                        splitter.split(block, writer)
-                lines = (line for block in read_partitions([pieces], 1) for line in block.splitlines())
-                yield from map(decode_document, itertools.islice(lines, -(-most // len(files))))
+            splitter = Splitter(self.rules, 1, file, keep_dropped=True)
+            blocks = (block for block, _ in read_blocks(file, None, 0))
+            yield from itertools.islice(itertools.chain.from_iterable(map(splitter.judged, blocks)), most)
+
+    def is_judged_again(self, reason: str) -> bool:
+        """All reasons but those that other submissions decide."""
+        return reason not in ("repeated_submission", "duplicate_url", *(("low_score",) if self.sum_scores else ()))
 
     def read(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: a dump, or a range of it, to partition files beside the first output, the state of the task.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import xxhash
@@ -63,19 +64,37 @@ class Splitter:
         self.tally.kept += kept
         self.tally.read = self.tally.kept + self.tally.dropped.total()
 
+    def judged(self, block: bytes) -> Iterator[Document | None]:
+        """For each row of a block what is dropped at once, as it would be kept, or None; adds nothing anywhere."""
+        rows = read_rows(block)
+        for line, row in enumerate(rows, self._line + 1):
+            if isinstance(row, Submission):
+                reason = self._rules.reason(row)
+                yield None if reason is None else _dropped(row, reason)
+            else:
+                yield None if row is None else self._refused(row, line)
+        self._line += len(rows)
+
     def _drop(self, row: Submission, reason: str, writer: PartitionWriter) -> None:
         self.tally.dropped[reason] += 1
         if self._keep_dropped:
-            link = link_of(row, url_of(row) or f"{REDDIT}/comments/{row.id}")
-            self._keep(with_reason(document_of(page_of(link, [link])), reason), writer)
+            self._keep(_dropped(row, reason), writer)
 
     def _refuse(self, error: Unreadable, line: int, writer: PartitionWriter) -> None:
         self.tally.dropped["unreadable"] += 1
-        place = f"{self._dump}, line {line:,}"
-        self.problems.add(error.reason, str(error), [place])
+        self.problems.add(error.reason, str(error), [f"{self._dump}, line {line:,}"])
         if self._keep_dropped:
-            document = Document(f"file:{self._dump.name}:{line}")
-            self._keep(with_reason(document, "unreadable", problem=hide_credentials(str(error))), writer)
+            self._keep(self._refused(error, line), writer)
+
+    def _refused(self, error: Unreadable, line: int) -> Document:
+        document = Document(f"file:{self._dump.name}:{line}")
+        return with_reason(document, "unreadable", problem=hide_credentials(str(error)))
 
     def _keep(self, document: Document, writer: PartitionWriter) -> None:
         writer.add(self._buckets, encode_document(document))
+
+
+def _dropped(row: Submission, reason: str) -> Document:
+    """A submission that does not count, under the page that it links to, or under its own if there is none."""
+    link = link_of(row, url_of(row) or f"{REDDIT}/comments/{row.id}")
+    return with_reason(document_of(page_of(link, [link])), reason)
