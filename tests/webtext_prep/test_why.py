@@ -259,6 +259,55 @@ def test_a_url_list_is_told_by_line_and_rule(webtext, tmp_path):
     assert ending["listed"][0]["line"] == 5
 
 
+@pytest.fixture
+def submissions(tmp_path, webtext):
+    """`urls` of a dump: http://b.org/ has a low score, http://a.org/ was submitted twice."""
+    rows = [("http://a.org/", 9, "a"), ("http://b.org/", 2, "b"), ("http://a.org/?utm_source=x", 5, "c")]
+    fixed = {"over_18": False, "is_self": False, "title": "T", "subreddit": "news", "created_utc": 1, "num_comments": 0}
+    lines = [json.dumps({"url": url, "score": score, "id": name, **fixed}) for url, score, name in rows]
+    (tmp_path / "RS_2012-06.jsonl").write_text("\n".join(lines) + "\n")
+
+    def run(*flags):
+        words = ["--input", tmp_path / "RS_2012-06.jsonl", "--output", tmp_path / "urls", "--workers", 1, *flags]
+        assert webtext("urls", *words).code == 0
+        return tmp_path / "urls"
+
+    return run
+
+
+@pytest.mark.parametrize("flags", [[], ["--keep-dropped"]])
+def test_a_submission_is_told_by_its_dump(webtext, submissions, flags):
+    folder = submissions(*flags)
+    low, double = (
+        webtext("why", url, folder, "--json").json["stories"][0]["events"][0]
+        for url in ("http://b.org/", "http://a.org/?utm_source=x")
+    )
+    assert (low["verdict"], low["reason"], low["values"]) == ("dropped", "low_score", {"score": 2, "min_score": 3})
+    assert (low["listed"][0]["line"], double["reason"]) == (2, "duplicate_url")
+
+
+def test_dumps_that_are_too_large_are_not_searched(webtext, submissions, monkeypatch):
+    monkeypatch.setattr("webtext_prep.lookup.catalogue.MOST_DUMP_BYTES", 100)
+    done = webtext("why", "http://b.org/", submissions())
+    assert done.code == 2
+    assert "are not searched: make it again with --keep-dropped." in done.err
+    kept = webtext("why", "http://b.org/", submissions("--keep-dropped"), "--json").json["stories"][0]["events"][0]
+    assert kept["reason"] == "low_score"
+
+
+def test_a_tokenizer_tells_what_it_was_learned_from(why, webtext, work, tmp_path, monkeypatch):
+    monkeypatch.setattr("webtext_prep.stages.train_tokenizer.HELD_OUT_EVERY", 2)
+    for name, flags in (("all", []), ("sample", ["--sample-bytes", 1])):
+        words = ["--input", work / "unique", "--output", tmp_path / name, "--vocabulary-size", 300, *flags]
+        assert webtext("train-tokenizer", *words, "--workers", 1).code == 0
+    verdicts = {}
+    for name in ("all", "sample"):
+        told = [why(f"http://site{n}.org/page", place=tmp_path / name)[0]["events"][-1] for n in (2, 3, 4, 5, 6)]
+        verdicts[name] = [event.get("reason", event["verdict"]) for event in told]
+    assert set(verdicts["all"]) == {"held_out", "kept"}
+    assert verdicts["sample"] == [told.replace("kept", "unknown") for told in verdicts["all"]]
+
+
 def test_token_files_in_the_order_of_the_input_and_joined_ones(webtext, work, tmp_path):
     webtext("tokenize", "--input", work / "decontaminated", "--output", tmp_path / "plain", "--no-shuffle")
     webtext("merge-tokens", "--input", work / "corpus", tmp_path / "plain", "--output", tmp_path / "joined")

@@ -22,7 +22,8 @@ from webtext_prep.commands.base import Command
 from webtext_prep.commands.known_stages import known_stages
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.lineage import Step, all_steps, trace, trace_all
-from webtext_prep.lookup.catalogue import Catalogue
+from webtext_prep.lineage.tables import has_dropped
+from webtext_prep.lookup.catalogue import MOST_DUMP_BYTES, Catalogue, is_too_large
 from webtext_prep.lookup.entries import same_page
 from webtext_prep.lookup.search import find_passage
 from webtext_prep.lookup.story import ABSENT, DROPPED, Story
@@ -79,6 +80,12 @@ class Why(Command):
                 return story
         gone = [step.name for step in steps if step.place is None]
         hint = f" Not searched, as they are gone: {', '.join(gone)}." if gone else ""
+        large = [step.name for step in steps if is_too_large(step) and not has_dropped(step)]
+        if large:
+            hint += (
+                f" Nor what {', '.join(large)} dropped, as dumps of more than {MOST_DUMP_BYTES >> 20} MiB are not "
+                "searched: make it again with --keep-dropped."
+            )
         raise InputError(f"no stage below {self.folder} has met the URL {candidates[0]}: check its spelling.{hint}")
 
     def _with_training(self, story: Story) -> dict[str, Any]:
@@ -166,9 +173,9 @@ def _event_lines(event: dict[str, Any]) -> list[str]:
     reason = values.pop("reason", None)
     told = f"{verdict}: {reason}" if reason and verdict == DROPPED else verdict
     when = f", {values.pop('finished_at')}" if "finished_at" in values else ""
-    lines = [f"  {stage:<14}{told:<28}  {place}{when}"]
+    lines = [f"  {stage:<16}{told:<28}  {place}{when}"]
     for name, value in values.items():
-        lines += [f"  {'':<14}{line}" for line in _value_lines(name, value, verdict)]
+        lines += [f"  {'':<16}{line}" for line in _value_lines(name, value, verdict)]
     return lines
 
 

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from webtext_prep.documents import storage
 from webtext_prep.documents.inputs import is_url_list
 from webtext_prep.documents.outcomes import OUTCOMES
 from webtext_prep.documents.shards import format_of, shards_in
@@ -24,6 +25,8 @@ from webtext_prep.running.stage import DROPPED, Stage
 LISTED, URLS, OUTCOME, LOST, WON, CUT, GONE, ORDER, PASSAGES = (
     "listed", "urls", "outcomes", "duplicates", "representatives", "matches", "dropped", "order", "passages",
 )  # fmt: skip
+MOST_DUMP_BYTES = 256 << 20
+"""Dumps of submissions are read for an index if they are not larger together: some minutes of one core."""
 
 
 class Catalogue:
@@ -54,8 +57,11 @@ class Catalogue:
             if files:
                 found.append(Wanted(step, kind, tuple(files), call, options, rows))
 
-        lists = tuple(file for file in step.files if self._is_list(step, file) and file.exists())
-        add(LISTED, lists, entries.listed)
+        if step.stage == "urls":
+            add(LISTED, [] if is_too_large(step) else _dumps(step), entries.submitted)
+        else:
+            lists = tuple(file for file in step.files if self._is_list(step, file) and file.exists())
+            add(LISTED, lists, entries.listed)
         if step.stage == "tokenize":
             inputs = _order(step, self._known)
             found += [inputs] if inputs is not None else []
@@ -118,6 +124,15 @@ class Catalogue:
     def _is_urls(self, step: Step) -> bool:
         """Whether its shards hold URLs without texts."""
         return step.stage in ("urls", "blacklist")
+
+
+def is_too_large(step: Step) -> bool:
+    """Whether a step read dumps of submissions that are too large to be searched."""
+    return step.stage == "urls" and sum(map(storage.size, _dumps(step))) > MOST_DUMP_BYTES
+
+
+def _dumps(step: Step) -> list[Location]:
+    return [file for file in step.files if storage.is_file(file)]
 
 
 def _order(step: Step, known: Mapping[str, type[Stage]]) -> Wanted | None:

@@ -55,10 +55,10 @@ def _found(step: Step, reason: str, known: Mapping[str, type[Stage]]) -> Iterato
 def _judged(step: Step, reason: str, stage: Stage) -> Iterator[Document]:
     """What the stage says again of each document of its input."""
     if not stage.is_judged_again(reason):
-        raise InputError(
-            f"{step.name} did not keep what it dropped as {reason}, and other documents decided that: "
-            "run the same command again with --keep-dropped."
-        )
+        found = f"{step.name} did not keep what it dropped as {reason}, and other documents decided that"
+        if stage.output_is_tokenizer or stage.output_is_prefix:
+            raise InputError(f"{found}: it can't be shown.")
+        raise InputError(f"{found}: run the same command again with --keep-dropped.")
     for document in _with_progress(step, stage.judged_again(step.input_files())):
         if document is not None and document.metadata["reason"] == reason:
             yield _with(stage.explain(document), document, reason)

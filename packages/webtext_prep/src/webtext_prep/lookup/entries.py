@@ -23,6 +23,8 @@ from webtext_prep.documents.url_lists import is_list_of_lines, read_url, read_ur
 from webtext_prep.documents.urls import url_key, without_any_credentials, without_credentials
 from webtext_prep.errors import InputError
 from webtext_prep.lookup.index import Entries
+from webtext_prep.submissions.dumps import read_blocks
+from webtext_prep.submissions.rows import Submission, link_or_own_url, read_rows
 
 REPORT_EVERY = 4096
 Report = Callable[[int], None]
@@ -75,6 +77,14 @@ def urls(shard: Location, options: dict[str, Any], report: Report) -> Entries:
 def listed(place: Location, options: dict[str, Any], report: Report) -> Entries:
     """The URLs of a list that a user gave; a row is the number of its line, or of the row of a table, less one."""
     return _entries(((url_hash(row.url), line) for line, row in listed_rows(place)), report=report)
+
+
+def submitted(dump: Location, options: dict[str, Any], report: Report) -> Entries:
+    """The pages that the submissions of a dump link to; a row is the number of its line, less one."""
+    blocks = (read_rows(block) for block, _ in read_blocks(dump, None, 0))
+    rows = enumerate(itertools.chain.from_iterable(blocks))
+    pages = ((link_or_own_url(row), line) for line, row in rows if isinstance(row, Submission))
+    return _entries(((url_hash(url), line) for url, line in pages), report=report)
 
 
 def listed_rows(place: Location) -> Iterator[tuple[int, Document]]:

@@ -7,7 +7,9 @@ record, judges the document as it came in.
 
 from __future__ import annotations
 
+import contextlib
 import copy
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -94,6 +96,8 @@ class Story:
         event: Event = {}
         if lists:
             event["listed"] = [_place(hit, "line") for hit in lists[:MOST_PLACES]]
+        if self._makes_tokenizer(step):
+            return {**event, **self._in_tokenizer(step, sources)}
         event |= self._outcome(step)
         if len(sources) > 1:
             event["copies_in"] = len(sources)
@@ -109,6 +113,22 @@ class Story:
         else:
             event["verdict"] = ABSENT
         return event
+
+    def _makes_tokenizer(self, step: Step) -> bool:
+        stage = self._known.get(step.stage)
+        return stage is not None and stage.output_is_tokenizer
+
+    def _in_tokenizer(self, step: Step, sources: list[Hit]) -> Event:
+        """Whether a tokenizer was learned from the document."""
+        document = _source(sources[0]) if sources else None
+        if document is None:
+            return {"verdict": ABSENT}
+        judged = self._judged(step, document)
+        if judged.get("reason") in step.record["dropped"]:
+            return {"verdict": DROPPED, **judged}
+        if step.record["dropped"].get("not_sampled") or "note" in judged:
+            return {"note": "not known whether it is in the sample that the tokenizer was learned from", **judged}
+        return {"verdict": KEPT}
 
     def _outcome(self, step: Step) -> Event:
         for hit in self._catalogue.find(step, kinds.OUTCOME, self.url)[:1]:
@@ -133,25 +153,28 @@ class Story:
 
     def _of_dropped(self, step: Step, sources: list[Hit]) -> Event:
         """Why a step has dropped the document."""
-        document = _source(sources[0]) if sources else None
+        gone, document = self._dropped(step), None
+        if step.stage == "urls":
+            gone = gone or self._submission(step, sources)
+        elif sources:
+            document = _source(sources[0])
         if document is not None and document.text:
             self.text = document.text[:EXCERPT]
         duplicate = next(iter(self._catalogue.find(step, kinds.LOST, self.url)), None)
         if duplicate is not None:
             return {"reason": "duplicate", **{k: v for k, v in _row(duplicate).items() if k != "url"}}
         event: Event = {}
-        gone = self._dropped(step)
         if gone is not None:
             event["reason"] = gone.metadata.get("reason")
         outcome = self._outcome(step).get("outcome")
         if outcome:
             return {"reason": outcome}
-        if document is not None:
-            event = {**self._judged(step, document), **event}
+        if (shown := document or gone) is not None:
+            event = {**self._judged(step, shown), **event}
         matches = self._catalogue.find(step, kinds.CUT, self.url)
         if matches:
             event["cut_out"] = [_row(hit) for hit in matches[:MOST_PLACES]]
-        reasons = [reason for reason, count in step.record["dropped"].items() if count]
+        reasons = self._possible_reasons(step)
         if "reason" not in event and reasons:
             # With a single reason it is that one.
             event["reason" if len(reasons) == 1 else "reasons_of_this_step"] = (
@@ -169,6 +192,25 @@ class Story:
         found: Event = {"reason": dropped.metadata["reason"]} if dropped is not None else {}
         values = stage.explain(copy.deepcopy(document))
         return {**found, "values": values} if values else found
+
+    def _possible_reasons(self, step: Step) -> list[str]:
+        """For what was dropped by none that the stage tells of one document: those that other documents decide."""
+        reasons = [reason for reason, count in step.record["dropped"].items() if count]
+        with contextlib.suppress(InputError):
+            stage = stage_of(step, self._known)
+            return [reason for reason in reasons if not stage.is_judged_again(reason)] or reasons
+        return reasons
+
+    def _submission(self, step: Step, sources: list[Hit]) -> Document | None:
+        """The submission of a page that was dropped, from its dump, with its reason; None if others decided that."""
+        try:
+            stage = stage_of(step, self._known)
+        except InputError:
+            return None
+        found = (
+            next(itertools.islice(stage.judged_again([hit.file]), hit.row, None), None) for hit in sources[:MOST_PLACES]
+        )
+        return next(filter(None, found), None)
 
     # Token files
 

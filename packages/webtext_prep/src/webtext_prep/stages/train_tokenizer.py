@@ -35,7 +35,7 @@ from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.token_runs import shuffle_key
 from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage
-from webtext_prep.running.tally import Tally
+from webtext_prep.running.tally import Tally, with_reason
 from webtext_prep.running.task import Context, Task
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json")
@@ -110,6 +110,16 @@ class TrainTokenizer(Stage):
         scratch = int(sample.packed * text / sample.text) if sample.text else 0
         memory = max(workers * PROCESS_BYTES, PROCESS_BYTES + MEMORY_FACTOR * text)
         return Needs(self.vocabulary_size * TOKEN_BYTES, scratch, memory, sample.documents)
+
+    def judge_again(self, document: Document) -> Document | None:
+        """See `Stage.judge_again`. Which of the others are in the sample depends on all of them."""
+        if not document.text:
+            return with_reason(document, "empty")
+        return with_reason(document, "held_out") if is_held_out(shuffle_key(document, self.seed)) else None
+
+    def is_judged_again(self, reason: str) -> bool:
+        """All reasons but `not_sampled`."""
+        return reason in ("empty", "held_out")
 
     def choose(self, task: Task, context: Context) -> int:
         """Task: keys and sizes of the documents of a shard that may be in the sample. Returns how many it holds."""

@@ -146,6 +146,17 @@ class Urls(Stage):
         """See `Stage`."""
         return "check that these are dumps of submissions, and the settings that drop most"
 
+    def explain(self, document: Document) -> dict[str, Any]:
+        """The score of a submission that was dropped for it."""
+        if document.metadata.get("reason") != "low_score":
+            return {}
+        score = document.metadata.get("score_of_page", document.metadata["reddit_score"])
+        return {"score": score, "min_score": self.min_score}
+
+    def judge_again(self, document: Document) -> Document | None:
+        """See `Stage.judge_again`: a row of the list does not tell, the row of the dump does."""
+        return None
+
     def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
         """See `Stage.judged_again`; one for each line. What other submissions decide is not found."""
         for file in files:

@@ -145,3 +145,8 @@ def url_of(row: Submission) -> str:
             url = other if other.startswith(_WEB) else REDDIT + url
     url = unescaped(url).strip()
     return without_any_credentials(url) if "@" in url else url
+
+
+def link_or_own_url(row: Submission) -> str:
+    """What a submission links to, or its own page on Reddit if it links to nothing."""
+    return url_of(row) or f"{REDDIT}/comments/{row.id}"

@@ -17,7 +17,7 @@ from webtext_prep.running.tally import Tally, with_reason
 from webtext_prep.submissions.choosing import Rules
 from webtext_prep.submissions.page_keys import page_key
 from webtext_prep.submissions.pages import document_of, encode_link, link_of, page_of
-from webtext_prep.submissions.rows import REDDIT, Submission, read_rows, url_of
+from webtext_prep.submissions.rows import Submission, link_or_own_url, read_rows, url_of
 
 
 class Splitter:
@@ -96,5 +96,5 @@ class Splitter:
 
 def _dropped(row: Submission, reason: str) -> Document:
     """A submission that does not count, under the page that it links to, or under its own if there is none."""
-    link = link_of(row, url_of(row) or f"{REDDIT}/comments/{row.id}")
+    link = link_of(row, link_or_own_url(row))
     return with_reason(document_of(page_of(link, [link])), reason)
