@@ -15,9 +15,22 @@ from typing import Any
 
 from command_kit import CommandError, duration, write_json
 from command_kit.command import PARENT
-from planning import SAMPLES, Step, shown_command
+from planning import SAMPLES, Step, is_held_out_loss, shown_command
 
 SUMMARIES = "pipeline.json"
+
+
+def run_steps(steps: Sequence[Step], path: Path, folder: Path) -> None:
+    """Run them in order; an evaluation that has nothing to measure is left out, which is said before the training."""
+    train = next((step for step in steps if step.name == "train"), None)
+    left_out: dict[str, str] = {}
+    for step in steps:
+        if step is train:
+            left_out = {other.name: reason for other in steps if (reason := nothing_held_out(other, train))}
+            for reason in left_out.values():
+                print(f"\nrun.py: {reason}", file=sys.stderr, flush=True)
+        if step.name not in left_out:
+            run_step(step, path, folder)
 
 
 def run_step(step: Step, path: Path, folder: Path) -> None:
@@ -67,6 +80,27 @@ def _read_json(path: Path) -> dict[str, Any]:
         return dict(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError):
         return {}
+
+
+def nothing_held_out(step: Step, train: Step | None) -> str:
+    """Why `[evaluate]` has nothing to measure in the token files that are there now, in a sentence; or nothing."""
+    from gpt2_train.config import parse_split
+    from gpt2_train.data import Corpus
+
+    settings = step.settings
+    if train is None or step.name != "evaluate" or not is_held_out_loss(settings):
+        return ""
+    split = settings.split or "valid"
+    if split == "all" or settings.data not in train.settings.data:
+        return ""
+    shares = settings.split_weights or train.settings.split
+    corpus = Corpus(settings.data, parse_split(shares))
+    if corpus.split_tokens(split) > 1:
+        return ""
+    return (
+        f"[evaluate] is left out, as no document is held out for it: {settings.data} holds "
+        f"{corpus.tokens.documents:,}, too few for the split {split} of {shares}; cut long texts into several files."
+    )
 
 
 def closing(steps: Sequence[Step], folder: Path, seconds: float) -> str:

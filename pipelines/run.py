@@ -29,7 +29,7 @@ from command_kit import CommandError, UsageError, run_command, write_json, write
 from command_kit.settings import check_value, make_settings
 from pipeline_file import HERE, WHOLE, Pipeline, change_settings, read_pipeline
 from planning import plan, shown_command
-from playing import closing, run_step
+from playing import closing, run_steps
 
 
 @contextlib.contextmanager
@@ -122,8 +122,7 @@ def play(arguments: argparse.Namespace) -> int:
         if whole.site:
             stack.enter_context(documentation_site(folder))
         print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr)
-        for step in steps:
-            run_step(step, path, folder)
+        run_steps(steps, path, folder)
     print(closing(steps, folder, time.monotonic() - start))
     return 0
 

@@ -72,6 +72,20 @@ def test_a_folder_of_texts_becomes_a_model_that_writes(texts):
     assert own.decode(own.encode(sample["text"])) == sample["text"]
 
 
+def test_a_single_text_is_trained_on_and_not_evaluated(texts):
+    (texts.parent / "single").mkdir()
+    (texts.parent / "single" / "all.txt").write_text("\n\n".join(topics.values()))
+    done = play(texts, "--input", "single/all.txt", "--folder", "run_of_one")
+    assert done.returncode == 0, done.stderr
+    before, _, after = done.stderr.partition("[evaluate] is left out, as no document is held out for it")
+    assert "webtext tokenize" in before
+    assert "gpt2 train" not in before
+    assert "gpt2 train" in after
+    assert "gpt2 evaluate" not in after
+    assert "What the model writes:" in done.stdout
+    assert "held-out loss" not in done.stdout
+
+
 def test_everything_is_checked_before_it_starts(texts):
     done = play(texts, "--folder", "planned", "--check")
     assert done.returncode == 0, done.stderr

@@ -336,7 +336,7 @@ def check_without_gpu(texts, monkeypatch, capsys) -> Callable[..., str]:
 
     monkeypatch.chdir(texts)
     monkeypatch.setattr(run, "count_gpus", lambda names: 0)
-    monkeypatch.setattr(run, "run_step", lambda step, *_: pytest.fail(f"{step.name} was run"))
+    monkeypatch.setattr(run, "run_steps", lambda steps, *_: pytest.fail(f"{steps} were run"))
 
     def said(text: str, *arguments: str, code: int = 2) -> str:
         Path("wrong.toml").write_text(text)

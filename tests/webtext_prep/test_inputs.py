@@ -270,6 +270,17 @@ def test_an_input_without_documents_is_named(tree, given, sentence):
         find("data/a.jsonl", given)
 
 
+@pytest.mark.parametrize("name", ["page.html", "page.htm.gz", "CC-MAIN.warc.gz", "crawl.warc", "CC-MAIN.wet.gz"])
+@pytest.mark.parametrize("accepts", [is_document_shard, is_raw_file])
+def test_pages_are_extracted_first(tree, name, accepts):
+    tree(f"data/{name}")
+    for given in ("data", f"data/{name}"):
+        with pytest.raises(InputError, match=f"`webtext extract --input {given} --output extracted`, then give"):
+            find_inputs([given], accepts=accepts, kinds="files")
+    with pytest.raises(InputError, match=r"convert it|that holds them"):
+        find_inputs([f"data/{name}"], accepts=is_url_list, kinds="URL lists")
+
+
 def test_no_input_at_all_is_an_error():
     with pytest.raises(InputError, match="no input: give document shards with --input"):
         find()

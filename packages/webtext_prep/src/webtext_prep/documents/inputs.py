@@ -67,6 +67,15 @@ class Inputs:
         return sentences
 
 
+PAGE_SUFFIXES = (".html", ".htm", ".xhtml", ".warc", ".wet")
+"""Of files that hold pages or archives of them."""
+
+
+def is_page_file(place: Location) -> bool:
+    """Whether the name is that of an HTML file or a web archive, which `webtext extract` reads."""
+    return bare_name(place).lower().endswith(PAGE_SUFFIXES)
+
+
 def is_url_list(place: Location) -> bool:
     """Whether the name may be that of a list of URLs, or of the shards that a stage wrote of them."""
     name = bare_name(place).lower()
@@ -207,7 +216,8 @@ class _Search:
         if not others:
             return ": give the folder or file that holds them."
         names = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
-        example = next((Path(f"a{suffix}") for suffix in others if is_raw_file(Path(f"a{suffix}"))), None)
+        examples = (Path(f"a{suffix}") for suffix, _ in others.most_common())
+        example = next((file for file in examples if is_raw_file(file) or is_page_file(file)), None)
         hint = self._hint(folder, example) if example else "give the folder or file that holds them."
         return f", which holds {names}: {hint}"
 
@@ -217,8 +227,13 @@ class _Search:
         suffix = _suffix(file)
         if suffix in (".bin", ".idx"):
             return "it holds tokens already, look at it with `webtext inspect`."
-        reads_documents = self.accepts(Path("part-00000.parquet")) and not self.accepts(Path("a.txt"))
-        if reads_documents and is_raw_file(file):
+        reads_documents = self.accepts(Path("part-00000.parquet")) and not self.accepts(Path("a.urls"))
+        if reads_documents and is_page_file(file):
+            return (
+                "extract the text of pages first, with `webtext extract "
+                f"--input {shlex.quote(str(given))} --output extracted`, then give `--input extracted`."
+            )
+        if reads_documents and not self.accepts(Path("a.txt")) and is_raw_file(file):
             return (
                 "turn text into documents first, with "
                 f"`webtext merge --input {shlex.quote(str(given))} --output merged`, then give `--input merged`."
