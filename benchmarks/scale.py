@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from data_tables.urls import SAMPLE as SUBMITTED
 from machine import RESULTS
 from measuring import documents
 from webtext_prep.cli import find_stages
@@ -32,6 +33,16 @@ DOCUMENT_BYTES = 5_000
 """Of text: the mean of OpenWebText."""
 FOUND = 8 / 23
 """Documents for each URL, as in OpenWebText: the rest is gone, is not text, or is blocked."""
+SUBMISSIONS = 50
+"""For each URL, most of a low score."""
+SUBMISSION_BYTES = 1_600
+"""Of a row in a dump."""
+DUMP_BYTES = 10 * 10**9
+"""Of a month, compressed."""
+PAGE_BYTES = 110_000
+"""Of a page with its headers,"""
+SAVED_BYTES = 28_000
+"""and of its record in a web archive, compressed."""
 RATIO = 2.73
 """Bytes of text for each byte of a zstandard shard."""
 
@@ -45,7 +56,7 @@ class Work:
         label: what the tables call it.
         table: its table in data.json.
         row: the beginning of the row with its rate there.
-        counts: what the rate is of: `urls`, `documents` (by their text), or `pages`.
+        counts: what the rate is of: `submissions`, `urls`, `documents` (by their text), or `pages`.
         grows: how its time grows with the corpus.
         settings: of the stage.
     """
@@ -60,9 +71,12 @@ class Work:
 
 
 PLAN = (
+    Work("urls", "urls", "urls", "ours: the whole stage, 2% kept", "submissions", "n", {"min_score": 200}),
     Work("blacklist", "blacklist", "blacklist", "ours: the whole stage", "urls", "n", {}),
     Work("download", "download, trafilatura", "download", "ours: download with trafilatura", "pages", "n", {}),
     Work("download", "download, resiliparse", "download", "ours: download with resiliparse", "pages", "n",
+         {"extractor": "resiliparse"}),
+    Work("extract", "extract, resiliparse", "extract", "ours: the whole stage, resiliparse", "pages", "n",
          {"extractor": "resiliparse"}),
     Work("merge", "merge", "merge", "ours: the whole stage", "documents", "n", {}),
     Work("clean", "clean, langdetect", "clean", "ours: the whole stage, langdetect", "documents", "n", {}),
@@ -89,6 +103,11 @@ class Corpus:
         """How many documents that is."""
         return self.text // DOCUMENT_BYTES
 
+    @property
+    def submissions(self) -> int:
+        """How many submissions its URLs are chosen from."""
+        return self.urls * SUBMISSIONS
+
     def title(self) -> str:
         """`23 million URLs, 40 GB of text`."""
         return f"{self.urls / 1e6:,.0f} million URLs, {readable(self.text)} of text"
@@ -108,22 +127,40 @@ def rate_of(tables: dict[str, Any], work: Work) -> float | None:
 
 def hours(corpus: Corpus, work: Work, rate: float, cores: int) -> float:
     """Wall-clock hours if all cores do nothing else."""
-    units = {"urls": corpus.urls, "pages": corpus.documents, "documents": corpus.text}[work.counts]
+    units = {
+        "submissions": corpus.submissions,
+        "urls": corpus.urls,
+        "pages": corpus.documents,
+        "documents": corpus.text,
+    }[work.counts]
     return units / rate / cores / 3600
 
 
 def needs(corpus: Corpus, work: Work, workers: int) -> Needs:
     """What the stage itself says that it needs."""
-    shard = 64 << 20
-    lists = work.stage in ("blacklist", "download")
-    text = corpus.urls * URL_BYTES if lists else corpus.text
-    packed = int(text / RATIO)
+    return find_stages()[work.stage](**work.settings).needs(_sample(corpus, work.stage), workers)
+
+
+def _sample(corpus: Corpus, stage: str) -> Sample:
+    """What a stage would see of its input."""
     excerpt = "\n".join(row["text"] for row in documents(20)).encode()
-    sample = Sample(
-        files=max(1, packed // shard), size=packed, largest=min(packed, shard), text=text, packed=packed,
-        written=packed, documents=corpus.urls if lists else corpus.documents, excerpt=excerpt,
+    largest, count = 64 << 20, corpus.documents
+    text = corpus.text
+    packed = int(text / RATIO)
+    if stage == "urls":
+        # 48 rows, of which none is kept: the stage takes that for one in 49.
+        count, largest, excerpt = corpus.submissions, DUMP_BYTES, SUBMITTED.read_bytes() * 2
+        text = count * SUBMISSION_BYTES
+        packed = text // 10
+    elif stage in ("blacklist", "download"):
+        count, text = corpus.urls, corpus.urls * URL_BYTES
+        packed = int(text / RATIO)
+    elif stage == "extract":
+        text, packed, largest = count * PAGE_BYTES, count * SAVED_BYTES, 1 << 30
+    return Sample(
+        files=max(1, packed // largest), size=packed, largest=min(packed, largest), text=text, packed=packed,
+        written=packed, documents=count, excerpt=excerpt,
     )  # fmt: skip
-    return find_stages()[work.stage](**work.settings).needs(sample, workers)
 
 
 def table(corpus: Corpus, tables: dict[str, Any]) -> list[str]:
@@ -159,7 +196,8 @@ def _short(value: float) -> str:
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 440, 70, 50, 30, 190
 TEXTS = (1e9, 1e13)
 HOURS = (1e-5, 1e3)
-COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0")
+COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0",
+           "#c2185b", "#00897b")  # fmt: skip
 
 
 def _at(value: float, bounds: tuple[float, float], first: float, last: float) -> float:
@@ -220,6 +258,8 @@ core, memory and disk from the estimates that the stages state before they start
 - Measured on {processor}, {python}.
 - A document has {document:,} bytes of text, a line of a list of URLs {url} bytes. Of 23 million URLs 8 million become
   documents. Both are as in OpenWebText.
+- For each URL `urls` reads {submissions} submissions, in dumps that are compressed 10 to 1.
+- `extract` reads archives of those documents' pages, {saved:,} bytes each.
 - `download` is the time of extraction. A slow network, and delays between two pages of one host, come on top.
 - Files are compressed {ratio} to 1, but for token files.
 - Times assume that the stage has all cores, and disks that keep up.
@@ -248,7 +288,8 @@ def main() -> None:
     (DOCS / "images" / "scale.svg").write_text(plot(tables))
     page = TEXT.format(
         processor=f"{machine['cores']} cores of an {machine['processor']}", python=f"Python {machine['python']}",
-        document=DOCUMENT_BYTES, url=URL_BYTES, ratio=RATIO, tables="\n".join(parts),
+        document=DOCUMENT_BYTES, submissions=SUBMISSIONS, saved=SAVED_BYTES, url=URL_BYTES,
+        ratio=RATIO, tables="\n".join(parts),
     )  # fmt: skip
     (DOCS / "scale.md").write_text(page)
     print(page)
