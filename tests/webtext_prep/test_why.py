@@ -284,6 +284,7 @@ def test_a_submission_is_told_by_its_dump(webtext, submissions, flags):
     )
     assert (low["verdict"], low["reason"], low["values"]) == ("dropped", "low_score", {"score": 2, "min_score": 3})
     assert (low["listed"][0]["line"], double["reason"]) == (2, "duplicate_url")
+    assert double.get("values") == ({"duplicate_of": "http://a.org/"} if flags else None)
 
 
 def test_dumps_that_are_too_large_are_not_searched(webtext, submissions, monkeypatch):

@@ -40,15 +40,15 @@ def sample_dropped(step: Step, reason: str, count: int, known: Mapping[str, type
 
 
 def _found(step: Step, reason: str, known: Mapping[str, type[Stage]]) -> Iterator[Document]:
-    if has_dropped(step):
-        return (document for document in dropped_of(step) if document.metadata.get("reason") == reason)
-    if step.stage == "dedup":
-        return _duplicates(step)
     outcomes = (row for row in outcomes_of(step) if row.get("outcome") == reason)
     first = next(outcomes, None)
     if first is not None:
         rows = itertools.chain([first], outcomes)
         return (_with({k: v for k, v in row.items() if k != "url"}, Document(row["url"]), reason) for row in rows)
+    if has_dropped(step):
+        return (document for document in dropped_of(step) if document.metadata.get("reason") == reason)
+    if step.stage == "dedup":
+        return _duplicates(step)
     return _judged(step, reason, stage_of(step, known))
 
 

@@ -147,7 +147,9 @@ class Urls(Stage):
         return "check that these are dumps of submissions, and the settings that drop most"
 
     def explain(self, document: Document) -> dict[str, Any]:
-        """The score of a submission that was dropped for it."""
+        """The score of a submission that was dropped for it, or which one stands for the page instead."""
+        if "duplicate_of" in document.metadata:
+            return {"duplicate_of": document.metadata["duplicate_of"]}
         if document.metadata.get("reason") != "low_score":
             return {}
         score = document.metadata.get("score_of_page", document.metadata["reddit_score"])
