@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import filecmp
 import json
 import os
 import secrets
@@ -85,9 +86,15 @@ class UnfinishedFile:
         self.file.flush()
         os.fsync(self.file.fileno())
 
-    def commit(self, *, durable: bool = True) -> None:
-        """Close the file and give it its final name. With `durable` it is on the disk before, and its name after."""
+    def commit(self, *, durable: bool = True, keep_same: bool = False) -> None:
+        """Close the file and give it its final name. With `durable` it is on the disk before, and its name after.
+
+        With `keep_same` an older file with the same bytes is left as it is, its time of change included.
+        """
         self.file.flush()
+        if keep_same and same_bytes(self.name, self.path):
+            self.discard()
+            return
         if durable:
             self.sync()
         # Renamed before it is closed: closing gives up the lock.
@@ -104,8 +111,13 @@ class UnfinishedFile:
         self.name.unlink(missing_ok=True)
 
 
+def same_bytes(one: Path, other: Path) -> bool:
+    """Whether both are files with the same bytes; they are read only where they are of one size."""
+    return other.is_file() and filecmp.cmp(one, other, shallow=False)
+
+
 @contextlib.contextmanager
-def atomic_file(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO]:
+def atomic_file(path: str | Path, *, durable: bool = True, keep_same: bool = False) -> Iterator[BinaryIO]:
     """Open `path` for writing bytes; it appears when the block ends well and is untouched when the block raises.
 
     Creates missing parent folders. Raises OSError as writing does (a full disk, no permission).
@@ -113,11 +125,12 @@ def atomic_file(path: str | Path, *, durable: bool = True) -> Iterator[BinaryIO]
     Args:
         path: the file.
         durable: flush it to the disk first, so that a power cut finds the old file or all of the new one.
+        keep_same: leave an older file with the same bytes as it is, its time of change included.
     """
     unfinished = UnfinishedFile(path)
     try:
         yield unfinished.file
-        unfinished.commit(durable=durable)
+        unfinished.commit(durable=durable, keep_same=keep_same)
     finally:
         unfinished.discard()
 

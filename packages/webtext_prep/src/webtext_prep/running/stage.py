@@ -161,6 +161,10 @@ class Stage(abc.ABC):
         """Whether a finished output should be worked on once more (a download that may succeed now)."""
         return False
 
+    def settled(self) -> Stage:
+        """The same stage, but one that never works on a finished output once more."""
+        return self
+
     @staticmethod
     def is_one_document(path: Location) -> bool:
         """Whether a file that it reads is one document, whatever its lines."""

@@ -123,6 +123,7 @@ class Download(PageStage):
     timeout: float = _pace(20.0, "seconds for one request in total", metavar="SECONDS", ge=0.1, le=3600)
     retries: int = _pace(2, "retries of a URL within one run, where that may help", ge=0, le=10)
     rounds: int = _pace(3, "runs of this command that try a retryable URL", ge=1, le=1000)
+    try_again: bool = _pace(True, "try URLs again that failed in an earlier run, where that may help")
 
     def __post_init__(self) -> None:
         check_limits(self)
@@ -187,7 +188,11 @@ class Download(PageStage):
             total = sum(limit or 0 for limit in limits)
 
         def is_due(result: dict[str, Any]) -> bool:
-            return result["retry_pass"] < retry_pass and _retryable_below(self.rounds, result["retryable"]) > 0
+            return (
+                self.try_again
+                and result["retry_pass"] < retry_pass
+                and _retryable_below(self.rounds, result["retryable"]) > 0
+            )
 
         self._say_worst_case(job, limits, retry_pass)
         results = job.map("shards", self.fetch_shard, tasks, unit=self.unit, total=total, again=is_due)
@@ -203,7 +208,11 @@ class Download(PageStage):
 
     def wants_another_run(self, job: Run) -> bool:
         """Whether some URLs are retryable, and have been tried in fewer than --rounds runs."""
-        return _retryable_below(self.rounds, _History.read(job.state).retryable) > 0
+        return self.try_again and _retryable_below(self.rounds, _History.read(job.state).retryable) > 0
+
+    def settled(self) -> Download:
+        """See `Stage.settled`."""
+        return dataclasses.replace(self, try_again=False)
 
     def _limits(self, job: Run) -> list[int | None]:
         """How many rows to take from each input; shorter than the list of inputs if --max-urls leaves some out."""
@@ -316,6 +325,6 @@ class Download(PageStage):
             max_bytes=self.max_bytes,
             extract_timeout=self.extract_timeout,
             extract_memory=self.extract_memory,
-            rounds=self.rounds,
+            rounds=self.rounds if self.try_again else 0,
             retry_pass=retry_pass,
         )

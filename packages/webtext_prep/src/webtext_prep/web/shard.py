@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import collections
 import contextlib
-import filecmp
 import itertools
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -45,7 +44,7 @@ class Fetching:
         parsers: pages extracted at once.
         page_bytes: bytes of pages that may be in memory, but for `unhindered` pages more.
         private: which addresses outside the public internet may be connected to.
-        rounds: in how many passes over the list a retryable URL is tried.
+        rounds: in how many passes over the list a retryable URL is tried; 0 tries none again.
         retry_pass: the number of this pass, 1 for the first.
 
     The others are settings of the same name.
@@ -228,7 +227,7 @@ class Shard:
                     retryable[str(row.get("rounds", 0))] += 1
             tally.kept = documents.written
         for draft, output in zip(drafts, outputs, strict=True):
-            _replace_if_other(draft, output)
+            storage.publish(draft, output)
         return {
             **tally.as_dict(),
             "retryable": dict(sorted(retryable.items())),
@@ -244,11 +243,3 @@ class Shard:
         if found is None:
             raise AssertionError(f"{url} was never finished")
         return found
-
-
-def _replace_if_other(new: Path, old: Location) -> None:
-    """Put `new` in the place of `old`, unless it says the same."""
-    if storage.is_local(old) and storage.is_file(old) and filecmp.cmp(new, storage.local_path(old), shallow=False):
-        new.unlink()
-        return
-    storage.publish(new, old)

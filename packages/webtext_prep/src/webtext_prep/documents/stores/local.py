@@ -1,4 +1,8 @@
-"""Local files, mounted file systems included."""
+"""Local files, mounted file systems included.
+
+What a stage writes is left alone where the same bytes are there already: it keeps its time of change, by which the
+stages behind know that they have nothing to do. Files are compared only where their sizes are equal.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +16,7 @@ from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, cast
 
 from command_kit import atomic_file
-from command_kit.atomic import remove_leftovers, sync_folder
+from command_kit.atomic import remove_leftovers, same_bytes, sync_folder
 from webtext_prep.documents.stores.base import Location, Store
 
 
@@ -35,12 +39,15 @@ class LocalStore(Store):
 
     def create(self, location: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
         """See `Store`. Without a boot id, by which a marker tells that the power was cut, every file is durable."""
-        return atomic_file(_path(location), durable=durable or not boot_id())
+        return atomic_file(_path(location), durable=durable or not boot_id(), keep_same=durable)
 
     def publish(self, file: Path, location: Location) -> None:
         """See `Store`. From another file system it is copied, as the state of an output may lie on one."""
         target = _path(location)
         target.parent.mkdir(parents=True, exist_ok=True)
+        if same_bytes(file, target):
+            file.unlink()
+            return
         try:
             file.replace(target)
         except OSError as error:

@@ -1,0 +1,220 @@
+"""`webtext takedown --apply`: every output has the bytes of a run that never had the pages, and only what differs is
+written."""
+
+import hashlib
+import http.server
+import json
+import random
+import subprocess
+import sys
+import threading
+
+import pytest
+
+from webtext_prep.cli import main
+from webtext_prep.documents.outcomes import OUTCOMES
+from webtext_prep.documents.shards import read_documents, shards_in
+
+STAGES = ("blacklist", "download", "merge", "clean", "dedup", "corpus")
+
+
+def text(seed, count=150):
+    """Sentences that repeat no run of words."""
+    chosen = random.Random(seed)
+    words = [
+        f"{chosen.choice(['the', 'a', 'one', 'each', 'some', 'any', 'no'])} word{chosen.randrange(10**6)}"
+        for _ in range(count)
+    ]
+    return "This is a page of the web, and it is written in English for the reader. " + " ".join(words)
+
+
+TWIN = text(1)
+"""The text of two pages, of which dedup keeps the first."""
+
+
+class Site:
+    """A web server on loopback: a page at each number, and others that it refuses."""
+
+    def __init__(self):
+        self.asked = []
+        site = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_GET(self):
+                site.asked.append(self.path)
+                name = self.path[1:]
+                status = 200 if name.isdigit() else {"busy": 503}.get(name, 404)
+                own = TWIN if name in ("1", "11") else text(name)
+                self.send_response(status)
+                self.send_header("Content-Type", "text/html")
+                self.end_headers()
+                self.wfile.write(f"<html><body><article><p>{own}</p></article></body></html>".encode())
+
+            def log_message(self, *arguments):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+
+
+@pytest.fixture(scope="module")
+def site():
+    site = Site()
+    yield site
+    site.server.shutdown()
+    site.server.server_close()
+
+
+@pytest.fixture(scope="module")
+def pages(site):
+    """URLs on several hosts: twins at /1 and /11, a page that is missing, and one that fails for the time being."""
+    paths = [*map(str, range(20)), "gone", "busy"]
+    port = site.server.server_port
+    return [f"http://{('127.0.0.1', 'localhost')[number % 2]}:{port}/{path}" for number, path in enumerate(paths)]
+
+
+def run(home, lists, *more):
+    """All stages from the lists of URLs to token files."""
+    chain = {
+        "blacklist": ["--shards", 4],
+        "download": ["--allow-private-addresses", "--delay", 0, "--retries", 0, "--keep-dropped", *more],
+        "merge": ["--shards", 3],
+        "clean": ["--keep-dropped"],
+        "dedup": [],
+        "corpus": [],
+    }
+    given = lists
+    for name, settings in chain.items():
+        stage = "tokenize" if name == "corpus" else name
+        words = [stage, "--input", given, "--output", home / name, "--workers", 1, *settings]
+        assert main(list(map(str, words))) == 0
+        given = home / name
+    return home
+
+
+def outputs(home):
+    """Everything that was made, by name: rows without the time of the fetch, and no pages, which have one, too."""
+    found = {}
+    for path in sorted(home.rglob("*")):
+        name = str(path.relative_to(home))
+        if not path.is_file() or ".state" in name or name.startswith("lists"):
+            continue
+        if f"/{OUTCOMES}/" in name:
+            rows = list(read_documents(path))
+            found[name] = [(row.url, {**row.metadata, "fetched_at": None, "page": None}) for row in rows]
+        elif path.suffix == ".json":
+            found[name] = json.loads(path.read_bytes())
+        elif not name.startswith("download/pages/"):
+            found[name] = hashlib.sha256(path.read_bytes()).hexdigest()
+    return found
+
+
+def write_lists(folder, urls):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "a.txt").write_text("\n".join(urls[:12]) + "\n")
+    (folder / "b.txt").write_text("\n".join(urls[12:]) + "\n")
+    return folder
+
+
+def holding(home, urls):
+    """The files that name one of the pages, state and unpacked shards included."""
+    found = []
+    for path in home.rglob("*"):
+        if path.is_file() and not str(path.relative_to(home)).startswith("lists"):
+            content = path.read_bytes()
+            if path.suffix == ".zst":
+                content = b"\n".join(repr(document).encode() for document in read_documents(path))
+            found += [str(path) for url in urls if f"{url}'".encode() in content or f'{url}"'.encode() in content]
+    return found
+
+
+@pytest.fixture
+def removed(pages, tmp_path):
+    """The first of the twins, one more page, and the missing one."""
+    chosen = [pages[1], pages[5], pages[20]]
+    (tmp_path / "remove.txt").write_text("\n".join(chosen) + "\n")
+    return chosen
+
+
+@pytest.fixture
+def work(pages, tmp_path):
+    return run(tmp_path / "work", write_lists(tmp_path / "work" / "lists", pages))
+
+
+@pytest.fixture
+def never(pages, removed, tmp_path):
+    """What a run makes that never had the pages."""
+    left = write_lists(tmp_path / "never" / "lists", pages)
+    for path in left.iterdir():
+        path.write_text("".join(line for line in path.open() if line.strip() not in removed))
+    return outputs(run(tmp_path / "never", left))
+
+
+def clean_lists(work, removed):
+    for path in (work / "lists").iterdir():
+        path.write_text("".join(line for line in path.open() if line.strip() not in removed))
+
+
+def takedown(webtext, tmp_path, *more):
+    return webtext("takedown", "--urls", tmp_path / "remove.txt", tmp_path / "work" / "corpus", "--workers", 1, *more)
+
+
+def test_all_outputs_are_those_of_a_run_that_never_had_the_pages(webtext, site, tmp_path, work, removed, never):
+    before = outputs(work)
+    assert before != never
+    asked = len(site.asked)
+    clean_lists(work, removed)
+    found = takedown(webtext, tmp_path, "--apply", "--json").json
+    after = outputs(work)
+    assert after.keys() == never.keys()
+    assert {name for name in after if after[name] != never[name]} == set()
+    assert len(site.asked) == asked, "nothing is fetched again"
+    assert holding(work, removed) == []
+    # The other twin has come back.
+    assert sum(document.text == TWIN for shard in shards_in(work / "dedup") for document in read_documents(shard)) == 1
+    assert [path for names in found["written"].values() for path in names]
+
+
+def test_only_what_differs_is_written(webtext, tmp_path, work, removed, pages):
+    (tmp_path / "remove.txt").write_text(pages[5] + "\n")
+    before = {path: path.stat().st_mtime_ns for path in work.rglob("part-*.zst") if ".state" not in str(path)}
+    holders = {path for path in before if any(document.url == pages[5] for document in read_documents(path))}
+    assert 0 < len(holders) < len(before)
+    clean_lists(work, [pages[5]])
+    written = takedown(webtext, tmp_path, "--apply", "--json").json["written"]
+    assert {path for path in before if path.stat().st_mtime_ns != before[path]} == holders
+    told = {name for names in written.values() for name in names if "part-" in name}
+    assert told == set(map(str, holders))
+
+
+def test_lists_that_still_name_the_pages_are_told_and_nothing_is_done(webtext, tmp_path, work, removed):
+    before = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file() and "why" not in str(path)}
+    sentence = takedown(webtext, tmp_path, "--apply").sentence
+    assert str(work / "lists" / "a.txt") in sentence
+    assert "in row 2, 6," in sentence
+    now = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file() and "why" not in str(path)}
+    assert now == before
+
+
+@pytest.mark.parametrize("stage", STAGES[:-1])
+def test_what_was_killed_is_finished_by_the_same_command(webtext, tmp_path, work, removed, never, stage):
+    clean_lists(work, removed)
+    # Dies with the first shard of that stage that is published, as by kill -9.
+    code = (
+        "import os, sys; from webtext_prep.documents.stores import local; from webtext_prep.cli import main\n"
+        "old = local.same_bytes\n"
+        f"def same(one, other):\n    if '/{stage}/part-' in str(other) or '/{stage}/stage.json' in str(other):"
+        " os.kill(os.getpid(), 9)\n    return old(one, other)\n"
+        "local.same_bytes = same\n"
+        "import command_kit.atomic as atomic; atomic.same_bytes = same\n"
+        "main(sys.argv[1:])\n"
+    )
+    words = ["takedown", "--urls", tmp_path / "remove.txt", work / "corpus", "--apply", "--workers", 1]
+    killed = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True)
+    assert killed.returncode != 0, killed.stderr
+    assert outputs(work) != never
+    assert "was interrupted" in takedown(webtext, tmp_path).sentence
+    assert takedown(webtext, tmp_path, "--apply").code == 0
+    assert outputs(work) == never
+    assert takedown(webtext, tmp_path).code == 0
