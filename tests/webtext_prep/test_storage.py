@@ -2,6 +2,7 @@
 
 import errno
 import json
+import os
 import pickle
 import sys
 import uuid
@@ -152,3 +153,22 @@ def test_a_finished_file_may_come_from_another_file_system(tmp_path, monkeypatch
     assert place.read_bytes() == b"one"
     assert not draft.exists()
     assert [path.name for path in place.parent.iterdir()] == ["a.txt"]
+
+
+@pytest.mark.parametrize("content", [b"old", b"new", b"longer"])
+def test_a_local_file_is_left_alone_where_it_would_stay_the_same(tmp_path, content):
+    place = tmp_path / "file"
+    place.write_bytes(b"old")
+    os.utime(place, ns=(5, 5))
+    with storage.create(place) as file:
+        file.write(content)
+    assert (storage.stamp(place)[2] == 5) == (content == b"old")
+    os.utime(place, ns=(5, 5))
+    (tmp_path / "draft").write_bytes(content)
+    storage.publish(tmp_path / "draft", place)
+    assert storage.stamp(place)[2] == 5
+    (tmp_path / "draft").write_bytes(b"odd")
+    storage.publish(tmp_path / "draft", place)
+    assert storage.stamp(place)[2] != 5
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+    assert place.read_bytes() == b"odd"

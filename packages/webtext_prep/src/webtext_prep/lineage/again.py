@@ -21,7 +21,7 @@ from webtext_prep.documents.stage_record import RECORD, read_record
 from webtext_prep.documents.storage import location
 from webtext_prep.errors import InputError
 from webtext_prep.lineage.restoring import stage_of
-from webtext_prep.lineage.steps import Step, trace
+from webtext_prep.lineage.steps import Step, relocated, trace
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Stage
 from webtext_prep.running.token_stage import SUFFIX
@@ -163,25 +163,39 @@ def _planned(step: Step, inputs: Sequence[Step]) -> Planned:
         raise InputError(f"{step.name} was made by `webtext {step.stage}`, which is not done again here: {hint}.")
     if not step.run:
         raise InputError(f"how {step.name} was made is not known, as its state is not beside it: run its stages again.")
+    place = Path(str(step.place))
+    was = Path(step.run.get("output", ""))
+    if was.name and was.resolve() != _output_of(step).resolve() and _record_of(step, was).is_file():
+        raise InputError(f"{step.name} is a copy of {was}, and reads what that one reads: give that one.")
     if settings.get("against"):
         raise InputError(f"{step.name} was compared with another corpus (--against): run its stages again by hand.")
     _refuse_own_tokenizer(step, settings)
     if step.plain_files and inputs:
         raise InputError(f"{step.name} was made from other stages' output and from other files: run its stages again.")
-    read = sum(source.record["out"] for source in inputs)
+    read = sum(source.record["out"] for source in step.inputs)  # as they were when it read them
     if inputs and not settings.get("max_urls") and read != step.record["in"]:
         given = ", ".join(source.name for source in inputs)
         raise InputError(
             f"{step.name} does not read all documents of {given}, or other files of it: run its stages again."
         )
     return Planned(
-        str(step.place),
+        str(place),
         {key: value for key, value in step.record.items() if key not in ("inputs", "shards", "facts")},
         [str(source.place) for source in inputs],
-        list(step.run.get("folders", [])),
+        [str(relocated(location(folder), step.run, place)) for folder in step.run.get("folders", [])],
         [str(file) for file in step.files],
         step.plain_files,
     )
+
+
+def _output_of(step: Step) -> Path:
+    """What `--output` said: for token files the prefix that is given, without what every pair of them ends with."""
+    place = Path(str(step.place))
+    return place.with_name(place.name.removesuffix(SUFFIX)) if step.is_tokens else place
+
+
+def _record_of(step: Step, output: Path) -> Path:
+    return output.with_name(f"{output.name}{SUFFIX}.json") if step.is_tokens else output / RECORD
 
 
 def _refuse_own_tokenizer(step: Step, settings: Mapping[str, Any]) -> None:

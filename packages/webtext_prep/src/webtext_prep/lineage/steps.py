@@ -182,7 +182,7 @@ class _Tracer:
             assert record is not None
             run = _read_run(place)
             inputs, plain = self._inputs(record, run, place)
-            files = tuple(_relocated(storage.location(name), run, place) for name in run.get("files", []))
+            files = tuple(relocated(storage.location(name), run, place) for name in run.get("files", []))
             digest = _digest(record_path)
             self._found[identity] = Step(place, was or str(place), record, digest, run, inputs, files, plain)
         return self._found[identity]
@@ -219,7 +219,7 @@ class _Tracer:
             yield from self._in_folder(storage.location(name))
         if isinstance(output, Path):
             for name in run.get("folders", []):
-                yield from self._in_folder(_relocated(storage.location(name), run, output))
+                yield from self._in_folder(relocated(storage.location(name), run, output))
             for beside in (output.parent, output.parent.parent):
                 for entry, is_folder in storage.list_folder(beside)[:MOST_SIBLINGS]:
                     if is_folder:
@@ -239,7 +239,7 @@ class _Tracer:
         return self._records_in[identity]
 
 
-def _relocated(place: Location, run: dict[str, Any], output: Location) -> Location:
+def relocated(place: Location, run: dict[str, Any], output: Location) -> Location:
     """Where something lies now that a run named, if it moved together with the output."""
     if isinstance(place, Path) and isinstance(output, Path) and not place.exists() and "output" in run:
         way = os.path.relpath(place, Path(run["output"]).parent)
