@@ -307,7 +307,7 @@ def test_what_can_not_be_made_again_is_refused_before_anything_is_done(webtext, 
     webtext("clean", "--input", work / "merged" / "part-00000.jsonl.zst", "--output", tmp_path / "part")
     webtext("merge-tokens", "--input", work / "corpus", "--output", tmp_path / "joined")
     shutil.copytree(work, tmp_path / "copy")
-    assert "--against" in refused(tmp_path / "against", "--no-space-check")
+    assert "--against" in refused(tmp_path / "against")
     assert "does not read all documents" in refused(tmp_path / "part")
     assert "merge-tokens" in refused(tmp_path / "joined")
     assert "is a copy of" in refused(tmp_path / "copy" / "filtered")
