@@ -236,8 +236,9 @@ def _shown(values: dict[str, Any]) -> str:
     lines = [f"{values['urls']:,} URLs, {values['urls'] - len(missing):,} of them found"]
     for step in values["steps"]:
         files = {**step.get("lists", {}), **step.get("files", {})}
-        lines.append(f"  {step['stage']:<14}{step['place']}: {step.get('note') or f'{len(files):,} files'}")
-        lines += [f"  {'':<14}  {name}: {count:,}" for name, count in files.items()]
+        count_of_files = f"{len(files):,} file{'s' if len(files) != 1 else ''}"
+        lines.append(f"  {step['stage']:<16}{step['place']}: {step.get('note') or count_of_files}")
+        lines += [f"  {'':<16}  {name}: {count:,}" for name, count in files.items()]
     if "training" in values:
         training = values["training"]
         seen = [document for document in training["documents"] if document["steps"]]
