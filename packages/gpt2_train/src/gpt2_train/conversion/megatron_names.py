@@ -12,6 +12,8 @@ import re
 import torch
 from torch import Tensor
 
+from gpt2_train.conversion.weights import heads_first, parts_first
+
 LAYOUTS = ("2019", "language_model", "core")
 
 _BLOCK = {
@@ -134,7 +136,7 @@ def _from_version(rows: Tensor, version: float, heads: int) -> Tensor:
         return rows
     if version >= 1:
         return rows.view(heads, -1, 3, *rest).transpose(1, 2).reshape(rows.shape)
-    return rows.view(3, heads, -1, *rest).transpose(0, 1).reshape(rows.shape)
+    return heads_first(rows, heads)
 
 
 def _to_version(rows: Tensor, version: float, heads: int) -> Tensor:
@@ -143,4 +145,4 @@ def _to_version(rows: Tensor, version: float, heads: int) -> Tensor:
         return rows
     if version >= 1:
         return rows.view(heads, 3, -1, *rest).transpose(1, 2).reshape(rows.shape)
-    return rows.view(heads, 3, -1, *rest).transpose(0, 1).reshape(rows.shape)
+    return parts_first(rows, heads)

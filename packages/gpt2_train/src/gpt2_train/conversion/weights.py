@@ -115,12 +115,24 @@ def shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
     return {**shapes, EMBEDDING: (config.vocabulary_size, config.hidden)}
 
 
+def parts_first(rows: Tensor, heads: int) -> Tensor:
+    """qkv rows (3·heads·d, ...) from the order of `model.py`, [heads, 3, d], to [3, heads, d]."""
+    rest = rows.shape[1:]
+    return rows.reshape(heads, 3, -1, *rest).transpose(0, 1).reshape(rows.shape)
+
+
+def heads_first(rows: Tensor, heads: int) -> Tensor:
+    """qkv rows (3·heads·d, ...) from [3, heads, d] to the order of `model.py`, [heads, 3, d]."""
+    rest = rows.shape[1:]
+    return rows.reshape(3, heads, -1, *rest).transpose(0, 1).reshape(rows.shape)
+
+
 def with_rows(embedding: Tensor, rows: int, vocabulary: int) -> Tensor:
     """An embedding (any, hidden) with exactly `rows` rows (rows, hidden): the vocabulary's, then padding.
 
-    Padding is always made anew, so that equal models become equal files: the last row of the vocabulary repeated, as
-    Megatron-LM's own converter does. No result depends on it here: ids above the vocabulary are left out of loss and
-    choice.
+    What is stored as padding is not used, so that equal models become equal files: the last row of the vocabulary is
+    repeated, as Megatron-LM's own converter does. No result depends on it here: ids above the vocabulary are left out
+    of loss and choice.
     """
     known = embedding[:vocabulary]
     if rows <= vocabulary:

@@ -2,7 +2,7 @@
 
 With checkpoints, what is made is kept in segments, and written as a shard at the end. A large shard is written in the
 task's scratch, where that goes on behind the last finished piece (`documents/compressed_streams.py`), and is then moved
-to its place. So a kill costs seconds at any point, but for Parquet, whose last writing begins anew: some 100 MB of text
+to its place. So a kill costs seconds at any point, but for Parquet, whose last writing starts over: some 100 MB of text
 a second.
 """
 

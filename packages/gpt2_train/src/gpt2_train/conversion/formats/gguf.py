@@ -12,13 +12,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from gpt2_train.conversion.base import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.formats.hugging_face import NORM_EPSILON
-from gpt2_train.conversion.weights import ModelWeights, shapes_of
+from gpt2_train.conversion.weights import ModelWeights, parts_first, shapes_of
 from gpt2_train.errors import Gpt2UsageError
-from indexed_tokens import END_OF_TEXT, IndexedTokensError
+from gpt2_train.inference import end_of_text
+from indexed_tokens import END_OF_TEXT
 
 SUFFIX = ".gguf"
 MAGIC = b"GGUF"
@@ -80,7 +80,9 @@ class Gguf(ModelFormat):
         writer.write_ti_data_to_file()
         for name, tensor in weights.items():
             chosen = kind if tensor.dim() == 2 else plain
-            values = _ordered(name, tensor, weights).float().numpy()
+            if ".attention.qkv." in name:
+                tensor = parts_first(tensor, weights.config.heads)
+            values = tensor.float().numpy()
             writer.write_tensor_data(gguf.quants.quantize(values, chosen))
         writer.close()
 
@@ -109,12 +111,9 @@ def _add_settings(writer: Any, weights: ModelWeights, gguf: Any, kind: Any) -> N
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges([" ".join(pair) for pair in tables.merges])
-    try:
-        end = tokenizer.end_of_text
-    except IndexedTokensError:
-        return
-    writer.add_bos_token_id(end)
-    writer.add_eos_token_id(end)
+    if (end := end_of_text(tokenizer)) is not None:
+        writer.add_bos_token_id(end)
+        writer.add_eos_token_id(end)
 
 
 def _gguf_name(name: str) -> str:
@@ -124,10 +123,3 @@ def _gguf_name(name: str) -> str:
         return f"{_NAMES[module]}.{kind}"
     _, block, inner = module.split(".", 2)
     return f"blk.{block}.{_NAMES[inner]}.{kind}"
-
-
-def _ordered(name: str, tensor: Tensor, weights: ModelWeights) -> Tensor:
-    if ".attention.qkv." not in name:
-        return tensor
-    config, rest = weights.config, tensor.shape[1:]
-    return tensor.reshape(config.heads, 3, config.head_dim, *rest).transpose(0, 1).reshape(-1, *rest).contiguous()

@@ -23,10 +23,11 @@ from command_kit import write_json
 from gpt2_train.config import ModelConfig
 from gpt2_train.conversion.base import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.pickles import read_pickle
-from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, shapes_of
+from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, heads_first, parts_first, shapes_of
 from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.inference import end_of_text
 from gpt2_train.model import INIT_STD
-from indexed_tokens import END_OF_TEXT, IndexedTokensError, Tokenizer
+from indexed_tokens import END_OF_TEXT, Tokenizer
 
 CONFIG = "config.json"
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
@@ -86,7 +87,7 @@ class HuggingFace(ModelFormat):
         """Configuration, weights and tokenizer files."""
         dtype = options.dtype or weights.read("final_norm.weight").dtype
         config = weights.config
-        end = weights.tokenizer.end_of_text if _has_end(weights.tokenizer) else None  # type: ignore[union-attr]
+        end = end_of_text(weights.tokenizer)
         write_json(path / CONFIG, _their_config(config, dtype, end))
         write_json(path / "generation_config.json", {"bos_token_id": end, "eos_token_id": end})
         _write_tensors(weights, path, dtype, options.shard_bytes)
@@ -99,13 +100,6 @@ class HuggingFace(ModelFormat):
                 {"tokenizer_class": "GPT2Tokenizer", "model_max_length": config.sequence_length, **special},
             )
             write_json(path / "special_tokens_map.json", special)
-
-
-def _has_end(tokenizer: Tokenizer | None) -> bool:
-    try:
-        return tokenizer is not None and tokenizer.end_of_text >= 0
-    except IndexedTokensError:
-        return False
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -208,16 +202,14 @@ def _canonical(name: str, read: Callable[[], Tensor], config: ModelConfig) -> Te
     if _is_matrix(name):
         tensor = tensor.t()
     if ".attention.qkv." in name and tensor.size(0) == 3 * config.hidden:
-        rest = tensor.shape[1:]
-        tensor = tensor.reshape(3, config.heads, config.head_dim, *rest).transpose(0, 1).reshape(-1, *rest)
+        tensor = heads_first(tensor, config.heads)
     return tensor.contiguous()
 
 
 def _theirs(name: str, tensor: Tensor, config: ModelConfig) -> Tensor:
     """The way back from `_canonical`."""
     if ".attention.qkv." in name:
-        rest = tensor.shape[1:]
-        tensor = tensor.reshape(config.heads, 3, config.head_dim, *rest).transpose(0, 1).reshape(-1, *rest)
+        tensor = parts_first(tensor, config.heads)
     return (tensor.t() if _is_matrix(name) else tensor).contiguous()
 
 
