@@ -6,7 +6,9 @@ Tensors are read when they are asked for, one at a time, so that converting need
 from __future__ import annotations
 
 import dataclasses
+import functools
 import hashlib
+import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -107,12 +109,13 @@ class ModelWeights:
         return self.load_into(model.materialise(device)).eval()
 
 
-def shapes_of(config: ModelConfig) -> dict[str, tuple[int, ...]]:
+@functools.lru_cache(maxsize=8)
+def shapes_of(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
     """The shape of each parameter by its name, in the model's order; the embedding's rows are the vocabulary's."""
     with torch.device("meta"):
         model = GPT2(config)
     shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    return {**shapes, EMBEDDING: (config.vocabulary_size, config.hidden)}
+    return types.MappingProxyType({**shapes, EMBEDDING: (config.vocabulary_size, config.hidden)})
 
 
 def parts_first(rows: Tensor, heads: int) -> Tensor:
