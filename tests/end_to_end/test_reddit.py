@@ -1,16 +1,15 @@
 """The pipeline that ships for Reddit dumps: from real rows, whose pages a server on loopback has, to token files."""
 
-import http.server
 import json
 import subprocess
 import sys
-import threading
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
+from tests.webtext_prep.support.pages_on_loopback import serve_pages
 
 from command_kit.settings import to_toml
 from indexed_tokens import IndexedTokens
@@ -25,28 +24,16 @@ TEXTS = sorted((text for text in topics.values() if 2000 < len(text) < 8000), ke
 def site() -> Iterator[str]:
     """A server that has, at `/N`, a text about Python."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self) -> None:
-            number = self.path.strip("/")
-            text = TEXTS[int(number)].replace("&", "and").replace("<", "[") if number.isdigit() else ""
-            paragraphs = "".join(f"<p>{part}</p>" for part in text.split("\n\n"))
-            body = f"<html><head><title>Page {number}</title></head><body>{paragraphs}</body></html>".encode()
-            self.send_response(200 if number.isdigit() else 404)
-            self.send_header("Content-Type", "text/html; charset=utf-8")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def page(path: str) -> str | None:
+        number = path.strip("/")
+        if not number.isdigit():
+            return None
+        text = TEXTS[int(number)].replace("&", "and").replace("<", "[")
+        paragraphs = "".join(f"<p>{part}</p>" for part in text.split("\n\n"))
+        return f"<html><head><title>Page {number}</title></head><body>{paragraphs}</body></html>"
 
-        def log_message(self, *arguments: object) -> None:
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serve_pages(page) as address:
+        yield address
 
 
 def test_the_pipeline_for_reddit_goes_from_dumps_to_tokens(site: str, tmp_path: Path) -> None:

@@ -2,18 +2,17 @@
 
 import bz2
 import gzip
-import http.server
 import json
 import lzma
 import random
 import shutil
-import threading
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import zstandard
+from pages_on_loopback import serve_pages
 
 from webtext_prep.documents import compression
 from webtext_prep.documents.document import Document
@@ -381,26 +380,16 @@ def test_a_small_dump_needs_no_large_window(run, webtext, tmp_path):
 def site():
     """A web server on loopback where every path is a page."""
 
-    class Handler(http.server.BaseHTTPRequestHandler):
-        def do_GET(self):
-            text = f"This is a sentence of page {self.path}, long enough for anybody to see that it is text. " * 9
-            body = f"<html><head><title>Page</title></head><body><p>{text}</p></body></html>".encode()
-            self.send_response(404 if self.path == "/robots.txt" else 200)
-            self.send_header("Content-Type", "text/html")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
+    def page(path):
+        text = f"This is a sentence of page {path}, long enough for anybody to see that it is text. " * 9
+        return (
+            None
+            if path == "/robots.txt"
+            else f"<html><head><title>Page</title></head><body><p>{text}</p></body></html>"
+        )
 
-        def log_message(self, *arguments):
-            pass
-
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serve_pages(page) as address:
+        yield address
 
 
 def test_what_reddit_knows_of_a_page_reaches_its_document(webtext, dump, site, read_shards, tmp_path):
