@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from practice_corpus import SCRIPT, make_corpus, make_run
 
+from command_kit.charts.numbers import brief, short, size
 from webtext_prep.cli import find_stages
 from webtext_prep.lineage import trace
 from webtext_prep.lineage.restoring import stage_of
@@ -20,8 +21,6 @@ from webtext_prep.reporting import counting
 from webtext_prep.reporting.counting import LogHistogram, Lowest, TopCounter
 from webtext_prep.reporting.figures import group_of
 from webtext_prep.reporting.funnel import Level, draw_funnel
-from webtext_prep.reporting.markup import Markup, escape, tag, visible
-from webtext_prep.reporting.numbers import brief, share, short, size
 
 
 @pytest.fixture
@@ -219,24 +218,6 @@ def test_what_cannot_be_shown_is_a_sentence(corpus, webtext, tmp_path):
 # Its parts
 
 
-def test_characters_that_cannot_be_seen_are_named():
-    assert (
-        visible("a\x00b\x1b[31m\u202ec\u2066\ufeff\ud800") == "a⟨U+0000⟩b⟨U+001B⟩[31m⟨U+202E⟩c⟨U+2066⟩⟨U+FEFF⟩⟨U+D800⟩"
-    )
-    assert (
-        visible("tab\t line\n joined \U0001f469\u200d\U0001f52c क्\u200dष")
-        == "tab\t line\n joined \U0001f469\u200d\U0001f52c क्\u200dष"
-    )
-
-
-@given(st.text())
-def test_nothing_that_is_put_in_becomes_markup(text):
-    found = tag("p", text, title=text)
-    assert re.fullmatch(r'<p title="[^"<>]*">[^<>]*</p>', found, re.DOTALL)
-    assert html.unescape(escape(text)) == html.unescape(html.escape(visible(text)))
-    assert tag("p", Markup("<b>")) == "<p><b></p>"
-
-
 @given(st.lists(st.tuples(st.text("abcdef", max_size=2), st.integers(0, 9)), max_size=60), st.integers(0, 60))
 def test_counters_of_parts_add_up_to_that_of_the_whole(rows, at):
     whole, first, second = TopCounter(2), TopCounter(2), TopCounter(2)
@@ -310,30 +291,6 @@ def test_many_reasons_are_put_together_in_the_picture():
     assert "  45" in svg
 
 
-def test_numbers_are_short():
-    assert [short(value) for value in (0, 7, 0.25, 999, 1234, 999_999, 1_234_567, 2e9)] == [
-        "0",
-        "7",
-        "0.25",
-        "999",
-        "1.23k",
-        "1M",
-        "1.23M",
-        "2B",
-    ]
-    assert [brief(value) for value in (99_999, 100_000)] == ["99,999", "100k"]
-    assert [size(value) for value in (999, 1234, 5e6)] == ["999 bytes", "1.23 kB", "5 MB"]
-    assert [share(part, 1000) for part in (0, 1000, 999.9, 405, 60, 5.5, 0.05)] == [
-        "0%",
-        "100%",
-        ">99.9%",
-        "40.5%",
-        "6%",
-        "0.55%",
-        "<0.01%",
-    ]
-
-
 def test_every_outcome_belongs_to_a_group():
     groups = {
         "ok": ["ok"],
@@ -405,7 +362,8 @@ def test_too_many_domains_are_put_together_and_the_page_says_so(corpus, page, mo
 
 def test_importing_the_command_loads_nothing_of_the_page():
     """`webtext --help` stays quick."""
-    code = "import sys, webtext_prep.cli as c; c.find_commands(); print([m for m in sys.modules if '.reporting' in m])"
+    pages = "[m for m in sys.modules if '.reporting' in m or '.charts' in m]"
+    code = f"import sys, webtext_prep.cli as c; c.find_commands(); print({pages})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from webtext_prep.reporting.markup import Markup, tag
-from webtext_prep.reporting.numbers import count, share
+from command_kit.charts.markup import Markup, tag
+from command_kit.charts.numbers import count, share
 
 LINE = 20
 """Pixels between two reasons."""

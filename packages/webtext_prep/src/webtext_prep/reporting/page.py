@@ -5,13 +5,11 @@ Its style sheet is the only thing that the policy allows, by its digest: no text
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import importlib.resources
 from collections.abc import Sequence
 
+from command_kit.charts.markup import Markup, join, tag
+from command_kit.charts.style import digest_of, style_sheet
 from webtext_prep.reporting.gathering import Gathered
-from webtext_prep.reporting.markup import Markup, join, tag
 from webtext_prep.reporting.sections import alike, contents, downloads, making, model, origin, texts
 from webtext_prep.reporting.sections.layout import anchor, section
 
@@ -21,7 +19,7 @@ Part = tuple[str, Markup | None]
 
 def render(found: Gathered, title: str) -> str:
     """The page as one HTML text."""
-    style = Markup(style_sheet("colours", "page", "funnel"))
+    style = Markup(style_sheet("colours", "page") + _funnel_style())
     policy = f"default-src 'none'; style-src '{digest_of(style)}'; base-uri 'none'; form-action 'none'"
     sections = {name: parts for name, parts in _sections(found).items() if parts}
     head = tag(
@@ -50,18 +48,11 @@ def render(found: Gathered, title: str) -> str:
 
 def picture(found: Gathered) -> str:
     """The funnel alone, as one SVG text."""
-    return origin.picture(found, style_sheet("colours", "funnel")) + "\n"
+    return origin.picture(found, style_sheet("colours") + _funnel_style()) + "\n"
 
 
-def style_sheet(*names: str) -> str:
-    """Style sheets of this package, one behind the other."""
-    folder = importlib.resources.files("webtext_prep.reporting") / "styles"
-    return "".join((folder / f"{name}.css").read_text(encoding="utf-8") for name in names)
-
-
-def digest_of(style: str) -> str:
-    """How a content security policy names an inline style sheet."""
-    return f"sha256-{base64.b64encode(hashlib.sha256(style.encode('utf-8')).digest()).decode('ascii')}"
+def _funnel_style() -> str:
+    return style_sheet("funnel", package="webtext_prep.reporting")
 
 
 def _subtitle(found: Gathered) -> str:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from command_kit import charts
+from command_kit.charts.markup import Markup, join, tag
+from command_kit.charts.numbers import count
 from webtext_prep.lineage import Step
-from webtext_prep.reporting import charts
 from webtext_prep.reporting.figures import DuplicateFigures
-from webtext_prep.reporting.markup import Markup, join, tag
-from webtext_prep.reporting.numbers import count
 from webtext_prep.reporting.sections.layout import bars, cell
 
 MOST_GROUPS = 10

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from command_kit import charts
+from command_kit.charts.markup import Markup, join, tag
+from command_kit.charts.numbers import count, share, short, size
 from webtext_prep.lineage import all_steps
-from webtext_prep.reporting import charts
 from webtext_prep.reporting.counting import LogHistogram
 from webtext_prep.reporting.gathering import Corpus
-from webtext_prep.reporting.markup import Markup, join, tag
-from webtext_prep.reporting.numbers import count, share, short, size
 from webtext_prep.reporting.sections.layout import MOST_ROWS, bars, cell
 
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from webtext_prep.reporting import charts
+from command_kit import charts
+from command_kit.charts.markup import Markup, join, tag
+from command_kit.charts.numbers import count, share
 from webtext_prep.reporting.figures import GROUPS, OutcomeFigures, group_of
-from webtext_prep.reporting.markup import Markup, join, tag
-from webtext_prep.reporting.numbers import count, share
 from webtext_prep.reporting.sections.layout import MOST_ROWS, bars, cell
 
 NAMES = {

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from webtext_prep.reporting import charts
-from webtext_prep.reporting.markup import Markup, join, tag
+from command_kit import charts
+from command_kit.charts.markup import Markup, join, tag
 
 MOST_ROWS = 15
 """Of a table; the rest is put together."""

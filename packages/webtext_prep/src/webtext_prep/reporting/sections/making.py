@@ -6,10 +6,10 @@ import datetime
 from typing import Any
 
 from command_kit import duration, hide_credentials
+from command_kit.charts.markup import Markup, join, tag
+from command_kit.charts.numbers import short
 from webtext_prep.lineage import Step
 from webtext_prep.reporting.gathering import Gathered
-from webtext_prep.reporting.markup import Markup, join, tag
-from webtext_prep.reporting.numbers import short
 from webtext_prep.reporting.sections.layout import bars, cell
 
 

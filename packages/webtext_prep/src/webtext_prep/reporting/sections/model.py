@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from webtext_prep.reporting import charts
-from webtext_prep.reporting.charts import Line
-from webtext_prep.reporting.markup import Markup, join, tag
-from webtext_prep.reporting.numbers import count, short
+from command_kit import charts
+from command_kit.charts import Line
+from command_kit.charts.markup import Markup, join, tag
+from command_kit.charts.numbers import count, short
 from webtext_prep.reporting.training import Point, TrainingRun
 
 MOST_SAMPLES = 12

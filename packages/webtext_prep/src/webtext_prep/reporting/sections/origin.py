@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
+from command_kit import charts
+from command_kit.charts.markup import Markup, tag
+from command_kit.charts.numbers import brief, count, share, short, size
 from webtext_prep.lineage import Step, all_steps
-from webtext_prep.reporting import charts
 from webtext_prep.reporting.funnel import Level, draw_funnel
 from webtext_prep.reporting.gathering import Corpus, Gathered
-from webtext_prep.reporting.markup import Markup, tag
-from webtext_prep.reporting.numbers import brief, count, share, short, size
 
 WIDE, NARROW = 960, 350
 """The two widths of the funnel, in pixels."""

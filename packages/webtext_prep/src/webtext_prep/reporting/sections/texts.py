@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from command_kit.charts.markup import Markup, tag
+from command_kit.charts.numbers import count
 from webtext_prep.reporting.gathering import Corpus, Examples
-from webtext_prep.reporting.markup import Markup, tag
-from webtext_prep.reporting.numbers import count
 
 
 def kept_examples(corpora: Sequence[Corpus]) -> list[Markup]:

@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from webtext_prep.reporting.markup import Markup, join, tag
-from webtext_prep.reporting.numbers import nice_steps, short
+from command_kit.charts.markup import Markup, join, tag
+from command_kit.charts.numbers import nice_steps, short
 
 TOP, BOTTOM = 14, 26
 """Pixels above the highest line of a chart, and below its lowest."""

@@ -1,0 +1,19 @@
+"""Charts as SVG, and the HTML around them, for pages that load nothing: `webtext report` and `gpt2 plot`.
+
+`markup` builds HTML and SVG and escapes what is put in; `drawing` makes charts of numbers; `numbers` writes numbers as
+people read them; `style` has the colours, light and dark. Nothing but the standard library is needed.
+"""
+
+from command_kit.charts.drawing import (
+    Line,
+    bar,
+    histogram,
+    legend,
+    lines_chart,
+    plain_table,
+    stacked,
+    table,
+    thinned,
+)
+
+__all__ = ["Line", "bar", "histogram", "legend", "lines_chart", "plain_table", "stacked", "table", "thinned"]
