@@ -434,6 +434,7 @@ from command_kit import setting
 from gpt2_train.evaluation import Task
 
 if TYPE_CHECKING:
+    from gpt2_train.inference import InferenceModel
     from gpt2_train.scoring import Scorer
 
 
@@ -441,13 +442,17 @@ if TYPE_CHECKING:
 class LastWord(Task):
     name: ClassVar[str] = "last-word"
     summary: ClassVar[str] = "last words guessed"
+    source: ClassVar[str] = "lines"
     lines: str = setting("", "file of lines", metavar="FILE")
 
-    def run(self, scorer: Scorer) -> dict[str, Any]:
-        tokenizer = scorer.source.required_tokenizer
+    def read(self, model: InferenceModel) -> list[tuple[list[int], list[int]]]:
+        encode = model.required_tokenizer.encode
         rows = [line.rpartition(" ") for line in Path(self.lines).read_text().splitlines()]
-        found = [scorer.logprobs(tokenizer.encode(head), tokenizer.encode(" " + last)) for head, _, last in rows]
-        return {"lines": len(found), "guessed": sum(each.is_greedy for each in found)}
+        return [(encode(head), encode(" " + last)) for head, _, last in rows]
+
+    def measure(self, scorer: Scorer, found: list[tuple[list[int], list[int]]]) -> dict[str, Any]:
+        guessed = [scorer.logprobs(*pair).is_greedy for pair in found]
+        return {"lines": len(guessed), "guessed": sum(guessed)}
 '''
 
 

@@ -17,6 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from command_kit import Progress
 from gpt2_train.device import autocast, default_precision
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference import InferenceModel
@@ -84,6 +85,10 @@ class Scorer:
         self.batch_size = batch_size or max(1, at_once // self.length)
         self.precision = precision or default_precision(source.device)
         self.tokens, self.seconds = 0, 0.0
+
+    def progress(self, label: str, unit: str, total: int) -> Progress:
+        """What shows how much of a task is done."""
+        return Progress(label, unit, total)
 
     def text_loss(
         self, pieces: Iterable[npt.NDArray[np.int64]], count: Callable[[int], object] | None = None

@@ -1,9 +1,9 @@
 """Evaluation tasks: what `gpt2 evaluate --task NAME` can measure, one file of this folder each.
 
 A task is a frozen dataclass below `Task`: its fields, made by `setting`, are flags of `gpt2 evaluate` and keys of the
-table [evaluate], and its `run` measures a model by means of a `Scorer`. A new file is found by itself, and so is one
-in any other folder of this package's `__path__`. Keep torch out of a task's imports: `gpt2 evaluate --help` reads all
-of them.
+table [evaluate]. It reads its input first, and then measures a model by means of a `Scorer`, once or, during training,
+again and again. A new file is found by itself, and so is one in any other folder of this package's `__path__`. Keep
+torch out of a task's imports: `gpt2 evaluate --help` reads all of them.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from gpt2_train.errors import Gpt2UsageError
 
 if TYPE_CHECKING:
+    from gpt2_train.inference import InferenceModel
     from gpt2_train.scoring import Scorer
 
 
@@ -26,17 +27,30 @@ class Task(abc.ABC):
     Attributes:
         name: what `--task` calls it.
         summary: what it measures, in a few words.
+        source: the setting that says what it reads, FILE of `gpt2 train --eval-task NAME:FILE`.
     """
 
     name: ClassVar[str]
     summary: ClassVar[str]
+    source: ClassVar[str] = "input"
 
     @abc.abstractmethod
-    def run(self, scorer: Scorer) -> dict[str, Any]:
-        """Measure the model of `scorer`: plain values, as `--json` prints them. Raises Gpt2Error.
+    def read(self, model: InferenceModel) -> Any:
+        """All that `measure` needs of the task's input, checked against `model`, whose weights are not read for it.
 
-        Find what does not fit the model before the scorer is used for the first time: only then its weights are read.
+        Raises Gpt2UsageError if the input is missing, damaged, or does not fit the model.
         """
+
+    @abc.abstractmethod
+    def measure(self, scorer: Scorer, found: Any) -> dict[str, Any]:
+        """Measure the model of `scorer` on what `read` has found: plain values, as `--json` prints them.
+
+        Raises Gpt2Error.
+        """
+
+    def run(self, scorer: Scorer) -> dict[str, Any]:
+        """Read the input and measure the model of `scorer`. Raises as `read` and `measure` do."""
+        return self.measure(scorer, self.read(scorer.source))
 
     def describe(self, result: dict[str, Any]) -> list[str]:
         """The lines that a person reads of a result of `run`."""

@@ -12,12 +12,12 @@ import dataclasses
 import math
 import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import Progress, setting
+from command_kit import setting
 from gpt2_train.config import DataSettings, parse_split
 from gpt2_train.data.made_with import made_with
 from gpt2_train.data.splits import SPLITS, Corpus
@@ -40,12 +40,35 @@ BASELINE_TOKENS = 1 << 25
 vocabulary / (2 · tokens) nats, here under a thousandth; counting all of 9 billion takes a minute and a half."""
 
 
+class ScoredSplit(NamedTuple):
+    """A split that is to be scored.
+
+    Attributes:
+        corpus: the token files.
+        split: `train`, `valid`, `test` or `all`.
+        weights: shares of the documents.
+        tokens: to score.
+        size: tokens of the split.
+        bytes: of the text to score; None without a tokenizer.
+        baseline: what the unigram model achieves.
+    """
+
+    corpus: Corpus
+    split: str
+    weights: str
+    tokens: int
+    size: int
+    bytes: int | None
+    baseline: dict[str, Any]
+
+
 @dataclasses.dataclass(frozen=True)
 class HeldOutLoss(Task):
     """The loss of each token of a split of token files, once. Raises Gpt2UsageError where a setting is out of range."""
 
     name: ClassVar[str] = "held-out-loss"
     summary: ClassVar[str] = "loss, perplexity and bits per byte on token files"
+    source: ClassVar[str] = "data"
 
     data: str = setting("", "token files to predict, as the prefix of .bin/.idx", metavar="PREFIX")
     split: str | None = setting(
@@ -84,18 +107,17 @@ class HeldOutLoss(Task):
             split = self.part
         return dataclasses.replace(self, split=split, split_weights=weights, part=None), notes
 
-    def run(self, scorer: Scorer) -> dict[str, Any]:
-        """Score the split.
+    def read(self, model: InferenceModel) -> ScoredSplit:
+        """Open the token files, and score them with the baseline.
 
         Raises Gpt2UsageError if the data are missing, damaged, empty or made with another tokenizer.
         """
         task, notes = self.with_current_names()
         for note in notes:
             print(f"gpt2: {note}", file=sys.stderr)
-        return task._run(scorer)
+        return task._read(model)
 
-    def _run(self, scorer: Scorer) -> dict[str, Any]:
-        source = scorer.source
+    def _read(self, source: InferenceModel) -> ScoredSplit:
         if not self.data:
             raise Gpt2UsageError("no --data: give the prefix of .bin/.idx files, as `webtext tokenize` writes them.")
         weights = self.split_weights or str(source.settings.get("split", DataSettings().split))
@@ -110,30 +132,38 @@ class HeldOutLoss(Task):
                 "or take --split all."
             )
         tokens = min(size - 1, self.max_tokens or size)
-
-        # What needs no model comes first: data that do not fit it are found before it is loaded.
         known = source.config.vocabulary_size
         targets, first = count_tokens(split_pieces(corpus, split, most=tokens + 1), known, self.data)
         targets[first] -= 1
-        baseline = baseline_of(corpus, split, targets, known)
-
-        with Progress("evaluate", "tokens", tokens) as progress:
-            total, scored = scorer.text_loss(split_pieces(corpus, split, most=tokens + 1), progress.advance)
-        loss = total / scored
         tokenizer = source.tokenizer
-        size_in_bytes = text_bytes(targets, tokenizer, source.end_of_text) if tokenizer is not None else None
+        return ScoredSplit(
+            corpus,
+            split,
+            weights,
+            tokens,
+            size,
+            bytes=text_bytes(targets, tokenizer, source.end_of_text) if tokenizer is not None else None,
+            baseline=baseline_of(corpus, split, targets, known),
+        )
+
+    def measure(self, scorer: Scorer, found: ScoredSplit) -> dict[str, Any]:
+        """Score the split."""
+        with scorer.progress("evaluate", "tokens", found.tokens) as progress:
+            pieces = split_pieces(found.corpus, found.split, most=found.tokens + 1)
+            total, scored = scorer.text_loss(pieces, progress.advance)
+        loss = total / scored
         return {
             "data": self.data,
-            "split": split,
-            "split_weights": weights if split != "all" else None,
-            "documents": count_documents(corpus, split),
-            "tokens": tokens,
-            "of_tokens": size,
+            "split": found.split,
+            "split_weights": found.weights if found.split != "all" else None,
+            "documents": count_documents(found.corpus, found.split),
+            "tokens": found.tokens,
+            "of_tokens": found.size,
             "loss": loss,
             "perplexity": perplexity(loss),
-            "bytes": size_in_bytes,
-            "bits_per_byte": loss * tokens / math.log(2) / size_in_bytes if size_in_bytes else None,
-            **baseline,
+            "bytes": found.bytes,
+            "bits_per_byte": loss * found.tokens / math.log(2) / found.bytes if found.bytes else None,
+            **found.baseline,
         }
 
     def _choose_split(self, source: InferenceModel, corpus: Corpus) -> str:

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-from command_kit import Progress
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.evaluation import Task
 from gpt2_train.evaluation.input_lines import input_setting, read_rows
 
 if TYPE_CHECKING:
+    from gpt2_train.inference import InferenceModel
     from gpt2_train.scoring import Scorer
 
 _BRACKETS = re.compile(r"\[.*?\]")
@@ -30,6 +30,20 @@ def prepared(text: str) -> str:
     return _BRACKETS.sub("", text.strip().replace(" [title]", ". ")).replace("  ", " ")
 
 
+class Question(NamedTuple):
+    """A beginning with its possible endings.
+
+    Attributes:
+        pairs: (token ids of the beginning, of an ending), for each ending.
+        lengths: of the endings, in characters.
+        label: the number of the right one.
+    """
+
+    pairs: list[tuple[list[int], list[int]]]
+    lengths: list[int]
+    label: int
+
+
 @dataclasses.dataclass(frozen=True)
 class Hellaswag(Task):
     """Endings chosen, of JSON lines with `ctx_a`, `ctx_b` (or `ctx`), `activity_label`, `endings` and `label`."""
@@ -39,30 +53,33 @@ class Hellaswag(Task):
 
     input: str = input_setting()
 
-    def run(self, scorer: Scorer) -> dict[str, Any]:
-        """Choose an ending for each beginning. Raises Gpt2UsageError for a line that offers none."""
-        rows = read_rows(self.input, self.name, {"endings": list})
-        tokenizer = scorer.source.required_tokenizer
-        pairs, sizes, labels = [], [], []
-        for number, row in enumerate(rows, 1):
+    def read(self, model: InferenceModel) -> list[Question]:
+        """The questions. Raises Gpt2UsageError for a line that holds none."""
+        encode = model.required_tokenizer.encode
+        found = []
+        for number, row in enumerate(read_rows(self.input, self.name, {"endings": list}), 1):
             context, endings, label = self._question(row, number)
-            encoded = tokenizer.encode(context)
-            pairs += [(encoded, tokenizer.encode(f" {ending}")) for ending in endings]
-            sizes.append([len(ending) for ending in endings])
-            labels.append(label)
-        with Progress(self.name, "endings", len(pairs)) as progress:
-            found = iter([continuation.total for continuation in scorer.logprobs_of(pairs, progress.advance)])
+            encoded = encode(context)
+            pairs = [(encoded, encode(f" {ending}")) for ending in endings]
+            found.append(Question(pairs, [len(ending) for ending in endings], label))
+        return found
+
+    def measure(self, scorer: Scorer, found: list[Question]) -> dict[str, Any]:
+        """Choose an ending for each beginning."""
+        pairs = [pair for question in found for pair in question.pairs]
+        with scorer.progress(self.name, "endings", len(pairs)) as progress:
+            scores = iter([continuation.total for continuation in scorer.logprobs_of(pairs, progress.advance)])
         right = right_by_length = 0
-        for lengths, label in zip(sizes, labels, strict=True):
-            totals = [next(found) for _ in lengths]
-            by_length = [total / length for total, length in zip(totals, lengths, strict=True)]
-            right += totals.index(max(totals)) == label
-            right_by_length += by_length.index(max(by_length)) == label
+        for question in found:
+            totals = [next(scores) for _ in question.lengths]
+            by_length = [total / length for total, length in zip(totals, question.lengths, strict=True)]
+            right += totals.index(max(totals)) == question.label
+            right_by_length += by_length.index(max(by_length)) == question.label
         return {
             "input": self.input,
-            "questions": len(rows),
-            "accuracy": right / len(rows),
-            "length_normalised_accuracy": right_by_length / len(rows),
+            "questions": len(found),
+            "accuracy": right / len(found),
+            "length_normalised_accuracy": right_by_length / len(found),
         }
 
     def _question(self, row: dict[str, Any], number: int) -> tuple[str, list[str], int]:

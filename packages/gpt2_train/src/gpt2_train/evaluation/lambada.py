@@ -11,14 +11,17 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from command_kit import Progress
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.evaluation import Task
 from gpt2_train.evaluation.held_out_loss import perplexity
 from gpt2_train.evaluation.input_lines import input_setting, read_rows
 
 if TYPE_CHECKING:
+    from gpt2_train.inference import InferenceModel
     from gpt2_train.scoring import Scorer
+
+Pairs = list[tuple[list[int], list[int]]]
+"""Contexts and what follows them, as token ids."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,10 +33,10 @@ class Lambada(Task):
 
     input: str = input_setting()
 
-    def run(self, scorer: Scorer) -> dict[str, Any]:
-        """Guess each last word. Raises Gpt2UsageError for a passage of one word."""
+    def read(self, model: InferenceModel) -> tuple[Pairs, Pairs]:
+        """Last words and last tokens, each behind its passage. Raises Gpt2UsageError for a passage of one word."""
         passages = [row["text"] for row in read_rows(self.input, self.name, {"text": str})]
-        tokenizer = scorer.source.required_tokenizer
+        tokenizer = model.required_tokenizer
         words, tokens = [], []
         for number, passage in enumerate(passages, 1):
             before, _, last = passage.strip().rpartition(" ")
@@ -42,16 +45,22 @@ class Lambada(Task):
             words.append((tokenizer.encode(before.strip()), tokenizer.encode(f" {last}")))
             whole = tokenizer.encode(passage.strip())
             tokens.append((whole[:-1], whole[-1:]))
-        with Progress(self.name, "passages", 2 * len(passages)) as progress:
+        return words, tokens
+
+    def measure(self, scorer: Scorer, found: tuple[Pairs, Pairs]) -> dict[str, Any]:
+        """Guess each last word, and each last token."""
+        words, tokens = found
+        passages = len(words)
+        with scorer.progress(self.name, "passages", 2 * passages) as progress:
             by_word = scorer.logprobs_of(words, progress.advance)
             by_token = scorer.logprobs_of(tokens, progress.advance)
-        loss = -math.fsum(found.total for found in by_word) / len(passages)
+        loss = -math.fsum(word.total for word in by_word) / passages
         return {
             "input": self.input,
-            "passages": len(passages),
-            "last_word_accuracy": sum(found.is_greedy for found in by_word) / len(passages),
+            "passages": passages,
+            "last_word_accuracy": sum(word.is_greedy for word in by_word) / passages,
             "last_word_perplexity": perplexity(loss),
-            "last_token_accuracy": sum(found.is_greedy for found in by_token) / len(passages),
+            "last_token_accuracy": sum(token.is_greedy for token in by_token) / passages,
         }
 
     def describe(self, result: dict[str, Any]) -> list[str]:

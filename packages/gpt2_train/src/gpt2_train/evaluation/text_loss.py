@@ -7,14 +7,16 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from command_kit import Progress, setting
+from command_kit import setting
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.evaluation import Task
 from gpt2_train.evaluation.held_out_loss import perplexity
 from gpt2_train.evaluation.input_lines import read_text
 
 if TYPE_CHECKING:
+    from gpt2_train.inference import InferenceModel
     from gpt2_train.scoring import Scorer
 
 
@@ -24,25 +26,28 @@ class TextLoss(Task):
 
     name: ClassVar[str] = "text-loss"
     summary: ClassVar[str] = "loss, perplexity and bits per byte of a text file"
+    source: ClassVar[str] = "text"
 
     text: str = setting("", "text file to predict, in UTF-8", metavar="FILE")
 
-    def run(self, scorer: Scorer) -> dict[str, Any]:
-        """Score the text. Raises Gpt2UsageError if it can't be read, or is empty."""
+    def read(self, model: InferenceModel) -> tuple[npt.NDArray[np.int64], int]:
+        """(token ids, bytes) of the text. Raises Gpt2UsageError if it can't be read, or is empty."""
         if not self.text:
             raise Gpt2UsageError("--task text-loss needs --text FILE: give the text to predict.")
         text = read_text(self.text, self.name)
         if not text:
             raise Gpt2UsageError(f"{self.text} is empty: there is nothing to predict.")
-        source = scorer.source
-        tokens = source.required_tokenizer.encode(text)
-        begin = [source.end_of_text] if source.end_of_text is not None else []
+        tokens = model.required_tokenizer.encode(text)
+        begin = [model.end_of_text] if model.end_of_text is not None else []
         if len(begin) + len(tokens) < 2:
             raise Gpt2UsageError(f"{self.text} is one token, and the first can't be predicted: give a longer text.")
-        ids = np.array([*begin, *tokens], np.int64)
-        with Progress("evaluate", "tokens", len(ids) - 1) as progress:
+        return np.array([*begin, *tokens], np.int64), len(text.encode())
+
+    def measure(self, scorer: Scorer, found: tuple[npt.NDArray[np.int64], int]) -> dict[str, Any]:
+        """Score the text."""
+        ids, size = found
+        with scorer.progress("evaluate", "tokens", len(ids) - 1) as progress:
             total, scored = scorer.text_loss([ids], progress.advance)
-        size = len(text.encode())
         return {
             "text": self.text,
             "tokens": scored,

@@ -13,14 +13,16 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
+import numpy.typing as npt
 
-from command_kit import Progress, setting
+from command_kit import setting
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.evaluation import Task
 from gpt2_train.evaluation.held_out_loss import perplexity
 from gpt2_train.evaluation.input_lines import input_setting, read_text
 
 if TYPE_CHECKING:
+    from gpt2_train.inference import InferenceModel
     from gpt2_train.scoring import Scorer
 
 _REPLACED = (
@@ -74,22 +76,27 @@ class Wikitext(Task):
         if self.overlap < 0:
             raise Gpt2UsageError(f"--overlap is {self.overlap}: it should be at least 0.")
 
-    def run(self, scorer: Scorer) -> dict[str, Any]:
-        """Score the text. Raises Gpt2UsageError if there is none, or it is too short."""
+    def read(self, model: InferenceModel) -> tuple[npt.NDArray[np.int64], int, int]:
+        """(token ids, words as distributed, bytes) of the text. Raises Gpt2UsageError if it is missing or too short."""
         raw = read_text(self.input, self.name)
         text = detokenized(raw)
         words = len(raw.strip().split(" "))
-        tokens = np.array(scorer.source.required_tokenizer.encode(text), np.int64)
+        tokens = np.array(model.required_tokenizer.encode(text), np.int64)
         if len(tokens) < 2 or words < 2:
             raise Gpt2UsageError(f"{self.input} holds {len(tokens)} tokens: there is nothing to predict.")
-        if self.overlap > scorer.length:
-            raise Gpt2UsageError(f"--overlap {self.overlap} is more than the model's {scorer.length} positions.")
-        with Progress("wikitext", "tokens", len(tokens) - 1) as progress:
+        positions = model.config.sequence_length
+        if self.overlap > positions:
+            raise Gpt2UsageError(f"--overlap {self.overlap} is more than the model's {positions} positions.")
+        return tokens, words, len(text.encode())
+
+    def measure(self, scorer: Scorer, found: tuple[npt.NDArray[np.int64], int, int]) -> dict[str, Any]:
+        """Score the text."""
+        tokens, words, size = found
+        with scorer.progress(self.name, "tokens", len(tokens) - 1) as progress:
             if self.overlap:
                 total = scorer.overlapping_loss(tokens, self.overlap, progress.advance)
             else:
                 total, _ = scorer.text_loss([tokens], progress.advance)
-        size = len(text.encode())
         return {
             "input": self.input,
             "overlap": self.overlap,
