@@ -32,9 +32,13 @@ _KEPT = {
 }
 """Saved because recomputing them is expensive: matrix products and attention."""
 
+_KEPT_WHERE_LOADED = "torch_attn._varlen_attn.default"
+"""Attention inside documents, by its name: loading it takes seconds, and few runs need it."""
+
 
 def _keep_products(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
-    return CheckpointPolicy.MUST_SAVE if operation in _KEPT else CheckpointPolicy.PREFER_RECOMPUTE
+    is_kept = operation in _KEPT or str(operation) == _KEPT_WHERE_LOADED
+    return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
 def repeated_random_numbers(state: RandomState, inner: Callable[[], Contexts] | None = None) -> Contexts:
@@ -79,7 +83,7 @@ def apply_activation_checkpointing(model: GPT2, mode: Literal["none", "full", "s
     for block in model.blocks:
         plain = block.forward
 
-        def forward(x: Tensor, cache: Any = None, plain: Any = plain) -> Tensor:
-            return checkpoint(plain, x, cache, **options)
+        def forward(x: Tensor, *rest: Any, plain: Any = plain) -> Tensor:
+            return checkpoint(plain, x, *rest, **options)
 
         block.forward = forward

@@ -16,6 +16,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gpt2_train.config import ModelConfig
+from gpt2_train.documents import Documents, attend_inside
 from gpt2_train.errors import Gpt2UsageError
 
 INIT_STD = 0.02
@@ -76,8 +77,10 @@ class AttentionCore(nn.Module):
         super().__init__()
         self.dropout = dropout
 
-    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
         """(B, heads, T, d), (B, heads, S, d), (B, heads, S, d) -> (B, heads, T, d); the T queries are the last of S."""
+        if documents is not None:
+            return attend_inside(query, key, value, documents)
         new, seen = query.size(2), key.size(2)
         mask = None
         if 1 < new < seen:
@@ -97,14 +100,14 @@ class Attention(nn.Module):
         self.core = AttentionCore(config.dropout)
         self.out = nn.Linear(config.hidden, config.hidden)
 
-    def forward(self, x: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+    def forward(self, x: Tensor, cache: KeyValueCache | None = None, documents: Documents | None = None) -> Tensor:
         """(B, T, hidden) -> (B, T, hidden)."""
         batch, length, _ = x.shape
         fused = self.qkv(x).view(batch, length, -1, 3, self.head_dim)  # (B, T, heads, 3, d)
         query, key, value = (part.transpose(1, 2) for part in fused.unbind(3))  # (B, heads, T, d)
         if cache is not None:
             key, value = cache.append(self.layer, key, value)
-        mixed = self.core(query, key, value)  # (B, heads, T, d)
+        mixed = self.core(query, key, value, documents)  # (B, heads, T, d)
         return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
 
 
@@ -134,9 +137,9 @@ class Block(nn.Module):
         self.attention_dropout = nn.Dropout(config.dropout)
         self.feed_forward_dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, cache: KeyValueCache | None = None) -> Tensor:
+    def forward(self, x: Tensor, cache: KeyValueCache | None = None, documents: Documents | None = None) -> Tensor:
         """(B, T, hidden) -> (B, T, hidden)."""
-        x = x + self.attention_dropout(self.attention(self.attention_norm(x), cache))
+        x = x + self.attention_dropout(self.attention(self.attention_norm(x), cache, documents))
         return x + self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
@@ -193,11 +196,19 @@ class GPT2(nn.Module):
                 module.bias.zero_()
         return self
 
-    def forward(self, tokens: Tensor, cache: KeyValueCache | None = None, *, last_only: bool = False) -> Tensor:
+    def forward(
+        self,
+        tokens: Tensor,
+        cache: KeyValueCache | None = None,
+        *,
+        last_only: bool = False,
+        documents: Documents | None = None,
+    ) -> Tensor:
         """Logits (B, T, padded vocabulary) for `tokens` (B, T), int64.
 
         With `last_only` they are those of the last position, (B, 1, padded vocabulary): all that a next token needs.
-        With a `cache`, `tokens` follow those fed before: give the prompt, then one token at a time. Padding ids get
+        With a `cache`, `tokens` follow those fed before: give the prompt, then one token at a time. With `documents`
+        attention stays inside each of them, and their positions begin at 0 (without a cache only). Padding ids get
         logits like any other: the loss never has them as targets, and generation must leave them out.
         Raises Gpt2UsageError if the positions run past the sequence length (or the cache's capacity).
         """
@@ -206,10 +217,10 @@ class GPT2(nn.Module):
         limit = cache.capacity if cache is not None else self.config.sequence_length
         if end > limit:
             raise Gpt2UsageError(f"{end} positions asked of a model or cache that has {limit}: shorten the input.")
-        positions = torch.arange(start, end, device=tokens.device)
+        positions = torch.arange(start, end, device=tokens.device) if documents is None else documents.positions
         x = self.dropout(self.token_embedding(tokens) + self.position_embedding(positions))  # (B, T, hidden)
         for block in self.blocks:
-            x = block(x, cache)
+            x = block(x, cache, documents)
         if cache is not None:
             cache.length = end
         return self.output(self.final_norm(x[:, -1:] if last_only else x))

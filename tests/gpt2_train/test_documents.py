@@ -1,0 +1,142 @@
+"""Attention inside documents, and losses behind the end of a text that do not count."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from gpt2_train.config import ModelConfig
+from gpt2_train.documents import Documents, attention_kind, find_documents
+from gpt2_train.model import GPT2
+from gpt2_train.parallel import World, parallelize
+
+END = 99
+SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=24, vocabulary_size=100, dropout=0.0)
+ROWS = np.array(
+    [
+        [END, 1, 2, 3, END, 4, 5, 6, 7, 8, 9, 10, 11, END, END, 12, 13, 14, 15, 16, 17, 18, 19, 20],
+        [1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16, 17, 18, 19, 20, 21, 22, 23, END],
+        list(range(24)),
+    ]
+)
+LENGTHS = (4, 9, 1, 10, 23, 1, 24)
+
+
+def model() -> GPT2:
+    made = GPT2(SMALL).initialise(torch.Generator().manual_seed(1))
+    with torch.no_grad():
+        for parameter in made.parameters():
+            if parameter.dim() == 2:
+                parameter.mul_(8)  # Attention that is far from even.
+    return made
+
+
+def apart(rows: np.ndarray[Any, Any], made: GPT2) -> Tensor:
+    """Logits of each document fed by itself: what separate attention has to be equal to."""
+    flat, found = torch.from_numpy(rows).reshape(-1), []
+    for piece in flat.split(LENGTHS):
+        found.append(made(piece[None])[0])
+    return torch.cat(found).view(*rows.shape, -1)
+
+
+def varlen_by_hand(query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *_: Any, **options: Any) -> Tensor:
+    """What torch's kernel for GPUs computes, one document at a time."""
+    assert options["window_size"] == (-1, 0) and bounds.dtype == torch.int32
+    result = torch.empty_like(query)
+    for begin, end in zip(bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
+        parts = (part[begin:end].transpose(0, 1) for part in (query, key, value))
+        result[begin:end] = F.scaled_dot_product_attention(*parts, is_causal=True).transpose(0, 1)
+    return result
+
+
+def found(kind: Any) -> Documents:
+    documents = find_documents(ROWS, END, kind)
+    return documents.with_mask() if kind == "mask" else documents
+
+
+def test_documents_begin_with_the_end_of_text_before_them() -> None:
+    documents = find_documents(ROWS, END, "loop")
+    assert documents.lengths == LENGTHS
+    assert documents.positions.flatten().tolist() == [place for length in LENGTHS for place in range(length)]
+
+
+def test_bounds_are_padded_so_that_shapes_are_few() -> None:
+    bounds = find_documents(ROWS, END, "varlen").bounds
+    assert bounds is not None and bounds.dtype == torch.int32
+    assert bounds.tolist() == [0, *np.cumsum(LENGTHS).tolist()] + [72] * (64 - len(LENGTHS))
+    ends = np.full((10, 24), END)
+    more = find_documents(ends, END, "varlen").bounds
+    assert more is not None and len(more) == 257 and more[:241].tolist() == list(range(241)) and more[-1] == 240
+
+
+@pytest.mark.parametrize("kind", ["mask", "loop", "varlen"])
+def test_separate_documents_are_as_if_each_were_fed_alone(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Logits and gradients, in every form of attention."""
+    import torch.nn.attention.varlen
+
+    monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", varlen_by_hand)
+    made, expected = model(), model()
+    logits, alone = made(torch.from_numpy(ROWS), documents=found(kind)), apart(ROWS, expected)
+    torch.testing.assert_close(logits, alone, atol=1e-4, rtol=1e-4)
+    assert not torch.allclose(made(torch.from_numpy(ROWS)), alone, atol=1e-2)
+    logits.square().sum().backward()
+    alone.square().sum().backward()
+    for (name, one), other in zip(made.named_parameters(), expected.parameters(), strict=True):
+        torch.testing.assert_close(one.grad, other.grad, atol=1e-3, rtol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("mode", ["full", "selective"])
+@pytest.mark.parametrize("kind", ["mask", "loop"])
+def test_recomputed_activations_stay_inside_documents(mode: Any, kind: str) -> None:
+    plain, again = model(), parallelize(model(), World(torch.device("cpu")), activation_checkpointing=mode)
+    for made in (plain, again):
+        made(torch.from_numpy(ROWS), documents=found(kind)).square().sum().backward()
+    for one, other in zip(plain.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one.grad, other.grad)
+
+
+def test_no_prediction_depends_on_another_document() -> None:
+    made = model().eval()
+    changed = ROWS.copy()
+    changed[0, 1:4] = 50
+    before = made(torch.from_numpy(ROWS), documents=find_documents(ROWS, END, "loop"))
+    after = made(torch.from_numpy(changed), documents=find_documents(changed, END, "loop"))
+    assert not torch.equal(before[0, 1:4], after[0, 1:4])
+    assert torch.equal(before[0, 4:], after[0, 4:]) and torch.equal(before[1:], after[1:])
+
+
+@pytest.mark.parametrize("kind", ["varlen", "mask"])
+def test_separate_documents_compile_to_one_graph_for_any_documents(kind: str) -> None:
+    """Under the shapes of a GPU's kernel, without its numbers: meta tensors."""
+    from torch._dynamo.utils import counters
+
+    torch._dynamo.reset()
+    counters.clear()
+    with torch.device("meta"):
+        made = GPT2(SMALL).to(torch.bfloat16)
+    for block in made.blocks:
+        block.forward = torch.compile(block.forward, dynamic=False, fullgraph=True, backend="aot_eager")
+    for rows in (ROWS, np.roll(ROWS, 5, axis=1)):
+        documents = find_documents(rows, END, kind).to(torch.device("meta"))  # type: ignore[arg-type]
+        documents = documents.with_mask() if kind == "mask" else documents
+        logits = made(torch.from_numpy(rows).to("meta"), documents=documents)
+        assert logits.shape == (3, 24, 128)
+        logits.sum().backward()
+    assert counters["stats"]["unique_graphs"] == 1
+
+
+def test_the_form_of_attention_follows_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    cpu, gpu = torch.device("cpu"), torch.device("cuda", 0)
+    assert attention_kind(cpu, "fp32") == "loop"
+    assert attention_kind(cpu, "fp32", is_compiled=True) == "mask"
+    assert attention_kind(torch.device("mps"), "fp16") == "mask"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (8, 0))
+    assert attention_kind(gpu, "bf16", is_compiled=True) == "varlen"
+    assert attention_kind(gpu, "fp32") == "mask"
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
+    assert attention_kind(gpu, "fp16") == "mask"
