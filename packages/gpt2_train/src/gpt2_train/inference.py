@@ -8,9 +8,10 @@ when `model` is first used: data or prompts that do not fit are found before.
 
 from __future__ import annotations
 
+import abc
 import dataclasses
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from indexed_tokens import IndexedTokensError, Tokenizer
 if TYPE_CHECKING:
     import torch
 
+    from gpt2_train.batch_scoring import Batch, BatchScores
     from gpt2_train.config import ModelConfig
     from gpt2_train.device import DeviceKind
     from gpt2_train.model import GPT2
@@ -28,6 +30,34 @@ TOKENIZER_HELP = (
     "tokenizer to use instead of the checkpoint's own: a folder with vocab.json and merges.txt, a tokenizer.json of "
     "byte-level BPE, or the name gpt2"
 )
+
+
+class ModelRunner(abc.ABC):
+    """What computes with a model, in this process or in several: all that commands need of it, in plain values."""
+
+    batches_at_once: int = 1
+    """How many batches are scored in the time of one."""
+
+    @abc.abstractmethod
+    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
+        """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite."""
+
+
+class LocalRunner(ModelRunner):
+    """Computes in this process.
+
+    Args:
+        model: on its device, in evaluation mode.
+    """
+
+    def __init__(self, model: GPT2) -> None:
+        self.model = model
+
+    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
+        """The scores of each of `batches`. Raises Gpt2Error if a loss is not finite."""
+        from gpt2_train.batch_scoring import score_batch
+
+        return [score_batch(self.model, batch, precision) for batch in batches]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,6 +90,11 @@ class InferenceModel:
     def model(self) -> GPT2:
         """The model on its device, in evaluation mode. Raises Gpt2UsageError if the weights are damaged."""
         return self.load()
+
+    @functools.cached_property
+    def runner(self) -> ModelRunner:
+        """What computes with the model. Raises as `model` does."""
+        return LocalRunner(self.model)
 
     @property
     def required_tokenizer(self) -> Tokenizer:

@@ -4,24 +4,27 @@ Every evaluation task measures through a `Scorer`. For a text, tokens laid end t
 model's sequence length (`windows`): they follow each other without gap and share one token, so that every token but
 the very first is scored exactly once, with up to a whole window as its past (on average half of one). Sums are in
 float64, so that the number of tokens does not matter to their accuracy. Costs one forward pass over the text.
+
+Batches are handed out as many at a time as there are processes (or groups of them) to score one each, and their scores
+come back in order: the sums are those of one process, digit for digit.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
 
 from command_kit import Progress
-from gpt2_train.device import autocast, default_precision
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.batch_scoring import Batch, BatchScores
+from gpt2_train.device import default_precision
+from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.inference import InferenceModel
-from gpt2_train.loss import token_losses
 
 TOKENS_AT_ONCE = {"cpu": 1024}
 """Tokens scored at once, 8,192 on other devices: the logits of 1,024 take 200 MB for GPT-2's vocabulary."""
@@ -98,12 +101,11 @@ class Scorer:
         `count` is told how many tokens each batch scored. Raises Gpt2Error if the loss is not finite.
         """
         total, tokens = 0.0, 0
-        for batch in windows(pieces, self.length, self.batch_size):
-            losses = self._losses(torch.from_numpy(batch))
-            total += float(losses.sum())
-            tokens += losses.numel()
+        for batch, scores in self._scored(_whole(rows) for rows in windows(pieces, self.length, self.batch_size)):
+            total += float(scores.losses.sum())
+            tokens += batch.tokens
             if count is not None:
-                count(losses.numel())
+                count(batch.tokens)
         return total, tokens
 
     def logprobs(self, context: Sequence[int], continuation: Sequence[int]) -> Continuation:
@@ -119,14 +121,13 @@ class Scorer:
         ids, begin = [*context, *continuation], len(context)
         fits = len(continuation) <= self.length
         step = len(continuation) if fits else max(1, self.length // 2)
-        losses, is_greedy = [np.zeros(0)], True
+        batches = []
         for at in range(begin, len(ids), max(1, step)):
             end = min(at + step, len(ids))
-            row = torch.tensor([ids[max(0, end - 1 - self.length) : end]])
-            found, greedy = self._losses_and_greedy(row, end - at)
-            losses.append(found.numpy())
-            is_greedy = is_greedy and greedy
-        return Continuation(-np.concatenate(losses), is_greedy)
+            batches.append(Batch(torch.tensor([ids[max(0, end - 1 - self.length) : end]]), end - at, with_greedy=True))
+        scores = [found for _, found in self._scored(batches)]
+        losses = [np.zeros(0), *(found.losses[0].numpy() for found in scores)]
+        return Continuation(-np.concatenate(losses), all(bool(found.required_greedy.all()) for found in scores))
 
     def logprobs_of(
         self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], count: Callable[[int], object] | None = None
@@ -136,7 +137,6 @@ class Scorer:
         `count` is told how many pairs each batch scored. Raises as `logprobs` does.
         """
         found: list[Continuation | None] = [None] * len(pairs)
-        at_once = self.batch_size * self.length
         fitting: list[tuple[int, int]] = []  # (tokens read, number of the pair)
         for number, (context, continuation) in enumerate(pairs):
             if not context or not continuation or len(continuation) > self.length:
@@ -145,35 +145,28 @@ class Scorer:
                     count(1)
             else:
                 fitting.append((min(len(context) + len(continuation) - 1, self.length), number))
-        fitting.sort(reverse=True)
-        while fitting:
-            width = fitting[0][0]
-            part = max(1, at_once // width)
-            batch, fitting = fitting[:part], fitting[part:]
-            rows = [[*pairs[number][0], *pairs[number][1]][-width - 1 :] for _, number in batch]
-            sizes = [len(pairs[number][1]) for _, number in batch]
-            for (_, number), continuation_found in zip(batch, self._score_rows(rows, sizes), strict=True):
-                found[number] = continuation_found
+        groups = self._of_like_length(fitting)
+        rows = [[[*pairs[number][0], *pairs[number][1]][-width - 1 :] for width, number in group] for group in groups]
+        for place, (_, scores) in enumerate(self._scored(map(_filled, rows))):
+            for row, (_, number) in enumerate(groups[place]):
+                end = len(rows[place][row]) - 1
+                part = slice(end - len(pairs[number][1]), end)
+                found[number] = Continuation(
+                    -scores.losses[row, part].numpy(), bool(scores.required_greedy[row, part].all())
+                )
             if count is not None:
-                count(len(batch))
+                count(len(groups[place]))
         return [continuation for continuation in found if continuation is not None]
 
-    @torch.inference_mode()
-    def _score_rows(self, rows: Sequence[Sequence[int]], sizes: Sequence[int]) -> list[Continuation]:
-        """The last `sizes[i]` tokens of each row, all rows at once; shorter ones are filled up behind their end.
-
-        Attention looks back only, so what is behind the end of a row changes nothing before it.
-        """
-        width = max(map(len, rows))
-        filled = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
-        losses, logits = self._scored(filled, width - 1, [len(row) for row in rows])
-        most_likely = logits[..., : self.source.config.vocabulary_size].argmax(dim=-1).cpu()
-        found = []
-        for number, (row, size) in enumerate(zip(rows, sizes, strict=True)):
-            places = slice(len(row) - 1 - size, len(row) - 1)
-            is_greedy = bool((most_likely[number, places] == filled[number, len(row) - size : len(row)]).all())
-            found.append(Continuation(-losses[number, places].numpy(), is_greedy))
-        return found
+    def _of_like_length(self, pairs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+        """(tokens, number) pairs in groups that fill one batch each, the longest first."""
+        pairs = sorted(pairs, reverse=True)
+        groups = []
+        while pairs:
+            part = max(1, self.batch_size * self.length // pairs[0][0])
+            groups.append(pairs[:part])
+            pairs = pairs[part:]
+        return groups
 
     def overlapping_loss(
         self, tokens: npt.NDArray[np.int64], step: int, count: Callable[[int], object] | None = None
@@ -184,55 +177,47 @@ class Scorer:
         alone, so that every token has at least `length` - `step` before it. Costs `length` / `step` times as much as
         `text_loss`. Raises Gpt2Error if the loss is not finite.
         """
-        total, scored = 0.0, 1
-        rows: list[npt.NDArray[np.int64]] = []
-        while scored < len(tokens):
-            end = min(len(tokens), self.length + 1 if scored == 1 else scored + step)
-            window = tokens[max(0, end - self.length - 1) : end]
-            new = end - scored
-            if new == step and len(window) == self.length + 1:
-                rows.append(window)
-            else:
-                total += float(self._scored(torch.from_numpy(window[None]), new)[0].sum())
-            scored = end
-            if rows and (len(rows) == self.batch_size or scored == len(tokens) or new != step):
-                total += float(self._scored(torch.from_numpy(np.stack(rows)), step)[0].sum())
-                rows = []
+        total = 0.0
+        for batch, scores in self._scored(self._overlapping(tokens, step)):
+            total += float(scores.losses.sum())
             if count is not None:
-                count(new)
+                count(batch.tokens)
         return total
 
-    def _losses(self, rows: Tensor) -> Tensor:
-        """Losses (B, T), float64 on CPU, of `rows` (B, T + 1)."""
-        return self._scored(rows, rows.size(1) - 1)[0]
+    def _overlapping(self, tokens: npt.NDArray[np.int64], step: int) -> Iterator[Batch]:
+        """The windows of `overlapping_loss`; those that are whole, and move on by a whole `step`, are batched."""
+        if len(tokens) > 1:
+            yield _whole(tokens[None, : self.length + 1])
+        starts = range(self.length + 1, len(tokens), step)
+        whole = [at for at in starts if at + step <= len(tokens)]
+        for first in range(0, len(whole), self.batch_size):
+            rows = [tokens[at + step - self.length - 1 : at + step] for at in whole[first : first + self.batch_size]]
+            yield Batch(torch.from_numpy(np.stack(rows)), step)
+        if len(whole) < len(starts):
+            yield Batch(torch.from_numpy(tokens[None, -self.length - 1 :]), len(tokens) - starts[-1])
 
-    def _losses_and_greedy(self, row: Tensor, last: int) -> tuple[Tensor, bool]:
-        losses, logits = self._scored(row, last)
-        # The rows that pad the embedding are never written, so they are not the most likely either.
-        with torch.inference_mode():
-            most_likely = logits[0, :, : self.source.config.vocabulary_size].argmax(dim=-1).cpu()
-            return losses[0], bool((most_likely == row[0, -last:]).all())
+    def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, BatchScores]]:
+        """Each batch with its scores, in order."""
+        runner = self.source.runner
+        waiting = iter(batches)
+        while together := list(itertools.islice(waiting, runner.batches_at_once)):
+            started = time.monotonic()
+            scores = runner.score(together, self.precision)
+            self.tokens += sum(batch.tokens for batch in together)
+            self.seconds += time.monotonic() - started
+            yield from zip(together, scores, strict=True)
 
-    @torch.inference_mode()
-    def _scored(self, rows: Tensor, last: int, lengths: Sequence[int] | None = None) -> tuple[Tensor, Tensor]:
-        """Losses (B, last), float64 on CPU, and logits (B, last, V) of the last `last` tokens of `rows` (B, T + 1).
 
-        `lengths` says how many tokens of each row are real, where not all are: the others count for nothing.
-        """
-        model = self.source.model
-        started = time.monotonic()
-        device = self.source.device
-        on_device = rows.to(device)
-        with autocast(device, self.precision):
-            logits = model(on_device[:, :-1])[:, -last:]
-        losses = (
-            token_losses(logits, on_device[:, -last:], vocabulary=self.source.config.vocabulary_size).cpu().double()
-        )
-        if not bool(torch.isfinite(losses).all()):
-            raise Gpt2Error(
-                "the model's loss is not finite: its training diverged, or --precision fp16 is too narrow for it; "
-                "give an earlier checkpoint, or --precision fp32."
-            )
-        self.tokens += losses.numel() if lengths is None else sum(lengths) - len(lengths)
-        self.seconds += time.monotonic() - started
-        return losses, logits
+def _whole(rows: npt.NDArray[np.int64]) -> Batch:
+    """A batch in which every token of `rows` (B, T + 1) but the first of each is scored."""
+    return Batch(torch.from_numpy(rows), rows.shape[1] - 1)
+
+
+def _filled(rows: Sequence[Sequence[int]]) -> Batch:
+    """`rows` of like length as one batch: shorter ones are filled up behind their end.
+
+    Attention looks back only, so what is behind the end of a row changes nothing before it.
+    """
+    width = max(map(len, rows))
+    filled = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+    return Batch(filled, width - 1, with_greedy=True, fill=sum(width - len(row) for row in rows))
