@@ -62,7 +62,7 @@ def test_a_run_learns_and_leaves_its_folder(unbroken: Path) -> None:
     assert last["step"] == 20 and last["valid_loss"] < found[1]
     first = rows(unbroken)[0]
     expected = {"step", "tokens", "epoch", "loss", "lr", "grad_norm", "skipped", "tokens_per_second", "mfu"}
-    assert expected | {"peak_memory_bytes", "data_wait_share", "seconds_left"} <= first.keys()
+    assert expected | {"peak_memory_bytes", "data_wait_share", "seconds_left", "seconds"} <= first.keys()
     assert first["tokens"] == 8 * 16 and first["lr"] > 0 and first["mfu"] is None
     settings = tomllib.loads((unbroken / "config.toml").read_text())["train"]
     assert (settings["layers"], settings["precision"], settings["micro_batch_size"]) == (2, "fp32", 2)

@@ -1,7 +1,8 @@
 """The numbers of a run: `metrics.jsonl`, and lines on standard error.
 
 One JSON object per logged step. A run that resumes first cuts off the rows behind its checkpoint, so that each step is
-there once however often the run was killed.
+there once however often the run was killed. Each row has the `seconds` that the run has trained by then, without the
+time between two processes of it.
 """
 
 from __future__ import annotations
@@ -64,11 +65,14 @@ def peak_flops_of(gpu: str) -> float | None:
     return None
 
 
-def cut_rows_after(path: Path, step: int) -> None:
-    """Remove from `metrics.jsonl` the rows of steps after `step`, and a last line that was never finished."""
+def cut_rows_after(path: Path, step: int) -> float:
+    """Remove from `metrics.jsonl` the rows of steps after `step`, and a last line that was never finished.
+
+    Returns the seconds of training in the last row that stays, 0 if none has them.
+    """
     if not path.is_file():
-        return
-    kept = []
+        return 0.0
+    kept, seconds = [], 0.0
     for line in path.read_bytes().splitlines():
         try:
             row = json.loads(line)
@@ -76,8 +80,10 @@ def cut_rows_after(path: Path, step: int) -> None:
             continue
         if isinstance(row, dict) and row.get("step", math.inf) <= step:
             kept.append(line + b"\n")
+            seconds = max(seconds, row.get("seconds") or 0.0)
     with atomic_file(path) as file:
         file.writelines(kept)
+    return seconds
 
 
 class MetricsLog:
@@ -85,13 +91,15 @@ class MetricsLog:
 
     def __init__(self, folder: Path, is_first: bool, resumed_step: int) -> None:
         self._path = folder / FILE if is_first else None
+        self._begin = time.monotonic()
         if self._path is not None:
-            cut_rows_after(self._path, resumed_step)
+            self._begin -= cut_rows_after(self._path, resumed_step)
 
     def write(self, row: dict[str, Any]) -> None:
-        """Add one row; a value that JSON has no number for (NaN) is stored as null."""
+        """Add one row, with the seconds so far; a value that JSON has no number for (NaN) is stored as null."""
         if self._path is None:
             return
+        row = row | {"seconds": round(time.monotonic() - self._begin, 3)}
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(clean) + "\n")
