@@ -139,6 +139,31 @@ def test_a_training_run_shows_losses_and_texts(corpus, run, page):
     assert words_in(found).count("layers 4") == 1
 
 
+def test_samples_and_tasks_of_the_training_are_shown_by_step(corpus, run, page):
+    """Some of many steps, the first and the last among them; and no figure of a task passes for a loss of the run."""
+    found = page(corpus / "corpus", run=run)
+    body = words_in(found.partition('<section id="training">')[2])
+    assert f"lambada, input {SCRIPT}.jsonl" in body
+    assert ["0", "0", "77"] in rows_of(found, "training")
+    assert ["100", "0.5", "77"] in rows_of(found, "training")
+    assert "last word accuracy by step" in found
+    assert f"Once {SCRIPT} at 0 ⟨U+001B⟩[2J<b>" in body
+    assert body.count(f"Once {SCRIPT} at ") == 8
+    assert "step 100 Once" in body
+    assert ["100", "5", "5.125", "0.001"] in rows_of(found, "training")
+
+
+def test_rows_that_say_other_than_they_should_do_no_harm(corpus, run, page):
+    """The log of a run may come from anywhere."""
+    odd = [{"step": "x", "kind": "sample"}, {"step": 3, "kind": "sample", "prompt": None, "sample": "y", "text": 5},
+           {"step": 3, "kind": "task"}, {"step": 3, "kind": "task", "task": 7, "settings": [1], "result": {"a": "b"}},
+           {"step": 3, "kind": "task", "task": "counts", "result": {"lines": 3, "yes": True}}]  # fmt: skip
+    with (run / "metrics.jsonl").open("a") as file:
+        file.writelines("\n" + json.dumps(row) for row in odd)
+    found = page(corpus / "corpus", run=run)
+    assert ["3", "3"] in rows_of(found, "training")
+
+
 def test_texts_may_come_from_a_file(corpus, run, page, tmp_path):
     (tmp_path / "texts.json").write_text(json.dumps({"samples": [{"prompt": "Once", "text": " upon"}]}))
     assert "Once upon" in re.sub(

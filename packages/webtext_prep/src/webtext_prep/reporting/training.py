@@ -1,4 +1,4 @@
-"""What a training run wrote: its settings, the losses of each logged step, and texts of the model.
+"""What a training run wrote: its settings, the losses of each logged step, texts of the model, and what tasks measured.
 
 Read from the files that docs/formats.md describes; nothing of the training package is needed.
 """
@@ -32,7 +32,9 @@ class TrainingRun:
         settings: its `config.toml`.
         loss, valid_loss, rate, speed: (step, value).
         tokens: seen in all.
-        samples: texts, each with `prompt` and `text`.
+        written: during training, by prompt and number among the texts of that prompt: the text at each step.
+        measured: during training, by task with its settings: the figures at each step.
+        samples: texts of the finished model, each with `prompt` and `text`.
         evaluation: what `gpt2 evaluate` measured last.
     """
 
@@ -43,6 +45,8 @@ class TrainingRun:
     rate: list[Point] = field(default_factory=list)
     speed: list[Point] = field(default_factory=list)
     tokens: int = 0
+    written: dict[tuple[str, int], dict[int, str]] = field(default_factory=dict)
+    measured: dict[str, dict[int, dict[str, float]]] = field(default_factory=dict)
     samples: list[dict[str, str]] = field(default_factory=list)
     evaluation: dict[str, Any] = field(default_factory=dict)
 
@@ -63,6 +67,7 @@ def read_run(folder: Path, samples: str = "") -> TrainingRun:
         raise InputError(f"can't read {folder / CONFIG} ({error}): restore it, or leave out --run.") from error
     names = {"loss": found.loss, "valid_loss": found.valid_loss, "lr": found.rate, "tokens_per_second": found.speed}
     for row in _rows(folder / METRICS):
+        _add_observation(found, row)
         for name, points in names.items():
             if _is_number(row.get(name)) and _is_number(row.get("step")):
                 points.append((float(row["step"]), float(row[name])))
@@ -80,6 +85,26 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
                 row = json.loads(line)
                 if isinstance(row, dict):
                     yield row
+
+
+def _add_observation(found: TrainingRun, row: dict[str, Any]) -> None:
+    """Add what a row says of a text that the model wrote, or of a task that measured it, if it is one of these."""
+    if not _is_number(row.get("step")):
+        return
+    step = int(row["step"])
+    if row.get("kind") == "sample":
+        number = row.get("sample")
+        key = str(row.get("prompt", "")), int(number) if _is_number(number) else 0
+        found.written.setdefault(key, {})[step] = str(row.get("text", ""))
+    result, settings = row.get("result"), row.get("settings")
+    if row.get("kind") == "task" and isinstance(result, dict):
+        given = settings.items() if isinstance(settings, dict) else ()
+        name = ", ".join([str(row.get("task")), *(f"{key} {value}" for key, value in given)])
+        numbers = {str(key): value for key, value in result.items() if _is_number(value)}
+        # Whole numbers count the input; they are figures only where there is nothing else.
+        fractions = {key: value for key, value in numbers.items() if isinstance(value, float)}
+        if numbers:
+            found.measured.setdefault(name, {})[step] = fractions or numbers
 
 
 def _is_number(value: Any) -> bool:
