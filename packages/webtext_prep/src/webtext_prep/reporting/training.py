@@ -93,7 +93,7 @@ def _add_observation(found: TrainingRun, row: dict[str, Any]) -> None:
         return
     step = int(row["step"])
     if row.get("kind") == "sample":
-        number = row.get("sample")
+        number: Any = row.get("sample")
         key = str(row.get("prompt", "")), int(number) if _is_number(number) else 0
         found.written.setdefault(key, {})[step] = str(row.get("text", ""))
     result, settings = row.get("result"), row.get("settings")
