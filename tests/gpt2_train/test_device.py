@@ -13,6 +13,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
 from gpt2_train import activation_checkpointing
+from gpt2_train.cached_model import CachedModel
 from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.device import (
     RandomState,
@@ -27,7 +28,7 @@ from gpt2_train.loss import token_losses
 from gpt2_train.metrics import peak_flops_of
 from gpt2_train.model import GPT2
 from gpt2_train.optim import gradient_norm, make_optimizer, scale_gradients, set_step
-from gpt2_train.sampling import Sampling, Window, choose_tokens
+from gpt2_train.sampling import Sampling, choose_tokens
 from gpt2_train.worker import join_group
 
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
@@ -115,11 +116,12 @@ def test_writing_and_measuring_stay_on_the_device() -> None:
     with FakeTensorMode(), torch.inference_mode():
         with device:
             model = GPT2(SMALL).eval()
-        window = Window(model, 2, 16)
-        assert window.cache.keys.device == window.cache.values.device == device
+        cached = CachedModel(model, 2)
+        assert cached.keys.device == cached.values.device == device
         for tokens in ([[1, 2, 3], [4, 5, 6]], [[7], [8]]):
-            logits = window.feed(tokens)
+            logits = cached.feed([0, 1], tokens)
             assert logits.device == device
+        cached.copy(0, 1)
         uniform = torch.zeros(2, dtype=torch.float64)
         for sampling in (Sampling(0.0), Sampling(0.8), Sampling(0.8, 5), Sampling(0.8, 0, 0.9), Sampling(1.0, 5, 0.9)):
             assert choose_tokens(logits, uniform, sampling).device == device

@@ -26,14 +26,17 @@ import torch
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 
 from gpt2_train import prompt_loop
+from gpt2_train.cached_model import CachedModel
 from gpt2_train.cli import main
+from gpt2_train.decoder import POSITIONS_AT_ONCE, Decoder, TokenRequest
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.generate import GenerateSettings, converse, make_generator
-from gpt2_train.generator import GenerationRequest, TextGenerator, TextStream
+from gpt2_train.generator import Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference import open_model
 from gpt2_train.model import GPT2
 from gpt2_train.prompts import prompts_of_lines
-from gpt2_train.sampling import POSITIONS_AT_ONCE, Sampling, TokenRequest, Window, choose_tokens, continue_tokens
+from gpt2_train.sampling import Sampling, choose_tokens
+from gpt2_train.text_stream import TextStream
 from indexed_tokens import Tokenizer
 
 GREEDY = Sampling(temperature=0)
@@ -75,13 +78,12 @@ def write_ids(
 
 def written(model: GPT2, requests: list[TokenRequest], end: int | None = None) -> list[list[int]]:
     """The ids that follow the prompt of each request."""
-    steps = continue_tokens(model, requests, vocabulary_size=257, end=end)
-    found: list[list[int]] = [[] for _ in requests]
-    for step in steps:
-        for row, token in enumerate(step):
-            if token is not None:
-                found[row].append(token)
-    return found
+    decoder = Decoder(CachedModel(model, len(requests)), vocabulary_size=257, end=end)
+    found: dict[int, list[int]] = {decoder.add(request): [] for request in requests}
+    while decoder.writing or decoder.waiting:
+        for new in decoder.step():
+            found[new.number].append(new.token)
+    return list(found.values())
 
 
 @torch.no_grad()
@@ -175,10 +177,8 @@ def test_a_model_of_one_position_writes_too() -> None:
 def test_a_long_prompt_is_fed_in_pieces_with_the_same_result() -> None:
     config = BYTES.__class__(**{**BYTES.as_table(), "sequence_length": POSITIONS_AT_ONCE})
     model = random_model(config)
-    tokens = torch.randint(0, 257, (3, 900), generator=torch.Generator().manual_seed(2))
-    with torch.no_grad():
-        whole = model(tokens)[:, -1]
-    torch.testing.assert_close(Window(model, 3, 900).feed(tokens.tolist()), whole, atol=1e-4, rtol=1e-4)
+    prompt = torch.randint(0, 257, (900,), generator=torch.Generator().manual_seed(2)).tolist()
+    assert write_ids(model, [prompt, [5], prompt[:500]], 3)[0] == naive_greedy(model, prompt, 3)
 
 
 @pytest.mark.parametrize("sampling", [GREEDY, Sampling(), Sampling(0.9, top_k=20), Sampling(top_p=0.9)])
@@ -221,7 +221,7 @@ def test_the_vocabulary_is_scored_at_the_last_position_only(model: GPT2) -> None
         write_ids(model, [list(range(12)), list(range(14))], 3)
     finally:
         hook.remove()
-    assert set(scored) == {1}
+    assert set(scored) == {2}  # rows
 
 
 def test_padding_is_never_written() -> None:
@@ -255,13 +255,6 @@ def test_output_that_is_not_finite_is_an_error(model: GPT2) -> None:
         broken.final_norm.bias[3] = torch.nan
     with pytest.raises(Gpt2Error, match="not finite"):
         write_ids(broken, [[1]], 3)
-
-
-def test_only_prompts_of_about_a_length_share_a_batch(run_folder: Path) -> None:
-    generator = TextGenerator(open_model(run_folder, device="cpu"))
-    requests = [GenerationRequest("a" * length) for length in (1, 5, 33, 34, 35, 90, 91)]
-    found = [[len(request.prompt) for request in batch] for batch in generator.batches(requests, 2)]
-    assert found == [[1, 5], [33, 34], [35], [90, 91]]
 
 
 # --- text ------------------------------------------------------------------------------------------------------------
@@ -371,6 +364,37 @@ def test_the_end_of_a_text_is_not_part_of_it(tmp_path: Path, capsys: pytest.Capt
         assert sample["text"] == "a" * expected
 
 
+def test_a_stop_string_ends_a_text(run_of_letters: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["--checkpoint", run_of_letters, "--prompt", "x", "--samples", 9, "--tokens", 99, "--stop", "ab", "cc"]
+    found = report(capsys, *base)["samples"]
+    for sample in found:
+        assert (sample["finished"], sample["tokens"]) == ("stop", len(sample["text"]) + 2)
+        assert "ab" not in sample["text"]
+        assert "cc" not in sample["text"]
+
+
+def test_json_has_log_probabilities_where_asked(run_of_letters: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    base = ["--checkpoint", run_of_letters, "--prompt", "x", "--tokens", 4]
+    assert "logprobs" not in report(capsys, *base)["samples"][0]
+    sample = report(capsys, *base, "--logprobs", 3)["samples"][0]
+    assert "".join(token["text"] for token in sample["logprobs"]) == sample["text"]
+    for token in sample["logprobs"]:
+        assert token["logprob"] == pytest.approx(np.log(1 / 3), abs=1e-6)
+        assert {other["text"] for other in token["most_likely"]} == set("abc")
+
+
+def test_texts_are_printed_in_the_order_of_their_prompts(
+    run_of_letters: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However long each takes, and however few are written at once."""
+    base = ["generate", "--checkpoint", str(run_of_letters), "--tokens", "30", "--stop", "a", "--batch-size", "2"]
+    prompts = [f"prompt {number}: " for number in range(7)]
+    assert main([*base, "--prompt", *prompts]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[::2] == [f"--- {number} of 7 ---" for number in range(1, 8)]
+    assert [line[: len(prompts[0])] for line in lines[1::2]] == prompts
+
+
 def test_prompts_come_from_a_file_and_from_a_pipe(
     run_of_letters: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +438,8 @@ def test_settings_come_from_a_file_and_flags_win(
         (["--batch-size", "0"], "--batch-size is 0"),
         (["--threads", "0"], "--threads is 0"),
         (["--seed", "-1"], "--seed is -1"),
+        (["--stop", ""], "an empty --stop"),
+        (["--logprobs", "-1"], "--logprobs is -1"),
         (["--greedy", "--top-k", "5"], "leave out --temperature, --top-k and --top-p"),
         (["--greedy", "--samples", "2"], "would all be the same"),
         (["--prompts", "/nonexistent/x"], "can't read the prompts /nonexistent/x"),
@@ -524,7 +550,7 @@ def test_weights_are_read_when_they_are_needed_only(run_folder: Path, tmp_path: 
     for file in (folder / "checkpoints" / "step-0000007" / "model").glob("__*"):
         file.write_bytes(b"")
     generator = TextGenerator(open_model(folder, device="cpu"))
-    assert generator.encode("ab") == [97, 98]
+    generator.check([GenerationRequest("ab")])
     with pytest.raises(Gpt2UsageError, match="is damaged"):
         generator.generate([GenerationRequest("ab")])
 
@@ -537,7 +563,7 @@ def test_another_tokenizer_may_be_given(run_folder: Path, tmp_path: Path, capsys
     base = ["--checkpoint", run_folder, "--tokens", 1, "--prompt", "a", "--tokenizer"]
     assert main(["generate", *map(str, base), str(tmp_path / "swapped"), "--json"]) == 0
     assert "is not the one that" in capsys.readouterr().err
-    assert TextGenerator(open_model(run_folder, tokenizer=str(tmp_path / "swapped"))).encode("ab") == [98, 97]
+    assert Encoder(open_model(run_folder, tokenizer=str(tmp_path / "swapped"))).encode("ab") == [98, 97]
     byte_tokenizer().save_json(tmp_path / "tokenizer.json")
     textless = shutil.copytree(run_folder, tmp_path / "textless")
     shutil.rmtree(textless / "checkpoints" / "step-0000007" / "tokenizer")

@@ -9,7 +9,7 @@ import torch
 
 from gpt2_train.config import ModelConfig
 from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.model import GPT2, KeyValueCache
+from gpt2_train.model import GPT2
 
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
 
@@ -60,33 +60,10 @@ def test_the_output_matrix_is_the_embedding_also_after_materialising() -> None:
     assert model.output.weight.grad is model.token_embedding.weight.grad
 
 
-def test_the_cache_gives_the_logits_of_a_full_pass(model: GPT2, tokens: torch.Tensor) -> None:
-    """A prompt at once, more at once behind it, then one token at a time."""
-    cache = KeyValueCache(SMALL, batch=3)
-    parts = [model(tokens[:, :5], cache), model(tokens[:, 5:9], cache)]
-    parts += [model(tokens[:, at : at + 1], cache) for at in range(9, 16)]
-    torch.testing.assert_close(torch.cat(parts, dim=1), model(tokens), atol=1e-5, rtol=1e-5)
-    assert cache.length == 16
-
-
-def test_a_truncated_cache_forgets(model: GPT2, tokens: torch.Tensor) -> None:
-    cache = KeyValueCache(SMALL, batch=3)
-    model(tokens, cache)
-    cache.truncate(4)
-    again = model(tokens[:, 4:], cache)
-    torch.testing.assert_close(again, model(tokens)[:, 4:], atol=1e-5, rtol=1e-5)
-
-
 def test_more_positions_than_the_model_has_are_refused(model: GPT2) -> None:
     """Pitfall 32: nothing is written past the sequence length."""
     with pytest.raises(Gpt2UsageError, match="17 positions"):
         model(torch.zeros(1, 17, dtype=torch.int64))
-    cache = KeyValueCache(SMALL, batch=1, length=8)
-    model(torch.zeros(1, 8, dtype=torch.int64), cache)
-    with pytest.raises(Gpt2UsageError, match="9 positions"):
-        model(torch.zeros(1, 1, dtype=torch.int64), cache)
-    with pytest.raises(Gpt2UsageError, match="20 positions"):
-        KeyValueCache(SMALL, batch=1, length=20)
 
 
 def test_initial_weights_have_the_published_spread_and_follow_the_seed(model: GPT2) -> None:

@@ -15,6 +15,7 @@ import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from types import TracebackType
 from typing import TextIO
 
@@ -80,6 +81,15 @@ class Progress:
         if self._terminal:
             self._stream.write("\r\x1b[K")
             self._stream.flush()
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        """Clear the line while something else is printed."""
+        with self._lock:
+            if self._terminal:
+                self._stream.write("\r\x1b[K")
+                self._stream.flush()
+            yield
 
     def update(self, done: int, note: str = "") -> None:
         """Set how many units are done in all, and show the line if it is time to."""

@@ -63,20 +63,26 @@ class GenerateSettings:
     top_p: float = setting(1.0, "choose among the most likely tokens that together have this probability")
     greedy: bool = setting(False, "always take the most likely token")
     seed: int = setting(1234, "seed of all choices")
+    stop: tuple[str, ...] = setting((), "strings that end a text where the first of them begins; they are left out")
     ignore_end: bool = setting(False, "never end a text early: <|endoftext|> is not chosen")
+    logprobs: int | None = setting(
+        None, "with --json: each token's log-probability, and those of this many of the most likely ones"
+    )
     batch_size: int = setting(8, "texts written at once; the text of one does not depend on the others")
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
     threads: int | None = setting(None, "CPU threads; one for a small model, else as many as cores, without it")
 
     def __post_init__(self) -> None:
         at_least = {
-            "tokens": 1, "samples": 1, "batch_size": 1, "top_k": 0, "seed": 0, "temperature": 0,
+            "tokens": 1, "samples": 1, "batch_size": 1, "top_k": 0, "seed": 0, "temperature": 0, "logprobs": 0,
         }  # fmt: skip
         for name, least in at_least.items():
             value = getattr(self, name)
             if value is not None and not (value >= least and math.isfinite(value)):
                 raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least {least}.")
         check_threads(self.threads)
+        if not all(self.stop):
+            raise Gpt2UsageError("an empty --stop would end every text before it begins: leave it out.")
         if not 0 < self.top_p <= 1:
             raise Gpt2UsageError(f"--top-p is {self.top_p}: it should be above 0 and at most 1.")
         if self.greedy and (self.temperature, self.top_k, self.top_p) != (1.0, 0, 1.0):
@@ -113,8 +119,11 @@ class RequestMaker:
                 number = self._samples[prompt]
                 self._samples[prompt] += 1
                 found.append(
-                    GenerationRequest(prompt, settings.tokens, sampling, settings.seed, number, settings.ignore_end)
-                )
+                    GenerationRequest(
+                        prompt, settings.tokens, sampling, settings.seed, number, settings.ignore_end,
+                        tuple(valid_text(stop) for stop in settings.stop), settings.logprobs,
+                    )
+                )  # fmt: skip
         return found
 
 
@@ -159,7 +168,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{generator.source.folder}: reading the model", file=sys.stderr)
             converse(generator, settings)
         else:
-            write_all(generator, RequestMaker(settings).requests(prompts), settings.batch_size, as_json=arguments.json)
+            write_all(generator, RequestMaker(settings).requests(prompts), as_json=arguments.json)
     return 0
 
 
@@ -171,7 +180,7 @@ def make_generator(settings: GenerateSettings) -> TextGenerator:
     set_threads(source, settings.threads)
     from gpt2_train.generator import TextGenerator
 
-    return TextGenerator(source)
+    return TextGenerator(source, settings.batch_size)
 
 
 def set_threads(source: InferenceModel, threads: int | None) -> None:
@@ -202,7 +211,7 @@ def converse(generator: TextGenerator, settings: GenerateSettings) -> None:
 
     def write(prompt: str) -> None:
         for request in maker.requests([prompt]):
-            generator.encode(prompt)  # What can't be written is said before the prompt is repeated.
+            generator.check([request])  # What can't be written is said before the prompt is repeated.
             write_one(generator, request)
             show_text("\n\n")
 
@@ -210,33 +219,36 @@ def converse(generator: TextGenerator, settings: GenerateSettings) -> None:
     prompt_loop(write)
 
 
-def write_all(
-    generator: TextGenerator, requests: Sequence[GenerationRequest], batch_size: int, *, as_json: bool
-) -> None:
-    """Write and print the texts in the order of `requests`: a single one as it comes, several batch by batch."""
+class InOrder:
+    """Prints texts in their order: each once it has ended, and all before it have."""
+
+    def __init__(self, count: int, progress: Progress) -> None:
+        self._count, self._progress = count, progress
+        self._ended: dict[int, GeneratedText] = {}
+        self._next = 0
+
+    def add(self, number: int, text: GeneratedText) -> None:
+        """Text `number`, counted from 0, has ended."""
+        self._ended[number] = text
+        with self._progress.hidden():
+            while (following := self._ended.pop(self._next, None)) is not None:
+                self._next += 1
+                show_text(f"--- {self._next} of {self._count} ---\n{following.prompt}{following.text}\n")
+
+
+def write_all(generator: TextGenerator, requests: Sequence[GenerationRequest], *, as_json: bool) -> None:
+    """Write and print the texts in the order of `requests`: a single one as it comes, of several each once it ends."""
     started = time.monotonic()
-    batches = generator.batches(requests, batch_size)
+    generator.check(requests)
     # Damaged weights are an error before anything is printed.
     _ = generator.source.model
     if len(requests) == 1 and not as_json:
         write_one(generator, requests[0])
         show_text("\n")
         return
-    texts: list[GeneratedText] = []
-    total = sum(request.tokens for request in requests)
-    before = 0
-    for batch in batches:
-        with Progress("generate", "tokens", total, done=before) as progress:
-
-            def count(done: int, before: int = before, progress: Progress = progress) -> None:
-                progress.update(before + done)
-
-            new = generator.generate(batch, on_tokens=count)
-        before += sum(request.tokens for request in batch)
-        if not as_json:
-            for place, text in enumerate(new, len(texts) + 1):
-                show_text(f"--- {place} of {len(requests)} ---\n{text.prompt}{text.text}\n")
-        texts += new
+    with Progress("generate", "tokens", sum(request.tokens for request in requests)) as progress:
+        printer = InOrder(len(requests), progress)
+        texts = generator.generate(requests, on_tokens=progress.update, on_done=None if as_json else printer.add)
     if as_json:
         print(json.dumps(report(generator.source, texts, time.monotonic() - started), ensure_ascii=False))
 
@@ -247,8 +259,29 @@ def report(source: InferenceModel, texts: Sequence[GeneratedText], seconds: floa
     return {
         "checkpoint": str(source.folder),
         "step": source.step,
-        "samples": [dataclasses.asdict(text) for text in texts],
+        "samples": [sample_of(source, text) for text in texts],
         "tokens": tokens,
         "seconds": seconds,
         "tokens_per_second": tokens / seconds,
     }
+
+
+def sample_of(source: InferenceModel, text: GeneratedText) -> dict[str, Any]:
+    """A text as plain values; ids that are no text of their own as the bytes' replacement, U+FFFD."""
+    sample = dataclasses.asdict(text)
+    details = sample.pop("details")
+    if details is None:
+        return sample
+    decode = source.required_tokenizer.decode
+    sample["logprobs"] = [
+        {
+            "token": token["token"],
+            "text": token["text"],
+            "logprob": token["logprob"],
+            "most_likely": [
+                {"token": other, "text": decode([other]), "logprob": logprob} for other, logprob in token["most_likely"]
+            ],
+        }
+        for token in details
+    ]
+    return sample

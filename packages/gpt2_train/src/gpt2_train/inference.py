@@ -74,6 +74,7 @@ class InferenceModel:
         settings: the settings that decided its weights, as the training run recorded them; empty if it did not.
         data: what its training files were, one entry per file; empty if that was not recorded.
         load: reads the weights.
+        precision: `fp32`, `bf16` or `fp16`: in what matrices multiply while texts are written (by autocast).
     """
 
     folder: Path
@@ -85,6 +86,7 @@ class InferenceModel:
     settings: dict[str, Any]
     data: list[dict[str, Any]]
     load: Callable[[], GPT2]
+    precision: str = "fp32"
 
     @functools.cached_property
     def model(self) -> GPT2:

@@ -10,6 +10,7 @@ exists. GELU is the tanh approximation that GPT-2 was trained with.
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -19,55 +20,11 @@ from gpt2_train.config import ModelConfig
 from gpt2_train.documents import Documents, attend_inside
 from gpt2_train.errors import Gpt2UsageError
 
+if TYPE_CHECKING:
+    from gpt2_train.cached_model import CacheUpdate
+
 INIT_STD = 0.02
 """Standard deviation of initial weights (Radford et al. 2018, section 4.1)."""
-
-
-class KeyValueCache:
-    """Keys and values of the tokens seen so far, so that each new token costs one position of work.
-
-    Args:
-        config: the model's shape.
-        batch: sequences.
-        length: the most positions that will be fed, prompt included; at most `config.sequence_length`.
-        device: where to keep them.
-        dtype: their type.
-
-    Memory is 2 · layers · batch · heads · length · head_dim elements. Raises Gpt2UsageError if `length` is more than
-    the model's positions.
-    """
-
-    def __init__(
-        self,
-        config: ModelConfig,
-        batch: int,
-        length: int | None = None,
-        *,
-        device: torch.device | str = "cpu",
-        dtype: torch.dtype = torch.float32,
-    ) -> None:
-        length = config.sequence_length if length is None else length
-        if length > config.sequence_length:
-            raise Gpt2UsageError(
-                f"{length} positions asked of a model that has {config.sequence_length}: shorten prompt or output."
-            )
-        shape = (config.layers, batch, config.heads, length, config.head_dim)
-        self.keys = torch.zeros(shape, device=device, dtype=dtype)
-        self.values = torch.zeros(shape, device=device, dtype=dtype)
-        self.capacity = length
-        self.length = 0
-        """Positions fed so far; the model moves it on at the end of each forward pass."""
-
-    def append(self, layer: int, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Store keys and values (B, heads, T, head_dim) of `layer` behind the earlier ones; return all so far."""
-        end = self.length + keys.size(2)
-        self.keys[layer, :, :, self.length : end] = keys
-        self.values[layer, :, :, self.length : end] = values
-        return self.keys[layer, :, :, :end].to(keys.dtype), self.values[layer, :, :, :end].to(values.dtype)
-
-    def truncate(self, length: int) -> None:
-        """Forget all positions from `length` on."""
-        self.length = min(self.length, length)
 
 
 class AttentionCore(nn.Module):
@@ -78,16 +35,11 @@ class AttentionCore(nn.Module):
         self.dropout = dropout
 
     def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
-        """(B, heads, T, d), (B, heads, S, d), (B, heads, S, d) -> (B, heads, T, d); the T queries are the last of S."""
+        """(B, heads, T, d) three times -> (B, heads, T, d)."""
         if documents is not None:
             return attend_inside(query, key, value, documents)
-        new, seen = query.size(2), key.size(2)
-        mask = None
-        if 1 < new < seen:
-            mask = torch.ones(new, seen, dtype=torch.bool, device=query.device).tril(seen - new)
-        return F.scaled_dot_product_attention(
-            query, key, value, attn_mask=mask, dropout_p=self.dropout if self.training else 0.0, is_causal=new == seen
-        )
+        dropout = self.dropout if self.training else 0.0
+        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
 
 
 class Attention(nn.Module):
@@ -100,15 +52,16 @@ class Attention(nn.Module):
         self.core = AttentionCore(config.dropout)
         self.out = nn.Linear(config.hidden, config.hidden)
 
-    def forward(self, x: Tensor, cache: KeyValueCache | None = None, documents: Documents | None = None) -> Tensor:
+    def forward(self, x: Tensor, cache: CacheUpdate | None = None, documents: Documents | None = None) -> Tensor:
         """(B, T, hidden) -> (B, T, hidden)."""
         batch, length, _ = x.shape
         fused = self.qkv(x).view(batch, length, -1, 3, self.head_dim)  # (B, T, heads, 3, d)
-        query, key, value = (part.transpose(1, 2) for part in fused.unbind(3))  # (B, heads, T, d)
         if cache is not None:
-            key, value = cache.append(self.layer, key, value)
-        mixed = self.core(query, key, value, documents)  # (B, heads, T, d)
-        return self.out(mixed.transpose(1, 2).reshape(batch, length, -1))
+            mixed = cache.attend(self.layer, *fused.unbind(3))  # (1, T, heads, d)
+        else:
+            query, key, value = (part.transpose(1, 2) for part in fused.unbind(3))  # (B, heads, T, d)
+            mixed = self.core(query, key, value, documents).transpose(1, 2)  # (B, T, heads, d)
+        return self.out(mixed.reshape(batch, length, -1))
 
 
 class FeedForward(nn.Module):
@@ -137,7 +90,7 @@ class Block(nn.Module):
         self.attention_dropout = nn.Dropout(config.dropout)
         self.feed_forward_dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, cache: KeyValueCache | None = None, documents: Documents | None = None) -> Tensor:
+    def forward(self, x: Tensor, cache: CacheUpdate | None = None, documents: Documents | None = None) -> Tensor:
         """(B, T, hidden) -> (B, T, hidden)."""
         x = x + self.attention_dropout(self.attention(self.attention_norm(x), cache, documents))
         return x + self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(x)))
@@ -197,30 +150,28 @@ class GPT2(nn.Module):
         return self
 
     def forward(
-        self,
-        tokens: Tensor,
-        cache: KeyValueCache | None = None,
-        *,
-        last_only: bool = False,
-        documents: Documents | None = None,
+        self, tokens: Tensor, cache: CacheUpdate | None = None, *, documents: Documents | None = None
     ) -> Tensor:
         """Logits (B, T, padded vocabulary) for `tokens` (B, T), int64.
 
-        With `last_only` they are those of the last position, (B, 1, padded vocabulary): all that a next token needs.
-        With a `cache`, `tokens` follow those fed before: give the prompt, then one token at a time. With `documents`
-        attention stays inside each of them, and their positions begin at 0 (without a cache only). Padding ids get
-        logits like any other: the loss never has them as targets, and generation must leave them out.
-        Raises Gpt2UsageError if the positions run past the sequence length (or the cache's capacity).
+        With a `cache`, `tokens` (1, T) are those of all its rows one behind the other, and the logits are those of the
+        last position of each row, (1, rows, padded vocabulary): all that a next token needs. With `documents`
+        attention stays inside each of them, and their positions begin at 0 (without a cache only).
+        Padding ids get logits like any other: the loss never has them as targets, and generation must leave them out.
+        Raises Gpt2UsageError if the positions run past the sequence length.
         """
-        start = cache.length if cache is not None else 0
-        end = start + tokens.size(1)
-        limit = cache.capacity if cache is not None else self.config.sequence_length
-        if end > limit:
-            raise Gpt2UsageError(f"{end} positions asked of a model or cache that has {limit}: shorten the input.")
-        positions = torch.arange(start, end, device=tokens.device) if documents is None else documents.positions
-        x = self.dropout(self.token_embedding(tokens) + self.position_embedding(positions))  # (B, T, hidden)
+        x = self.token_embedding(tokens) + self.position_embedding(self._positions(tokens, cache, documents))
+        x = self.dropout(x)  # (B, T, hidden)
         for block in self.blocks:
             x = block(x, cache, documents)
         if cache is not None:
-            cache.length = end
-        return self.output(self.final_norm(x[:, -1:] if last_only else x))
+            x = x[:, cache.last]  # (1, rows, hidden)
+        return self.output(self.final_norm(x))
+
+    def _positions(self, tokens: Tensor, cache: CacheUpdate | None, documents: Documents | None) -> Tensor:
+        length, limit = tokens.size(1), self.config.sequence_length
+        if cache is not None:
+            return cache.positions
+        if length > limit:
+            raise Gpt2UsageError(f"{length} positions asked of a model that has {limit}: shorten the input.")
+        return torch.arange(length, device=tokens.device) if documents is None else documents.positions

@@ -1,0 +1,277 @@
+"""Continuing many sequences of token ids at once, which join and leave between any two steps (continuous batching).
+
+Each sequence has a row of a `CachedModel`, a length, a way of sampling and random numbers of its own, so what it
+becomes does not depend on its neighbours (but for the rounding of matrix products, which varies with the number of
+tokens that are fed together). A step feeds the last token of every sequence that writes, and beside them a piece of
+the prompts that came in: a long prompt is read over several steps and holds nobody up. Sequences with the same prompt
+read it once. When a row's positions are used up, it continues with the last half of them as its whole past, which it
+reads again like a prompt.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import heapq
+import itertools
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gpt2_train.cached_model import CachedModel
+from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.sampling import Sampling, choose_for_each
+
+POSITIONS_AT_ONCE = 1 << 10
+"""Positions of prompts fed in one step: bounds the activations that a long prompt takes."""
+
+POSITIONS_BESIDE = 1 << 7
+"""The same while others write, who wait for it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class TokenRequest:
+    """A sequence to continue.
+
+    Attributes:
+        prompt: token ids, at least one; the model sees the last `sequence_length` of them.
+        random: where its random numbers come from, one per token.
+        tokens: how many to write at most, at least one.
+        sampling: how to choose them.
+        ignore_end: never choose the id that ends a text.
+        logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
+    """
+
+    prompt: Sequence[int]
+    random: np.random.Generator
+    tokens: int
+    sampling: Sampling = dataclasses.field(default_factory=Sampling)
+    ignore_end: bool = False
+    logprobs: int | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class NewToken:
+    """A token that a sequence got in a step.
+
+    Attributes:
+        number: of the sequence.
+        token: its id.
+        finished: `end` if it ends the sequence, `length` if it is the last that was asked for, else None.
+        logprob: natural logarithm of the probability that the model gave it, whatever the sampling; None if not asked.
+        most_likely: the most likely ids at its place with theirs, the likeliest first.
+    """
+
+    number: int
+    token: int
+    finished: Literal["end", "length"] | None
+    logprob: float | None = None
+    most_likely: tuple[tuple[int, float], ...] = ()
+
+
+class _Sequence:
+    """A sequence that waits or is written.
+
+    Attributes:
+        seen: the ids that it consists of, as many of the last as the model can see.
+        unread: those at its end that its row does not have yet.
+        row: of the cache; None while it waits.
+        leader: the sequence whose reading of the same prompt it waits for.
+    """
+
+    def __init__(self, number: int, request: TokenRequest, limit: int) -> None:
+        self.number, self.request, self.left = number, request, request.tokens
+        self.seen = list(request.prompt[-limit:])
+        self.unread = self.seen
+        self.row: int | None = None
+        self.leader: _Sequence | None = None
+        self.is_new = True
+
+    def append(self, token: int, limit: int) -> None:
+        self.seen = [*self.seen, token][-limit:]
+        self.unread = [token]
+        self.left -= 1
+        self.is_new = False
+
+
+class Decoder:
+    """Writes sequences; those for which no row is free wait in the order in which they came.
+
+    Args:
+        model: what predicts, and how many sequences are written at once.
+        vocabulary_size: ids from here on are never chosen.
+        end: the id at which a sequence ends; it is its last token.
+
+    A prompt is never taken for its end, whatever ids it holds: only a token that was chosen ends a sequence.
+    """
+
+    def __init__(self, model: CachedModel, *, vocabulary_size: int, end: int | None = None) -> None:
+        self.model, self.vocabulary_size, self.end = model, vocabulary_size, end
+        self._numbers = itertools.count()
+        self._waiting: collections.deque[_Sequence] = collections.deque()
+        self._sequences: dict[int, _Sequence] = {}
+        """Those that have a row, in the order in which they came."""
+        self._free = list(range(model.rows))
+
+    @property
+    def waiting(self) -> int:
+        """Sequences that wait for a row."""
+        return len(self._waiting)
+
+    @property
+    def writing(self) -> int:
+        """Sequences that have a row."""
+        return len(self._sequences)
+
+    def add(self, request: TokenRequest) -> int:
+        """Take a sequence; returns its number. It is written from the next step on, or once a row is free.
+
+        Raises Gpt2UsageError if the rows are shorter than the model's positions and too short for it.
+        """
+        positions, limit = self.model.model.config.sequence_length, self.model.length
+        needed = min(len(request.prompt), positions) + request.tokens - 1
+        if limit < min(needed, positions):
+            raise Gpt2UsageError(f"{needed} positions asked of rows of {limit}: shorten prompt or output.")
+        number = next(self._numbers)
+        self._waiting.append(_Sequence(number, request, limit))
+        return number
+
+    def remove(self, number: int) -> None:
+        """Forget a sequence; nothing happens if it has ended."""
+        self._waiting = collections.deque(other for other in self._waiting if other.number != number)
+        gone = self._sequences.pop(number, None)
+        if gone is None:
+            return
+        followers = [other for other in self._sequences.values() if other.leader is gone]
+        if followers:
+            # The first of them takes over the row with what was read so far.
+            first = followers[0]
+            gone.row, first.row = first.row, gone.row
+            first.unread, first.leader = gone.unread, None
+            for other in followers[1:]:
+                other.leader = first
+        self._release(gone)
+
+    @torch.inference_mode()
+    def step(self) -> list[NewToken]:
+        """Advance all sequences: the new token of each whose prompt has been read.
+
+        Raises Gpt2Error if the model's output is not finite.
+        """
+        self._admit()
+        fed = self._next_pieces()
+        if not fed:
+            return []
+        logits = self.model.feed([_row(sequence) for sequence, _ in fed], [piece for _, piece in fed])
+        ready, places = [], []
+        for place, (sequence, piece) in enumerate(fed):
+            sequence.unread = sequence.unread[len(piece) :]
+            if not sequence.unread:
+                for other in [sequence, *self._followers(sequence)]:
+                    ready.append(other)
+                    places.append(place)
+        if not ready:
+            return []
+        if places != list(range(len(fed))):
+            logits = logits[places]
+        new = self._choose(logits[:, : self.vocabulary_size], ready)
+        for sequence, found in zip(ready, new, strict=True):
+            self._advance(sequence, found)
+        return new
+
+    def _admit(self) -> None:
+        while self._waiting and self._free:
+            sequence = self._waiting.popleft()
+            sequence.row = heapq.heappop(self._free)
+            sequence.leader = next(
+                (other for other in self._sequences.values()
+                 if other.is_new and other.leader is None and other.seen == sequence.seen),
+                None,
+            )  # fmt: skip
+            self._sequences[sequence.number] = sequence
+
+    def _next_pieces(self) -> list[tuple[_Sequence, list[int]]]:
+        """What to feed in this step: the last token of those who write, and some of what others have to read."""
+        reading = [sequence for sequence in self._sequences.values() if sequence.leader is None]
+        is_writing = any(len(sequence.unread) == 1 for sequence in reading)
+        left = POSITIONS_BESIDE if is_writing else POSITIONS_AT_ONCE
+        pieces = []
+        for sequence in reading:
+            piece = sequence.unread if len(sequence.unread) == 1 else sequence.unread[:left]
+            left -= len(piece) if len(sequence.unread) > 1 else 0
+            if piece:
+                pieces.append((sequence, piece))
+        return sorted(pieces, key=lambda pair: _row(pair[0]))
+
+    def _followers(self, leader: _Sequence) -> list[_Sequence]:
+        """Those who waited for the reading of the same prompt, which they now have read, too."""
+        found = [other for other in self._sequences.values() if other.leader is leader]
+        for other in found:
+            self.model.copy(_row(leader), _row(other))
+            other.leader = None
+            other.unread = []
+        return found
+
+    def _choose(self, logits: Tensor, sequences: Sequence[_Sequence]) -> list[NewToken]:
+        requests = [sequence.request for sequence in sequences]
+        likelihoods = Likelihoods(logits, [request.logprobs for request in requests])
+        # A sum is finite if all of its parts are, and needs no tensor of its own.
+        is_finite = logits.sum(dim=1).isfinite()
+        ignoring = [row for row, request in enumerate(requests) if request.ignore_end]
+        if self.end is not None and ignoring:
+            logits[ignoring, self.end] = -torch.inf
+        uniform = torch.tensor([request.random.random() for request in requests], dtype=torch.float64)
+        chosen = choose_for_each(logits, uniform, [request.sampling for request in requests])
+        found = []
+        tokens = torch.where(is_finite, chosen, -1).tolist()
+        if -1 in tokens:
+            raise Gpt2Error("the model's output is not finite (its training diverged): give an earlier checkpoint.")
+        for row, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
+            finished: Literal["end", "length"] | None = "length" if sequence.left == 1 else None
+            if token == self.end:
+                finished = "end"
+            found.append(NewToken(sequence.number, token, finished, *likelihoods.of(row, token)))
+        return found
+
+    def _advance(self, sequence: _Sequence, new: NewToken) -> None:
+        if new.finished is not None:
+            del self._sequences[sequence.number]
+            self._release(sequence)
+            return
+        sequence.append(new.token, self.model.length)
+        row = _row(sequence)
+        if self.model.lengths[row] == self.model.length:
+            self.model.forget(row)
+            sequence.unread = sequence.seen[-max(1, self.model.length // 2) :]
+
+    def _release(self, sequence: _Sequence) -> None:
+        self.model.forget(_row(sequence))
+        heapq.heappush(self._free, _row(sequence))
+
+
+class Likelihoods:
+    """Log-probabilities of the rows of `logits` (B, V) that ask for them, with as many alternatives as each wants."""
+
+    def __init__(self, logits: Tensor, wanted: Sequence[int | None]) -> None:
+        self._wanted = wanted
+        self._rows = {row: place for place, row in enumerate(r for r, count in enumerate(wanted) if count is not None)}
+        if self._rows:
+            self._all = logits[list(self._rows)].log_softmax(dim=1)
+            most = min(max(count or 0 for count in wanted), logits.size(1))
+            values, ids = self._all.topk(most, dim=1)
+            self._likely = [list(zip(*pair, strict=True)) for pair in zip(ids.tolist(), values.tolist(), strict=True)]
+
+    def of(self, row: int, token: int) -> tuple[float | None, tuple[tuple[int, float], ...]]:
+        """(log-probability of `token`, the most likely ids with theirs); (None, ()) for a row that did not ask."""
+        place = self._rows.get(row)
+        if place is None:
+            return None, ()
+        return float(self._all[place, token]), tuple(self._likely[place][: self._wanted[row]])
+
+
+def _row(sequence: _Sequence) -> int:
+    assert sequence.row is not None
+    return sequence.row
