@@ -10,18 +10,15 @@ exists. GELU is the tanh approximation that GPT-2 was trained with.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from gpt2_train.cache_update import CacheUpdate
 from gpt2_train.config import ModelConfig
 from gpt2_train.documents import Documents, attend_inside
 from gpt2_train.errors import Gpt2UsageError
-
-if TYPE_CHECKING:
-    from gpt2_train.cached_model import CacheUpdate
 
 INIT_STD = 0.02
 """Standard deviation of initial weights (Radford et al. 2018, section 4.1)."""
