@@ -16,6 +16,7 @@ ABOVE = [
     "stages",
     "exporting",
     "lookup",
+    "token_index",
     "lineage",
     "web",
     "url_batches",

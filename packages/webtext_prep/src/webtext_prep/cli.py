@@ -134,6 +134,10 @@ def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
     stage = settings_from(
         stage_class, arguments, command=stage_class.name, config=arguments.config, ignore=ours - theirs
     )
+    if own := stage.output_beside(settings.input):
+        if settings.output not in ("", own):
+            raise InputError(f"webtext {stage.name} writes {own}, beside what it reads: leave out --output.")
+        settings = dataclasses.replace(settings, output=own)
     if not settings.output:
         kind = "PREFIX" if stage.output_is_prefix else "DIR"
         raise InputError(f"webtext {stage.name} needs --output {kind}: say where to write.")

@@ -128,6 +128,11 @@ class Stage(abc.ABC):
         """The files that one value of `--input` stands for: itself, unless a stage's files come in pairs."""
         return [given]
 
+    @staticmethod
+    def output_beside(given: Sequence[str]) -> str:
+        """Where it always writes, with such values of `--input`; empty for a stage that `--output` tells."""
+        return ""
+
     def select(self, files: list[Location]) -> tuple[list[Location], list[str]]:
         """Those of the files found that it reads, and sentences for the summary about the others."""
         return files, []

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-from indexed_tokens import Tokenizer
+from indexed_tokens import Tokenizer, idx_path, prefix_of
 from indexed_tokens.draft import PairDraft
 from webtext_prep.documents import storage
 from webtext_prep.documents.stage_record import TOKEN_SUFFIXES
 from webtext_prep.documents.stores.base import Location
+from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
 
 SUFFIX = "_text_document"
@@ -28,6 +29,16 @@ SUFFIX = "_text_document"
 def token_files(output: Location) -> tuple[Location, ...]:
     """The `.bin`, the `.idx` and the tokenizer of an output prefix."""
     return tuple(output.with_name(f"{output.name}{SUFFIX}{suffix}") for suffix in TOKEN_SUFFIXES)
+
+
+def pair_named(given: str) -> Path | None:
+    """The prefix of the token files that a user names by their prefix, with or without `_text_document`, or a file.
+
+    None if there are none of that name. Raises InputError for a URL.
+    """
+    if not storage.is_local(storage.location(given)):
+        raise InputError(f"token files are mapped into memory: copy {given} to this machine first.")
+    return next((pair for pair in (prefix_of(given), Path(f"{given}{SUFFIX}")) if idx_path(pair).is_file()), None)
 
 
 @dataclass(frozen=True)

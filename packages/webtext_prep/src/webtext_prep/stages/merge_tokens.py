@@ -17,7 +17,6 @@ from indexed_tokens.draft import PairDraft
 from webtext_prep.documents import storage
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.stage_record import TOKEN_SUFFIXES
-from webtext_prep.documents.storage import location
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
@@ -25,7 +24,7 @@ from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
-from webtext_prep.running.token_stage import SUFFIX, TokenFileStage, open_draft, publish, token_files
+from webtext_prep.running.token_stage import SUFFIX, TokenFileStage, open_draft, pair_named, publish, token_files
 
 COPY_BYTES = 8 << 20
 """Bytes that are copied at once."""
@@ -66,13 +65,11 @@ class MergeTokens(TokenFileStage):
     @staticmethod
     def files_named(given: str) -> list[str]:
         """The files of the pair whose prefix, or one of whose files, is given; a folder stands for itself."""
-        if not storage.is_local(location(given)):
-            raise InputError(f"token files are mapped into memory: copy {given} to this machine first.")
-        for prefix in (prefix_of(given), Path(f"{given}{SUFFIX}")):
-            if idx_path(prefix).is_file():
-                sidecar = tokenizer_path(prefix)
-                return [str(bin_path(prefix)), str(idx_path(prefix)), *([str(sidecar)] if sidecar.is_file() else [])]
-        return [given]
+        prefix = pair_named(given)
+        if prefix is None:
+            return [given]
+        sidecar = tokenizer_path(prefix)
+        return [str(bin_path(prefix)), str(idx_path(prefix)), *([str(sidecar)] if sidecar.is_file() else [])]
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """As much as there is."""

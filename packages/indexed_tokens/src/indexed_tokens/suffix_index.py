@@ -1,0 +1,231 @@
+"""The index of a pair of token files, in which any sequence of tokens is found: suffix arrays, and documents' URLs.
+
+It lies in the folder `PREFIX.suffixes` beside the files. The documents are divided into parts of some ten million
+tokens; of each part one file holds the positions of its tokens in the order of the suffixes that begin there. A suffix
+ends with its document. Parts are searched one after another and never joined, so that building one takes memory for a
+part alone, and any number of processes can build them. A lookup is a binary search in each, in mapped files: some
+fifty pages a part, whatever its size.
+
+`index.json` is written last. It names what the index was made from: token files that have changed since are refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import mmap
+import zlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from command_kit import write_json
+from indexed_tokens.errors import IndexedTokensError
+from indexed_tokens.reader import IndexedTokens, bin_path, idx_path, prefix_of
+
+FORMAT = 1
+SEAL = "index.json"
+URLS, URL_ENDS = "urls.txt", "url-ends.u64"
+POSITION = np.dtype("<u4")
+"""A token's place in its part."""
+_AT_ONCE = 1 << 20
+
+
+def index_folder(path: str | Path) -> Path:
+    """`corpus_text_document`, or one of its token files -> `corpus_text_document.suffixes`."""
+    return Path(f"{prefix_of(path)}.suffixes")
+
+
+def part_name(number: int) -> str:
+    """The file of a part."""
+    return f"part-{number:05}.u32"
+
+
+def document_begins(tokens: IndexedTokens) -> npt.NDArray[np.int64]:
+    """The number of tokens before each document, and of all, shape (documents + 1,).
+
+    Raises IndexedTokensError for sequences that do not lie back to back, or tokens that are no whole numbers.
+    """
+    if tokens.dtype.kind not in "iu":
+        raise IndexedTokensError(f"{tokens.prefix} stores tokens as {tokens.dtype}: token ids are whole numbers.")
+    begins = np.empty(len(tokens) + 1, np.int64)
+    begins[0] = 0
+    np.cumsum(tokens.lengths, dtype=np.int64, out=begins[1:])
+    for at in range(0, len(tokens), _AT_ONCE):
+        some = slice(at, min(at + _AT_ONCE, len(tokens)))
+        if not np.array_equal(tokens.offsets[some], begins[some] * tokens.dtype.itemsize):
+            raise IndexedTokensError(
+                f"the sequences of {bin_path(tokens.prefix)} do not lie back to back: write it again with "
+                "`webtext tokenize` or Megatron-LM's preprocessing."
+            )
+    found: npt.NDArray[np.int64] = begins[tokens.document_index]
+    return found
+
+
+@dataclass(frozen=True)
+class Part:
+    """Some documents whose suffixes are sorted together.
+
+    Attributes:
+        documents: the first, and one behind the last.
+        tokens: the same of their tokens.
+        crc32: of the file; None before it is written.
+    """
+
+    documents: tuple[int, int]
+    tokens: tuple[int, int]
+    crc32: int | None = None
+
+    @property
+    def size(self) -> int:
+        """How many tokens."""
+        return self.tokens[1] - self.tokens[0]
+
+
+def divide(begins: npt.NDArray[np.int64], most: int) -> list[Part]:
+    """Whole documents in parts of at most `most` tokens; a longer document is a part by itself.
+
+    Args:
+        begins: see `document_begins`.
+        most: tokens in a part.
+    """
+    parts: list[Part] = []
+    documents, first = len(begins) - 1, 0
+    while first < documents:
+        last = int(np.searchsorted(begins, begins[first] + most, side="right")) - 1
+        last = min(max(last, first + 1), documents)
+        parts.append(Part((first, last), (int(begins[first]), int(begins[last]))))
+        first = last
+    return parts
+
+
+@dataclass(frozen=True)
+class Seal:
+    """What `index.json` says.
+
+    Attributes:
+        tokens: `IndexedTokens.identity()` of the token files.
+        parts: in the order of their documents.
+        urls: CRC-32 of the two files of URLs; None where the documents' URLs are not known.
+    """
+
+    tokens: dict[str, Any]
+    parts: tuple[Part, ...]
+    urls: tuple[int, int] | None
+
+    def write(self, folder: Path) -> None:
+        """Write it to the folder of an index, which is complete by that. Raises OSError."""
+        write_json(folder / SEAL, {"format": FORMAT, **dataclasses.asdict(self)})
+
+    @classmethod
+    def read(cls, folder: Path) -> Seal:
+        """What was written. Raises IndexedTokensError where there is no finished index, or a damaged one."""
+        path, prefix = folder / SEAL, str(folder).removesuffix(".suffixes")
+        try:
+            found = json.loads(path.read_bytes())
+            if found.pop("format") != FORMAT:
+                raise IndexedTokensError(f"{path} was written by a newer program: use that, or make it again.")
+            parts = tuple(Part(tuple(p["documents"]), tuple(p["tokens"]), p["crc32"]) for p in found.pop("parts"))
+            urls = found.pop("urls")
+            return cls(parts=parts, urls=None if urls is None else (urls[0], urls[1]), **found)
+        except FileNotFoundError:
+            raise IndexedTokensError(f"{prefix} has no index: run `webtext index-tokens {prefix}` first.") from None
+        except (OSError, ValueError, KeyError, TypeError, IndexError) as error:
+            raise IndexedTokensError(f"{path} is damaged ({error}): make it again with --restart.") from error
+
+
+def checksum(data: npt.NDArray[Any] | bytes) -> int:
+    """The CRC-32 of a file with these contents."""
+    return zlib.crc32(data if isinstance(data, bytes) else data.data)
+
+
+class SuffixIndex:
+    """The index of one pair of token files, opened for lookups.
+
+    Args:
+        path: the prefix of the token files, or the path of either.
+
+    Attributes:
+        tokens: the token files.
+        begins: see `document_begins`.
+        parts: what is sorted together.
+        positions: for each part, where its suffixes begin, from the part's first token on, in their order: u32 of
+            shape (tokens of the part,).
+        text: all tokens of the `.bin`, mapped.
+
+    Raises IndexedTokensError if there is no index, it is damaged, or the token files have changed since.
+    """
+
+    def __init__(self, path: str | Path) -> None:
+        self.tokens = IndexedTokens(path)
+        self.prefix = self.tokens.prefix
+        self.folder = index_folder(self.prefix)
+        seal = Seal.read(self.folder)
+        if seal.tokens != self.tokens.identity():
+            raise IndexedTokensError(
+                f"{self.folder} was made from other token files than {bin_path(self.prefix)} and "
+                f"{idx_path(self.prefix).name} are now: run `webtext index-tokens {self.prefix}` again."
+            )
+        self.parts, self._urls_crc32 = seal.parts, seal.urls
+        self.begins = document_begins(self.tokens)
+        sizes = [part.size for part in self.parts]
+        if sum(sizes) != int(self.begins[-1]):
+            raise IndexedTokensError(f"{self.folder / SEAL} does not cover all tokens: make it again with --restart.")
+        self.text = mapped(bin_path(self.prefix), self.tokens.dtype, int(self.begins[-1]))
+        self.positions = [mapped(self.folder / part_name(number), POSITION, size) for number, size in enumerate(sizes)]
+        if self._urls_crc32 is not None:
+            self._url_ends = mapped(self.folder / URL_ENDS, np.dtype("<u8"), self.tokens.documents)
+            size = int(self._url_ends[-1]) if self.tokens.documents else 0
+            self._urls = mapped(self.folder / URLS, np.dtype("u1"), size)
+
+    def document_of(self, places: npt.ArrayLike) -> npt.NDArray[np.int64]:
+        """The numbers of the documents that hold the tokens at `places` of the `.bin`."""
+        return np.searchsorted(self.begins, np.asarray(places, np.int64), side="right") - 1
+
+    def url(self, document: int) -> str | None:
+        """The URL of a document; None where the index has none. Raises IndexError for one that is not there."""
+        if not 0 <= document < self.tokens.documents:
+            raise IndexError(f"document {document} of {self.tokens.documents} in {self.prefix}")
+        if self._urls_crc32 is None:
+            return None
+        begin, end = int(self._url_ends[document - 1]) if document else 0, int(self._url_ends[document])
+        # Each ends with a newline.
+        return self._urls[begin : end - 1].tobytes().decode("utf-8", errors="replace")
+
+    def check(self) -> None:
+        """Read all of it and compare checksums. Raises IndexedTokensError naming the file that is damaged."""
+        files = [(part_name(number), part.crc32) for number, part in enumerate(self.parts)]
+        if self._urls_crc32 is not None:
+            files += zip((URLS, URL_ENDS), self._urls_crc32, strict=True)
+        for name, wanted in files:
+            found = 0
+            with (self.folder / name).open("rb") as file:
+                while piece := file.read(1 << 24):
+                    found = zlib.crc32(piece, found)
+            if found != wanted:
+                raise IndexedTokensError(f"{self.folder / name} is damaged: make the index again with --restart.")
+
+
+def mapped(path: Path, dtype: np.dtype[Any], size: int) -> npt.NDArray[Any]:
+    """A file of `size` numbers, mapped for reading here and there. Raises IndexedTokensError if it is another size."""
+    try:
+        with path.open("rb") as file:
+            there = file.seek(0, 2)
+            if there < size * dtype.itemsize or (there != size * dtype.itemsize and path.suffix != ".bin"):
+                raise IndexedTokensError(
+                    f"{path} has {there:,} bytes where {size * dtype.itemsize:,} belong: make the index again with "
+                    "--restart."
+                )
+            if not size:
+                return np.zeros(0, dtype)
+            memory = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    except OSError as error:
+        raise IndexedTokensError(
+            f"can't read {path} ({error.strerror}): make the index again with --restart."
+        ) from error
+    if hasattr(memory, "madvise"):  # not on every system
+        memory.madvise(mmap.MADV_RANDOM)
+    return np.frombuffer(memory, dtype, size)

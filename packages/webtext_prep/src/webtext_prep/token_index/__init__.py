@@ -1,0 +1,1 @@
+"""What an index of token files is made of: suffixes in order, and the URL of each document."""
