@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 from tests.gpt2_train.small_models import END, byte_tokenizer, random_model, save
+from tests.indexed_tokens.naive_index import write_index
 
 from gpt2_train import config, launch
 from gpt2_train.cli import COMMANDS, main
@@ -59,6 +60,9 @@ def test_the_examples_of_help_work(
         save(sandbox / "runs" / "first", random_model())
     if any(" gpt2-medium " in line for line in found):
         assert main(["convert", "runs/first", "gpt2-medium"]) == 0
+    if command in ("trace", "generate"):
+        for name in ("corpus_text_document", "other_text_document"):
+            write_index(sandbox / name)
     if command != "estimate":
         for name in config.PRESETS:
             monkeypatch.setitem(config.PRESETS, name, {"layers": 1, "hidden": 16, "heads": 2})

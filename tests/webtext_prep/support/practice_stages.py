@@ -15,6 +15,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.stage import DocumentStage
 from webtext_prep.running.tally import Tally
+from webtext_prep.stages.index_tokens import IndexTokens
 from webtext_prep.stages.tokenize import Tokenize
 
 
@@ -136,3 +137,20 @@ class SmallTokenize(Tokenize):
             return encode(text)
 
         return noted
+
+
+@dataclass(frozen=True)
+class SmallIndexTokens(IndexTokens):
+    """Indexing that waits at the gate in the third part. The parts that it sorts are noted in the file `sorted`."""
+
+    name: ClassVar[str] = "small-index-tokens"
+
+    gate: str = setting("", "folder of the pipe to wait for", identity=False)
+
+    def sort_part(self, task, context):
+        if self.gate:
+            if task.name == "part-00002":
+                wait_at(Path(self.gate))
+            with (Path(self.gate) / "sorted").open("a") as file:
+                file.write(f"{task.name}\n")
+        return super().sort_part(task, context)

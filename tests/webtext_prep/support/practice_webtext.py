@@ -10,7 +10,13 @@ known = cli.find_stages()
 
 
 def with_practice_stages():
-    ours = (practice_stages.Shout, practice_stages.Whisper, practice_stages.Murmur, practice_stages.SmallTokenize)
+    ours = (
+        practice_stages.Shout,
+        practice_stages.Whisper,
+        practice_stages.Murmur,
+        practice_stages.SmallTokenize,
+        practice_stages.SmallIndexTokens,
+    )
     return {**known, **{stage.name: stage for stage in ours}}
 
 

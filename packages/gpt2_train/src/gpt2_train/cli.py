@@ -21,6 +21,7 @@ COMMANDS = {
     "evaluate": ("gpt2_train.evaluate", "measure a checkpoint: held-out loss and perplexity"),
     "generate": ("gpt2_train.generate", "write text with a checkpoint"),
     "convert": ("gpt2_train.convert", "turn a checkpoint into other programs' formats, or theirs into ours"),
+    "trace": ("gpt2_train.trace", "say which training documents hold the passages of a text, word for word"),
     "seen": ("gpt2_train.seen", "say in which steps a run has read documents, and which checkpoints have seen them"),
 }
 """Name of a command: its module, and what it does."""

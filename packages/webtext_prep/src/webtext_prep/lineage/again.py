@@ -28,6 +28,7 @@ from webtext_prep.running.token_stage import SUFFIX
 
 UNSUPPORTED = {
     "merge-tokens": "join the token files again by hand, once those that it joins have been made again",
+    "index-tokens": "do it for the token files, and index those again",
     "train-tokenizer": "train the tokenizer again by hand",
     "export": "do it for the folder that it was made from, and export that again by hand",
 }

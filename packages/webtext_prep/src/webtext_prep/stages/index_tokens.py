@@ -115,6 +115,10 @@ class IndexTokens(Stage):
         memory = busy * self.process_bytes + SORT_BYTES * at_work
         return Needs(int((POSITION.itemsize + URL_SHARE) * tokens), int(URL_SHARE * tokens), memory)
 
+    def preview_needs(self, sample: Sample, workers: int) -> Needs:
+        """A sample is sorted here."""
+        return Needs(0)
+
     def sort_part(self, task: Task, context: Context) -> int:
         """Task: the suffixes of one part in order. Returns the checksum of the file."""
         from webtext_prep.token_index.suffix_sorting import document_suffixes
