@@ -2,18 +2,28 @@
 
 from __future__ import annotations
 
+import dataclasses
+import shutil
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
+from tests.gpt2_train.conftest import command, losses, rows, run_command_line, write_corpus
+from tests.gpt2_train.small_models import BYTES, byte_tokenizer
+from tests.gpt2_train.small_models import END as BYTES_END
 from torch import Tensor
 
-from gpt2_train.config import ModelConfig
+from gpt2_train import prepare
+from gpt2_train.cli import main
+from gpt2_train.config import ModelConfig, TrainSettings
+from gpt2_train.data import IndexCache, blend_split, open_corpora
 from gpt2_train.documents import Documents, attention_kind, find_documents
 from gpt2_train.model import GPT2
-from gpt2_train.parallel import World, parallelize
+from gpt2_train.parallel import World, mixed_seed, parallelize
+from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 END = 99
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=24, vocabulary_size=100, dropout=0.0)
@@ -121,10 +131,10 @@ def test_separate_documents_compile_to_one_graph_for_any_documents(kind: str) ->
         made = GPT2(SMALL).to(torch.bfloat16)
     for block in made.blocks:
         block.forward = torch.compile(block.forward, dynamic=False, fullgraph=True, backend="aot_eager")
-    for rows in (ROWS, np.roll(ROWS, 5, axis=1)):
-        documents = find_documents(rows, END, kind).to(torch.device("meta"))  # type: ignore[arg-type]
+    for tokens in (ROWS, np.roll(ROWS, 5, axis=1)):
+        documents = find_documents(tokens, END, kind).to(torch.device("meta"))  # type: ignore[arg-type]
         documents = documents.with_mask() if kind == "mask" else documents
-        logits = made(torch.from_numpy(rows).to("meta"), documents=documents)
+        logits = made(torch.from_numpy(tokens).to("meta"), documents=documents)
         assert logits.shape == (3, 24, 128)
         logits.sum().backward()
     assert counters["stats"]["unique_graphs"] == 1
@@ -140,3 +150,120 @@ def test_the_form_of_attention_follows_the_device(monkeypatch: pytest.MonkeyPatc
     assert attention_kind(gpu, "fp32") == "mask"
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (7, 5))
     assert attention_kind(gpu, "fp16") == "mask"
+
+
+# --- training --------------------------------------------------------------------------------------------------------
+
+SEPARATE = ("--steps", 6, "--dropout", 0, "--vocabulary-size", 257, "--documents", "separate", "--mask-end-of-text")
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Token files of single bytes, with short documents and the tokenizer that made them."""
+    prefix = tmp_path_factory.mktemp("texts") / "texts_text_document"
+    random = np.random.default_rng(3)
+    with IndexedTokensWriter(prefix) as writer:
+        for _ in range(120):
+            writer.add([*random.integers(97, 105, int(random.integers(1, 25))), BYTES_END])
+    save_corpus_tokenizer(prefix, byte_tokenizer())
+    return str(prefix)
+
+
+@pytest.fixture(scope="module")
+def separate(tmp_path_factory: pytest.TempPathFactory, texts: str) -> Path:
+    output = tmp_path_factory.mktemp("separate") / "run"
+    assert main(command(output, *SEPARATE, "--save-every", 3, data=texts)[3:]) == 0
+    return output
+
+
+def first_batch(data: str, folder: Path) -> np.ndarray[Any, Any]:
+    corpora, weights = open_corpora([(None, data)], (8, 1, 1))
+    blend = blend_split(
+        corpora, weights, "train", sequence_length=16, seed=1234, cache=IndexCache(folder), say=lambda line: None
+    )
+    assert blend is not None
+    return blend.read(blend.prepare(0, 8))
+
+
+def test_the_loss_is_the_mean_over_the_predictions_that_count(tmp_path: Path, texts: str, separate: Path) -> None:
+    """Of the whole batch at once, with a dense mask, where the run goes through it in micro-batches of two."""
+    read = first_batch(texts, tmp_path)
+    made = GPT2(dataclasses.replace(BYTES, dropout=0.0))
+    made.initialise(torch.Generator().manual_seed(mixed_seed(1234)))
+    documents = find_documents(read[:, :-1], BYTES_END, "mask").with_mask()
+    tokens = torch.from_numpy(read)
+    logits = made(tokens[:, :-1], documents=documents)[..., :257]
+    each = F.cross_entropy(logits.reshape(-1, 257), tokens[:, 1:].reshape(-1), reduction="none")
+    is_behind = (tokens[:, :-1] == BYTES_END).reshape(-1)
+    assert 0 < int(is_behind.sum()) < 64
+    loss = each[~is_behind].mean()
+    loss.backward()
+    first = rows(separate)[0]
+    assert first["loss"] == pytest.approx(loss.item(), rel=1e-6)
+    norm = torch.nn.utils.get_total_norm([p.grad for p in made.parameters() if p.grad is not None])
+    assert first["grad_norm"] == pytest.approx(float(norm), rel=1e-5)
+
+
+def test_every_form_of_attention_trains_alike(
+    tmp_path: Path, texts: str, separate: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(prepare, "attention_kind", lambda *_, **__: "mask")
+    assert main(command(tmp_path / "run", *SEPARATE, data=texts)[3:]) == 0
+    assert losses(tmp_path / "run") == pytest.approx(losses(separate), abs=1e-5)
+
+
+@pytest.mark.parametrize("layout", [("--tensor-parallel", 2), ("--data-parallel", 2)])
+def test_documents_are_separate_in_every_layout(
+    tmp_path: Path, texts: str, separate: Path, layout: tuple[Any, ...]
+) -> None:
+    flags = (*SEPARATE, *layout, "--activation-checkpointing", "selective")
+    done = run_command_line(tmp_path / "run", *flags, data=texts)
+    assert done.returncode == 0, done.stderr
+    assert losses(tmp_path / "run") == pytest.approx(losses(separate), abs=1e-4)
+    last, expected = rows(tmp_path / "run")[-1], rows(separate)[-1]
+    assert last["valid_loss"] == pytest.approx(expected["valid_loss"], abs=1e-4)
+    assert last["valid_tokens"] == expected["valid_tokens"]
+
+
+def test_a_resumed_run_repeats_an_unbroken_one(tmp_path: Path, texts: str, separate: Path) -> None:
+    shutil.copytree(separate, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000006")
+    assert main(command(tmp_path / "run", *SEPARATE, data=texts)[3:]) == 0
+    assert losses(tmp_path / "run") == losses(separate)
+
+
+@pytest.mark.parametrize("left_out", ["--documents", "--mask-end-of-text"])
+def test_how_documents_are_read_is_part_of_the_run(
+    separate: Path, texts: str, left_out: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    flags = list(SEPARATE)
+    del flags[flags.index(left_out) : flags.index(left_out) + (2 if left_out == "--documents" else 1)]
+    assert main(command(separate, *flags, data=texts)[3:]) == 2
+    assert f"{left_out[2:].replace('-', '_')} was" in capsys.readouterr().err
+
+
+def test_runs_that_do_not_ask_for_it_record_nothing_of_it() -> None:
+    """So that those begun by earlier versions resume."""
+    assert not {"documents", "mask_end_of_text"} & set(TrainSettings().identity())
+    assert TrainSettings(documents="separate", dropout=0.0).identity()["documents"] == "separate"
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--dropout", 0.1), "--documents separate has no dropout of attention, and dropout is 0.1: give --dropout 0."),
+        (("--vocabulary-size", 256), "--documents separate needs a tokenizer with <|endoftext|>"),
+    ],
+)
+def test_separate_documents_that_cannot_be_are_refused(
+    tmp_path: Path, texts: str, flags: tuple[Any, ...], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(command(tmp_path / "run", *SEPARATE, *flags, data=texts)[3:]) == 2
+    assert message in capsys.readouterr().err
+
+
+def test_data_without_ends_of_text_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = write_corpus(tmp_path / "data")
+    save_corpus_tokenizer(Path(data), byte_tokenizer())
+    assert main(command(tmp_path / "run", *SEPARATE, data=data)[3:]) == 2
+    assert f"no document of {data} ends with <|endoftext|>" in capsys.readouterr().err

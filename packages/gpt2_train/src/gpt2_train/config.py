@@ -106,6 +106,9 @@ class ModelConfig:
         return dataclasses.asdict(self)
 
 
+_NOTHING = object()
+_ADDED_LATER = {"documents": "packed", "mask_end_of_text": False}
+
 _DATA, _MODEL, _LENGTH, _OPTIMIZER = "data", "model", "length of the run", "optimisation"
 _SPEED, _RUN = "speed, memory and layout (may change when a run resumes)", "run"
 
@@ -150,6 +153,15 @@ class DataSettings:
         metavar="DIR|FILE",
         group=_DATA,
         identity=False,
+    )
+    documents: Literal["packed", "separate"] = setting(
+        "packed",
+        "packed: each token attends to all before it in its sequence; separate: to those of its own document alone, "
+        "with positions from 0 (needs --dropout 0)",
+        group=_DATA,
+    )
+    mask_end_of_text: bool = setting(
+        False, "leave predictions behind <|endoftext|>, of how a document begins, out of the loss", group=_DATA
     )
     seed: int = setting(1234, "seed of initial weights, order of the data and dropout", group=_DATA)
 
@@ -328,6 +340,10 @@ class TrainSettings(ModelSettings, DataSettings):
         self.split_weights()
         if sum(value is not None for value in (self.steps, self.epochs, self.tokens)) > 1:
             raise Gpt2UsageError("the run's length is given twice: give one of --steps, --epochs and --tokens.")
+        if self.documents == "separate" and self.dropout:
+            raise Gpt2UsageError(
+                f"--documents separate has no dropout of attention, and dropout is {self.dropout}: give --dropout 0."
+            )
         if self.min_lr > self.lr:
             raise Gpt2UsageError(f"--min-lr {self.min_lr} is above --lr {self.lr}: the rate would rise; lower it.")
 
@@ -360,4 +376,5 @@ class TrainSettings(ModelSettings, DataSettings):
         table = identity(self)
         for name in ("model", "layers", "hidden", "heads", "vocabulary_size"):
             table.pop(name, None)
-        return table
+        # Runs that were begun before there was a choice took the default, and do not record it.
+        return {name: value for name, value in table.items() if _ADDED_LATER.get(name, _NOTHING) != value}

@@ -51,6 +51,11 @@ class Documents(NamedTuple):
         bounds = self.bounds.to(device, non_blocking=True) if self.bounds is not None else None
         return self._replace(positions=self.positions.to(device, non_blocking=True), bounds=bounds)
 
+    def pinned(self) -> Documents:
+        """The same in memory that a GPU copies from by itself."""
+        bounds = self.bounds.pin_memory() if self.bounds is not None else None
+        return self._replace(positions=self.positions.pin_memory(), bounds=bounds)
+
     def with_mask(self) -> Documents:
         """The same with `mask`, made where the positions are."""
         place = torch.arange(self.positions.size(1), device=self.positions.device)

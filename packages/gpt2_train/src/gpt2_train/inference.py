@@ -119,6 +119,16 @@ class InferenceModel:
         end = end_of_text(self.tokenizer)
         return end if end is not None and end < self.vocabulary_size else None
 
+    @property
+    def separates_documents(self) -> bool:
+        """Whether it was trained with attention inside documents alone."""
+        return self.settings.get("documents") == "separate"
+
+    @property
+    def masks_end_of_text(self) -> bool:
+        """Whether it was trained without predictions behind the end of a text."""
+        return bool(self.settings.get("mask_end_of_text"))
+
 
 def open_model(path: str | Path, *, device: DeviceKind = "auto", tokenizer: str | None = None) -> InferenceModel:
     """The model that `path` names; its weights are not read yet.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +22,12 @@ from gpt2_train.data import Blend, Corpus, blend_split, open_corpora
 from gpt2_train.data.made_with import recorded_fingerprint
 from gpt2_train.data.shared_cache import SharedIndexCache
 from gpt2_train.device import default_precision
+from gpt2_train.documents import attention_kind
 from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.inference import end_of_text
 from gpt2_train.layout import check_tensor_parallel, plan_batches
 from gpt2_train.memory import memory_per_rank, size_line
+from gpt2_train.micro_batches import MicroBatches
 from gpt2_train.model import GPT2
 from gpt2_train.parallel import World, mixed_seed, parallelize
 from gpt2_train.run_folder import CACHE_FOLDER, check_same_run, data_identity, identity_settings
@@ -62,6 +66,7 @@ class Prepared:
         tokenizer: the one that made the data.
         config: the model's shape.
         plan: steps, batches, precision.
+        batches: how samples become micro-batches.
         training, validation: samples; None where no document fell to validation.
         resumed: the checkpoint to resume from, None for a new run.
         identity: the settings that decide the weights.
@@ -75,6 +80,7 @@ class Prepared:
     tokenizer: Tokenizer
     config: ModelConfig
     plan: Plan
+    batches: MicroBatches
     training: Blend
     validation: Blend | None
     resumed: CheckpointInfo | None
@@ -238,6 +244,7 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
         tokenizer=tokenizer,
         config=config,
         plan=plan,
+        batches=keep_on_all_ranks(lambda: make_batches(settings, world, plan, config, tokenizer, corpora)),
         training=training,
         validation=validation,
         resumed=resumed,
@@ -290,6 +297,31 @@ def make_plan(
         precision=precision or default_precision(world.device),
         compile_blocks=world.device.type == "cuda" if settings.compile is None else settings.compile,
     )
+
+
+def make_batches(
+    settings: TrainSettings,
+    world: World,
+    plan: Plan,
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    corpora: Sequence[Corpus],
+) -> MicroBatches:
+    """How samples become micro-batches. Raises Gpt2UsageError if documents matter and can't be told apart."""
+    end = end_of_text(tokenizer)
+    separate = settings.documents == "separate"
+    flag = "--documents separate" if separate else "--mask-end-of-text" if settings.mask_end_of_text else None
+    if flag is not None and (end is None or end >= config.vocabulary_size):
+        raise Gpt2UsageError(f"{flag} needs a tokenizer with <|endoftext|>, and the model's ids hold none.")
+    if flag is not None:
+        for corpus in corpora:
+            if not corpus.ends_with(end):
+                raise Gpt2UsageError(
+                    f"no document of {corpus.prefix} ends with <|endoftext|>, by which {flag} tells documents apart: "
+                    "tokenize the text again with `webtext tokenize --append-eod`."
+                )
+    kind = attention_kind(world.device, plan.precision, is_compiled=plan.compile_blocks) if separate else None
+    return MicroBatches(plan.micro_batch, world.device, kind, end, settings.mask_end_of_text)
 
 
 def describe_run(run: Prepared) -> list[str]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from gpt2_train.device import autocast
 from gpt2_train.errors import Gpt2Error, explained_compile_failure
 from gpt2_train.loss import token_losses
 from gpt2_train.metrics import EpochNotes, Heartbeat, MetricsLog, StepClock, line_of, metrics_row, peak_flops
+from gpt2_train.micro_batches import MicroBatch
 from gpt2_train.optim import (
     LossScale,
     gradient_norm,
@@ -79,6 +81,7 @@ class Trainer:
             rank=self.world.dp_rank,
             size=self.world.dp_size,
             vocabulary_size=run.config.vocabulary_size,
+            finish=run.batches.on_host,
         )
 
     def _restore(self, folder: Path, state: dict[str, Any]) -> None:
@@ -121,47 +124,50 @@ class Trainer:
         Raises Gpt2Error if the gradient is not finite in another precision.
         """
         begin = time.monotonic()
-        batch, waited = self.next_batch()
-        loss_here = self.forward_backward(batch)
-        norm = gradient_norm(self.parameters) / self.scale.scale
-        total, waited = self.share([float(loss_here), waited])
-        loss = total / self.world.tp_size
+        batches, waited = self.next_batches()
+        loss_here = self.forward_backward(batches)
+        counted_here = sum(batch.counted for batch in batches)
+        total, waited, counted = self.share([float(loss_here), waited, float(counted_here)])
+        # The gradient is that of a sum over all predictions, divided by their number: not all of them may count.
+        correction = self.plan.tokens_per_step * self.world.tp_size / max(counted, 1.0)
+        norm = gradient_norm(self.parameters) / self.scale.scale * correction
+        loss = total / self.world.tp_size * correction
         if not math.isfinite(norm):
             self.skip(loss)
             return False
-        self.optimizer_step(norm)
+        self.optimizer_step(norm, correction)
         self.state.step += 1
         self.state.loss = loss
         self.clock.add(loss, norm, time.monotonic() - begin, waited / self.world.size)
         return True
 
-    def next_batch(self) -> tuple[Tensor, float]:
-        """This process's rows of the next global batch, (rows, sequence_length + 1), and seconds spent waiting."""
+    def next_batches(self) -> tuple[list[MicroBatch], float]:
+        """This process's micro-batches of the next step, still on the host, and seconds spent waiting for them."""
         begin = time.monotonic()
-        samples, epochs_ended = self.reader.take(self.state.step + 1)
+        batches, epochs_ended = self.reader.take(self.state.step + 1)
         waited = time.monotonic() - begin
         self.epoch_notes.set(self.state.step + 1, epochs_ended)
-        batch = torch.from_numpy(samples).to(self.world.device)
         if self.state.step + 1 < self.plan.steps:
             # Asked for again, and read again, only if an overflow repeats this step.
             self.reader.request(self.state.step + 2)
-        return batch, waited
+        return batches, waited
 
-    def forward_backward(self, batch: Tensor) -> Tensor:
-        """Add the gradient of `batch` to the parameters, a micro-batch at a time.
+    def forward_backward(self, batches: Sequence[MicroBatch]) -> Tensor:
+        """Add the gradient of `batches` to the parameters.
 
         Returns this process's part of the global batch's mean loss, a scalar on its device.
         """
         total = torch.zeros((), device=self.world.device)
-        for micro, rows in enumerate(batch.split(self.plan.micro_batch)):
+        for micro, waiting in enumerate(batches):
+            batch = self.run.batches.on_device(waiting)
             seed_micro_step(self.model, self.settings.seed, self.state.step, micro, self.world)
             synchronize_gradients(self.model, micro == self.plan.accumulation - 1)
             with autocast(self.world.device, self.plan.precision):
-                logits = self.model(rows[:, :-1])
+                logits = self.model(batch.inputs, documents=batch.documents)
             losses = token_losses(
-                logits, rows[:, 1:], self.world.tp_group, vocabulary=self.model.config.vocabulary_size
+                logits, batch.targets, self.world.tp_group, vocabulary=self.model.config.vocabulary_size
             )
-            share = losses.sum() / self.plan.tokens_per_step
+            share = self.run.batches.counted(losses, batch).sum() / self.plan.tokens_per_step
             # Data parallelism averages gradients where the loss of the global batch is a sum.
             (share * (self.world.dp_size * self.scale.scale)).backward()
             total += share.detach()
@@ -180,11 +186,11 @@ class Trainer:
         self.state.stop_signal = max(on_all_ranks(lambda: self.stop.signal)) if signals else 0
         return sums
 
-    def optimizer_step(self, norm: float) -> None:
-        """Clip the gradient, whose norm is `norm`, and move the weights at this step's learning rate."""
+    def optimizer_step(self, norm: float, correction: float = 1.0) -> None:
+        """Clip the gradient, whose norm is `norm` after `correction`, and move the weights at this step's rate."""
         clip = self.settings.clip
         factor = min(1.0, clip / (norm + CLIP_EPSILON)) if clip else 1.0
-        scale_gradients(self.parameters, factor / self.scale.scale)
+        scale_gradients(self.parameters, factor / self.scale.scale * correction)
         set_learning_rate(self.optimizer, self.learning_rate(self.state.step + 1))
         self.optimizer.step()
         self.optimizer.zero_grad()
@@ -253,7 +259,7 @@ class Trainer:
             self.world,
             self.run.validation,
             samples=self.settings.eval_batches * self.settings.global_batch_size,
-            micro_batch=self.plan.micro_batch,
+            batches=self.run.batches,
             precision=self.plan.precision,
         )
         row = {

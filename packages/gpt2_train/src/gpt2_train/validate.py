@@ -10,39 +10,41 @@ import torch
 from gpt2_train.data import Blend, check_vocabulary
 from gpt2_train.device import autocast, widest_float
 from gpt2_train.loss import token_losses
+from gpt2_train.micro_batches import MicroBatches
 from gpt2_train.model import GPT2
 from gpt2_train.parallel import World, free_gathered_parameters
 
 
 @torch.no_grad()
 def validation_loss(
-    model: GPT2, world: World, blend: Blend, *, samples: int, micro_batch: int, precision: str
+    model: GPT2, world: World, blend: Blend, *, samples: int, batches: MicroBatches, precision: str
 ) -> tuple[float, int]:
-    """(mean loss in nats per token, tokens) over the first `samples` samples of a split, or one pass if that is less.
+    """(mean loss in nats, predictions that count) over the first `samples` samples of a split, at most one pass.
 
-    All processes call this together and make the same calls of the model, each of `micro_batch` sequences: where a
-    process has fewer left it repeats some, which count for nothing, so that no shape is compiled for the last batch.
+    All processes call this together and make the same calls of the model, each of one micro-batch: where a process
+    has fewer left it repeats some, which count for nothing, so that no shape is compiled for the last batch.
     """
+    micro_batch, vocabulary = batches.size, model.config.vocabulary_size
     count = min(samples, blend.epoch_samples)
     places = blend.prepare(0, count)
     share = math.ceil(count / world.dp_size / micro_batch) * micro_batch
     own = places[world.dp_rank * share : (world.dp_rank + 1) * share]
     model.eval()
-    total, tokens = 0.0, 0
+    total, tokens = torch.zeros((), dtype=widest_float(world.device), device=world.device), 0
     for begin in range(0, share, micro_batch):
         rows = own[begin : begin + micro_batch]
         # One that has no samples left takes the first.
         read = blend.read(rows or places[:1])
-        check_vocabulary(read, model.config.vocabulary_size, "the validation data")
+        check_vocabulary(read, vocabulary, "the validation data")
         padded = np.concatenate([read, np.repeat(read[:1], micro_batch - len(read), axis=0)])
-        batch = torch.from_numpy(padded).to(world.device)
+        batch = batches.on_device(batches.on_host(padded)[0])
         with autocast(world.device, precision):
-            logits = model(batch[:, :-1])
-        losses = token_losses(logits, batch[:, 1:], world.tp_group, vocabulary=model.config.vocabulary_size)
-        losses = losses[: len(rows)]
-        total += float(losses.to(widest_float(world.device)).sum())
-        tokens += losses.numel()
+            logits = model(batch.inputs, documents=batch.documents)
+        losses = token_losses(logits, batch.targets, world.tp_group, vocabulary=vocabulary)
+        losses = batches.counted(losses, batch)[: len(rows)]
+        total += losses.to(total.dtype).sum()
+        tokens += batches.count(read) if rows else 0
     free_gathered_parameters(model)
     model.train()
-    total, tokens_everywhere = world.sum_over_processes([total, float(tokens)])
-    return total / tokens_everywhere, round(tokens_everywhere / world.tp_size)
+    loss, tokens_everywhere = world.sum_over_processes([float(total), float(tokens)])
+    return loss / max(1.0, tokens_everywhere), round(tokens_everywhere / world.tp_size)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import concurrent.futures
+from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -16,14 +18,31 @@ class BatchReader:
 
     The global batch of step s (the first is 1) is samples (s - 1) · `global_batch` and on; process `rank` of `size`
     takes its contiguous share of the rows, so that the batch is the same at any number of processes.
+
+    Args:
+        blend: the samples.
+        global_batch: samples in a step, over all processes.
+        rank, size: this process's number among those that share each batch.
+        vocabulary_size: ids that may occur.
+        finish: what to make of the rows, int64 (rows, sequence_length + 1), still in the thread; the rows without it.
     """
 
-    def __init__(self, blend: Blend, *, global_batch: int, rank: int, size: int, vocabulary_size: int) -> None:
+    def __init__(
+        self,
+        blend: Blend,
+        *,
+        global_batch: int,
+        rank: int,
+        size: int,
+        vocabulary_size: int,
+        finish: Callable[[npt.NDArray[np.int64]], Any] | None = None,
+    ) -> None:
+        self.finish = finish
         self.blend, self.global_batch, self.vocabulary_size = blend, global_batch, vocabulary_size
         self.rows = slice(rank * (global_batch // size), (rank + 1) * (global_batch // size))
         self._thread = concurrent.futures.ThreadPoolExecutor(1, thread_name_prefix="batch-reader")
         self._step = 0
-        self._batch: concurrent.futures.Future[npt.NDArray[np.int64]] | None = None
+        self._batch: concurrent.futures.Future[Any] | None = None
         self._places: list[tuple[int, int]] = []
 
     def request(self, step: int) -> None:
@@ -32,20 +51,21 @@ class BatchReader:
         self._places = self.blend.prepare((step - 1) * self.global_batch, self.global_batch)
         self._batch = self._thread.submit(self._read, self._places[self.rows])
 
-    def take(self, step: int) -> tuple[npt.NDArray[np.int64], list[tuple[int, int]]]:
-        """This process's rows of the batch of `step`, (rows, sequence_length + 1), and the epochs that end in it.
+    def take(self, step: int) -> tuple[Any, list[tuple[int, int]]]:
+        """What `finish` made of this process's rows of the batch of `step`, and the epochs that end in it.
 
-        The second value lists (stream, epochs finished). Raises Gpt2UsageError for token ids that the vocabulary lacks.
+        The second value lists (stream, epochs finished). Whatever stopped the thread is raised here, Gpt2UsageError
+        for token ids that the vocabulary lacks.
         """
         if self._step != step or self._batch is None:
             self.request(step)
         assert self._batch is not None
         return self._batch.result(), self.blend.epochs_ended(self._places)
 
-    def _read(self, places: list[tuple[int, int]]) -> npt.NDArray[np.int64]:
+    def _read(self, places: list[tuple[int, int]]) -> Any:
         samples = self.blend.read(places)
         check_vocabulary(samples, self.vocabulary_size, "the training data")
-        return samples
+        return samples if self.finish is None else self.finish(samples)
 
     def close(self) -> None:
         """End the thread."""

@@ -72,6 +72,12 @@ class Corpus:
         begin, end = self.ranges[split]
         return int(self.tokens.lengths[begin:end].sum(dtype=np.int64))
 
+    def ends_with(self, token: int | None, most: int = 64) -> bool:
+        """Whether one of up to `most` evenly spaced sequences ends with `token`."""
+        lengths = self.tokens.lengths
+        some = range(0, len(lengths), -(-len(lengths) // most))
+        return any(int(self.tokens.read(n, int(lengths[n]) - 1, 1)[0]) == token for n in some if lengths[n])
+
     def sampled_pieces(self, split: str, most: int) -> Iterator[npt.NDArray[np.int64]]:
         """Tokens of a split in evenly spaced pieces of 64 k, the same every time: about `most`, or all if it has less.
 
