@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import json
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from tests.gpt2_train.small_models import END as BYTES_END
 from torch import Tensor
 
 from gpt2_train import prepare
+from gpt2_train.checkpoint import load_model
 from gpt2_train.cli import main
 from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.data import IndexCache, blend_split, open_corpora
@@ -267,3 +269,34 @@ def test_data_without_ends_of_text_is_refused(tmp_path: Path, capsys: pytest.Cap
     save_corpus_tokenizer(Path(data), byte_tokenizer())
     assert main(command(tmp_path / "run", *SEPARATE, data=data)[3:]) == 2
     assert f"no document of {data} ends with <|endoftext|>" in capsys.readouterr().err
+
+
+# --- evaluation ------------------------------------------------------------------------------------------------------
+
+
+def test_evaluation_measures_as_training_did(
+    separate: Path, texts: str, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """Each document of the split alone, its end predicted, its first token not; the baseline on the same tokens."""
+    words = ["evaluate", "--checkpoint", str(separate), "--task", "held-out-loss", "--data", texts, "--json"]
+    assert main([*words, "--device", "cpu"]) == 0
+    result = json.loads(capsys.readouterr().out)
+    made, _, _ = load_model(separate)
+    corpus = open_corpora([(None, texts)], (8, 1, 1))[0][0]
+    pieces = [corpus.tokens[number].astype(np.int64) for number in range(*corpus.ranges["valid"])]
+    text = np.concatenate(pieces)
+    total, counted, targets = 0.0, 0, []
+    for begin in range(0, len(text) - 1, 16):
+        window = torch.from_numpy(text[begin : begin + 17])[None]
+        documents = find_documents(window[:, :-1].numpy(), BYTES_END, "mask").with_mask()
+        with torch.no_grad():
+            logits = made(window[:, :-1], documents=documents)[0, :, :257]
+        kept = window[0, :-1] != BYTES_END
+        total += float(F.cross_entropy(logits, window[0, 1:], reduction="none")[kept].sum())
+        counted += int(kept.sum())
+        targets += window[0, 1:][kept].tolist()
+    assert result["tokens"] == counted == len(text) - len(pieces)
+    assert result["loss"] == pytest.approx(total / counted, rel=1e-5)
+    assert result["bytes"] == sum(target != BYTES_END for target in targets)
+    assert main([*words[:-1], "--device", "cpu"]) == 0
+    assert "all but those with which documents begin" in capsys.readouterr().out

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from gpt2_train.device import autocast
+from gpt2_train.documents import attention_kind, find_documents
 from gpt2_train.errors import Gpt2Error
 from gpt2_train.loss import token_losses
 
@@ -32,12 +33,14 @@ class Batch:
         last: how many tokens at the end of each row are asked for, at most T.
         with_greedy: whether to find out which of them are the most likely ones.
         fill: how many of those asked for only fill up shorter rows.
+        separated_by: the id with which documents begin, where attention stays inside them; else None.
     """
 
     rows: Tensor
     last: int
     with_greedy: bool = False
     fill: int = 0
+    separated_by: int | None = None
 
     @property
     def tokens(self) -> int:
@@ -79,8 +82,13 @@ def score_batch(model: GPT2, batch: Batch, precision: str, group: ProcessGroup |
     vocabulary, device = model.config.vocabulary_size, model.position_embedding.weight.device
     rows = batch.rows.to(device)
     targets = rows[:, -batch.last :]
+    documents = None
+    if batch.separated_by is not None:
+        kind = attention_kind(device, precision)
+        documents = find_documents(batch.rows[:, :-1].numpy(), batch.separated_by, kind).to(device)
+        documents = documents.with_mask() if kind == "mask" else documents
     with autocast(device, precision):
-        logits = model(rows[:, :-1])[:, -batch.last :]
+        logits = model(rows[:, :-1], documents=documents)[:, -batch.last :]
     losses = token_losses(logits, targets, group, vocabulary=vocabulary).cpu().double()
     if not bool(torch.isfinite(losses).all()):
         raise Gpt2Error(

@@ -76,6 +76,9 @@ class Scorer:
         batch_size: windows scored at once; without it as many as make 8,192 tokens, or 1,024 on CPU.
         precision: `fp32`, `bf16` or `fp16` by autocast; without it what suits the device.
 
+    A model that was trained with attention inside documents, or without predictions behind the end of a text, is
+    measured in the same way. Raises Gpt2UsageError if such a model has no tokenizer that knows the end of a text.
+
     Attributes:
         tokens: predictions made so far.
         seconds: time spent on them, reading the weights not included.
@@ -88,6 +91,13 @@ class Scorer:
         self.batch_size = batch_size or max(1, at_once // self.length)
         self.precision = precision or default_precision(source.device)
         self.tokens, self.seconds = 0, 0.0
+        if (source.separates_documents or source.masks_end_of_text) and source.end_of_text is None:
+            raise Gpt2UsageError(
+                f"{source.folder} was trained with documents apart: give the tokenizer that it was trained with by "
+                "--tokenizer, whose <|endoftext|> says where they begin."
+            )
+        self._separated_by = source.end_of_text if source.separates_documents else None
+        self._masked = source.end_of_text if source.masks_end_of_text else None
 
     def progress(self, label: str, unit: str, total: int) -> Progress:
         """What shows how much of a task is done."""
@@ -98,12 +108,16 @@ class Scorer:
     ) -> tuple[float, int]:
         """(summed loss in nats, tokens scored) of `pieces` of token ids, int64 (n,), laid end to end as one text.
 
-        `count` is told how many tokens each batch scored. Raises Gpt2Error if the loss is not finite.
+        `count` is told how many tokens each batch read. Raises Gpt2Error if the loss is not finite.
         """
         total, tokens = 0.0, 0
         for batch, scores in self._scored(_whole(rows) for rows in windows(pieces, self.length, self.batch_size)):
-            total += float(scores.losses.sum())
-            tokens += batch.tokens
+            losses, scored = scores.losses, batch.tokens
+            if self._masked is not None:
+                counts = torch.ne(batch.rows[:, :-1], self._masked)
+                losses, scored = losses * counts, int(counts.sum())
+            total += float(losses.sum())
+            tokens += scored
             if count is not None:
                 count(batch.tokens)
         return total, tokens
@@ -202,6 +216,7 @@ class Scorer:
         waiting = iter(batches)
         while together := list(itertools.islice(waiting, runner.batches_at_once)):
             started = time.monotonic()
+            together = [dataclasses.replace(batch, separated_by=self._separated_by) for batch in together]
             scores = runner.score(together, self.precision)
             self.tokens += sum(batch.tokens for batch in together)
             self.seconds += time.monotonic() - started

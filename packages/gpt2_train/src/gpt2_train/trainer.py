@@ -126,12 +126,12 @@ class Trainer:
         begin = time.monotonic()
         batches, waited = self.next_batches()
         loss_here = self.forward_backward(batches)
+        norm = gradient_norm(self.parameters) / self.scale.scale
         counted_here = sum(batch.counted for batch in batches)
         total, waited, counted = self.share([float(loss_here), waited, float(counted_here)])
         # The gradient is that of a sum over all predictions, divided by their number: not all of them may count.
         correction = self.plan.tokens_per_step * self.world.tp_size / max(counted, 1.0)
-        norm = gradient_norm(self.parameters) / self.scale.scale * correction
-        loss = total / self.world.tp_size * correction
+        norm, loss = norm * correction, total / self.world.tp_size * correction
         if not math.isfinite(norm):
             self.skip(loss)
             return False

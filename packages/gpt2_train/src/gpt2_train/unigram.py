@@ -37,6 +37,16 @@ def count_tokens(pieces: Iterable[npt.NDArray[np.int64]], vocabulary_size: int, 
     return counts, first
 
 
+def count_behind(pieces: Iterable[npt.NDArray[np.int64]], token: int | None, vocabulary_size: int) -> Counts:
+    """How often each id follows `token` in `pieces` laid end to end."""
+    counts, last = np.zeros(vocabulary_size, np.int64), -1
+    for piece in pieces:
+        before = np.concatenate([[last], piece[:-1]])
+        counts += np.bincount(piece[before == token], minlength=vocabulary_size)
+        last = int(piece[-1]) if len(piece) else last
+    return counts
+
+
 def unigram_loss(targets: Counts, fitted: Counts | None = None) -> float:
     """The mean loss in nats of a model that knows only how frequent each token is.
 

@@ -23,7 +23,7 @@ from gpt2_train.data.made_with import made_with
 from gpt2_train.data.splits import SPLITS, Corpus
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.evaluation import Task
-from gpt2_train.unigram import count_tokens, text_bytes, unigram_loss
+from gpt2_train.unigram import count_behind, count_tokens, text_bytes, unigram_loss
 
 if TYPE_CHECKING:
     from gpt2_train.inference import InferenceModel
@@ -135,6 +135,8 @@ class HeldOutLoss(Task):
         known = source.config.vocabulary_size
         targets, first = count_tokens(split_pieces(corpus, split, most=tokens + 1), known, self.data)
         targets[first] -= 1
+        if source.masks_end_of_text:
+            targets -= count_behind(split_pieces(corpus, split, most=tokens + 1), source.end_of_text, known)
         tokenizer = source.tokenizer
         return ScoredSplit(
             corpus,
@@ -157,12 +159,12 @@ class HeldOutLoss(Task):
             "split": found.split,
             "split_weights": found.weights if found.split != "all" else None,
             "documents": count_documents(found.corpus, found.split),
-            "tokens": found.tokens,
+            "tokens": scored,
             "of_tokens": found.size,
             "loss": loss,
             "perplexity": perplexity(loss),
             "bytes": found.bytes,
-            "bits_per_byte": loss * found.tokens / math.log(2) / found.bytes if found.bytes else None,
+            "bits_per_byte": total / math.log(2) / found.bytes if found.bytes else None,
             **found.baseline,
         }
 
@@ -194,6 +196,8 @@ class HeldOutLoss(Task):
         weights = f" of {result['split_weights']}" if result["split_weights"] else ""
         all_but_first = result["tokens"] == result["of_tokens"] - 1
         share = "all but the first" if all_but_first else f"the first of {result['of_tokens']:,}"
+        if not all_but_first and self.max_tokens is None:
+            share = "all but those with which documents begin"
         return [
             f"on {result['data']}, split {result['split']}{weights}: {result['documents']:,} documents, "
             f"{result['tokens']:,} tokens scored ({share})",
