@@ -9,7 +9,7 @@ from typing import BinaryIO
 import hypothesis
 import pytest
 
-from command_kit import atomic
+from command_kit import atomic, available_cores
 
 # A shell lets its background jobs ignore Ctrl-C, and the commands that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -17,6 +17,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 # megatron-core is installed on Linux only.
 collect_ignore = [] if sys.platform == "linux" else ["indexed_tokens/test_megatron.py"]
+
+
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """Processes of `-n auto`: one for each core that may be used, up to 8, whose memory a laptop has."""
+    return min(8, available_cores())
+
 
 hypothesis.settings.register_profile(
     "same every time",

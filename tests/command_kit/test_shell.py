@@ -62,7 +62,7 @@ def test_bash_completes_commands_flags_and_choices():
     webtext, gpt2 = (printed(command, "--print-completion", "bash") for command in MODULES)
     assert completed(webtext, "webtext", "cl") == ["clean"]
     assert "--min-tokens" in completed(webtext, "webtext", "clean", "--min")
-    assert completed(gpt2, "gpt2", "tr") == ["train"]
+    assert completed(gpt2, "gpt2", "trai") == ["train"]
     assert "--learning-rate" not in completed(gpt2, "gpt2", "train", "--l")
     assert "--lr" in completed(gpt2, "gpt2", "train", "--l")
     assert "345M" in completed(gpt2, "gpt2", "train", "--model", "3")
