@@ -22,6 +22,7 @@ COMMANDS = {
     "generate": ("gpt2_train.generate", "write text with a checkpoint"),
     "convert": ("gpt2_train.convert", "turn a checkpoint into other programs' formats, or theirs into ours"),
     "trace": ("gpt2_train.trace", "say which training documents hold the passages of a text, word for word"),
+    "plot": ("gpt2_train.plot", "draw the losses, rates and scores of one or more runs"),
     "seen": ("gpt2_train.seen", "say in which steps a run has read documents, and which checkpoints have seen them"),
 }
 """Name of a command: its module, and what it does."""

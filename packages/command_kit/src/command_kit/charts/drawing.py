@@ -7,13 +7,12 @@ it in a table that can be opened.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from command_kit.charts.markup import Markup, join, tag
-from command_kit.charts.numbers import nice_steps, short
+from command_kit.charts.numbers import nice_steps, round_between, short
 
 TOP, BOTTOM = 14, 26
 """Pixels above the highest line of a chart, and below its lowest."""
@@ -207,7 +206,7 @@ def _pointer(plot: _Plot, value: float, name: str) -> list[Markup]:
 def _axis_values(plot: _Plot) -> list[float]:
     """Round values for the axis below a histogram."""
     if not plot.log:
-        return _round_between(plot.left, plot.right, 4)
+        return round_between(plot.left, plot.right, 4)
     first, last = math.floor(math.log10(plot.left)), math.floor(math.log10(plot.right) + 1e-9)
     factors = (1,) if last - first > 2 else (1, 2, 5)
     values = (factor * 10.0**power for power in range(first, last + 1) for factor in factors)
@@ -228,9 +227,9 @@ def lines_chart(
     """
     plot = _plot_of([point for line in lines for point in line.points], height, from_zero)
     wide = plot.right - plot.left
-    between = _round_between(plot.left, plot.right, 5)
+    between = round_between(plot.left, plot.right, 5)
     values = {plot.left, *(x for x in between if plot.left + 0.06 * wide < x < plot.right - 0.06 * wide), plot.right}
-    grid, written = plot.grid(_round_between(plot.low, plot.high), show, at_end=False)
+    grid, written = plot.grid(round_between(plot.low, plot.high), show, at_end=False)
     stretched = tag(
         "svg",
         *(_stretched(plot, line) for line in lines if len(line.points) > 1),
@@ -272,15 +271,6 @@ def thinned(points: Sequence[tuple[float, float]], most: int = 400) -> list[tupl
         return list(points)
     groups = (points[start : start + size] for start in range(0, len(points), size))
     return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
-
-
-def _round_between(low: float, high: float, wanted: int = 3) -> list[float]:
-    """Round values between two others, about so many."""
-    steps = nice_steps(high - low, wanted)
-    step = steps[0] if steps else 1.0
-    near = 1e-6 * step
-    numbers = itertools.takewhile(lambda number: step * number <= high + near, itertools.count(math.floor(low / step)))
-    return [step * number for number in numbers if step * number >= low - near]
 
 
 def _text(text: object, x: object, y: float, kind: str, anchor: str, dx: int = 0) -> Markup:

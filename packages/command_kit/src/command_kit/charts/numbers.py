@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 
 
@@ -52,3 +53,12 @@ def nice_steps(most: float, wanted: int = 3) -> list[float]:
     power = 10 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 2.5, 5, 10) if factor * power >= raw * 0.999)
     return [step * number for number in range(1, int(most / step + 1e-9) + 1)]
+
+
+def round_between(low: float, high: float, wanted: int = 3) -> list[float]:
+    """Round values between two others, about so many."""
+    steps = nice_steps(high - low, wanted)
+    step = steps[0] if steps else 1.0
+    near = 1e-6 * step
+    numbers = itertools.takewhile(lambda number: step * number <= high + near, itertools.count(math.floor(low / step)))
+    return [step * number for number in numbers if step * number >= low - near]

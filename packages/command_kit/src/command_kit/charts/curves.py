@@ -1,0 +1,201 @@
+"""Curves of measurements over steps or time, many points and several runs in one chart.
+
+Runs differ in colour and in dashes, both chosen so that readers who see few colours, or print in grey, can tell them
+apart (colours of Okabe and Ito 2008). A chart is drawn for a width in pixels, as a picture that is scaled as a whole,
+or for any width, as a page needs it: places across are then shares of the width, and text keeps its size.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from command_kit.charts.markup import Markup, join, tag
+from command_kit.charts.numbers import short
+from command_kit.charts.scales import Scale
+
+COLOURS, DASHES = 7, 5
+"""Their classes are in `styles/curves.css`. Having no common divisor, they make 35 looks."""
+GUTTER, TOP, BOTTOM = 54, 8, 24
+"""Pixels at the left, where the values are written, above the chart, and below it."""
+STRETCHED = 1000
+"""Width in which the lines of a chart for any width are given."""
+MOST_DOTS = 60
+COLUMNS = 400
+
+Point = tuple[float, float]
+Show = Callable[[float], str]
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One curve of a chart.
+
+    Attributes:
+        name: in the legend.
+        look: its number among the looks, from 0 on.
+        points: (x, y), in the order of x.
+        faint: the same before it was smoothed, drawn thin behind it.
+        dots: whether its points are marked, if they are few.
+    """
+
+    name: str
+    look: int
+    points: Sequence[Point]
+    faint: Sequence[Point] = ()
+    dots: bool = False
+
+
+@dataclass(frozen=True)
+class Axes:
+    """What a chart's axes are.
+
+    Attributes:
+        across, up: their scales.
+        show_across, show_up: write their values.
+    """
+
+    across: Scale
+    up: Scale
+    show_across: Show = short
+    show_up: Show = short
+
+
+def classes(look: int) -> str:
+    """The classes of a line of that look."""
+    return f"curve r{look % COLOURS + 1} dash{look % DASHES + 1}"
+
+
+def at_width(points: Sequence[Point], columns: int = COLUMNS) -> list[Point]:
+    """What can be seen of `points` in so many columns: of each its first, lowest, highest and last point.
+
+    A line through them covers the same pixels as one through all (M4, Jugel et al. 2014): no spike gets lost.
+    """
+    if len(points) <= 4 * columns:
+        return list(points)
+    left, right = points[0][0], points[-1][0]
+    wide = (right - left) / columns or 1.0
+    kept: list[Point] = []
+    first = 0
+    for end in range(1, len(points) + 1):
+        column = int((points[first][0] - left) / wide)
+        if end < len(points) and int((points[end][0] - left) / wide) == column:
+            continue
+        places = range(first, end)
+        lowest, highest = (choose(places, key=lambda place: points[place][1]) for choose in (min, max))
+        kept += [points[place] for place in sorted({first, lowest, highest, end - 1})]
+        first = end
+    return kept
+
+
+def smoothed(points: Sequence[Point], window: int) -> list[Point]:
+    """The mean of `window` neighbouring values around each point; of fewer at the ends, as many at both sides."""
+    if window <= 1:
+        return list(points)
+    sums = [0.0]
+    for _, y in points:
+        sums.append(sums[-1] + y)
+    found = []
+    for place, (x, _) in enumerate(points):
+        half = min(window // 2, place, len(points) - 1 - place)
+        found.append((x, (sums[place + half + 1] - sums[place - half]) / (2 * half + 1)))
+    return found
+
+
+def legend_line(look: int, x: float = 0, y: float = 6) -> Markup:
+    """A piece of a line of that look, 26 pixels long."""
+    return tag("line", class_=classes(look), x1=x, x2=x + 26, y1=y, y2=y)
+
+
+def chart_of_any_width(curves: Sequence[Curve], axes: Axes, *, title: str, height: int) -> Markup:
+    """A chart for a page, as wide as there is room."""
+    area = tag(
+        "svg", *_area(curves, axes, height, None), class_="area", role="img", width="100%", height=height
+    )  # fmt: skip
+    values = tag("svg", *_values(axes, height), width=GUTTER, height=height, aria_hidden="true")
+    return tag("div", values, tag("div", tag("span", title, class_="unseen"), area, class_="room"), class_="plot")
+
+
+def chart_of_width(curves: Sequence[Curve], axes: Axes, *, x: float, y: float, width: float, height: int) -> Markup:
+    """A chart at a place of a picture."""
+    inner = width - GUTTER
+    place = {"y": y, "height": height, "overflow": "visible"}
+    return tag(
+        "g",
+        tag("svg", *_values(axes, height), x=x, width=GUTTER, **place),
+        tag("svg", *_area(curves, axes, height, inner), x=x + GUTTER, width=inner, **place),
+    )
+
+
+def _down(axes: Axes, height: int, value: float) -> float:
+    return round(TOP + (height - TOP - BOTTOM) * (1 - axes.up.share(value)), 1)
+
+
+def _ticks_up(axes: Axes, height: int) -> list[float]:
+    return axes.up.ticks(max(2, round(height / 45)))
+
+
+def _values(axes: Axes, height: int) -> Iterator[Markup]:
+    """What is written at the left of a chart."""
+    for value in _ticks_up(axes, height):
+        place = _down(axes, height, value) + 4
+        yield tag("text", axes.show_up(value), class_="tick", x=GUTTER - 8, y=place, text_anchor="end")
+
+
+def _area(curves: Sequence[Curve], axes: Axes, height: int, width: float | None) -> Iterator[object]:
+    for value in _ticks_up(axes, height):
+        place = _down(axes, height, value)
+        yield tag("line", class_="grid", x1=0, x2="100%", y1=place, y2=place)
+    floor = height - BOTTOM
+    yield tag("line", class_="axis", x1=0, x2="100%", y1=floor, y2=floor)
+    yield from _axis(axes, height)
+    units = width or STRETCHED
+    lines = join(_line(curve, axes, height, units, is_faint) for is_faint in (True, False) for curve in curves)
+    yield tag(
+        "svg",
+        lines,
+        width="100%" if width is None else units,
+        height=height,
+        viewBox=f"0 0 {units:g} {height}",
+        preserveAspectRatio="none",
+    )
+    yield from (dot for curve in curves for dot in _dots(curve, axes, height))
+
+
+def _axis(axes: Axes, height: int) -> Iterator[Markup]:
+    for value in axes.across.ticks(5):
+        share = axes.across.share(value)
+        anchor = None if share < 0.03 else "end" if share > 0.97 else "middle"
+        place = f"{100 * share:.2f}%"
+        yield tag("line", class_="axis", x1=place, x2=place, y1=height - BOTTOM, y2=height - BOTTOM + 4)
+        yield tag("text", axes.show_across(value), class_="tick", x=place, y=height - 6, text_anchor=anchor)
+
+
+def _line(curve: Curve, axes: Axes, height: int, units: float, is_faint: bool) -> Markup | None:
+    points = at_width(curve.faint if is_faint else curve.points)
+    if len(points) < 2:
+        return None
+    places = " ".join(f"{units * axes.across.share(x):.1f},{_down(axes, height, y)}" for x, y in points)
+    kind = f"curve faint r{curve.look % COLOURS + 1}" if is_faint else classes(curve.look)
+    return tag("polyline", class_=kind, points=places)
+
+
+def _dots(curve: Curve, axes: Axes, height: int) -> Iterator[Markup]:
+    """Points of a curve that is marked, or that has only one."""
+    if len(curve.points) == 1 or (curve.dots and len(curve.points) <= MOST_DOTS):
+        for x, y in curve.points:
+            place = f"{100 * axes.across.share(x):.2f}%"
+            yield tag(
+                "circle",
+                class_=f"point r{curve.look % COLOURS + 1}",
+                r=3,
+                cx=place,
+                cy=_down(axes, height, y),
+            )
+
+
+def scales_of(curves: Iterable[Curve], *, log: bool = False, from_zero: bool = False) -> tuple[Scale, Scale]:
+    """The scales that hold all points of some curves: across, and up."""
+    points = [point for curve in curves for part in (curve.points, curve.faint) for point in part]
+    across = Scale.of((x for x, _ in points), from_zero=True)
+    return across, Scale.of((y for _, y in points), log=log, from_zero=from_zero, room=0.05)
