@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import io
+import json
 import re
 import shlex
 import shutil
@@ -58,6 +59,10 @@ def test_the_examples_of_help_work(
     assert found
     if not any(line.startswith("gpt2 train") for line in found):
         save(sandbox / "runs" / "first", random_model())
+    for name in ("first", "second") if command == "plot" else ():
+        rows = [{"step": step, "tokens": 64 * step, "loss": 5.0 / step, "valid_loss": 4.0} for step in (1, 2, 3)]
+        (sandbox / "runs" / name).mkdir(exist_ok=True)
+        (sandbox / "runs" / name / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
     if any(" gpt2-medium " in line for line in found):
         assert main(["convert", "runs/first", "gpt2-medium"]) == 0
     if command in ("trace", "generate"):

@@ -9,11 +9,16 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import sys
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from command_kit import add_flags, atomic_file, setting, settings_from
 from gpt2_train.errors import Gpt2UsageError
+
+if TYPE_CHECKING:
+    from gpt2_train.plotting.panels import Panel
+    from gpt2_train.plotting.runs import Run
 
 SUFFIXES = (".svg", ".png", ".html")
 
@@ -101,7 +106,7 @@ def plot(settings: PlotSettings) -> str:
     return f"plot: {output}"
 
 
-def _drawn(suffix: str, panels: list, runs: list, title: str) -> bytes:
+def _drawn(suffix: str, panels: Sequence[Panel], runs: Sequence[Run], title: str) -> bytes:
     from gpt2_train.plotting import page, picture
 
     if suffix == ".html":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import sys
 import time
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,8 @@ from gpt2_train.config import TrainSettings
 from gpt2_train.device import is_emulated
 from gpt2_train.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.parallel import World
+from gpt2_train.plotting.runs import read_run
+from gpt2_train.plotting.terminal import loss_curves
 from gpt2_train.prepare import Prepared, describe_run, prepare
 from gpt2_train.run_folder import check_shared, lock_folder
 from gpt2_train.size_advice import cpu_flops, size_advice
@@ -67,4 +70,16 @@ def _train(run: Prepared, stop: StopRequest) -> dict[str, Any]:
             f"warning: this CPU has no {run.plan.precision} instructions and emulates them, many times slower than "
             "--precision fp32."
         )
-    return Trainer(run, stop).fit()
+    found = Trainer(run, stop).fit()
+    if run.world.rank == 0 and found["stopped_by"] is None:
+        show_losses(run.folder)
+    return found
+
+
+def show_losses(folder: Path) -> None:
+    """Draw the losses of the run in `folder` on standard error: in a terminal as in a log, where they are read later.
+
+    A run never fails for want of a picture.
+    """
+    with contextlib.suppress(OSError, Gpt2UsageError):
+        print(loss_curves([read_run(folder, str(folder))], sys.stderr), file=sys.stderr, flush=True)

@@ -100,7 +100,7 @@ def _dots_of(places: Sequence[tuple[float, float]]) -> set[tuple[int, int]]:
         for column in range(first, last + 1):
             share = (column - x0) / (x1 - x0) if x1 > x0 else 1.0
             now = round(y0 + (y1 - y0) * min(max(share, 0.0), 1.0))
-            low, high = sorted((before, now))
-            found |= {(column, row) for row in range(low, high + 1)}
+            rows = range(before + 1, now + 1) if now > before else range(now, before) if now < before else (now,)
+            found |= {(column, row) for row in rows}
             before = now
     return found

@@ -145,7 +145,7 @@ def _settings(runs: Sequence[Run]) -> Markup | None:
         return None
     if len(runs) == 1:
         rows = [(name, _shown(value)) for name, value in known[0].settings.items()]
-        listed = tag("details", tag("summary", "Settings"), plain_table(("setting", "value"), rows))
+        listed = tag("details", tag("summary", "All settings"), plain_table(("setting", "value"), rows))
         return tag("section", tag("h2", "Settings"), listed)
     different = differing_settings(known)
     if not different:

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import TextIO
 
 from command_kit.charts.curves import smoothed
-from command_kit.charts.numbers import short
 from command_kit.charts.terminal import MARKS, can_show, text_curves
 from gpt2_train.plotting.panels import SMOOTHED_SHARE
 from gpt2_train.plotting.runs import Run
@@ -37,7 +36,7 @@ def loss_curve(run: Run, columns: int, *, plain: bool = False) -> list[str]:
     )
     last = [f"training loss {training[-1][1]:.4f} (line)"] if training else []
     last += [f"validation loss {validation[-1][1]:.4f} ({MARKS[1]})"] if validation else []
-    head = f"{run.name}: {', '.join(last)}, step {run.last.step:,}, {short(run.last.tokens)} tokens"
+    head = f"{run.name}: {', '.join(last)}, step {run.last.step:,}"
     return [head, *lines]
 
 
