@@ -14,13 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from command_kit import UsageError
 from command_kit.command import sentence_for
+from command_kit.machine import Machine
 from command_kit.settings import differences
 from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
 from planning import Step, is_held_out_loss
 from webtext_prep.cli import RunSettings, job_of
 from webtext_prep.documents import storage
 from webtext_prep.errors import InputError
-from webtext_prep.running.machine import Machine
 from webtext_prep.running.space import Estimate, Needs, readable
 from webtext_prep.running.stage import Stage
 

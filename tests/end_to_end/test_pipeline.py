@@ -382,7 +382,7 @@ def test_settings_that_an_output_was_not_made_with_are_found_before_anything_run
 
 def test_disk_that_is_too_small_for_all_together_is_found_before_anything_runs(check_without_gpu, monkeypatch):
     import checking
-    from webtext_prep.running.machine import Disk, Machine
+    from command_kit.machine import Disk, Machine
 
     monkeypatch.setattr(Machine, "disk_of", lambda self, place: Disk("small", 700))
     monkeypatch.setattr(checking.Estimate, "problem", lambda self: None)

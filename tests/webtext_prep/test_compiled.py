@@ -34,7 +34,7 @@ def test_a_change_in_another_file_is_noticed(tmp_path):
 def test_without_a_folder_it_compiles_all_the_same(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
     monkeypatch.setattr(module, "_parents", lambda: [tmp_path / "file"])
-    module._folder.cache_clear()
+    module.kept_in.cache_clear()
     try:
 
         @module.compiled
@@ -43,7 +43,7 @@ def test_without_a_folder_it_compiles_all_the_same(tmp_path, monkeypatch):
 
         assert double(21) == 42
     finally:
-        module._folder.cache_clear()
+        module.kept_in.cache_clear()
 
 
 def test_only_files_with_compiled_functions_count(tmp_path):

@@ -7,6 +7,7 @@ from pathlib import Path
 import practice_stages
 import pytest
 
+from command_kit.machine import Disk, Machine
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import compressed
 from webtext_prep.documents.document import Document
@@ -14,7 +15,6 @@ from webtext_prep.documents.sampling import Sample, take_sample
 from webtext_prep.documents.shards import shards_in, write_documents
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
-from webtext_prep.running.machine import Disk, Machine
 from webtext_prep.running.space import Needs, compare, readable
 from webtext_prep.stages.blacklist import Blacklist
 from webtext_prep.stages.clean import Clean

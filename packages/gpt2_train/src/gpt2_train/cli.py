@@ -24,6 +24,7 @@ COMMANDS = {
     "trace": ("gpt2_train.trace", "say which training documents hold the passages of a text, word for word"),
     "plot": ("gpt2_train.plot", "draw the losses, rates and scores of one or more runs"),
     "seen": ("gpt2_train.seen", "say in which steps a run has read documents, and which checkpoints have seen them"),
+    "doctor": ("gpt2_train.doctor", "show what this machine has, and what it can train"),
 }
 """Name of a command: its module, and what it does."""
 

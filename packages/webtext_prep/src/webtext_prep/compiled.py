@@ -33,7 +33,7 @@ PREFIX = "machine-code-"
 
 def compiled(function: Function) -> Function:
     """Decorator: `function` in machine code. It may use numbers, arrays and other compiled functions only."""
-    folder = _folder()
+    folder = kept_in()
     if folder is None:
         return cast(Function, numba.njit(nogil=True, error_model="numpy")(function))
     settings: Any = numba.config
@@ -55,8 +55,8 @@ def digest_of(package: Path) -> str:
 
 
 @functools.lru_cache(maxsize=1)
-def _folder() -> Path | None:
-    """Where machine code is kept, or None if nowhere. What other versions of the package left there is removed."""
+def kept_in() -> Path | None:
+    """Where machine code is kept, or None if no folder can be written. What other versions left there is removed."""
     name = PREFIX + digest_of(PACKAGE)
     for parent in _parents():
         folder = parent / name

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from command_kit import Progress, hide_credentials
+from command_kit.machine import Machine
 from command_kit.settings import identity
 from webtext_prep.documents import storage
 from webtext_prep.documents.inputs import spool_standard_input
@@ -33,7 +34,6 @@ from webtext_prep.running.checkpoint import units_done
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.findings import Findings
-from webtext_prep.running.machine import Machine
 from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
 from webtext_prep.running.open_files import allow_open_files
 from webtext_prep.running.output import Output

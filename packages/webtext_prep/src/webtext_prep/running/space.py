@@ -11,10 +11,10 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+from command_kit.machine import Machine
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
-from webtext_prep.running.machine import Machine
 
 WORTH_SAYING = 100_000_000
 """Bytes of disk from which on the estimate is shown,"""

