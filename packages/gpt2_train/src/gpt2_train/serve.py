@@ -1,0 +1,178 @@
+"""`gpt2 serve`: texts from a checkpoint over HTTP, for OpenAI's clients, for programs, and for a page in a browser.
+
+Requests that come at the same time are written together, each token of all of them by one pass through the model; a
+text that is asked for while others are written joins them at the next token.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import ipaddress
+import os
+import secrets
+import socket
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from command_kit import add_flags, setting, settings_from
+from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
+from gpt2_train.inference import TOKENIZER_HELP
+
+if TYPE_CHECKING:
+    from gpt2_train.serving.server import Server
+
+EXAMPLE = """\
+example:
+  gpt2 serve --checkpoint runs/first                  the page and the API at http://127.0.0.1:8000
+  gpt2 serve --checkpoint runs/first --port 8080 --batch-size 32 --max-tokens 500
+"""
+TOKEN_VARIABLE = "GPT2_SERVE_TOKEN"
+_WHO, _LIMITS, _MODEL = "who may ask", "limits", "the model"
+
+
+@dataclasses.dataclass(frozen=True)
+class ServeSettings:
+    """The settings of `gpt2 serve`. Raises Gpt2UsageError where one is out of range."""
+
+    checkpoint: str = setting(
+        "",
+        "what to write with: the --output folder of a `gpt2 train`, one step-... folder in it, or a model of another "
+        "format",
+        metavar="DIR",
+    )
+    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for all of this machine", group=_WHO)
+    port: int = setting(8000, "port to listen on; 0 for any that is free", ge=0, le=65535, group=_WHO)
+    token: str | None = setting(
+        None,
+        f"what clients have to send as their API key; the environment's {TOKEN_VARIABLE} without it, and if that is "
+        "not set either, none on 127.0.0.1 and a new one, printed at the start, on any other --host",
+        group=_WHO,
+    )
+    allow_host: tuple[str, ...] = setting(
+        (), "further names by which clients may call a server on 127.0.0.1: those of a proxy before it",
+        metavar="NAME", group=_WHO,
+    )  # fmt: skip
+    batch_size: int = setting(16, "texts written at once; each takes memory for its past", ge=1, group=_LIMITS)
+    queue: int = setting(256, "texts that may wait until one of those ends; more are refused", ge=0, group=_LIMITS)
+    max_tokens: int = setting(2048, "the most tokens that one text may ask for", ge=1, group=_LIMITS)
+    stop_seconds: float = setting(
+        5.0, "how long texts may be finished after Ctrl-C or SIGTERM", ge=0, le=3600, group=_LIMITS
+    )
+    name: str | None = setting(None, "how clients call the model; the name of its folder without it", group=_MODEL)
+    tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE", group=_MODEL)
+    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute", group=_MODEL)
+    threads: int | None = setting(
+        None, "CPU threads; one for a small model, else as many as cores, without it", group=_MODEL
+    )
+
+    def __post_init__(self) -> None:
+        check_threads(self.threads)
+        if self.token is not None:
+            check_token(self.token, "--token")
+
+
+SETTINGS = ServeSettings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `gpt2 serve` to `parser`."""
+    parser.epilog = EXAMPLE
+    parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file; flags win over it")
+    add_flags(parser, ServeSettings)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Serve until a signal; return the exit code. Raises Gpt2Error."""
+    settings = settings_from(ServeSettings, arguments, command="serve", config=arguments.config)
+    from gpt2_train.serving.server import bound_socket
+
+    # Before the model is read: an address that can't be had is said at once.
+    with contextlib.closing(bound_socket(settings.host, settings.port)) as listener:
+        with explained_out_of_memory("lower --batch-size"):
+            make_server(settings, listener).serve_until_stopped(listener)
+    print("gpt2: stopped", file=sys.stderr)
+    return 0
+
+
+def make_server(settings: ServeSettings, listener: socket.socket) -> Server:
+    """The server that `settings` ask for, its model read. Raises Gpt2UsageError for a model that can't be used."""
+    from gpt2_train.generate import set_threads
+    from gpt2_train.generator import TextGenerator, TextSession
+    from gpt2_train.inference import note_other_tokenizer, open_model
+    from gpt2_train.serving.app import Service, make_app
+    from gpt2_train.serving.guards import LOOPBACK
+    from gpt2_train.serving.model_thread import ModelThread
+    from gpt2_train.serving.orders import Limits
+    from gpt2_train.serving.server import Server
+
+    is_local = is_loopback(settings.host)
+    token = chosen_token(settings, is_local=is_local)
+    source = open_model(settings.checkpoint, device=settings.device, tokenizer=settings.tokenizer)
+    if note := note_other_tokenizer(source):
+        print(f"gpt2: {note}", file=sys.stderr)
+    set_threads(source, settings.threads)
+    generator = TextGenerator(source)
+    print(f"gpt2: {source.folder}: reading the model", file=sys.stderr, flush=True)
+    thread = ModelThread(TextSession(generator, settings.batch_size), settings.batch_size + settings.queue)
+    name = settings.name or model_name(settings.checkpoint)
+    limits = Limits(settings.max_tokens, source.config.sequence_length, thread.capacity)
+    app = make_app(
+        Service(name, generator, thread, limits),
+        hosts=(*LOOPBACK, settings.host, *settings.allow_host) if is_local else None,
+        token=token,
+    )
+
+    def announce() -> None:
+        print(
+            f"gpt2: serving {name} ({source.config.parameters:,} parameters) at {address(settings, listener, token)} "
+            "(Ctrl-C stops)",
+            file=sys.stderr,
+            flush=True,
+        )
+
+    server = Server(app, thread, seconds=settings.stop_seconds, on_ready=announce)
+    return server
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def check_token(token: str, where: str) -> None:
+    """Raise Gpt2UsageError for a token that no header can carry."""
+    if not token or not token.isascii() or not token.isprintable() or " " in token:
+        raise Gpt2UsageError(f"{where} should be letters, digits and signs of ASCII, without spaces: give another.")
+
+
+def chosen_token(settings: ServeSettings, *, is_local: bool) -> str | None:
+    """The token that clients need: as given, or a new one where others than this machine can ask."""
+    given = settings.token or os.environ.get(TOKEN_VARIABLE)
+    if given:
+        check_token(given, TOKEN_VARIABLE if settings.token is None else "--token")
+        return given
+    return None if is_local else secrets.token_urlsafe(24)
+
+
+def model_name(checkpoint: str) -> str:
+    """The name of a model's folder; of the run's if it is one of a run's checkpoints."""
+    place = Path(checkpoint).resolve()
+    if place.name.startswith("step-"):
+        place = place.parent
+    return place.parent.name if place.name == "checkpoints" else place.name
+
+
+def address(settings: ServeSettings, listener: socket.socket, token: str | None) -> str:
+    """What to open in a browser; a browser sends no server what stands behind #."""
+    host = settings.host
+    with contextlib.suppress(ValueError):
+        if ipaddress.ip_address(host).is_unspecified:
+            host = socket.gethostname()
+    host = f"[{host}]" if ":" in host else host
+    return f"http://{host}:{listener.getsockname()[1]}/" + (f"#token={token}" if token else "")

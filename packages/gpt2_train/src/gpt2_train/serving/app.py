@@ -1,0 +1,217 @@
+"""The paths of the server: OpenAI's `/v1/completions` and `/v1/models`, `/health`, and the page at `/`."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import functools
+import importlib.resources
+import time
+from collections.abc import Iterable
+
+import anyio
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
+
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.generator import TextGenerator
+from gpt2_train.serving.answers import Answer
+from gpt2_train.serving.errors import ApiError
+from gpt2_train.serving.guards import RECORD, Guard, Log, Record, read_body
+from gpt2_train.serving.model_thread import ModelStoppedError, ModelThread, Texts, TooManyTextsError
+from gpt2_train.serving.orders import Limits, read_order
+
+LONG_BODY = 1 << 14
+"""Bytes from which on a body is read in a thread, so that its tokenizing does not stop the others."""
+BODY_SECONDS = 60
+"""How long a client may take to send a body."""
+RETRY_SECONDS = 2
+PAGE = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
+    "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+    "Cache-Control": "no-cache",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Service:
+    """What the paths share.
+
+    Attributes:
+        name: how clients call the model.
+        generator: its tokenizer and what is known of it; its weights are the thread's.
+        thread: what writes.
+        limits: what one request may ask for.
+    """
+
+    name: str
+    generator: TextGenerator
+    thread: ModelThread
+    limits: Limits
+    started: int = dataclasses.field(default_factory=lambda: int(time.time()))
+
+    async def completions(self, request: Request) -> Response:
+        """`POST /v1/completions`."""
+        try:
+            async with asyncio.timeout(BODY_SECONDS):
+                body = await read_body(request)
+        except TimeoutError:
+            raise ApiError(408, f"the body did not come within {BODY_SECONDS} seconds: send it again.") from None
+        understand = functools.partial(read_order, body, self.generator, self.name, self.limits)
+        order = await run_in_threadpool(understand) if len(body) > LONG_BODY else understand()
+        try:
+            texts = self.thread.write(order.requests)
+        except TooManyTextsError:
+            raise ApiError(
+                429,
+                f"{self.thread.open_texts} of {self.thread.capacity} texts are being written or waiting, and this "
+                f"request asks for {len(order.requests)} more: try again in a moment.",
+                code="queue_full",
+                headers={"Retry-After": str(RETRY_SECONDS)},
+            ) from None
+        except ModelStoppedError as error:
+            raise stopped(error, self.thread) from None
+        record: Record = request.scope[RECORD]
+        record.texts, record.read = len(order.requests), order.prompt_tokens
+        return Writing(texts, Answer(order, self.name, self.generator.tokenizer), self.thread, record)
+
+    async def models(self, request: Request) -> Response:
+        """`GET /v1/models`."""
+        return JSONResponse({"object": "list", "data": [self._model()]})
+
+    async def model(self, request: Request) -> Response:
+        """`GET /v1/models/NAME`."""
+        if request.path_params["name"] != self.name:
+            raise ApiError(404, f"no such model: this server has {self.name!r}.", param="model", code="model_not_found")
+        return JSONResponse(self._model())
+
+    def _model(self) -> dict[str, object]:
+        config = self.generator.source.config
+        return {
+            "id": self.name,
+            "object": "model",
+            "created": self.started,
+            "owned_by": "gpt2",
+            "parameters": config.parameters,
+            "step": self.generator.source.step,
+            "max_model_len": config.sequence_length,
+            "max_tokens": self.limits.tokens,
+        }
+
+    async def health(self, request: Request) -> Response:
+        """`GET /health`."""
+        state = "stopping" if self.thread.is_stopped else "ok"
+        return JSONResponse(
+            {"status": state, "texts": self.thread.open_texts, "capacity": self.thread.capacity},
+            503 if self.thread.is_stopped else 200,
+        )
+
+
+class Writing(Response):
+    """The answer to a request for completions while it is being written; a client that leaves ends it."""
+
+    def __init__(self, texts: Texts, answer: Answer, thread: ModelThread, record: Record) -> None:
+        self.texts, self.answer, self.thread, self.record = texts, answer, thread, record
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """An ASGI application."""
+        write = self._stream if self.answer.order.stream else self._whole
+        with self.texts:
+            async with anyio.create_task_group() as group:
+
+                async def watch() -> None:
+                    while (await receive())["type"] != "http.disconnect":
+                        pass
+                    self.record.is_cut = True
+                    group.cancel_scope.cancel()
+
+                group.start_soon(watch)
+                response = await write(send)
+                if response is not None:
+                    await response(scope, receive, send)
+                group.cancel_scope.cancel()
+
+    async def _whole(self, send: Send) -> Response:
+        try:
+            async for news in self.texts:
+                for index, piece in news:
+                    self.answer.add(index, piece)
+                self.record.written = self.answer.tokens
+        except (ModelStoppedError, Gpt2UsageError) as error:
+            return stopped(error, self.thread).response()
+        return Response(self.answer.whole(), media_type="application/json")
+
+    async def _stream(self, send: Send) -> None:
+        headers = {"content-type": "text/event-stream", "cache-control": "no-cache", "x-accel-buffering": "no"}
+        encoded = [(name.encode(), value.encode()) for name, value in headers.items()]
+        await send({"type": "http.response.start", "status": 200, "headers": encoded})
+        try:
+            async for news in self.texts:
+                body = b"".join(self.answer.add(index, piece) for index, piece in news)
+                self.record.written = self.answer.tokens
+                if body:
+                    await send({"type": "http.response.body", "body": body, "more_body": True})
+            body = self.answer.last_events()
+        except (ModelStoppedError, Gpt2UsageError) as error:
+            body = b"data: " + stopped(error, self.thread).as_json() + b"\n\n"
+        await send({"type": "http.response.body", "body": body, "more_body": False})
+
+
+def stopped(error: Exception, thread: ModelThread) -> ApiError:
+    """What a client is told whose text is not written to its end."""
+    if isinstance(error, Gpt2UsageError):
+        return ApiError(400, str(error), param="prompt")
+    if thread.failure is not None:
+        return ApiError(500, "the model failed, and the server ends: its log says why.", code="model_failed")
+    return ApiError(
+        503, f"{error}: try again later.", code="stopping", headers={"Retry-After": str(RETRY_SECONDS), "Connection": "close"}
+    )
+
+
+def make_app(service: Service, *, hosts: Iterable[str] | None, token: str | None) -> Starlette:
+    """The ASGI application; `hosts` and `token` as `Guard` has them."""
+    routes = [
+        Route("/v1/completions", service.completions, methods=["POST"]),
+        Route("/v1/models", service.models),
+        Route("/v1/models/{name:path}", service.model),
+        Route("/health", service.health),
+        *(page_route(path, name, kind) for path, (name, kind) in PAGE.items()),
+    ]
+
+    async def refused(request: Request, error: Exception) -> Response:
+        assert isinstance(error, ApiError)
+        return error.response()
+
+    async def not_found(request: Request, error: Exception) -> Response:
+        assert isinstance(error, HTTPException)
+        what = f"{request.method} {request.url.path[:200]}"
+        message = f"this server has no {what}: it continues texts at POST /v1/completions, and lists its model at /v1/models."
+        return ApiError(error.status_code, message, headers=dict(error.headers or {})).response()
+
+    async def left(request: Request, error: Exception) -> Response:
+        return Response(status_code=499)
+
+    return Starlette(
+        routes=routes,
+        middleware=[Middleware(Log), Middleware(Guard, hosts=hosts, token=token)],
+        exception_handlers={ApiError: refused, HTTPException: not_found, ClientDisconnect: left},
+    )
+
+
+def page_route(path: str, name: str, kind: str) -> Route:
+    """A path that answers with a file of the page."""
+    content = importlib.resources.files("gpt2_train.serving").joinpath("page", name).read_bytes()
+
+    async def answer(request: Request) -> Response:
+        return Response(content, 200, PAGE_HEADERS, kind)
+
+    return Route(path, answer)

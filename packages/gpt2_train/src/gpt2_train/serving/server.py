@@ -1,0 +1,106 @@
+"""The HTTP server's beginning and end: uvicorn, with the model's thread started and stopped beside it."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import socket
+from collections.abc import Callable
+from types import FrameType
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.serving.model_thread import ModelThread
+
+STOPPING = "the server is stopping"
+
+
+class Server(uvicorn.Server):
+    """Serves `app` until a signal, or a failure of the model, ends it.
+
+    Then no connection is accepted any more, and texts being written get some seconds before they are ended, too.
+
+    Args:
+        app: the application.
+        thread: what writes.
+        seconds: how long texts may go on after a signal.
+        on_ready: called when connections are accepted.
+    """
+
+    def __init__(self, app: ASGIApp, thread: ModelThread, *, seconds: float, on_ready: Callable[[], object]) -> None:
+        config = uvicorn.Config(
+            app,
+            http="h11",
+            ws="none",
+            loop="asyncio",
+            lifespan="off",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            # After it, clients that don't read what they are sent are left alone.
+            timeout_graceful_shutdown=round(seconds) + 5,
+        )
+        super().__init__(config)
+        self._model_thread, self._seconds, self._on_ready = thread, seconds, on_ready
+
+    def serve_until_stopped(self, listener: socket.socket) -> None:
+        """Answer on `listener`, bound but not listening yet. Raises what made the model fail."""
+        try:
+            with _signals_end_here():
+                self.run(sockets=[listener])
+        finally:
+            self._model_thread.close()
+        if self._model_thread.failure is not None:
+            raise self._model_thread.failure
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Begin to accept connections."""
+        self._model_thread.start()
+        await super().startup(sockets)
+        self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Stop accepting, and wait for the texts being written."""
+        self._model_thread.refuse(STOPPING)
+        asyncio.get_running_loop().call_later(self._seconds, self._model_thread.end_all, STOPPING)
+        await super().shutdown(sockets)
+
+
+class _signals_end_here:  # noqa: N801
+    """While open, signals that uvicorn has obeyed and raises again at its end are ignored."""
+
+    def __enter__(self) -> None:
+        self._before = {}
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self._before[number] = signal.signal(number, _ignored)
+            except ValueError:
+                return  # Not the main thread, which alone gets signals.
+
+    def __exit__(self, *_: object) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+
+def _ignored(number: int, frame: FrameType | None) -> None:
+    pass
+
+
+def bound_socket(host: str, port: int) -> socket.socket:
+    """A socket with that address, which does not listen yet. Raises Gpt2UsageError where there is none."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        listener = socket.socket(family, kind, protocol)
+        try:
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            listener.bind(address)
+        except OSError:
+            listener.close()
+            raise
+    except OSError as error:
+        raise Gpt2UsageError(
+            f"can't listen on {host}, port {port} ({error.strerror or error}): give another --port or --host."
+        ) from None
+    return listener
