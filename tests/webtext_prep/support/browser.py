@@ -101,11 +101,11 @@ class Browser:
                 assert "error" not in answer, (method, answer["error"])
                 return answer["result"]
 
-    def open(self, path: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
-        """Load a file, as a window of that width shows it."""
+    def open(self, place: Path | str, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
+        """Load a file or an address, as a window of that width shows it."""
         self.resize(width, height, dark=dark)
         self._loaded = False
-        self.send("Page.navigate", url=path.resolve().as_uri())
+        self.send("Page.navigate", url=place if isinstance(place, str) else place.resolve().as_uri())
         while not self._loaded:
             self._read()
 
@@ -120,6 +120,18 @@ class Browser:
     def evaluate(self, expression: str) -> Any:
         """The value of a JavaScript expression in the page."""
         found = self.send("Runtime.evaluate", expression=expression, returnByValue=True)
+        assert "exceptionDetails" not in found, found
+        return found["result"].get("value")
+
+    def wait_for(self, expression: str) -> Any:
+        """The value of a JavaScript expression once it is true."""
+        found = self.send(
+            "Runtime.evaluate",
+            expression="new Promise(done => { const look = () => { let value = " + expression + "; "
+            "value ? done(value) : requestAnimationFrame(look); }; look(); })",
+            awaitPromise=True,
+            returnByValue=True,
+        )
         assert "exceptionDetails" not in found, found
         return found["result"].get("value")
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "train": ("gpt2_train.train_command", "train a model, or resume a run, from token files"),
     "evaluate": ("gpt2_train.evaluate", "measure a checkpoint: held-out loss and perplexity"),
     "generate": ("gpt2_train.generate", "write text with a checkpoint"),
+    "serve": ("gpt2_train.serve", "write text for programs and people over HTTP, with OpenAI's API and a page"),
     "convert": ("gpt2_train.convert", "turn a checkpoint into other programs' formats, or theirs into ours"),
     "trace": ("gpt2_train.trace", "say which training documents hold the passages of a text, word for word"),
     "plot": ("gpt2_train.plot", "draw the losses, rates and scores of one or more runs"),

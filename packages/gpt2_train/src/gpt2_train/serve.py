@@ -29,7 +29,7 @@ example:
   gpt2 serve --checkpoint runs/first                  the page and the API at http://127.0.0.1:8000
   gpt2 serve --checkpoint runs/first --port 8080 --batch-size 32 --max-tokens 500
 """
-TOKEN_VARIABLE = "GPT2_SERVE_TOKEN"
+TOKEN_VARIABLE = "GPT2_SERVE_TOKEN"  # noqa: S105
 _WHO, _LIMITS, _MODEL = "who may ask", "limits", "the model"
 
 
@@ -90,9 +90,9 @@ def run(arguments: argparse.Namespace) -> int:
     from gpt2_train.serving.server import bound_socket
 
     # Before the model is read: an address that can't be had is said at once.
-    with contextlib.closing(bound_socket(settings.host, settings.port)) as listener:
-        with explained_out_of_memory("lower --batch-size"):
-            make_server(settings, listener).serve_until_stopped(listener)
+    listener = bound_socket(settings.host, settings.port)
+    with contextlib.closing(listener), explained_out_of_memory("lower --batch-size"):
+        make_server(settings, listener).serve_until_stopped(listener)
     print("gpt2: stopped", file=sys.stderr)
     return 0
 
@@ -100,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
 def make_server(settings: ServeSettings, listener: socket.socket) -> Server:
     """The server that `settings` ask for, its model read. Raises Gpt2UsageError for a model that can't be used."""
     from gpt2_train.generate import set_threads
-    from gpt2_train.generator import TextGenerator, TextSession
+    from gpt2_train.generator import Encoder, TextSession
     from gpt2_train.inference import note_other_tokenizer, open_model
     from gpt2_train.serving.app import Service, make_app
     from gpt2_train.serving.guards import LOOPBACK
@@ -114,13 +114,13 @@ def make_server(settings: ServeSettings, listener: socket.socket) -> Server:
     if note := note_other_tokenizer(source):
         print(f"gpt2: {note}", file=sys.stderr)
     set_threads(source, settings.threads)
-    generator = TextGenerator(source)
+    encoder = Encoder(source)
     print(f"gpt2: {source.folder}: reading the model", file=sys.stderr, flush=True)
-    thread = ModelThread(TextSession(generator, settings.batch_size), settings.batch_size + settings.queue)
+    thread = ModelThread(TextSession(source, settings.batch_size), settings.batch_size + settings.queue)
     name = settings.name or model_name(settings.checkpoint)
     limits = Limits(settings.max_tokens, source.config.sequence_length, thread.capacity)
     app = make_app(
-        Service(name, generator, thread, limits),
+        Service(name, encoder, thread, limits),
         hosts=(*LOOPBACK, settings.host, *settings.allow_host) if is_local else None,
         token=token,
     )
@@ -133,8 +133,7 @@ def make_server(settings: ServeSettings, listener: socket.socket) -> Server:
             flush=True,
         )
 
-    server = Server(app, thread, seconds=settings.stop_seconds, on_ready=announce)
-    return server
+    return Server(app, thread, seconds=settings.stop_seconds, on_ready=announce)
 
 
 def is_loopback(host: str) -> bool:

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from gpt2_train.generator import TextPiece, TextStream
+from gpt2_train.generator import TextPiece
 from gpt2_train.serving.orders import Order
 from indexed_tokens import Tokenizer
 
@@ -27,8 +27,6 @@ class Answer:
 
     def __init__(self, order: Order, model: str, tokenizer: Tokenizer) -> None:
         self.order = order
-        self.tokens = 0
-        """Tokens written so far, in all texts."""
         self._head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
@@ -36,13 +34,17 @@ class Answer:
             "model": model,
         }
         self._choices = [
-            _Choice(index, prompt if order.echo else "", request.logprobs is not None, tokenizer)
-            for index, (prompt, request) in enumerate(zip(order.prompts, order.requests, strict=True))
+            _Choice(index, request.prompt if order.echo else "", request.logprobs is not None, tokenizer)
+            for index, request in enumerate(order.requests)
         ]
+
+    @property
+    def written(self) -> int:
+        """Tokens written so far, in all texts."""
+        return sum(choice.written for choice in self._choices)
 
     def add(self, index: int, piece: TextPiece) -> bytes:
         """Take a piece of text number `index`; returns the events of a stream that tell it, if anything is to tell."""
-        self.tokens += len(piece.tokens)
         choice = self._choices[index].add(piece)
         if not (choice["text"] or choice["logprobs"] or choice["finish_reason"]):
             return b""
@@ -60,7 +62,7 @@ class Answer:
     def usage(self) -> dict[str, int]:
         """The counts of tokens; those of a prompt count once however many texts continue it."""
         read = self.order.prompt_tokens
-        return {"prompt_tokens": read, "completion_tokens": self.tokens, "total_tokens": read + self.tokens}
+        return {"prompt_tokens": read, "completion_tokens": self.written, "total_tokens": read + self.written}
 
     def whole(self) -> bytes:
         """The answer at once."""
@@ -82,13 +84,15 @@ class _Choice:
         self.logprobs: list[dict[str, Any]] = []
         self.finish_reason: str | None = None
         self._echoed, self._has_logprobs, self._tokenizer = echoed, has_logprobs, tokenizer
-        self._stream, self._offset = TextStream(tokenizer), len(echoed)
+        self._offset = len(echoed)
+        self.written = 0
 
     def add(self, piece: TextPiece) -> dict[str, Any]:
         """Take a piece; returns what a stream tells of it."""
         text = self._echoed + piece.text
         self._echoed = ""
         self.texts.append(text)
+        self.written = piece.written
         told = self._logprobs(piece) if self._has_logprobs and piece.tokens else None
         if told is not None:
             self.logprobs.append(told)
@@ -113,15 +117,17 @@ class _Choice:
         offsets = []
         for token in piece.tokens:
             offsets.append(self._offset)
-            self._offset += len(self._stream.add(token.id))
+            self._offset += len(token.text)
+        likely = [{self._name(other): logprob for other, logprob in token.most_likely} for token in piece.tokens]
         return {
-            "tokens": [token_text(self._tokenizer, token.id) for token in piece.tokens],
+            "tokens": [self._name(token.token) for token in piece.tokens],
             "token_logprobs": [token.logprob for token in piece.tokens],
-            "top_logprobs": [
-                {token_text(self._tokenizer, other): logprob for other, logprob in token.top} for token in piece.tokens
-            ],
+            "top_logprobs": likely,
             "text_offset": offsets,
         }
+
+    def _name(self, token: int) -> str:
+        return token_text(self._tokenizer, token)
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:

@@ -20,7 +20,7 @@ from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
 from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.generator import TextGenerator
+from gpt2_train.generator import Encoder
 from gpt2_train.serving.answers import Answer
 from gpt2_train.serving.errors import ApiError
 from gpt2_train.serving.guards import RECORD, Guard, Log, Record, read_body
@@ -32,7 +32,11 @@ LONG_BODY = 1 << 14
 BODY_SECONDS = 60
 """How long a client may take to send a body."""
 RETRY_SECONDS = 2
-PAGE = {"/": ("index.html", "text/html"), "/page.css": ("page.css", "text/css"), "/page.js": ("page.js", "text/javascript")}
+PAGE = {
+    "/": ("index.html", "text/html"),
+    "/page.css": ("page.css", "text/css"),
+    "/page.js": ("page.js", "text/javascript"),
+}
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
     "img-src data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -48,13 +52,13 @@ class Service:
 
     Attributes:
         name: how clients call the model.
-        generator: its tokenizer and what is known of it; its weights are the thread's.
+        encoder: its tokenizer and what is known of it; its weights are the thread's.
         thread: what writes.
         limits: what one request may ask for.
     """
 
     name: str
-    generator: TextGenerator
+    encoder: Encoder
     thread: ModelThread
     limits: Limits
     started: int = dataclasses.field(default_factory=lambda: int(time.time()))
@@ -66,7 +70,7 @@ class Service:
                 body = await read_body(request)
         except TimeoutError:
             raise ApiError(408, f"the body did not come within {BODY_SECONDS} seconds: send it again.") from None
-        understand = functools.partial(read_order, body, self.generator, self.name, self.limits)
+        understand = functools.partial(read_order, body, self.encoder, self.name, self.limits)
         order = await run_in_threadpool(understand) if len(body) > LONG_BODY else understand()
         try:
             texts = self.thread.write(order.requests)
@@ -82,7 +86,7 @@ class Service:
             raise stopped(error, self.thread) from None
         record: Record = request.scope[RECORD]
         record.texts, record.read = len(order.requests), order.prompt_tokens
-        return Writing(texts, Answer(order, self.name, self.generator.tokenizer), self.thread, record)
+        return Writing(texts, Answer(order, self.name, self.encoder.tokenizer), self.thread, record)
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
@@ -95,25 +99,25 @@ class Service:
         return JSONResponse(self._model())
 
     def _model(self) -> dict[str, object]:
-        config = self.generator.source.config
+        config = self.encoder.source.config
         return {
             "id": self.name,
             "object": "model",
             "created": self.started,
             "owned_by": "gpt2",
             "parameters": config.parameters,
-            "step": self.generator.source.step,
+            "step": self.encoder.source.step,
             "max_model_len": config.sequence_length,
             "max_tokens": self.limits.tokens,
         }
 
     async def health(self, request: Request) -> Response:
         """`GET /health`."""
-        state = "stopping" if self.thread.is_stopped else "ok"
-        return JSONResponse(
-            {"status": state, "texts": self.thread.open_texts, "capacity": self.thread.capacity},
-            503 if self.thread.is_stopped else 200,
-        )
+        thread = self.thread
+        writing = thread.writing
+        counts = {"writing": writing, "waiting": max(0, thread.open_texts - writing), "capacity": thread.capacity}
+        state = {"status": "stopping" if thread.is_stopped else "ok", **counts}
+        return JSONResponse(state, 503 if thread.is_stopped else 200)
 
 
 class Writing(Response):
@@ -121,6 +125,7 @@ class Writing(Response):
 
     def __init__(self, texts: Texts, answer: Answer, thread: ModelThread, record: Record) -> None:
         self.texts, self.answer, self.thread, self.record = texts, answer, thread, record
+        self.is_done = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
@@ -131,12 +136,13 @@ class Writing(Response):
                 async def watch() -> None:
                     while (await receive())["type"] != "http.disconnect":
                         pass
-                    self.record.is_cut = True
+                    self.record.is_cut = not self.is_done  # A client may also leave once it has all.
                     group.cancel_scope.cancel()
 
                 group.start_soon(watch)
                 response = await write(send)
                 if response is not None:
+                    self.is_done = True
                     await response(scope, receive, send)
                 group.cancel_scope.cancel()
 
@@ -145,7 +151,7 @@ class Writing(Response):
             async for news in self.texts:
                 for index, piece in news:
                     self.answer.add(index, piece)
-                self.record.written = self.answer.tokens
+                self.record.written = self.answer.written
         except (ModelStoppedError, Gpt2UsageError) as error:
             return stopped(error, self.thread).response()
         return Response(self.answer.whole(), media_type="application/json")
@@ -157,12 +163,13 @@ class Writing(Response):
         try:
             async for news in self.texts:
                 body = b"".join(self.answer.add(index, piece) for index, piece in news)
-                self.record.written = self.answer.tokens
+                self.record.written = self.answer.written
                 if body:
                     await send({"type": "http.response.body", "body": body, "more_body": True})
             body = self.answer.last_events()
         except (ModelStoppedError, Gpt2UsageError) as error:
             body = b"data: " + stopped(error, self.thread).as_json() + b"\n\n"
+        self.is_done = True
         await send({"type": "http.response.body", "body": body, "more_body": False})
 
 
@@ -173,7 +180,10 @@ def stopped(error: Exception, thread: ModelThread) -> ApiError:
     if thread.failure is not None:
         return ApiError(500, "the model failed, and the server ends: its log says why.", code="model_failed")
     return ApiError(
-        503, f"{error}: try again later.", code="stopping", headers={"Retry-After": str(RETRY_SECONDS), "Connection": "close"}
+        503,
+        f"{error}: try again later.",
+        code="stopping",
+        headers={"Retry-After": str(RETRY_SECONDS), "Connection": "close"},
     )
 
 
@@ -194,7 +204,9 @@ def make_app(service: Service, *, hosts: Iterable[str] | None, token: str | None
     async def not_found(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException)
         what = f"{request.method} {request.url.path[:200]}"
-        message = f"this server has no {what}: it continues texts at POST /v1/completions, and lists its model at /v1/models."
+        message = (
+            f"this server has no {what}: it continues texts at POST /v1/completions, and lists its model at /v1/models."
+        )
         return ApiError(error.status_code, message, headers=dict(error.headers or {})).response()
 
     async def left(request: Request, error: Exception) -> Response:

@@ -12,6 +12,7 @@ import dataclasses
 import hmac
 import sys
 import time
+import traceback
 from collections.abc import Iterable
 
 from starlette.requests import Request
@@ -67,6 +68,11 @@ class Log:
 
         try:
             await self.app(scope, receive, watched)
+        except Exception:
+            traceback.print_exc()
+            if status is None:
+                error = ApiError(500, "internal error: the server's log has the traceback.", code="internal_error")
+                await error.response()(scope, receive, watched)
         finally:
             if scope["path"] != "/health":
                 print(record.line(scope, status), file=sys.stderr, flush=True)

@@ -24,8 +24,12 @@ class Session(Protocol):
     """What writes: a `TextSession`, or a stand-in for it in tests."""
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no text is waiting or being written."""
+    def waiting(self) -> int:
+        """Texts that wait for others to end."""
+
+    @property
+    def writing(self) -> int:
+        """Texts that are being written."""
 
     def submit(self, request: GenerationRequest) -> int:
         """Take a text; returns its number. Raises Gpt2UsageError for one that can't be written."""
@@ -68,9 +72,11 @@ class Texts:
             news = [await self._news.get()]
             while not self._news.empty():
                 news.append(self._news.get_nowait())
-            pieces = []
+            pieces: list[tuple[int, TextPiece]] = []
             for one in news:
                 if isinstance(one, Exception):
+                    if pieces:
+                        yield pieces
                     raise one
                 pieces.append(one)
                 left -= one[1].finished is not None
@@ -81,20 +87,27 @@ class Texts:
         self._news.put_nowait(news)
 
 
+News = tuple[Texts, int, TextPiece | Exception]
+"""What the thread tells the loop: of which request, which of its texts, and what has happened to it."""
+
+
 class ModelThread:
     """Steps `session` while there are texts.
 
     Args:
         session: used by the thread alone from `start` on.
         capacity: texts that may be open, being written or waiting.
+
+    Attributes:
         on_failure: called in the loop when a step has failed, after which nothing is written any more.
+        failure: what the step raised.
     """
 
-    def __init__(self, session: Session, capacity: int, on_failure: Callable[[], object] = lambda: None) -> None:
+    def __init__(self, session: Session, capacity: int) -> None:
         self.capacity = capacity
         self.failure: BaseException | None = None
+        self.on_failure: Callable[[], object] = lambda: None
         self._session = session
-        self._on_failure = on_failure
         self._open: set[Texts] = set()
         self._stopped: ModelStoppedError | None = None
         self._orders: queue.SimpleQueue[tuple[str, Texts | None]] = queue.SimpleQueue()
@@ -113,6 +126,11 @@ class ModelThread:
     def open_texts(self) -> int:
         """Texts that are being written or waiting."""
         return sum(texts.open for texts in self._open)
+
+    @property
+    def writing(self) -> int:
+        """Texts that have a row of the model's cache."""
+        return self._session.writing
 
     @property
     def is_stopped(self) -> bool:
@@ -156,7 +174,7 @@ class ModelThread:
         if self._thread.ident is not None:
             self._thread.join()
 
-    def _deliver(self, news: list[tuple[Texts, int, TextPiece | Exception]]) -> None:
+    def _deliver(self, news: list[News]) -> None:
         self._ahead.release()
         for texts, index, piece in news:
             if texts not in self._open:
@@ -174,17 +192,17 @@ class ModelThread:
     def _failed(self, error: BaseException) -> None:
         self.failure = error
         self.end_all("the model failed")
-        self._on_failure()
+        self.on_failure()
 
     # In the thread
 
     def _run(self) -> None:
         try:
             while self._take_orders():
-                if self._session.is_idle:
+                if self._is_idle():
                     continue
                 pieces = self._session.step()
-                news = [(*self._writing[piece.number], piece) for piece in pieces]
+                news: list[News] = [(*self._writing[piece.number], piece) for piece in pieces]
                 for piece in pieces:
                     if piece.finished is not None:
                         del self._writing[piece.number]
@@ -192,9 +210,12 @@ class ModelThread:
         except BaseException as error:
             self._call(self._failed, error)
 
+    def _is_idle(self) -> bool:
+        return not (self._session.writing or self._session.waiting)
+
     def _take_orders(self) -> bool:
         """Carry out what was asked since the last step, waiting where there is nothing to write; False at the end."""
-        must_wait = self._session.is_idle
+        must_wait = self._is_idle()
         while True:
             try:
                 order, texts = self._orders.get(must_wait)
@@ -220,7 +241,7 @@ class ModelThread:
             del self._writing[number]
             self._session.cancel(number)
 
-    def _tell(self, call: Callable[..., object], news: list[tuple[Texts, int, TextPiece | Exception]]) -> None:
+    def _tell(self, call: Callable[..., object], news: list[News]) -> None:
         if news:
             self._ahead.acquire()
             self._call(call, news)

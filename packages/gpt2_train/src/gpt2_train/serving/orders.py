@@ -17,7 +17,7 @@ import msgspec
 from msgspec import Meta
 
 from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.generator import GenerationRequest, TextGenerator
+from gpt2_train.generator import Encoder, GenerationRequest
 from gpt2_train.sampling import Sampling
 from gpt2_train.serving.errors import ApiError, wrong
 
@@ -49,7 +49,7 @@ class CompletionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
     echo: bool | None = None
     stop: str | list[str] | None = None
-    seed: Annotated[int, Meta(ge=0, lt=2**63)] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
     user: str | None = None
     best_of: int | None = None
     suffix: str | None = None
@@ -81,7 +81,6 @@ class Order:
 
     Attributes:
         requests: the texts to write: `n` for each prompt, in order.
-        prompts: the text of each one's prompt.
         prompt_tokens: tokens of all prompts, each counted once.
         stream: whether to answer piece by piece.
         include_usage: whether a stream ends with the counts of tokens.
@@ -89,14 +88,13 @@ class Order:
     """
 
     requests: list[GenerationRequest]
-    prompts: list[str]
     prompt_tokens: int
     stream: bool
     include_usage: bool
     echo: bool
 
 
-def read_order(body: bytes, generator: TextGenerator, model: str, limits: Limits) -> Order:
+def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits) -> Order:
     """The order in `body`, the JSON that a client sent for the model of that name.
 
     Raises ApiError: 400 with the parameter that is wrong, 404 for another model.
@@ -111,7 +109,7 @@ def read_order(body: bytes, generator: TextGenerator, model: str, limits: Limits
     tokens = _or(asked.max_tokens, DEFAULT_TOKENS)
     if tokens > limits.tokens:
         raise wrong("max_tokens", f"max_tokens is {tokens}: this server writes at most {limits.tokens:,} tokens.")
-    prompts = _prompts(asked.prompt, generator, limits)
+    prompts = _prompts(asked.prompt, encoder, limits)
     texts = len(prompts) * _or(asked.n, 1)
     if texts > limits.texts:
         raise wrong(
@@ -123,18 +121,15 @@ def read_order(body: bytes, generator: TextGenerator, model: str, limits: Limits
     stops = _stops(asked.stop)
     requests = []
     samples: collections.Counter[tuple[int, ...]] = collections.Counter()
-    for _, ids in prompts:
+    for prompt, ids in prompts:
         for _ in range(_or(asked.n, 1)):
-            requests.append(
-                GenerationRequest(
-                    ids, tokens, sampling, seed, samples[ids], bool(asked.ignore_eos),
-                    stop=stops, logprobs=asked.logprobs,
-                )  # fmt: skip
-            )
+            sample, ignore_end = samples[ids], bool(asked.ignore_eos)
             samples[ids] += 1
+            requests.append(
+                GenerationRequest(prompt, tokens, sampling, seed, sample, ignore_end, stops, asked.logprobs, ids)
+            )
     return Order(
         requests=requests,
-        prompts=[text for text, _ in prompts for _ in range(_or(asked.n, 1))],
         prompt_tokens=sum(len(ids) for _, ids in prompts),
         stream=bool(asked.stream),
         include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
@@ -154,13 +149,24 @@ def _decoded(body: bytes) -> CompletionBody:
         found = re.search(r"`\$\.(\w+)[^`]*`$", message) or re.search(r"unknown field `(.+)`", message)
         reason = message.partition(" - at `")[0]
         if found is None:
-            raise ApiError(400, f"the body should be a JSON object with parameters: {reason}.") from None
+            raise ApiError(400, f"the body should be a JSON object with parameters: {_plain(reason)}.") from None
         param = found[1]
         if "unknown field" in message:
             raise wrong(param, f"unknown parameter {param!r}: leave it out.", "unknown_parameter") from None
-        raise wrong(param, f"{param}: {reason[0].lower()}{reason[1:]}.") from None
+        raise wrong(param, f"{param}: {_plain(reason)}.") from None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise ApiError(400, f"the body is not valid JSON ({error}): correct it.") from None
+
+
+def _plain(reason: str) -> str:
+    """msgspec's reason in JSON's words: "Expected `int | null`, got `str`" -> "expected integer, got string"."""
+    reason = reason.replace(" | null`", "`").replace("`", "")
+    for python, json in _JSON_NAMES.items():
+        reason = re.sub(rf"\b{python}\b", json, reason)
+    return reason[:1].lower() + reason[1:]
+
+
+_JSON_NAMES = {"int": "integer", "float": "number", "str": "string", "bool": "true or false"}
 
 
 def _refuse_unsupported(asked: CompletionBody) -> None:
@@ -188,9 +194,7 @@ def _stops(asked: str | list[str] | None) -> tuple[str, ...]:
     return stops
 
 
-def _prompts(
-    asked: str | list[Any] | None, generator: TextGenerator, limits: Limits
-) -> list[tuple[str, tuple[int, ...]]]:
+def _prompts(asked: str | list[Any] | None, encoder: Encoder, limits: Limits) -> list[tuple[str, tuple[int, ...]]]:
     """Each prompt as text and as token ids; no prompt at all is an empty one."""
     if asked is None or isinstance(asked, str):
         given: Sequence[Any] = [asked or ""]
@@ -202,29 +206,21 @@ def _prompts(
         raise wrong("prompt", 'prompt is an empty list: give a text; "" begins a new document.')
     if len(given) > limits.texts:
         raise wrong("prompt", f"{len(given)} prompts in one request: this server takes at most {limits.texts:,}.")
-    return [_prompt(entry, generator, limits) for entry in given]
+    return [_prompt(entry, encoder, limits) for entry in given]
 
 
 def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _prompt(given: Any, generator: TextGenerator, limits: Limits) -> tuple[str, tuple[int, ...]]:
-    if isinstance(given, str):
-        try:
-            ids = tuple(generator.encode(given))
-        except Gpt2UsageError as error:
-            raise wrong("prompt", str(error)) from None
-        text = given
-    elif isinstance(given, list) and given and all(_is_id(entry) for entry in given):
-        size = generator.source.vocabulary_size
-        outside = next((entry for entry in given if not 0 <= entry < size), None)
-        if outside is not None:
-            raise wrong("prompt", f"the token id {outside} is outside the model's vocabulary: give ids below {size:,}.")
-        ids = tuple(given)
-        text = generator.tokenizer.decode(ids)
-    else:
+def _prompt(given: Any, encoder: Encoder, limits: Limits) -> tuple[str, tuple[int, ...]]:
+    if not (isinstance(given, str) or (isinstance(given, list) and given and all(_is_id(entry) for entry in given))):
         raise wrong("prompt", "prompt should be a text, a list of texts, token ids, or a list of lists of token ids.")
+    try:
+        ids = tuple(encoder.encode(given) if isinstance(given, str) else encoder.check_tokens(given))
+    except Gpt2UsageError as error:
+        raise wrong("prompt", str(error)) from None
+    text = given if isinstance(given, str) else encoder.tokenizer.decode(ids)
     if len(ids) > limits.positions:
         raise wrong(
             "prompt",

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import signal
 import socket
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
 from types import FrameType
 
 import uvicorn
@@ -43,7 +45,9 @@ class Server(uvicorn.Server):
             timeout_graceful_shutdown=round(seconds) + 5,
         )
         super().__init__(config)
-        self._model_thread, self._seconds, self._on_ready = thread, seconds, on_ready
+        self.model_thread, self.on_ready = thread, on_ready
+        self._seconds = seconds
+        thread.on_failure = self._end
 
     def serve_until_stopped(self, listener: socket.socket) -> None:
         """Answer on `listener`, bound but not listening yet. Raises what made the model fail."""
@@ -51,36 +55,37 @@ class Server(uvicorn.Server):
             with _signals_end_here():
                 self.run(sockets=[listener])
         finally:
-            self._model_thread.close()
-        if self._model_thread.failure is not None:
-            raise self._model_thread.failure
+            self.model_thread.close()
+        if self.model_thread.failure is not None:
+            raise self.model_thread.failure
+
+    def _end(self) -> None:
+        self.should_exit = True
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections."""
-        self._model_thread.start()
+        self.model_thread.start()
         await super().startup(sockets)
-        self._on_ready()
+        self.on_ready()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, and wait for the texts being written."""
-        self._model_thread.refuse(STOPPING)
-        asyncio.get_running_loop().call_later(self._seconds, self._model_thread.end_all, STOPPING)
+        self.model_thread.refuse(STOPPING)
+        asyncio.get_running_loop().call_later(self._seconds, self.model_thread.end_all, STOPPING)
         await super().shutdown(sockets)
 
 
-class _signals_end_here:  # noqa: N801
-    """While open, signals that uvicorn has obeyed and raises again at its end are ignored."""
-
-    def __enter__(self) -> None:
-        self._before = {}
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self._before[number] = signal.signal(number, _ignored)
-            except ValueError:
-                return  # Not the main thread, which alone gets signals.
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
+@contextlib.contextmanager
+def _signals_end_here() -> Iterator[None]:
+    """While open, signals that uvicorn has obeyed, and raises again at its end, do nothing more."""
+    if threading.current_thread() is not threading.main_thread():
+        yield  # Signals go to the main thread alone.
+        return
+    before = {number: signal.signal(number, _ignored) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
             signal.signal(number, handler)
 
 
