@@ -40,6 +40,7 @@ class GenerationRequest:
         ignore_end: never choose `<|endoftext|>`, which ends a text early.
         stop: strings that end the text where the first of them begins; they are not a part of it.
         logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
+        prompt_tokens: the token ids of the prompt, where they are known: it is not encoded then, only checked.
     """
 
     prompt: str
@@ -50,6 +51,7 @@ class GenerationRequest:
     ignore_end: bool = False
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
+    prompt_tokens: tuple[int, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,13 +148,24 @@ class Encoder:
             )
         return ids
 
+    def check_tokens(self, ids: Sequence[int]) -> list[int]:
+        """`ids`, if they can be a prompt. Raises Gpt2UsageError for none, or one that the model does not have."""
+        size = self.source.vocabulary_size
+        outside = next((token for token in ids if not 0 <= token < size), None)
+        if outside is not None:
+            raise Gpt2UsageError(f"the token id {outside} is outside the model's vocabulary: give ids below {size:,}.")
+        if not ids:
+            raise Gpt2UsageError("a prompt of no token ids: give at least one.")
+        return list(ids)
+
     def token_request(self, request: GenerationRequest) -> TokenRequest:
         """What `request` asks of a decoder. Raises Gpt2UsageError as `encode` does, and for settings out of range."""
         if request.tokens < 1:
             raise Gpt2UsageError(f"{request.tokens} tokens asked for: ask for at least 1.")
         if not all(request.stop):
             raise Gpt2UsageError("an empty stop string would end every text before it begins: leave it out.")
-        ids = self.encode(request.prompt)
+        known = request.prompt_tokens
+        ids = self.encode(request.prompt) if known is None else self.check_tokens(known)
         random = np.random.default_rng([request.seed, request.sample, *ids])
         return TokenRequest(ids, random, request.tokens, request.sampling, request.ignore_end, request.logprobs)
 
