@@ -8,6 +8,7 @@ import json
 import re
 import shlex
 import shutil
+import signal
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from tests.gpt2_train.small_models import END, byte_tokenizer, random_model, save
 from tests.indexed_tokens.naive_index import write_index
 
-from gpt2_train import config, launch
+from gpt2_train import config, launch, serve
 from gpt2_train.cli import COMMANDS, main
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
@@ -84,5 +85,8 @@ def test_the_examples_of_help_work(
         shutil.rmtree(sandbox / "runs" / "first")
         words = "train --data corpus_text_document --output runs/first --sequence-length 64 --device cpu"
         assert main(words.split()) == 0
+    if command == "serve":
+        # A server is stopped as soon as it answers.
+        monkeypatch.setattr(serve, "announce", lambda *_: signal.raise_signal(signal.SIGTERM))
     for line in found:
         assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)

@@ -125,15 +125,18 @@ def make_server(settings: ServeSettings, listener: socket.socket) -> Server:
         token=token,
     )
 
-    def announce() -> None:
-        print(
-            f"gpt2: serving {name} ({source.config.parameters:,} parameters) at {address(settings, listener, token)} "
-            "(Ctrl-C stops)",
-            file=sys.stderr,
-            flush=True,
-        )
+    place = address(settings, listener, token)
+    return Server(
+        app,
+        thread,
+        seconds=settings.stop_seconds,
+        on_ready=lambda: announce(f"{name} ({source.config.parameters:,} parameters)", place),
+    )
 
-    return Server(app, thread, seconds=settings.stop_seconds, on_ready=announce)
+
+def announce(model: str, place: str) -> None:
+    """Say that the server answers, and where."""
+    print(f"gpt2: serving {model} at {place} (Ctrl-C stops)", file=sys.stderr, flush=True)
 
 
 def is_loopback(host: str) -> bool:

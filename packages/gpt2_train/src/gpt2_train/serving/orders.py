@@ -10,7 +10,6 @@ import collections
 import dataclasses
 import re
 import secrets
-from collections.abc import Sequence
 from typing import Annotated, Any
 
 import msgspec
@@ -36,7 +35,8 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class CompletionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The body of `POST /v1/completions`; null is the default everywhere. The last three are additions to OpenAI's."""
+    """The body of `POST /v1/completions`; null is the default everywhere. The last three are not OpenAI's, but known
+    from other servers."""
 
     model: str | None = None
     prompt: str | list[Any] | None = None
@@ -58,6 +58,7 @@ class CompletionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
     logit_bias: dict[str, float] | None = None
     top_k: Annotated[int, Meta(ge=0)] | None = None
     ignore_eos: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=1)] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,7 +110,7 @@ def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits) -> Ord
     tokens = _or(asked.max_tokens, DEFAULT_TOKENS)
     if tokens > limits.tokens:
         raise wrong("max_tokens", f"max_tokens is {tokens}: this server writes at most {limits.tokens:,} tokens.")
-    prompts = _prompts(asked.prompt, encoder, limits)
+    prompts = _prompts(asked, encoder, limits)
     texts = len(prompts) * _or(asked.n, 1)
     if texts > limits.texts:
         raise wrong(
@@ -194,32 +195,31 @@ def _stops(asked: str | list[str] | None) -> tuple[str, ...]:
     return stops
 
 
-def _prompts(asked: str | list[Any] | None, encoder: Encoder, limits: Limits) -> list[tuple[str, tuple[int, ...]]]:
+def _prompts(asked: CompletionBody, encoder: Encoder, limits: Limits) -> list[tuple[str, tuple[int, ...]]]:
     """Each prompt as text and as token ids; no prompt at all is an empty one."""
-    if asked is None or isinstance(asked, str):
-        given: Sequence[Any] = [asked or ""]
-    elif asked and all(_is_id(entry) for entry in asked):
-        given = [asked]
-    else:
-        given = asked
+    given: Any = "" if asked.prompt is None else asked.prompt
+    if isinstance(given, str) or (given and all(_is_id(entry) for entry in given)):
+        given = [given]
     if not given:
         raise wrong("prompt", 'prompt is an empty list: give a text; "" begins a new document.')
     if len(given) > limits.texts:
         raise wrong("prompt", f"{len(given)} prompts in one request: this server takes at most {limits.texts:,}.")
-    return [_prompt(entry, encoder, limits) for entry in given]
+    return [_prompt(entry, encoder, limits, asked.truncate_prompt_tokens) for entry in given]
 
 
 def _is_id(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool)
 
 
-def _prompt(given: Any, encoder: Encoder, limits: Limits) -> tuple[str, tuple[int, ...]]:
+def _prompt(given: Any, encoder: Encoder, limits: Limits, most: int | None) -> tuple[str, tuple[int, ...]]:
     if not (isinstance(given, str) or (isinstance(given, list) and given and all(_is_id(entry) for entry in given))):
         raise wrong("prompt", "prompt should be a text, a list of texts, token ids, or a list of lists of token ids.")
     try:
         ids = tuple(encoder.encode(given) if isinstance(given, str) else encoder.check_tokens(given))
     except Gpt2UsageError as error:
         raise wrong("prompt", str(error)) from None
+    if most is not None:
+        ids = ids[-most:]
     text = given if isinstance(given, str) else encoder.tokenizer.decode(ids)
     if len(ids) > limits.positions:
         raise wrong(

@@ -198,7 +198,10 @@ async function write(given) {
   text.tell("waiting for the model");
   const how = `temperature ${settings.temperature}, top-k ${settings.top_k || "all"}`;
   try {
-    const body = { model: server.id, prompt: given, stream: true, logprobs: ALTERNATIVES, ...settings };
+    // Of a longer text the model sees the end.
+    const body = {
+      model: server.id, prompt: given, truncate_prompt_tokens: server.max_model_len, stream: true, logprobs: ALTERNATIVES, ...settings,
+    };
     const answer = await ask("v1/completions", { method: "POST", body: JSON.stringify(body), signal: control.signal });
     let reason = null;
     for await (const event of events(answer)) {
