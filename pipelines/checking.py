@@ -17,6 +17,7 @@ from command_kit.command import sentence_for
 from command_kit.machine import Machine
 from command_kit.settings import differences
 from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
+from indexed_tokens.suffix_index import SuffixIndex, index_folder
 from planning import Step, is_held_out_loss
 from webtext_prep.cli import RunSettings, job_of
 from webtext_prep.documents import storage
@@ -265,6 +266,9 @@ def check_use_of_model(step: Step, train: Step | None) -> None:
             raise UsageError(f"{entry.name} is {file}, and there is no such file: check the path.")
     if step.name == "generate":
         _check_prompts(settings)
+        for prefix in settings.trace:
+            if str(index_folder(prefix)) not in step.made:
+                SuffixIndex(prefix)
     elif is_held_out_loss(settings):
         check_token_files(settings.data, step)
         _check_split(settings, train)

@@ -1,8 +1,9 @@
 """The steps of a pipeline, each wired to those before it.
 
 A stage reads what the stage before it wrote; `[tokenize]` encodes with the tokenizer of a `[train-tokenizer]` before
-it; `[train]` learns from the token files, `[evaluate]` and `[generate]` use its model; a command that looks at folders
-(`[report]`) gets the last one, and the model. A table that names a path itself is left alone.
+it; `[train]` learns from the token files, `[evaluate]` and `[generate]` use its model, and behind an `[index-tokens]`
+`[generate]` says what its texts repeat; a command that looks at folders (`[report]`) gets the last one, and the model.
+A table that names a path itself is left alone.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from typing import Any
 
 from command_kit import UsageError
 from command_kit.settings import make_settings
+from indexed_tokens.suffix_index import index_folder
 from pipeline_file import WHOLE
 from webtext_prep.cli import RunSettings, find_commands, find_stages
 from webtext_prep.commands.base import Command
@@ -161,9 +163,10 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any]) -> St
     inputs = list(settings.input) or ([so_far.tokens] if reads_tokens else so_far.documents)
     if not inputs:
         raise UsageError(f"the first stage, {name}, has no input: give it with --input PATH.")
-    output = settings.output or (so_far.corpus if kind.output_is_prefix else str(so_far.folder / name))
+    beside = kind.output_beside(inputs)
+    output = beside or settings.output or (so_far.corpus if kind.output_is_prefix else str(so_far.folder / name))
     step = Step(name, "webtext_prep", table, dataclasses.replace(settings, input=tuple(inputs), output=output))
-    step.arguments = ["--input", *inputs, "--output", output]
+    step.arguments = ["--input", *inputs, *([] if beside else ["--output", output])]
     step.output, step.stage, step.made = output, stage, so_far.are_made(inputs)
     if so_far.tokenizer is not None and "tokenizer" in own and not {"tokenizer", "vocabulary"} & table.keys():
         step.tokenizer = so_far.tokenizer
@@ -192,11 +195,14 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
     }[name]
     if name == "evaluate" and not is_held_out_loss(_checked(settings_class(name), table, so_far.where(name))):
         del wanted["data"]  # the other tasks bring texts of their own
+    index = str(index_folder(so_far.tokens))
+    if name == "generate" and index in so_far.made:
+        wanted["trace"] = so_far.tokens
     paths = {key: value for key, value in wanted.items() if key not in table}
     settings = _checked(settings_class(name), {**table, **paths}, so_far.where(name))
     step = Step(name, "gpt2_train", table, settings, output=so_far.model)
     step.arguments = [part for key, value in paths.items() for part in (f"--{key}", value)]
-    step.made = so_far.are_made([*wanted.values()])
+    step.made = so_far.are_made([*wanted.values(), index])
     step.tokenizer = so_far.tokenizer
     if name == "train":
         so_far.made.add(so_far.model)

@@ -18,6 +18,8 @@ from command_kit.command import PARENT
 from planning import SAMPLES, Step, is_held_out_loss, shown_command
 
 SUMMARIES = "pipeline.json"
+SHOWN_PASSAGES = 3
+"""Of each text, passages that stand in the corpus."""
 
 
 def run_steps(steps: Sequence[Step], path: Path, folder: Path) -> None:
@@ -121,6 +123,7 @@ def closing(steps: Sequence[Step], folder: Path, seconds: float) -> str:
             lines += ["", "What the model writes:"]
             for sample in step.summary.get("samples", ()):
                 lines += ["", *(f"  | {line}" for line in (sample["prompt"] + sample["text"]).splitlines())]
+                lines += echoes(sample.get("trace"))
     lines += ["", "Where everything is:"]
     written = [step for step in steps if step.output and step.name not in ("evaluate", "generate")]
     lines += [f"  {step.name:<{width}} {step.output}" for step in written]
@@ -128,6 +131,21 @@ def closing(steps: Sequence[Step], folder: Path, seconds: float) -> str:
     if any(step.name == "train" for step in steps):
         lines += ["", "Generate more:", f"  {shlex.join(write_more(steps))}"]
     return "\n".join(lines)
+
+
+def echoes(trace: dict[str, Any] | None) -> list[str]:
+    """What of a text stands in the corpus: its longest passages, and a document that holds each."""
+    if trace is None:
+        return []
+    lines = [
+        f"  {trace['verbatim_tokens']} of these {trace['tokens']} tokens stand in the corpus word for word, in "
+        f"passages of {trace['minimum_tokens']} or more."
+    ]
+    for passage in sorted(trace["passages"], key=lambda one: -one["tokens"])[:SHOWN_PASSAGES]:
+        lines.append(f"    {passage['tokens']} tokens: {' '.join(passage['text'].split())!r}")
+        for source in passage["sources"][:1]:
+            lines.append(f"      in {source['url'] or source['data']}, document {source['document']:,}")
+    return lines
 
 
 def write_more(steps: Sequence[Step]) -> list[str]:

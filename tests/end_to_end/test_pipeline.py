@@ -235,6 +235,16 @@ def test_a_tokenizer_is_used_by_what_follows_and_documents_pass_it_by(tmp_path):
         assert "--tokenizer" not in tokenize.arguments
 
 
+def test_indexed_token_files_are_what_texts_are_traced_in(tmp_path):
+    tables = {"merge": {}, "tokenize": {}, "index-tokens": {}, "train": {}, "generate": {"prompt": ["a"]}}
+    _, _, index, _, generate = planning.plan(tmp_path / "x.toml", tables, tmp_path, ["texts"])
+    assert index.arguments == ["--input", f"{tmp_path}/corpus_text_document"]
+    assert index.output == f"{tmp_path}/corpus_text_document.suffixes"
+    assert generate.arguments[-2:] == ["--trace", f"{tmp_path}/corpus_text_document"]
+    del tables["index-tokens"]
+    assert "--trace" not in planning.plan(tmp_path / "x.toml", tables, tmp_path, ["texts"])[-1].arguments
+
+
 def test_a_corpus_can_be_exported_before_or_after_it_is_tokenized(tmp_path):
     for order in (["merge", "export", "tokenize"], ["merge", "tokenize", "export"]):
         steps = planning.plan(tmp_path / "x.toml", {name: {} for name in order}, tmp_path, ["texts"])

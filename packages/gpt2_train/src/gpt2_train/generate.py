@@ -24,6 +24,8 @@ from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_me
 from gpt2_train.inference import TOKENIZER_HELP, InferenceModel, note_other_tokenizer, open_model
 from gpt2_train.prompt_loop import prompt_loop
 from gpt2_train.prompts import prompts_of_file, prompts_of_lines, valid_text
+from gpt2_train.trace_display import has_colours, shown
+from gpt2_train.tracing import Tracer
 
 if TYPE_CHECKING:
     from gpt2_train.generator import GeneratedText, GenerationRequest, TextGenerator
@@ -32,6 +34,7 @@ EXAMPLE = """\
 example:
   gpt2 generate --checkpoint runs/first --prompt "In the beginning" --tokens 200 --temperature 0.8 --top-k 40
   gpt2 generate --checkpoint runs/first            asks for prompts; `stop` on a line of its own, or Ctrl-D, quits
+  gpt2 generate --checkpoint runs/first --prompt "In the beginning" --trace corpus_text_document
 """
 
 SMALL_MODEL = 10_000_000
@@ -70,6 +73,10 @@ class GenerateSettings:
     )
     batch_size: int = setting(8, "texts written at once; the text of one does not depend on the others")
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
+    trace: tuple[str, ...] = setting(
+        (), "also say what of each text stands in these token files word for word (`webtext index-tokens` first)",
+        metavar="PREFIX",
+    )  # fmt: skip
     threads: int | None = setting(None, "CPU threads; one for a small model, else as many as cores, without it")
 
     def __post_init__(self) -> None:
@@ -162,13 +169,14 @@ def run(arguments: argparse.Namespace) -> int:
     if is_loop and arguments.json:
         raise Gpt2UsageError("--json needs its prompts beforehand: give --prompt or --prompts, or pipe them in.")
     prompts = [] if is_loop else read_prompts(settings, sys.stdin)
+    tracer = Tracer(settings.trace) if settings.trace else None
     with explained_out_of_memory("lower --batch-size"):
         generator = make_generator(settings)
         if is_loop:
             print(f"{generator.source.folder}: reading the model", file=sys.stderr)
-            converse(generator, settings)
+            converse(generator, settings, tracer)
         else:
-            write_all(generator, RequestMaker(settings).requests(prompts), as_json=arguments.json)
+            write_all(generator, RequestMaker(settings).requests(prompts), tracer, as_json=arguments.json)
     return 0
 
 
@@ -199,21 +207,29 @@ def show_text(text: str) -> None:
     sys.stdout.flush()
 
 
-def write_one(generator: TextGenerator, request: GenerationRequest) -> GeneratedText:
-    """Write a text and print it, behind its prompt, as it comes."""
+def write_one(generator: TextGenerator, request: GenerationRequest, tracer: Tracer | None) -> None:
+    """Write a text and print it, behind its prompt, as it comes; then what it echoes."""
     show_text(request.prompt)
-    return generator.generate([request], on_text=lambda _, piece: show_text(piece))[0]
+    text = generator.generate([request], on_text=lambda _, piece: show_text(piece))[0]
+    show_text(echo(tracer, text) + "\n")
 
 
-def converse(generator: TextGenerator, settings: GenerateSettings) -> None:
+def echo(tracer: Tracer | None, text: GeneratedText) -> str:
+    """What is printed behind a text with --trace: the same, marked, and the documents that hold its passages."""
+    if tracer is None:
+        return ""
+    return f"\n\n{shown(tracer.trace(text.text, prompt=text.prompt), colours=has_colours(sys.stdout))}\n"
+
+
+def converse(generator: TextGenerator, settings: GenerateSettings, tracer: Tracer | None = None) -> None:
     """Continue what is typed, until the user quits."""
     maker = RequestMaker(settings)
 
     def write(prompt: str) -> None:
         for request in maker.requests([prompt]):
             generator.check([request])  # What can't be written is said before the prompt is repeated.
-            write_one(generator, request)
-            show_text("\n\n")
+            write_one(generator, request, tracer)
+            show_text("\n")
 
     _ = generator.source.model
     prompt_loop(write)
@@ -222,8 +238,8 @@ def converse(generator: TextGenerator, settings: GenerateSettings) -> None:
 class InOrder:
     """Prints texts in their order: each once it has ended, and all before it have."""
 
-    def __init__(self, count: int, progress: Progress) -> None:
-        self._count, self._progress = count, progress
+    def __init__(self, count: int, progress: Progress, tracer: Tracer | None) -> None:
+        self._count, self._progress, self._tracer = count, progress, tracer
         self._ended: dict[int, GeneratedText] = {}
         self._next = 0
 
@@ -233,24 +249,30 @@ class InOrder:
         with self._progress.hidden():
             while (following := self._ended.pop(self._next, None)) is not None:
                 self._next += 1
-                show_text(f"--- {self._next} of {self._count} ---\n{following.prompt}{following.text}\n")
+                behind = echo(self._tracer, following)
+                show_text(f"--- {self._next} of {self._count} ---\n{following.prompt}{following.text}{behind}\n")
 
 
-def write_all(generator: TextGenerator, requests: Sequence[GenerationRequest], *, as_json: bool) -> None:
+def write_all(
+    generator: TextGenerator, requests: Sequence[GenerationRequest], tracer: Tracer | None = None, *, as_json: bool
+) -> None:
     """Write and print the texts in the order of `requests`: a single one as it comes, of several each once it ends."""
     started = time.monotonic()
     generator.check(requests)
     # Damaged weights are an error before anything is printed.
     _ = generator.source.model
     if len(requests) == 1 and not as_json:
-        write_one(generator, requests[0])
-        show_text("\n")
+        write_one(generator, requests[0], tracer)
         return
     with Progress("generate", "tokens", sum(request.tokens for request in requests)) as progress:
-        printer = InOrder(len(requests), progress)
+        printer = InOrder(len(requests), progress, tracer)
         texts = generator.generate(requests, on_tokens=progress.update, on_done=None if as_json else printer.add)
     if as_json:
-        print(json.dumps(report(generator.source, texts, time.monotonic() - started), ensure_ascii=False))
+        found = report(generator.source, texts, time.monotonic() - started)
+        if tracer is not None:
+            for sample in found["samples"]:
+                sample["trace"] = tracer.trace(sample["text"], prompt=sample["prompt"]).as_dict()
+        print(json.dumps(found, ensure_ascii=False))
 
 
 def report(source: InferenceModel, texts: Sequence[GeneratedText], seconds: float) -> dict[str, Any]:

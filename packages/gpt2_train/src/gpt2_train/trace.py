@@ -17,7 +17,7 @@ from command_kit import add_flags, setting, settings_from
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.inference import TOKENIZER_HELP
 from gpt2_train.prompts import valid_text
-from gpt2_train.trace_display import described, has_colours, marked
+from gpt2_train.trace_display import has_colours, shown
 from gpt2_train.tracing import Tracer
 from indexed_tokens import Tokenizer
 
@@ -78,8 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
-    colours = has_colours(sys.stdout)
-    print(f"{marked(trace, colours=colours)}\n\n{described(trace, colours=colours)}")
+    print(shown(trace, colours=has_colours(sys.stdout)))
     return 0
 
 

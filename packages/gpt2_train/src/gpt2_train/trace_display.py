@@ -25,6 +25,12 @@ def has_colours(stream: TextIO) -> bool:
     return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
+def shown(trace: Trace, *, colours: bool) -> str:
+    """A text with its passages marked, and where each stands; of a text without any, that alone."""
+    told = described(trace, colours=colours)
+    return f"{marked(trace, colours=colours)}\n\n{told}" if trace.passages else told
+
+
 def marked(trace: Trace, *, colours: bool) -> str:
     """The text with its passages marked, each followed by its number, or by those of several that overlap."""
     edges = sorted({0, len(trace.text), *(edge for one in trace.passages for edge in (one.begin, one.end))})
