@@ -8,7 +8,7 @@ they exchange a few numbers for each token, and never the logits.
 from __future__ import annotations
 
 import dataclasses
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -41,6 +41,15 @@ class Batch:
     with_greedy: bool = False
     fill: int = 0
     separated_by: int | None = None
+
+    def as_plain(self) -> dict[str, Any]:
+        """The batch in plain values, for another process."""
+        return vars(self) | {"rows": self.rows.tolist()}
+
+    @classmethod
+    def from_plain(cls, table: dict[str, Any]) -> Batch:
+        """The batch of which `as_plain` made `table`."""
+        return cls(**table | {"rows": torch.tensor(table["rows"])})
 
     @property
     def tokens(self) -> int:

@@ -1,8 +1,8 @@
 """`gpt2 evaluate`: measure a checkpoint by one of the tasks in `evaluation/`, held-out loss unless another is named.
 
-This module opens the model, in one process whatever layout trained it, and prints what the task found; what is
-measured, and by which flags, is the task's own. The settings of all tasks are flags of the one command, and keys of
-the table [evaluate] in a TOML file.
+This module opens the model, in any number of processes whatever layout trained it, and prints what the task found;
+what is measured, and by which flags, is the task's own. The settings of all tasks are flags of the one command, and
+keys of the table [evaluate] in a TOML file.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from typing import Any, Literal
 from command_kit import add_flags, setting, settings_from
 from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
 from gpt2_train.evaluation import Task, tasks
-from gpt2_train.inference import TOKENIZER_HELP, note_other_tokenizer, open_model
+from gpt2_train.inference import TOKENIZER_HELP, InferenceModel, note_other_tokenizer
+from gpt2_train.shared_model import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
 
 EXAMPLE = """\
 example:
@@ -25,6 +26,7 @@ example:
   gpt2 evaluate --checkpoint runs/first --data other_text_document --split all --json
   gpt2 evaluate --checkpoint runs/first --text letter.txt
   gpt2 evaluate --checkpoint gpt2-medium --task lambada --input lambada_test.jsonl
+  gpt2 evaluate --checkpoint runs/first --text letter.txt --tensor-parallel 2 --device cpu
 """
 
 
@@ -50,11 +52,14 @@ class EvaluateSettings:
     precision: Literal["fp32", "bf16", "fp16"] | None = setting(
         None, "autocast precision of matrix products: bf16 on GPUs that have it, else fp32"
     )
+    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP)
+    data_parallel: int = setting(1, "processes, or groups of --tensor-parallel of them, that score at the same time")
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
-    threads: int | None = setting(None, "CPU threads; as many as cores without it")
+    threads: int | None = setting(None, "CPU threads of each process; the cores divided among them without it")
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
+        check_sizes(self.tensor_parallel, self.data_parallel)
         if self.batch_size is not None and self.batch_size < 1:
             raise Gpt2UsageError(f"--batch-size is {self.batch_size}: it should be at least 1.")
         self.make_task()
@@ -149,7 +154,18 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
 
     Raises Gpt2UsageError if checkpoint or data are missing, damaged or don't belong together.
     """
-    source = open_model(settings.checkpoint, device=settings.device, tokenizer=settings.tokenizer)
+    with open_shared_model(
+        settings.checkpoint,
+        device=settings.device,
+        tokenizer=settings.tokenizer,
+        tensor_parallel=settings.tensor_parallel,
+        data_parallel=settings.data_parallel,
+        threads=settings.threads,
+    ) as source:
+        return _measure(source, settings)
+
+
+def _measure(source: InferenceModel, settings: EvaluateSettings) -> dict[str, Any]:
     if note := note_other_tokenizer(source):
         print(f"gpt2: {note}", file=sys.stderr)
 

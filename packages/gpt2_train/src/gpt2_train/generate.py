@@ -21,9 +21,10 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from command_kit import Progress, add_flags, setting, settings_from
 from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
-from gpt2_train.inference import TOKENIZER_HELP, InferenceModel, note_other_tokenizer, open_model
+from gpt2_train.inference import TOKENIZER_HELP, InferenceModel, note_other_tokenizer
 from gpt2_train.prompt_loop import prompt_loop
 from gpt2_train.prompts import prompts_of_file, prompts_of_lines, valid_text
+from gpt2_train.shared_model import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
 from gpt2_train.trace_display import has_colours, shown
 from gpt2_train.tracing import Tracer
 
@@ -72,12 +73,15 @@ class GenerateSettings:
         None, "with --json: each token's log-probability, and those of this many of the most likely ones"
     )
     batch_size: int = setting(8, "texts written at once; the text of one does not depend on the others")
+    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP)
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
     trace: tuple[str, ...] = setting(
         (), "also say what of each text stands in these token files word for word (`webtext index-tokens` first)",
         metavar="PREFIX",
     )  # fmt: skip
-    threads: int | None = setting(None, "CPU threads; one for a small model, else as many as cores, without it")
+    threads: int | None = setting(
+        None, "CPU threads of each process; one for a small model, else the cores divided among them, without it"
+    )
 
     def __post_init__(self) -> None:
         at_least = {
@@ -88,6 +92,7 @@ class GenerateSettings:
             if value is not None and not (value >= least and math.isfinite(value)):
                 raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least {least}.")
         check_threads(self.threads)
+        check_sizes(self.tensor_parallel)
         if not all(self.stop):
             raise Gpt2UsageError("an empty --stop would end every text before it begins: leave it out.")
         if not 0 < self.top_p <= 1:
@@ -168,24 +173,33 @@ def run(arguments: argparse.Namespace) -> int:
     is_loop = not settings.prompt and settings.prompts is None and sys.stdin.isatty()
     if is_loop and arguments.json:
         raise Gpt2UsageError("--json needs its prompts beforehand: give --prompt or --prompts, or pipe them in.")
-    prompts = [] if is_loop else read_prompts(settings, sys.stdin)
-    tracer = Tracer(settings.trace) if settings.trace else None
-    with explained_out_of_memory("lower --batch-size"):
-        generator = make_generator(settings)
+    with (
+        explained_out_of_memory("lower --batch-size, or raise --tensor-parallel"),
+        open_shared_model(
+            settings.checkpoint,
+            device=settings.device,
+            tokenizer=settings.tokenizer,
+            tensor_parallel=settings.tensor_parallel,
+            threads=settings.threads,
+        ) as source,
+    ):
+        prompts = [] if is_loop else read_prompts(settings, sys.stdin)
+        tracer = Tracer(settings.trace) if settings.trace else None
+        generator = make_generator(source, settings)
         if is_loop:
-            print(f"{generator.source.folder}: reading the model", file=sys.stderr)
+            print(f"{source.folder}: reading the model", file=sys.stderr)
             converse(generator, settings, tracer)
         else:
             write_all(generator, RequestMaker(settings).requests(prompts), tracer, as_json=arguments.json)
     return 0
 
 
-def make_generator(settings: GenerateSettings) -> TextGenerator:
-    """What writes as `settings` ask. Raises Gpt2UsageError for a missing or damaged checkpoint, or no tokenizer."""
-    source = open_model(settings.checkpoint, device=settings.device, tokenizer=settings.tokenizer)
+def make_generator(source: InferenceModel, settings: GenerateSettings) -> TextGenerator:
+    """What writes with `source` as `settings` ask. Raises Gpt2UsageError if it has no tokenizer."""
     if note := note_other_tokenizer(source):
         print(f"gpt2: {note}", file=sys.stderr)
-    set_threads(source, settings.threads)
+    if settings.tensor_parallel == 1:
+        set_threads(source, settings.threads)
     from gpt2_train.generator import TextGenerator
 
     return TextGenerator(source, settings.batch_size)
@@ -231,7 +245,7 @@ def converse(generator: TextGenerator, settings: GenerateSettings, tracer: Trace
             write_one(generator, request, tracer)
             show_text("\n")
 
-    _ = generator.source.model
+    _ = generator.source.runner
     prompt_loop(write)
 
 
@@ -260,7 +274,7 @@ def write_all(
     started = time.monotonic()
     generator.check(requests)
     # Damaged weights are an error before anything is printed.
-    _ = generator.source.model
+    _ = generator.source.runner
     if len(requests) == 1 and not as_json:
         write_one(generator, requests[0], tracer)
         return

@@ -14,7 +14,6 @@ from typing import Literal
 
 import numpy as np
 
-from gpt2_train.cached_model import CachedModel
 from gpt2_train.decoder import Decoder, NewToken, TokenRequest
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.inference import InferenceModel
@@ -185,7 +184,7 @@ class TextSession:
     def __init__(self, source: InferenceModel, rows: int = 8, length: int | None = None) -> None:
         self.encoder = Encoder(source)
         self.rows = rows
-        self._cache = CachedModel(source.model, rows, length, precision=source.precision)
+        self._cache = source.runner.cached_model(rows, length, precision=source.precision)
         self._decoder = Decoder(self._cache, vocabulary_size=source.vocabulary_size, end=source.end_of_text)
         self._writers: dict[int, _Writer] = {}
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     import torch
 
     from gpt2_train.batch_scoring import Batch, BatchScores
+    from gpt2_train.cached_model import CachedModel
     from gpt2_train.config import ModelConfig
     from gpt2_train.device import DeviceKind
     from gpt2_train.model import GPT2
@@ -42,6 +43,10 @@ class ModelRunner(abc.ABC):
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
         """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite."""
 
+    @abc.abstractmethod
+    def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
+        """A `CachedModel` for writing texts; its arguments and errors."""
+
 
 class LocalRunner(ModelRunner):
     """Computes in this process.
@@ -59,6 +64,12 @@ class LocalRunner(ModelRunner):
 
         return [score_batch(self.model, batch, precision) for batch in batches]
 
+    def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
+        """A cache of `rows` sequences. Raises Gpt2UsageError as `CachedModel` does."""
+        from gpt2_train.cached_model import CachedModel
+
+        return CachedModel(self.model, rows, length, precision=precision)
+
 
 @dataclasses.dataclass(frozen=True)
 class InferenceModel:
@@ -75,6 +86,7 @@ class InferenceModel:
         data: what its training files were, one entry per file; empty if that was not recorded.
         load: reads the weights.
         precision: `fp32`, `bf16` or `fp16`: in what matrices multiply while texts are written (by autocast).
+        start: starts the processes that share the model, which read the weights; None if this process has it alone.
     """
 
     folder: Path
@@ -87,16 +99,17 @@ class InferenceModel:
     data: list[dict[str, Any]]
     load: Callable[[], GPT2]
     precision: str = "fp32"
+    start: Callable[[], ModelRunner] | None = None
 
     @functools.cached_property
     def model(self) -> GPT2:
-        """The model on its device, in evaluation mode. Raises Gpt2UsageError if the weights are damaged."""
+        """The whole model on its device, in evaluation mode. Raises Gpt2UsageError if the weights are damaged."""
         return self.load()
 
     @functools.cached_property
     def runner(self) -> ModelRunner:
-        """What computes with the model. Raises as `model` does."""
-        return LocalRunner(self.model)
+        """What computes with the model, in all processes that share it. Raises as `model` does."""
+        return self.start() if self.start is not None else LocalRunner(self.model)
 
     @property
     def required_tokenizer(self) -> Tokenizer:
@@ -130,7 +143,9 @@ class InferenceModel:
         return bool(self.settings.get("mask_end_of_text"))
 
 
-def open_model(path: str | Path, *, device: DeviceKind = "auto", tokenizer: str | None = None) -> InferenceModel:
+def open_model(
+    path: str | Path, *, device: DeviceKind = "auto", tokenizer: str | None = None, processes: int = 1
+) -> InferenceModel:
     """The model that `path` names; its weights are not read yet.
 
     Args:
@@ -138,6 +153,7 @@ def open_model(path: str | Path, *, device: DeviceKind = "auto", tokenizer: str 
             format (a Hugging Face folder, a checkpoint of Megatron-LM).
         device: where to compute.
         tokenizer: a folder or file to take the tokenizer from, instead of the model's own.
+        processes: how many of this machine will share it, each with a device of its own.
 
     Raises Gpt2UsageError if there is no model or its record is damaged, IndexedTokensError for a damaged tokenizer.
     """
@@ -147,18 +163,18 @@ def open_model(path: str | Path, *, device: DeviceKind = "auto", tokenizer: str 
 
     place = Path(path)
     if holds_checkpoint(place) or not place.exists():
-        return _open_checkpoint(path, device, tokenizer)
-    return _open_other(path, device, tokenizer)
+        return _open_checkpoint(path, device, tokenizer, processes)
+    return _open_other(path, device, tokenizer, processes)
 
 
-def _open_other(path: str | Path, device: DeviceKind, tokenizer: str | None) -> InferenceModel:
+def _open_other(path: str | Path, device: DeviceKind, tokenizer: str | None, processes: int) -> InferenceModel:
     """A model of another program's format."""
     from gpt2_train.conversion.base import ReadOptions
     from gpt2_train.conversion.opening import open_weights
     from gpt2_train.device import choose_device
 
     weights = open_weights(path, ReadOptions(tokenizer=tokenizer))
-    where = choose_device(device)
+    where = choose_device(device, local_size=processes)
     return InferenceModel(
         folder=weights.origin,
         step=weights.step,
@@ -172,7 +188,7 @@ def _open_other(path: str | Path, device: DeviceKind, tokenizer: str | None) -> 
     )
 
 
-def _open_checkpoint(path: str | Path, device: DeviceKind, tokenizer: str | None) -> InferenceModel:
+def _open_checkpoint(path: str | Path, device: DeviceKind, tokenizer: str | None, processes: int) -> InferenceModel:
     from gpt2_train.checkpoint import load_model, load_tokenizer, read_info
     from gpt2_train.device import choose_device
 
@@ -182,7 +198,7 @@ def _open_checkpoint(path: str | Path, device: DeviceKind, tokenizer: str | None
         chosen = Tokenizer.from_path(tokenizer)
     elif info.tokenizer:
         chosen = load_tokenizer(info.folder)
-    where = choose_device(device)
+    where = choose_device(device, local_size=processes)
     return InferenceModel(
         folder=info.folder,
         step=info.step,

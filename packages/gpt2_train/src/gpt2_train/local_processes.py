@@ -1,31 +1,29 @@
-"""The local processes of a run: started together, signalled together, ended together.
+"""The local processes of a training run: started together, signalled together, ended together.
 
-The parent owns the rendezvous, a store on a port that the system chose and nobody can take in between. Each child
-gets its settings through its standard input and ends when that closes, so that none survives a parent that was killed;
-it runs in a session of its own, and the parent passes signals on, so that Ctrl-C reaches it once. When one child fails
-the others are ended, and its one sentence is what the user reads.
+All ranks are children of the command, which trains nothing itself: it passes signals on, so that Ctrl-C reaches each
+of them once. When one child fails the others are ended, and its one sentence is what the user reads.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
-import os
 import signal
-import subprocess
 import sys
-import threading
 import time
-import traceback
 from types import FrameType
 from typing import Any, NoReturn
 
 import torch.distributed as dist
 
-from command_kit import available_cores
-from command_kit.command import sentence_for
-from command_kit.errors import CommandError
 from command_kit.settings import as_table, make_settings
+from gpt2_train.child_processes import (
+    Child,
+    describe_death,
+    end_with_parent,
+    failure,
+    read_config,
+    send_report,
+    threads_of_each,
+)
 from gpt2_train.config import TrainSettings
 from gpt2_train.device import choose_device, keep_freed_memory, use_threads
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
@@ -47,8 +45,7 @@ class LocalProcesses:
 
     def __init__(self, settings: TrainSettings, size: int, debug: bool) -> None:
         self.settings, self.size, self.debug = settings, size, debug
-        self.children: list[subprocess.Popen[bytes]] = []
-        self.reports: list[int] = []
+        self.children: list[Child] = []
         self.signal = 0
         self.killed: dict[int, int] = {}
         """The signal that ended a child, by rank, of those that were the first to end."""
@@ -65,54 +62,33 @@ class LocalProcesses:
                 self._start(rank, store.port)
             self._wait()
         finally:
-            self._end_all()
+            for child in self.children:
+                child.end()
             for number, handler in before.items():
                 signal.signal(number, handler)
-        return self._outcome([self._read_report(end) for end in self.reports])
+        return self._outcome([child.report() for child in self.children])
 
     def _start(self, rank: int, port: int) -> None:
-        reading, writing = os.pipe()
-        self.reports.append(reading)
-        environment = os.environ | {"OMP_NUM_THREADS": str(self._threads())}
-        if sys.platform == "linux":
-            # All are on this machine; the default asks for the address of the host's name, which may have none.
-            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
-        child = subprocess.Popen(
-            [sys.executable, "-m", "gpt2_train.local_processes"],
-            stdin=subprocess.PIPE,
-            stdout=2,  # standard output is the summary's alone
-            pass_fds=[writing],
-            start_new_session=True,
-            env=environment,
-        )
-        os.close(writing)
-        self.children.append(child)
-        worker_config = {
+        config = {
             "settings": as_table(self.settings),
             "rank": rank,
             "size": self.size,
             "port": port,
-            "report": writing,
-            "debug": self.debug,
         }
-        assert child.stdin is not None
-        with contextlib.suppress(BrokenPipeError):
-            child.stdin.write(json.dumps(worker_config).encode() + b"\n")
-            child.stdin.flush()
-
-    def _threads(self) -> int:
-        return self.settings.threads or max(1, available_cores() // self.size)
+        threads = threads_of_each(self.settings.threads, self.size)
+        self.children.append(Child("gpt2_train.local_processes", config, threads=threads))
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self.signal = self.signal or number
         for child in self.children:
-            if child.poll() is None:
-                child.send_signal(number)
+            if child.process.poll() is None:
+                child.process.send_signal(number)
 
     def _wait(self) -> None:
         deadline = None
-        while any(child.poll() is None for child in self.children):
-            if deadline is None and any(child.poll() for child in self.children):
+        processes = [child.process for child in self.children]
+        while any(process.poll() is None for process in processes):
+            if deadline is None and any(process.poll() for process in processes):
                 # One has failed, or was stopped by a signal before it could take it: those that wait for it
                 # would wait forever.
                 self._note_killed()
@@ -127,32 +103,13 @@ class LocalProcesses:
             self._note_killed()
 
     def _note_killed(self) -> None:
-        codes = {rank: child.poll() for rank, child in enumerate(self.children)}
-        self.killed = {rank: -code for rank, code in codes.items() if code is not None and code < 0}
+        numbers = {rank: child.killed_by for rank, child in enumerate(self.children)}
+        self.killed = {rank: number for rank, number in numbers.items() if number is not None}
 
     def _all_stop(self) -> bool:
         """Whether those that ended did so because a signal asked for it, after saving."""
-        ended = [child.returncode for child in self.children if child.poll()]
+        ended = [child.process.returncode for child in self.children if child.process.poll()]
         return all(code == 128 + self.signal for code in ended) if self.signal else False
-
-    def _end_all(self) -> None:
-        for child in self.children:
-            if child.poll() is None:
-                child.kill()
-            child.wait()
-            if child.stdin is not None:
-                with contextlib.suppress(OSError):
-                    child.stdin.close()
-
-    @staticmethod
-    def _read_report(descriptor: int) -> dict[str, Any]:
-        with os.fdopen(descriptor, "rb") as pipe:
-            text = pipe.read()
-        try:
-            report = json.loads(text)
-        except ValueError:
-            return {}
-        return report if isinstance(report, dict) else {}
 
     def _outcome(self, reports: list[dict[str, Any]]) -> dict[str, Any] | int:
         failed = [report for report in reports if "error" in report]
@@ -176,48 +133,19 @@ class LocalProcesses:
             print("gpt2: stopped before the first step, nothing was changed.", file=sys.stderr)
             return 128 + self.signal
         rank = next(rank for rank, report in enumerate(reports) if "summary" not in report)
-        raise self._death(rank, -self.children[rank].returncode)
+        raise self._death(rank, -self.children[rank].process.returncode)
 
     def _death(self, rank: int, number: int) -> Gpt2Error:
         """The error of a child that ended without a report, by the signal `number`, or with the status `-number`."""
-        how = f"was killed by {signal.Signals(number).name}" if number > 0 else f"ended with status {-number}"
-        hint = " (out of memory?)" if number == signal.SIGKILL else ""
-        return Gpt2Error(
-            f"process {rank} of {self.size} {how}{hint}: the same command resumes from the last checkpoint."
-        )
-
-
-def _die_with_parent() -> None:
-    """End this process as soon as its standard input closes, which the parent's death does."""
-
-    def watch() -> None:
-        while os.read(0, 4096):
-            pass
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-
-
-def _read_config() -> dict[str, Any]:
-    line = b""
-    while not line.endswith(b"\n"):
-        part = os.read(0, 1)
-        if not part:
-            os._exit(1)
-        line += part
-    config: dict[str, Any] = json.loads(line)
-    return config
+        death = describe_death(rank, self.size, number)
+        return Gpt2Error(f"{death}: the same command resumes from the last checkpoint.")
 
 
 def _child() -> NoReturn:
     stop = StopRequest()
     stop.install()
-    config = _read_config()
-    _die_with_parent()
-
-    def report(content: dict[str, Any]) -> None:
-        os.write(config["report"], json.dumps(content).encode())
-
+    config = read_config()
+    end_with_parent()
     try:
         values = {name: tuple(v) if isinstance(v, list) else v for name, v in config["settings"].items()}
         settings = make_settings(TrainSettings, values, "the parent process")
@@ -231,18 +159,9 @@ def _child() -> NoReturn:
         close_group()
     except BaseException as error:
         # The group is left as it is: the others may be inside a collective operation.
-        report(
-            {
-                "error": sentence_for(error),
-                "exit_code": error.exit_code if isinstance(error, CommandError) else 1,
-                "is_expected": isinstance(error, CommandError | OSError),
-                "is_interrupt": isinstance(error, KeyboardInterrupt),
-                "time": time.monotonic(),
-                "traceback": "".join(traceback.format_exception(error))[-20000:],
-            }
-        )
+        send_report(config["report"], failure(error))
         leave(1)
-    report({"summary": summary})
+    send_report(config["report"], {"summary": summary})
     # Whether a stop counts as a failure is for the parent to say, which waits for all to stop.
     leave(128 + signal.Signals[summary["stopped_by"]] if summary["stopped_by"] else 0)
 

@@ -22,11 +22,14 @@ class ReadOptions:
         heads: attention heads.
         vocabulary_size: token ids; rows of the embedding above it are padding.
         tokenizer: folder or file of the tokenizer, or `gpt2`.
+        reader: this process's number among those that read the same model, and how many they are: they share the work
+            of checking its files.
     """
 
     heads: int | None = None
     vocabulary_size: int | None = None
     tokenizer: str | None = None
+    reader: tuple[int, int] = (0, 1)
 
 
 @dataclasses.dataclass(frozen=True)

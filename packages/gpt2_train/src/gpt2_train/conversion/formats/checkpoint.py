@@ -37,7 +37,7 @@ class Checkpoint(ModelFormat):
         tokenizer = Tokenizer.from_path(options.tokenizer) if options.tokenizer else None
         if tokenizer is None and info.tokenizer:
             tokenizer = load_tokenizer(info.folder)
-        reader = _Reader(info)
+        reader = _Reader(info, *options.reader)
         shapes = {**shapes_of(info.config), EMBEDDING: (info.config.padded_vocabulary, info.config.hidden)}
         return ModelWeights(
             origin=info.folder,
@@ -67,16 +67,16 @@ class Checkpoint(ModelFormat):
 
 
 class _Reader:
-    """Reads single tensors of one checkpoint, its files checked before the first."""
+    """Reads single tensors of one checkpoint, its files (those of this process) checked before the first."""
 
-    def __init__(self, info: CheckpointInfo) -> None:
-        self.info = info
+    def __init__(self, info: CheckpointInfo, rank: int, size: int) -> None:
+        self.info, self.rank, self.size = info, rank, size
         self.part = info.part("model")
 
     @functools.cached_property
     def types(self) -> dict[str, torch.dtype]:
         """The type of each stored tensor."""
-        check_files(self.info, [self.part])
+        check_files(self.info, [self.part], rank=self.rank, size=self.size)
         stored = TensorReader(self.info.folder, self.part).read_metadata().state_dict_metadata
         return {
             name: entry.properties.dtype for name, entry in stored.items() if isinstance(entry, TensorStorageMetadata)

@@ -1,0 +1,143 @@
+"""Processes that a command starts on its own machine, for training as for inference.
+
+Each child gets its settings through its standard input and ends when that closes, so that none survives a parent that
+was killed; it runs in a session of its own, so that Ctrl-C on a terminal reaches the parent alone. What becomes of it
+comes back through a pipe. The parent owns the rendezvous, a store on a port that the system chose and nobody can take
+in between.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from typing import Any
+
+from command_kit import available_cores
+from command_kit.command import sentence_for
+from command_kit.errors import CommandError
+
+LONGEST_TRACEBACK = 20_000
+"""Characters of a traceback that a child reports; a pipe holds 64 KiB without a reader."""
+
+
+class Child:
+    """One of them.
+
+    Args:
+        module: run as `python -m`; it begins with `read_config`.
+        config: what `read_config` gives it, plain values.
+        threads: CPU threads that its libraries may start.
+
+    Attributes:
+        process: the process itself.
+    """
+
+    def __init__(self, module: str, config: dict[str, Any], *, threads: int) -> None:
+        self._report, writing = os.pipe()
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        if sys.platform == "linux":
+            # All are on this machine; the default asks for the address of the host's name, which may have none.
+            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=2,  # standard output is the parent's alone
+            pass_fds=[writing],
+            start_new_session=True,
+            env=environment,
+        )
+        os.close(writing)
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(config | {"report": writing}).encode() + b"\n")
+            self.process.stdin.flush()
+
+    @property
+    def killed_by(self) -> int | None:
+        """The number of the signal that ended it; None if it runs, or ended by itself."""
+        code = self.process.poll()
+        return -code if code is not None and code < 0 else None
+
+    def report(self) -> dict[str, Any]:
+        """What it reported, once; waits for its end. Empty if it could not."""
+        with os.fdopen(self._report, "rb") as pipe:
+            text = pipe.read()
+        try:
+            report = json.loads(text)
+        except ValueError:
+            return {}
+        return report if isinstance(report, dict) else {}
+
+    def end(self) -> None:
+        """Kill it if it still runs."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+
+
+def threads_of_each(threads: int | None, size: int) -> int:
+    """CPU threads of each of `size` processes: as asked, or the cores shared among them."""
+    return threads or max(1, available_cores() // size)
+
+
+def describe_death(rank: int, size: int, number: int) -> str:
+    """How a process ended without a report: by the signal `number`, or with the status `-number`."""
+    how = f"was killed by {signal.Signals(number).name}" if number > 0 else f"ended with status {-number}"
+    hint = " (out of memory?)" if number == signal.SIGKILL else ""
+    return f"process {rank} of {size} {how}{hint}"
+
+
+# --- in the child ----------------------------------------------------------------------------------------------------
+
+
+def read_config() -> dict[str, Any]:
+    """What the parent gave this process; ends it if the parent is gone."""
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(0, 1)
+        if not part:
+            os._exit(1)
+        line += part
+    config: dict[str, Any] = json.loads(line)
+    return config
+
+
+def end_with_parent(farewell: str = "") -> None:
+    """End this process as soon as its standard input closes, which the parent's death does; says `farewell` then."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        if farewell:
+            with contextlib.suppress(OSError):
+                os.write(2, f"{farewell}\n".encode())
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def send_report(descriptor: int, content: dict[str, Any]) -> None:
+    """Tell the parent, once, what became of this process."""
+    os.write(descriptor, json.dumps(content).encode())
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """The report of a process that `error` ended."""
+    return {
+        "error": sentence_for(error),
+        "exit_code": error.exit_code if isinstance(error, CommandError) else 1,
+        "is_expected": isinstance(error, CommandError | OSError),
+        "is_interrupt": isinstance(error, KeyboardInterrupt),
+        "time": time.monotonic(),
+        "traceback": "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:],
+    }
