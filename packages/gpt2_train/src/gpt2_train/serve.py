@@ -43,7 +43,9 @@ class ServeSettings:
         "format",
         metavar="DIR",
     )
-    host: str = setting("127.0.0.1", "address to listen on; 0.0.0.0 for all of this machine", group=_WHO)
+    host: str = setting(
+        "127.0.0.1", "address to listen on; 0.0.0.0 for all of this machine", metavar="ADDRESS", group=_WHO
+    )
     port: int = setting(8000, "port to listen on; 0 for any that is free", ge=0, le=65535, group=_WHO)
     token: str | None = setting(
         None,
@@ -61,7 +63,9 @@ class ServeSettings:
     stop_seconds: float = setting(
         5.0, "how long texts may be finished after Ctrl-C or SIGTERM", ge=0, le=3600, group=_LIMITS
     )
-    name: str | None = setting(None, "how clients call the model; the name of its folder without it", group=_MODEL)
+    name: str | None = setting(
+        None, "how clients call the model; the name of its folder without it", metavar="NAME", group=_MODEL
+    )
     tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE", group=_MODEL)
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute", group=_MODEL)
     threads: int | None = setting(

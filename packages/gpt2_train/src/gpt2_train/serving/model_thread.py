@@ -12,33 +12,11 @@ import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from types import TracebackType
-from typing import Protocol
 
-from gpt2_train.generator import GenerationRequest, TextPiece
+from gpt2_train.generator import GenerationRequest, TextPiece, TextSession
 
 STEPS_AHEAD = 64
 """Steps whose pieces may wait for the event loop: beyond them the model waits, so that the loop never falls behind."""
-
-
-class Session(Protocol):
-    """What writes: a `TextSession`, or a stand-in for it in tests."""
-
-    @property
-    def waiting(self) -> int:
-        """Texts that wait for others to end."""
-
-    @property
-    def writing(self) -> int:
-        """Texts that are being written."""
-
-    def submit(self, request: GenerationRequest) -> int:
-        """Take a text; returns its number. Raises Gpt2UsageError for one that can't be written."""
-
-    def cancel(self, number: int) -> None:
-        """Forget a text; one that has ended is none."""
-
-    def step(self) -> list[TextPiece]:
-        """Add a token to the texts being written."""
 
 
 class TooManyTextsError(Exception):
@@ -103,7 +81,7 @@ class ModelThread:
         failure: what the step raised.
     """
 
-    def __init__(self, session: Session, capacity: int) -> None:
+    def __init__(self, session: TextSession, capacity: int) -> None:
         self.capacity = capacity
         self.failure: BaseException | None = None
         self.on_failure: Callable[[], object] = lambda: None

@@ -73,6 +73,10 @@ class Server(uvicorn.Server):
         self.model_thread.refuse(STOPPING)
         asyncio.get_running_loop().call_later(self._seconds, self.model_thread.end_all, STOPPING)
         await super().shutdown(sockets)
+        if self.force_exit and (tasks := self.server_state.tasks):
+            # A second Ctrl-C: the texts end now, each with its last words.
+            self.model_thread.end_all(STOPPING)
+            await asyncio.wait(tasks, timeout=1)
 
 
 @contextlib.contextmanager
