@@ -27,7 +27,8 @@ from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.loss import token_losses
 from gpt2_train.metrics import peak_flops_of
 from gpt2_train.model import GPT2
-from gpt2_train.optim import gradient_norm, make_optimizer, scale_gradients, set_step
+from gpt2_train.optim import gradient_norm
+from gpt2_train.optimizers import make_optimizer
 from gpt2_train.sampling import Sampling, choose_tokens
 from gpt2_train.worker import join_group
 
@@ -64,13 +65,11 @@ def test_a_step_stays_on_its_device() -> None:
         for parameter in model.parameters():
             parameter.grad = torch.zeros_like(parameter)
         optimizer = make_optimizer(model, TrainSettings(), device)
-        moments = [state[name] for state in optimizer.state.values() for name in ("exp_avg", "exp_avg_sq")]
-        assert all(moment.device == device for moment in moments)
-        set_step(optimizer, 3)
-        scale_gradients(list(model.parameters()), 0.5)
-        norm = torch.nn.utils.get_total_norm([p.grad for p in model.parameters() if p.grad is not None])
+        assert all(moment.device == device for moment in optimizer.tensors().values())
+        optimizer.set_step(3)
+        norm = gradient_norm(model.parameters())
         assert norm.device == device
-        optimizer.step()
+        optimizer.step(1e-3, 1 / norm, torch.isfinite(norm))
 
 
 def test_the_walk_over_devices_finds_a_generator_of_another_device() -> None:

@@ -27,7 +27,7 @@ from gpt2_train.memory import (
     size_line,
 )
 from gpt2_train.model import GPT2
-from gpt2_train.optim import make_optimizer
+from gpt2_train.optimizers import make_optimizer
 from gpt2_train.parallel import World, parallelize
 
 SMALL = ModelConfig(layers=3, hidden=64, heads=4, sequence_length=32, vocabulary_size=300, dropout=0.0)
@@ -60,7 +60,7 @@ def test_state_is_what_a_training_process_holds() -> None:
         return sum(tensor.untyped_storage().nbytes() for tensor in tensors)
 
     parameters = list(model.parameters())
-    moments = [optimizer.state[p][name] for p in parameters for name in ("exp_avg", "exp_avg_sq")]
+    moments = list(optimizer.tensors().values())
     memory = memory_per_rank(SMALL, micro_batch=1, on_cpu=True)
     assert memory.parameters == size(parameters)
     assert memory.gradients == size([p.grad for p in parameters])

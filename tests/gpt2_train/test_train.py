@@ -231,9 +231,9 @@ def test_a_skipped_step_is_no_iteration(tmp_path: Path, gpt2: Run, monkeypatch: 
     assert gpt2(tmp_path / "plain", "--steps", 6, "--precision", "fp16", "--save-every", 3) == 0
     plain, calls = train_module.gradient_norm, []
 
-    def overflowing(parameters: Any) -> float:
+    def overflowing(parameters: Any) -> torch.Tensor:
         calls.append(1)
-        return math.inf if len(calls) in (2, 3) else plain(parameters)
+        return torch.tensor(math.inf) if len(calls) in (2, 3) else plain(parameters)
 
     monkeypatch.setattr(train_module, "gradient_norm", overflowing)
     assert gpt2(tmp_path / "skipping", "--steps", 6, "--precision", "fp16") == 0
@@ -249,7 +249,7 @@ def test_a_diverged_run_ends_in_a_sentence_and_keeps_its_checkpoint(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert gpt2(tmp_path, "--steps", 2) == 0
-    monkeypatch.setattr(train_module, "gradient_norm", lambda parameters: math.nan)
+    monkeypatch.setattr(train_module, "gradient_norm", lambda parameters: torch.tensor(math.nan))
     assert gpt2(tmp_path, "--steps", 4) == 1
     assert "diverged" in capsys.readouterr().err
     assert read_info(tmp_path).step == 2
@@ -459,7 +459,7 @@ def test_a_signal_saves_and_the_same_command_goes_on(
     """The step is finished, saved, and the exit code is the signal's; raised in the middle of step 7."""
     plain, calls = train_module.gradient_norm, []
 
-    def signalling(parameters: Any) -> float:
+    def signalling(parameters: Any) -> torch.Tensor:
         calls.append(1)
         if len(calls) == 7:
             signal.raise_signal(number)

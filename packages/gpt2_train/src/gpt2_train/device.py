@@ -103,6 +103,11 @@ def widest_float(device: torch.device) -> torch.dtype:
     return torch.float32 if device.type == "mps" else torch.float64
 
 
+def works_by_itself(device: torch.device) -> bool:
+    """Whether the host can give the device its next work before the last is done, and skip a step without asking."""
+    return device.type == "cuda"
+
+
 def has_fused_adamw(device: torch.device) -> bool:
     """Whether torch's fused AdamW runs on the device."""
     return device.type in ("cuda", "cpu")

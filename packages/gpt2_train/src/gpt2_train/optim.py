@@ -1,28 +1,24 @@
-"""The optimizer and the learning-rate schedule.
+"""What an optimizer is told of a step: the learning rate, the norm of the gradient, the loss scale of fp16.
 
-AdamW, fused where torch has a fused kernel, with weight decay on matrices only. The learning rate is a pure function
-of the step and the settings: nothing about it is stored, so that a run that resumes has the rate that an uninterrupted
-one would have had. Its state is made at the start, not at the first step, so that the memory of a run is known before
-the run and a checkpoint has somewhere to go.
+The learning rate is a pure function of the step and the settings: nothing about it is stored, so that a run that
+resumes has the rate that an uninterrupted one would have had. `optimizers.py` has what then changes the weights.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, Replicate
+from torch import Tensor
+from torch.distributed.tensor import DTensor
 
 from gpt2_train.config import TrainSettings
-from gpt2_train.device import has_fused_adamw
+from gpt2_train.device import widest_float
 from gpt2_train.errors import Gpt2Error
-
-ADAM_EPSILON = 1e-8
 
 FIRST_LOSS_SCALE = 2.0**16
 """High enough for small gradients; 2^32, a common start, wastes the first 16 steps on overflows."""
@@ -58,92 +54,39 @@ def learning_rate(step: int, steps: int, settings: TrainSettings) -> float:
     return settings.min_lr + (settings.lr - settings.min_lr) * share
 
 
-def make_optimizer(model: nn.Module, settings: TrainSettings, device: torch.device) -> torch.optim.AdamW:
-    """AdamW over the parameters of `model`, plain or sharded, with its state in place."""
-    parameters = list(model.parameters())
-    groups = [
-        {"params": [p for p in parameters if p.dim() >= 2], "weight_decay": settings.weight_decay},
-        {"params": [p for p in parameters if p.dim() < 2], "weight_decay": 0.0},
-    ]
-    is_fused = has_fused_adamw(device)
-    optimizer = torch.optim.AdamW(
-        groups,
-        lr=settings.lr,
-        betas=(settings.beta1, settings.beta2),
-        eps=ADAM_EPSILON,
-        fused=is_fused,
-    )
-    # Only a fused kernel reads it on the device; others would fetch it from there for each parameter.
-    step_device = device if is_fused else torch.device("cpu")
-    for parameter in parameters:
-        optimizer.state[parameter] = {
-            "step": torch.zeros((), dtype=torch.float32, device=step_device),
-            "exp_avg": torch.zeros_like(parameter, requires_grad=False),
-            "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
-        }
-    return optimizer
-
-
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
-    """The optimizer's state under the names that checkpoints use: `optimizer.<parameter>.exp_avg` and `exp_avg_sq`."""
-    return {
-        f"optimizer.{name}.{part}": optimizer.state[parameter][part]
-        for name, parameter in model.named_parameters()
-        for part in ("exp_avg", "exp_avg_sq")
-    }
-
-
-def set_step(optimizer: torch.optim.Optimizer, step: int) -> None:
-    """Tell Adam that `step` steps were taken, as its bias correction asks."""
-    for state in optimizer.state.values():
-        state["step"].fill_(step)
-
-
-def set_learning_rate(optimizer: torch.optim.Optimizer, rate: float) -> None:
-    """Use `rate` in the next step."""
-    for group in optimizer.param_groups:
-        group["lr"] = rate
-
-
-def local_gradients(parameters: Iterable[Tensor]) -> list[Tensor]:
-    """This process's shares of the gradients, as plain tensors that share their memory."""
-    gradients: list[Any] = [p.grad for p in parameters if p.grad is not None]
-    return [g.to_local() if hasattr(g, "to_local") else g for g in gradients]
-
-
 NORM_PIECE = 1 << 12
 """Elements that are squared and added in float32 at a time: one sum over a large matrix is wrong in the third digit."""
 
 
-def gradient_norm(parameters: Iterable[Tensor]) -> float:
-    """The 2-norm of the whole gradient, the same number on all processes; infinite or NaN after an overflow.
+def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
+    """The 2-norm of the whole gradient, a scalar on its device, the same on all processes; infinite or NaN if it is.
 
     On CPU it is exact to float32's last digits, and so the same in every layout: norms of pieces, combined in float64.
-    On GPUs, whose kernels add in a tree, it is torch's own.
+    On GPUs, whose kernels add in a tree, it is a norm of each tensor, combined in float64. Gradients must be settled.
     """
-    gradients: list[Any] = [p.grad for p in parameters if p.grad is not None]
-    if gradients and gradients[0].device.type == "cpu":
-        return _exact_norm(gradients)
-    norm: Any = torch.nn.utils.get_total_norm(gradients)
-    return float(norm.full_tensor() if hasattr(norm, "full_tensor") else norm)
-
-
-def _exact_norm(gradients: Sequence[Any]) -> float:
-    total = torch.zeros((), dtype=torch.float64)
-    is_sharded = False
-    for gradient in gradients:
-        copies = 1
+    by_copies: dict[int, list[Tensor]] = {}
+    is_sharded, device = False, torch.device("cpu")
+    for parameter in parameters:
+        gradient: Any = parameter.grad
+        if gradient is None:
+            continue
+        copies, device = 1, gradient.device
         if isinstance(gradient, DTensor):
             is_sharded = True
-            if any(placement.is_partial() for placement in gradient.placements):
-                gradient = gradient.redistribute(placements=[Replicate()] * len(gradient.placements))
             sizes = zip(gradient.placements, gradient.device_mesh.shape, strict=True)
             copies = math.prod(size for placement, size in sizes if placement.is_replicate())
             gradient = gradient.to_local()
-        total += _sum_of_squares(gradient.reshape(-1)) / copies
+        by_copies.setdefault(copies, []).append(gradient)
+    total = torch.zeros((), dtype=widest_float(device), device=device)
+    for copies, gradients in by_copies.items():
+        if device.type == "cpu":
+            for gradient in gradients:
+                total += _sum_of_squares(gradient.reshape(-1)) / copies
+        elif filled := [gradient for gradient in gradients if gradient.numel()]:
+            total += torch.stack(torch._foreach_norm(filled)).to(total.dtype).square().sum() / copies
     if is_sharded:
         dist.all_reduce(total)
-    return math.sqrt(total) if total >= 0 else math.nan
+    return total.sqrt()
 
 
 def _sum_of_squares(values: Tensor) -> Tensor:
@@ -152,13 +95,6 @@ def _sum_of_squares(values: Tensor) -> Tensor:
     pieces = torch.linalg.vector_norm(values[:whole].view(-1, NORM_PIECE), dim=1)
     rest = torch.linalg.vector_norm(values[whole:])
     return pieces.double().square().sum() + rest.double().square()
-
-
-def scale_gradients(parameters: Iterable[Tensor], factor: float) -> None:
-    """Multiply all gradients by `factor`, in place."""
-    gradients = [g for g in local_gradients(parameters) if g.numel()]
-    if factor != 1.0 and gradients:
-        torch._foreach_mul_(gradients, factor)
 
 
 @dataclasses.dataclass

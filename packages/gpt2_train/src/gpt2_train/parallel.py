@@ -67,6 +67,19 @@ class World:
         if self.rank == 0:
             print(line, file=sys.stderr, flush=True)
 
+    def sum_on_device(self, here: Tensor, values: list[float]) -> Tensor:
+        """The sums of `here`, a scalar on the device, and of `values` over all processes: (1 + values,).
+
+        Nothing is waited for: they are on the device.
+        """
+        kind = widest_float(self.device)
+        rest = torch.tensor(values, dtype=kind)
+        rest = rest.pin_memory() if self.device.type == "cuda" else rest
+        total = torch.cat([here.detach().to(kind)[None], rest.to(self.device, non_blocking=True)])
+        if self.size > 1:
+            dist.all_reduce(total)
+        return total
+
     def sum_over_processes(self, values: list[float]) -> list[float]:
         """The sums of `values` over all processes, in float64 (float32 on MPS)."""
         if self.size == 1:
@@ -203,7 +216,8 @@ def seed_micro_step(model: nn.Module, seed: int, step: int, micro_step: int, wor
     shared: Tensor | None = getattr(model, "dropout_seeds", None)
     if shared is not None:
         state = np.random.SeedSequence(list(numbers)).generate_state(shared.numel(), np.uint32)
-        shared.copy_(torch.from_numpy(state.astype(np.int64)).view(shared.shape))
+        seeds = torch.from_numpy(state.astype(np.int64)).view(shared.shape)
+        shared.copy_(seeds.pin_memory() if shared.is_cuda else seeds, non_blocking=True)
 
 
 # --- compilation -----------------------------------------------------------------------------------------------------

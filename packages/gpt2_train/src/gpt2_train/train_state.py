@@ -7,7 +7,34 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from gpt2_train.prepare import Prepared
+
+
+class StepOutcome:
+    """What came of a step: a few numbers on its device, on their way to the host from the start.
+
+    Args:
+        step: its number.
+        values: float (n,).
+    """
+
+    def __init__(self, step: int, values: Tensor) -> None:
+        self.step = step
+        self._values, self._copied = values, None
+        if values.is_cuda:
+            self._values = torch.empty(values.shape, dtype=values.dtype, pin_memory=True)
+            self._values.copy_(values, non_blocking=True)
+            self._copied = torch.cuda.Event()
+            self._copied.record()
+
+    def read(self) -> list[float]:
+        """The numbers; waits until the device has come so far."""
+        if self._copied is not None:
+            self._copied.synchronize()
+        return [float(value) for value in self._values.tolist()]
 
 
 @dataclasses.dataclass

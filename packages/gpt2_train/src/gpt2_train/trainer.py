@@ -23,26 +23,18 @@ from gpt2_train.checkpoint.restoring import load_tensors
 from gpt2_train.checkpoint.saving import Checkpointer
 from gpt2_train.collectives import barrier, on_all_ranks
 from gpt2_train.data import BatchReader
-from gpt2_train.device import autocast
+from gpt2_train.device import autocast, works_by_itself
 from gpt2_train.errors import Gpt2Error, explained_compile_failure
 from gpt2_train.loss import token_losses
 from gpt2_train.metrics import EpochNotes, Heartbeat, MetricsLog, StepClock, line_of, metrics_row, peak_flops
 from gpt2_train.micro_batches import MicroBatch
-from gpt2_train.optim import (
-    LossScale,
-    gradient_norm,
-    learning_rate,
-    make_optimizer,
-    optimizer_tensors,
-    scale_gradients,
-    set_learning_rate,
-    set_step,
-)
+from gpt2_train.optim import LossScale, gradient_norm, learning_rate
+from gpt2_train.optimizers import make_optimizer, settle_gradients
 from gpt2_train.parallel import seed_micro_step, synchronize_gradients
 from gpt2_train.prepare import Prepared, build_model
 from gpt2_train.run_folder import write_config
 from gpt2_train.stopping import StopRequest
-from gpt2_train.train_state import TrainState, summary
+from gpt2_train.train_state import StepOutcome, TrainState, summary
 from gpt2_train.validate import validation_loss
 
 CLIP_EPSILON = 1e-6
@@ -58,9 +50,13 @@ class Trainer:
         self.model = build_model(run)
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, self.settings, self.world.device)
-        self.tensors = model_tensors(self.model) | optimizer_tensors(self.model, self.optimizer)
+        self.tensors = model_tensors(self.model) | self.optimizer.tensors()
         self.scale = LossScale.for_precision(self.plan.precision)
         self.clock = StepClock()
+        # An overflow of fp16 repeats its step, so that it has to be known before the next one.
+        self.reads_late = works_by_itself(self.world.device) and not self.scale.is_active
+        self.waiting: StepOutcome | None = None
+        self.begin = 0.0
         if run.resumed is not None:
             self._restore(run.resumed.folder, run.resumed.state)
         on_all_ranks(self._write_config)
@@ -86,7 +82,7 @@ class Trainer:
 
     def _restore(self, folder: Path, state: dict[str, Any]) -> None:
         load_tensors(folder, self.tensors)
-        set_step(self.optimizer, self.state.step)
+        self.optimizer.set_step(self.state.step)
         self.scale.restore(state)
         self.clock = StepClock(state["loss_sum"], state["loss_steps"])
         self.world.say(f"resuming {self.run.folder} at step {self.state.step:,}")
@@ -103,6 +99,7 @@ class Trainer:
                 while state.step < self.plan.steps and not state.stop_signal:
                     if self.train_step():
                         self.after_step()
+            self.settle()
             if state.saved_step != state.step and state.step:
                 self.save()
         finally:
@@ -121,25 +118,56 @@ class Trainer:
     def train_step(self) -> bool:
         """Take the next step; False if an overflow of fp16 skipped it, so that it has to be repeated.
 
-        Raises Gpt2Error if the gradient is not finite in another precision.
+        Where the device works by itself (CUDA), what came of the step is read after the next one was given to it.
+        Raises Gpt2Error if the gradient is not finite in another precision than fp16.
         """
-        begin = time.monotonic()
+        if self.waiting is None:
+            self.begin = time.monotonic()
         batches, waited = self.next_batches()
         loss_here = self.forward_backward(batches)
-        norm = gradient_norm(self.parameters) / self.scale.scale
-        counted_here = sum(batch.counted for batch in batches)
-        total, waited, counted = self.share([float(loss_here), waited, float(counted_here)])
+        settle_gradients(self.parameters)
+        norm = gradient_norm(self.parameters)
+        counted = sum(batch.counted for batch in batches)
+        sums = self.world.sum_on_device(loss_here, [waited, float(counted), float(self.stop.signal)])
         # The gradient is that of a sum over all predictions, divided by their number: not all of them may count.
-        correction = self.plan.tokens_per_step * self.world.tp_size / max(counted, 1.0)
-        norm, loss = norm * correction, total / self.world.tp_size * correction
-        if not math.isfinite(norm):
-            self.skip(loss)
+        correction = self.plan.tokens_per_step * self.world.tp_size / sums[2].clamp(min=1)
+        norm, loss = norm / self.scale.scale * correction, sums[0] / self.world.tp_size * correction
+        done = StepOutcome(self.state.step + 1, torch.stack([loss, norm, sums[1], sums[3]]))
+        if not self.reads_late and not self.look_at(done):
             return False
         self.optimizer_step(norm, correction)
         self.state.step += 1
-        self.state.loss = loss
-        self.clock.add(loss, norm, time.monotonic() - begin, waited / self.world.size)
+        if not self.reads_late:
+            self.count(done)
+            return True
+        before, self.waiting = self.waiting, done
+        if before is not None and self.look_at(before):
+            self.count(before)
         return True
+
+    def settle(self) -> None:
+        """Wait for what came of the last step, where that is still on its way. Raises as `train_step` does."""
+        done, self.waiting = self.waiting, None
+        if done is not None and self.look_at(done):
+            self.count(done)
+
+    def look_at(self, done: StepOutcome) -> bool:
+        """Whether a step counts; also finds out whether any process was asked to stop. Raises as `skip` does."""
+        loss, norm, _, signals = done.read()
+        # Signals need not reach all processes alike: any one of them stops all, at the same step.
+        self.state.stop_signal = max(on_all_ranks(lambda: self.stop.signal)) if signals else 0
+        if not math.isfinite(norm):
+            self.skip(done.step, loss)
+            return False
+        return True
+
+    def count(self, done: StepOutcome) -> None:
+        """Add a step to what is logged."""
+        loss, norm, waited, _ = done.read()
+        now = time.monotonic()
+        self.clock.add(loss, norm, now - self.begin, waited / self.world.size)
+        self.begin = now
+        self.state.loss = loss
 
     def next_batches(self) -> tuple[list[MicroBatch], float]:
         """This process's micro-batches of the next step, still on the host, and seconds spent waiting for them."""
@@ -179,33 +207,25 @@ class Trainer:
                 )
         return total
 
-    def share(self, values: list[float]) -> list[float]:
-        """The sums of `values` over all processes; also finds out whether any process was asked to stop."""
-        *sums, signals = self.world.sum_over_processes([*values, float(self.stop.signal)])
-        # Signals need not reach all processes alike: any one of them stops all, at the same step.
-        self.state.stop_signal = max(on_all_ranks(lambda: self.stop.signal)) if signals else 0
-        return sums
-
-    def optimizer_step(self, norm: float, correction: float = 1.0) -> None:
+    def optimizer_step(self, norm: Tensor, correction: Tensor) -> None:
         """Clip the gradient, whose norm is `norm` after `correction`, and move the weights at this step's rate."""
-        clip = self.settings.clip
-        factor = min(1.0, clip / (norm + CLIP_EPSILON)) if clip else 1.0
-        scale_gradients(self.parameters, factor / self.scale.scale * correction)
-        set_learning_rate(self.optimizer, self.learning_rate(self.state.step + 1))
-        self.optimizer.step()
-        self.optimizer.zero_grad()
+        factor = correction / self.scale.scale
+        if self.settings.clip:
+            factor = factor * (self.settings.clip / (norm + CLIP_EPSILON)).clamp(max=1.0)
+        self.optimizer.step(self.learning_rate(self.state.step + 1), factor, torch.isfinite(norm))
+        self.model.zero_grad()
         self.scale.after_step()
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of `step`."""
         return learning_rate(step, self.plan.steps, self.settings)
 
-    def skip(self, loss: float) -> None:
+    def skip(self, step: int, loss: float) -> None:
         """Drop a gradient that is not finite. Raises Gpt2Error unless a lower fp16 loss scale can help."""
-        self.optimizer.zero_grad()
+        self.model.zero_grad()
         if not self.scale.is_active:
             raise Gpt2Error(
-                f"the gradient of step {self.state.step + 1:,} is not finite (loss {loss:g}): the run diverged; "
+                f"the gradient of step {step:,} is not finite (loss {loss:g}): the run diverged; "
                 "resume from the last checkpoint with a lower --lr in another --output."
             )
         self.scale.after_overflow()
@@ -227,6 +247,7 @@ class Trainer:
 
     def row(self) -> dict[str, Any]:
         """The numbers since the last logged step."""
+        self.settle()
         return metrics_row(
             self.clock,
             step=self.state.step,
@@ -254,6 +275,7 @@ class Trainer:
     def validate(self) -> None:
         """Measure the validation loss; write and show it."""
         assert self.run.validation is not None
+        self.settle()
         self.state.valid_loss, tokens = validation_loss(
             self.model,
             self.world,
@@ -275,6 +297,7 @@ class Trainer:
         """Save a checkpoint; all processes together. Raises Gpt2Error if it can't be written."""
         if not self.settings.save:
             return
+        self.settle()
         begin = time.monotonic()
         state = self.state
         state.checkpoint = self.checkpointer.save(

@@ -1,0 +1,125 @@
+"""A step asks its device nothing: what the host waits for, a GPU waits for, too."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.gpt2_train.conftest import losses, rows
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpt2_train import trainer as train_module
+from gpt2_train.checkpoint import read_info
+from gpt2_train.train_state import StepOutcome
+from gpt2_train.trainer import Trainer
+
+Run = Callable[..., int]
+
+WAITING = {"_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal", "_unique2", "unique_dim", "item"}
+"""Operations whose result, or its shape, the host has to know."""
+
+
+class Waits(TorchDispatchMode):
+    """Counts operations for which the host waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.overloadpacket.__name__ in WAITING:
+            self.found.append(str(function))
+        return function(*args, **(kwargs or {}))
+
+
+@pytest.fixture
+def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[tuple[int, int]]]]:
+    """Training on CPU as on a GPU: what the host waited for in steps, and (step read, steps begun) of each reading."""
+    waits, read = Waits(), list[tuple[int, int]]()
+    plain_step, plain_read = Trainer.train_step, StepOutcome.read
+    running: list[Trainer] = []
+
+    def counted_step(self: Trainer) -> bool:
+        running[:] = [self]
+        with waits:
+            return plain_step(self)
+
+    def noted(self: StepOutcome) -> list[float]:
+        read.append((self.step, running[0].state.step))
+        return plain_read(self)
+
+    monkeypatch.setattr(train_module, "works_by_itself", lambda device: True)
+    monkeypatch.setattr(Trainer, "train_step", counted_step)
+    monkeypatch.setattr(StepOutcome, "read", noted)
+    yield waits.found, read
+
+
+def test_the_host_is_seen_to_wait() -> None:
+    with Waits() as waits:
+        torch.ones(1).item()
+        bool(torch.ones(1) > 0)
+        torch.ones(3).nonzero()
+    assert waits.found == ["aten._local_scalar_dense.default"] * 2 + ["aten.nonzero.default"]
+
+
+SETTINGS = ("--steps", 12, "--log-every", 5, "--eval-every", 4, "--save-every", 6, "--eval-batches", 1)
+
+
+def test_a_step_asks_nothing_and_its_loss_is_read_one_step_late(
+    tmp_path: Path, gpt2: Run, late: tuple[list[str], list[tuple[int, int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert gpt2(tmp_path / "late", *SETTINGS, "--dropout", 0.1) == 0
+    waits, read = late
+    assert waits == []
+    settled = {1, 4, 5, 6, 8, 10, 12}  # Logged, validated or saved.
+    first = dict(reversed(read))
+    assert first == {step: step if step in settled else step + 1 for step in range(1, 13)}
+    monkeypatch.undo()
+    assert gpt2(tmp_path / "plain", *SETTINGS, "--dropout", 0.1) == 0
+    assert losses(tmp_path / "late") == losses(tmp_path / "plain")
+    left, right = (
+        [(row["step"], row.get("grad_norm"), row.get("valid_loss")) for row in rows(tmp_path / name)]
+        for name in ("late", "plain")
+    )
+    assert left == right
+
+
+@pytest.mark.usefixtures("late")
+def test_a_diverged_run_is_found_out_one_step_late_and_not_saved(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Steps 3 to 5 have no finite gradient; the third changes nothing, and the fourth is the last one begun."""
+    plain, calls = train_module.gradient_norm, []
+
+    def norm(parameters: Any) -> torch.Tensor:
+        calls.append(1)
+        return plain(parameters) * (float("nan") if len(calls) > 2 else 1.0)
+
+    monkeypatch.setattr(train_module, "gradient_norm", norm)
+    assert gpt2(tmp_path, "--steps", 20, "--log-every", 10, "--save-every", 2) == 1
+    assert "the gradient of step 3 is not finite" in capsys.readouterr().err
+    assert len(calls) == 4 and read_info(tmp_path).step == 2
+
+
+def test_a_signal_ends_a_run_after_a_step(
+    tmp_path: Path, gpt2: Run, late: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain, calls = train_module.gradient_norm, []
+
+    def signalling(parameters: Any) -> torch.Tensor:
+        calls.append(1)
+        if len(calls) == 3:
+            signal.raise_signal(signal.SIGTERM)
+        return plain(parameters)
+
+    monkeypatch.setattr(train_module, "gradient_norm", signalling)
+    assert gpt2(tmp_path, "--steps", 20, "--log-every", 10) == 128 + signal.SIGTERM
+    assert read_info(tmp_path).step == 4
+    monkeypatch.undo()
+    assert gpt2(tmp_path, "--steps", 6) == 0
+    assert json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])["step"] == 6
