@@ -17,10 +17,17 @@ NOT_MEASURED = frozenset({"step", "tokens", "seconds", "valid_tokens", "seconds_
 """Numbers of a row that say when and how much, not how well."""
 
 
-def read_records(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of `metrics.jsonl`, without a line that is being written or was cut by a crash."""
+def read_records(path: Path, size: int | None = None) -> Iterator[dict[str, Any]]:
+    """The rows of `metrics.jsonl`, without a line that is being written or was cut by a crash.
+
+    With `size` only those in the first so many bytes.
+    """
     with path.open("rb") as file:
+        at = 0
         for line in file:
+            at += len(line)
+            if size is not None and at > size:
+                return
             try:
                 row = json.loads(line)
             except ValueError:
