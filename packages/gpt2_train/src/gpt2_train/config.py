@@ -319,6 +319,13 @@ class TrainSettings(ModelSettings, DataSettings):
         "", "folder of the run; the same command on it resumes", metavar="DIR", group=_RUN, identity=False
     )
     log_every: int = setting(10, "steps between logged lines", group=_RUN, identity=False)
+    log_to: tuple[str, ...] = setting(
+        (),
+        "also send what is logged to tensorboard, wandb or trackio; several may be given, separated by commas",
+        metavar="NAME",
+        group=_RUN,
+        identity=False,
+    )
     eval_every: int = setting(1000, "steps between evaluations, 0 for one at the end only", group=_RUN, identity=False)
     eval_batches: int = setting(10, "global batches of an evaluation", group=_RUN, identity=False)
     save_every: int = setting(1000, "steps between checkpoints, 0 for one at the end only", group=_RUN, identity=False)

@@ -21,7 +21,7 @@ from typing import Any
 
 from command_kit import hide_credentials, write_json
 from gpt2_train.records import METRICS_FILE, is_number, measurements, read_records
-from gpt2_train.sinks import Sink, WatchedRun
+from gpt2_train.sinks import Sink, WatchedRun, chosen_sinks
 
 FOLDER = "sinks"
 CLOSE_SECONDS = 60.0
@@ -85,6 +85,13 @@ class Sent:
         return cls(secrets.token_hex(4))
 
 
+def open_feeds(
+    names: Iterable[str], folder: Path, settings: dict[str, Any], first_step: int, say: Callable[[str], object]
+) -> list[Feed]:
+    """A feed for each sink that `--log-to` names. Raises Gpt2UsageError as `chosen_sinks` does."""
+    return [Feed(sink(), folder, settings, first_step, say) for sink in chosen_sinks(names)]
+
+
 class Feed:
     """Sends the rows of one run to one sink.
 
@@ -138,6 +145,7 @@ class Feed:
             try:
                 for row in self._unsent(self._rows()):
                     self._send(row)
+                self._note()
             finally:
                 self._sink.close()
         # Some packages end their caller by SystemExit where nobody is logged in.
@@ -169,10 +177,14 @@ class Feed:
                 yield row
 
     def _send(self, row: dict[str, Any]) -> None:
-        # Noted first, so that a kill in between makes a gap and no doubled point; what can forget is sent it again.
-        if self._queue.empty():
-            write_json(self._path, dataclasses.asdict(self._sent), durable=False)
+        # Noted first, so that a kill in between makes a gap and no doubled point; what can forget is sent it again, so
+        # that there an older note does no harm.
+        if self._queue.empty() or not self._sink.can_forget:
+            self._note()
         if values := tagged(row):
             self._sink.log(row["step"], values)
         if (text := text_of(row)) is not None:
             self._sink.log_text(row["step"], *text)
+
+    def _note(self) -> None:
+        write_json(self._path, dataclasses.asdict(self._sent), durable=False)

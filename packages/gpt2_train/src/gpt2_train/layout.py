@@ -6,6 +6,7 @@ from collections.abc import Iterable
 
 from gpt2_train.config import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
 from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.sinks import chosen_sinks
 from indexed_tokens import GPT2_VOCABULARY_SIZE
 
 CPU_MICRO_BATCH_TOKENS = 2048
@@ -31,7 +32,7 @@ def overridden_keys(given: Iterable[str]) -> frozenset[str]:
 def check_before_torch(settings: TrainSettings) -> None:
     """Find mistakes in the settings of a run before the second that importing torch takes.
 
-    Raises Gpt2UsageError if data or output are missing, or model and batch don't fit together.
+    Raises Gpt2UsageError if data, output or the package of a sink are missing, or model and batch don't fit together.
     """
     settings.corpora()
     if not settings.output:
@@ -39,6 +40,7 @@ def check_before_torch(settings: TrainSettings) -> None:
     if settings.init_from is None:  # else the model's own shape decides, once it is read
         check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
     plan_batches(settings.global_batch_size, settings.micro_batch_size, settings.data_parallel or 1, on_cpu=True)
+    chosen_sinks(settings.log_to)
 
 
 def check_layout(settings: TrainSettings, gpus: int = 0, vocabulary_size: int = GPT2_VOCABULARY_SIZE) -> int:

@@ -19,6 +19,7 @@ import torch
 
 from command_kit import atomic_file, duration
 from gpt2_train.device import peak_memory
+from gpt2_train.feeding import Feed
 from gpt2_train.optim import LossScale
 
 PEAK_FLOPS: dict[str, float | None] = {
@@ -91,6 +92,7 @@ class MetricsLog:
 
     def __init__(self, folder: Path, is_first: bool, resumed_step: int) -> None:
         self._path = folder / FILE if is_first else None
+        self._feeds: list[Feed] = []
         self._begin = time.monotonic()
         if self._path is not None:
             self._begin -= cut_rows_after(self._path, resumed_step)
@@ -103,6 +105,18 @@ class MetricsLog:
         clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
         with self._path.open("a", encoding="utf-8") as file:
             file.write(json.dumps(clean) + "\n")
+        for feed in self._feeds:
+            feed.put(clean)
+
+    def send_to(self, feeds: Iterable[Feed]) -> None:
+        """Also send all rows from now on to `feeds`."""
+        self._feeds += feeds
+
+    def close(self) -> None:
+        """Wait until all that was sent has arrived."""
+        for feed in self._feeds:
+            feed.close()
+        self._feeds.clear()
 
 
 class StepClock:

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from command_kit import duration
+from command_kit.settings import as_table
 from gpt2_train.checkpoint import FOLDER, model_tensors
 from gpt2_train.checkpoint.restoring import load_tensors
 from gpt2_train.checkpoint.saving import Checkpointer
@@ -25,6 +26,7 @@ from gpt2_train.collectives import barrier, on_all_ranks
 from gpt2_train.data import BatchReader
 from gpt2_train.device import autocast, works_by_itself
 from gpt2_train.errors import Gpt2Error, explained_compile_failure
+from gpt2_train.feeding import open_feeds
 from gpt2_train.loss import token_losses
 from gpt2_train.metrics import EpochNotes, Heartbeat, MetricsLog, StepClock, line_of, metrics_row, peak_flops
 from gpt2_train.micro_batches import MicroBatch
@@ -69,6 +71,10 @@ class Trainer:
             keep=self.settings.keep_checkpoints,
         )
         self.log = MetricsLog(run.folder, self.world.rank == 0, self.state.step)
+        if self.world.rank == 0:
+            table = as_table(run.resolved_settings())
+            first_step = self.state.step + 1 if run.resumed is not None else 0
+            self.log.send_to(open_feeds(self.settings.log_to, run.folder, table, first_step, self.world.say))
         self.peak_flops = peak_flops(self.world.device, self.plan.precision)
         self.epoch_notes, self.heartbeat = EpochNotes(), Heartbeat()
         self.reader = BatchReader(
@@ -104,6 +110,7 @@ class Trainer:
                 self.save()
         finally:
             self.reader.close()
+            self.log.close()
         barrier()
         found = summary(self.run, state)
         if state.stop_signal:

@@ -25,8 +25,7 @@ class TensorBoard(Sink):
         from torch.utils.tensorboard import SummaryWriter
 
         self._writer = SummaryWriter(str(run.folder / FOLDER), purge_step=run.first_step)
-        if run.first_step == 0:
-            self._writer.add_text("settings", _fenced(to_toml(run.settings)), 0)
+        self._writer.add_text("settings", _fenced(to_toml(run.settings)), run.first_step)
 
     def log(self, step: int, values: dict[str, float]) -> None:
         """Write scalars, at once: what is not on disk when a process is killed would be missing."""

@@ -1,4 +1,4 @@
-"""`--log-to trackio`: Trackio, by its own environment variables (TRACKIO_DIR, TRACKIO_SPACE_ID, TRACKIO_SERVER_URL, ...).
+"""`--log-to trackio`: Trackio, by its own environment variables (TRACKIO_DIR, TRACKIO_SPACE_ID, ...).
 
 Trackio knows a run by its name in a project, so the name has the run's id in it. It keeps every value that it is sent,
 two of one step as well; the feed sends none twice.
