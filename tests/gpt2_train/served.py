@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -14,6 +15,7 @@ import openai
 
 from gpt2_train.serve import ServeSettings, make_server
 from gpt2_train.serving.server import Server, bound_socket
+from gpt2_train.shared_model import open_shared_model
 
 PATIENCE = 60
 """Seconds after which a server is taken for stuck."""
@@ -62,9 +64,20 @@ class Served:
 def served(checkpoint: Path, **settings: Any) -> Iterator[Served]:
     """A server for the block."""
     asked = ServeSettings(checkpoint=str(checkpoint), name=NAME, port=0, device="cpu", threads=1, **settings)
-    listener = bound_socket(asked.host, asked.port)
-    server = make_server(asked, listener)
-    found = Served(server, listener.getsockname()[1], asked.token)
+    with (
+        open_shared_model(
+            str(checkpoint), device="cpu", tensor_parallel=asked.tensor_parallel, threads=asked.threads
+        ) as source,
+        contextlib.closing(bound_socket(asked.host, asked.port)) as listener,
+        running(make_server(asked, listener, source), listener, asked.token) as found,
+    ):
+        yield found
+
+
+@contextlib.contextmanager
+def running(server: Server, listener: socket.socket, token: str | None) -> Iterator[Served]:
+    """Run `server` in a thread while the block lasts."""
+    found = Served(server, listener.getsockname()[1], token)
     ready = threading.Event()
     server.on_ready = ready.set
 
@@ -83,5 +96,4 @@ def served(checkpoint: Path, **settings: Any) -> Iterator[Served]:
     finally:
         server.should_exit = True
         thread.join(PATIENCE)
-        listener.close()
         assert not thread.is_alive()

@@ -20,6 +20,7 @@ import pytest
 import torch
 from tests.gpt2_train.served import NAME, PATIENCE, Served, served
 from tests.gpt2_train.small_models import BYTES, END, constant_model, random_model, save
+from tests.gpt2_train.test_processes import children_of
 
 from gpt2_train import serve
 from gpt2_train.cli import main
@@ -420,18 +421,22 @@ def test_texts_being_written_may_end_before_the_server_does(run_folder: Path) ->
         assert [chunk.choices[0].finish_reason for chunk in stream][-1] in ("stop", "length")
 
 
-def test_the_command_stops_in_the_middle_of_a_text(run_folder: Path) -> None:
+def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: Path) -> None:
     """From its start to SIGTERM: where it is, a line for each request and none of their words, exit code 0."""
     flags = "--port 0 --device cpu --threads 1 --max-tokens 10000000 --stop-seconds 0.2 --token sesame"
     words = [sys.executable, "-m", "gpt2_train", "serve", "--checkpoint", str(run_folder), *flags.split()]
-    with subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen([*words, "--tensor-parallel", "2"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines = [process.stderr.readline(), process.stderr.readline()]
         found = re.search(r"serving (\S+) \(.*\) at (http://127.0.0.1:(\d+)/)#token=sesame ", lines[1])
         assert found, lines
+        children = children_of(process.pid)
         with openai.OpenAI(base_url=f"{found[2]}v1", api_key="sesame", max_retries=0) as client:
-            asked: dict[str, Any] = {"model": found[1], "prompt": "secret", "stream": True, "max_tokens": 10_000_000}
-            stream = iter(client.completions.create(**asked, extra_body={"ignore_eos": True}))
+            asked: dict[str, Any] = {"model": found[1], "prompt": "secret", "seed": 5}
+            text = client.completions.create(**asked, max_tokens=20).choices[0].text
+            assert [text] == generated(run_folder, [GenerationRequest("secret", 20, seed=5)])
+            asked |= {"max_tokens": 10_000_000, "extra_body": {"ignore_eos": True}}
+            stream = iter(client.completions.create(**asked, stream=True))
             next(stream)
             process.send_signal(signal.SIGTERM)
             with pytest.raises(openai.APIError, match="the server is stopping"):
@@ -443,6 +448,7 @@ def test_the_command_stops_in_the_middle_of_a_text(run_folder: Path) -> None:
     assert "secret" not in rest and "sesame" not in rest
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(found[3])))
+    assert len(children) == 1 and not Path(f"/proc/{children[0]}").exists()
 
 
 def test_an_address_that_is_taken_is_one_sentence(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,7 +19,8 @@ from typing import TYPE_CHECKING, Literal
 
 from command_kit import add_flags, setting, settings_from
 from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
-from gpt2_train.inference import TOKENIZER_HELP
+from gpt2_train.inference import TOKENIZER_HELP, InferenceModel, note_other_tokenizer
+from gpt2_train.shared_model import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
 
 if TYPE_CHECKING:
     from gpt2_train.serving.server import Server
@@ -67,13 +68,17 @@ class ServeSettings:
         None, "how clients call the model; the name of its folder without it", metavar="NAME", group=_MODEL
     )
     tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE", group=_MODEL)
+    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP, group=_MODEL)
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute", group=_MODEL)
     threads: int | None = setting(
-        None, "CPU threads; one for a small model, else as many as cores, without it", group=_MODEL
+        None,
+        "CPU threads of each process; one for a small model, else the cores divided among them, without it",
+        group=_MODEL,
     )
 
     def __post_init__(self) -> None:
         check_threads(self.threads)
+        check_sizes(self.tensor_parallel)
         if self.token is not None:
             check_token(self.token, "--token")
 
@@ -93,19 +98,27 @@ def run(arguments: argparse.Namespace) -> int:
     settings = settings_from(ServeSettings, arguments, command="serve", config=arguments.config)
     from gpt2_train.serving.server import bound_socket
 
-    # Before the model is read: an address that can't be had is said at once.
-    listener = bound_socket(settings.host, settings.port)
-    with contextlib.closing(listener), explained_out_of_memory("lower --batch-size"):
-        make_server(settings, listener).serve_until_stopped(listener)
+    with (
+        explained_out_of_memory("lower --batch-size, or raise --tensor-parallel"),
+        open_shared_model(
+            settings.checkpoint,
+            device=settings.device,
+            tokenizer=settings.tokenizer,
+            tensor_parallel=settings.tensor_parallel,
+            threads=settings.threads,
+        ) as source,
+        # Before the model is read: an address that can't be had is said at once.
+        contextlib.closing(bound_socket(settings.host, settings.port)) as listener,
+    ):
+        make_server(settings, listener, source).serve_until_stopped(listener)
     print("gpt2: stopped", file=sys.stderr)
     return 0
 
 
-def make_server(settings: ServeSettings, listener: socket.socket) -> Server:
+def make_server(settings: ServeSettings, listener: socket.socket, source: InferenceModel) -> Server:
     """The server that `settings` ask for, its model read. Raises Gpt2UsageError for a model that can't be used."""
     from gpt2_train.generate import set_threads
     from gpt2_train.generator import Encoder, TextSession
-    from gpt2_train.inference import note_other_tokenizer, open_model
     from gpt2_train.serving.app import Service, make_app
     from gpt2_train.serving.guards import LOOPBACK
     from gpt2_train.serving.model_thread import ModelThread
@@ -114,10 +127,10 @@ def make_server(settings: ServeSettings, listener: socket.socket) -> Server:
 
     is_local = is_loopback(settings.host)
     token = chosen_token(settings, is_local=is_local)
-    source = open_model(settings.checkpoint, device=settings.device, tokenizer=settings.tokenizer)
     if note := note_other_tokenizer(source):
         print(f"gpt2: {note}", file=sys.stderr)
-    set_threads(source, settings.threads)
+    if settings.tensor_parallel == 1:
+        set_threads(source, settings.threads)
     encoder = Encoder(source)
     print(f"gpt2: {source.folder}: reading the model", file=sys.stderr, flush=True)
     thread = ModelThread(TextSession(source, settings.batch_size), settings.batch_size + settings.queue)
