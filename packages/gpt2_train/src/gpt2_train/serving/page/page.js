@@ -186,6 +186,7 @@ const rarity = (probability) => [0.5, 0.2, 0.05, 0.01].filter((limit) => probabi
 
 async function write(given) {
   running?.abort();
+  hideDetails();
   const control = running = new AbortController();
   const settings = chosen();
   const text = new Text(given, settings);
@@ -288,6 +289,7 @@ find("texts").addEventListener("pointerover", (event) => {
 find("texts").addEventListener("pointerleave", (event) => { if (event.pointerType === "mouse") hideDetails(); });
 document.addEventListener("pointerdown", (event) => { if (!event.target.closest(".token")) hideDetails(); });
 document.addEventListener("focusout", hideDetails);
+addEventListener("resize", hideDetails);
 
 // Controls
 
