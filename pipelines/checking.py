@@ -162,7 +162,7 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
 
     Raises UsageError.
     """
-    from gpt2_train.layout import check_layout, plan_batches
+    from gpt2_train.layout import check_layout, check_observed, plan_batches
     from gpt2_train.memory import memory_per_rank, size_line
 
     settings: TrainSettings = step.settings
@@ -170,6 +170,7 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
         raise UsageError("device is cuda, and torch sees no GPU here: set device to auto or cpu.")
     gpus = 0 if settings.device in ("cpu", "mps") else gpus
     data_parallel = check_layout(settings, gpus, vocabulary)
+    check_observed(settings)
     if settings.vocabulary_size is not None and settings.vocabulary_size < vocabulary:
         raise UsageError(
             f"vocabulary_size is {settings.vocabulary_size:,}, and the tokenizer has {vocabulary:,} tokens: leave the "

@@ -332,6 +332,8 @@ WRONG = {
         '[merge]\n[tokenize]\n[train]\n[evaluate]\ntask = "text-loss"\ntext = "absent.txt"\n', "texts", "[evaluate]: ",
         "text is absent.txt"),
     "a prompt": ("[merge]\n[tokenize]\n[train]\n[generate]\n", "texts", "[generate]: ", "no prompt"),
+    "a file of an evaluation task": ('[merge]\n[tokenize]\n[train]\neval_task = "lambada:absent"\n', "texts",
+        "[train]: ", "absent"),
     "a file of prompts": ('[merge]\n[tokenize]\n[train]\n[generate]\nprompts = "absent"\n', "texts", "[generate]: ",
         "absent"),
     "a run with other settings": (ONE_STEP.replace("heads = 2", "heads = 1") + 'output = "first/model"\n', "texts",

@@ -465,6 +465,23 @@ def test_a_card_says_what_is_on_record(tmp_path: Path) -> None:
         assert part in card
     assert "1.000" not in card  # the loss of a step after this checkpoint
     assert card.index("| clean |") < card.index("| tokenize |")
+    assert "during training" not in card
+
+
+def test_a_card_shows_what_the_model_wrote_last_in_training_as_text_alone(tmp_path: Path) -> None:
+    run = save(tmp_path / "run", random_model(SMALL), byte_tokenizer())
+    (run / "config.toml").write_text("[train]\nlr = 0.001\n")
+    texts = {5: " early", 7: "\n```\n# A heading\n<script>\x1b[2J", 9: " later"}
+    rows = [
+        {"step": step, "kind": "sample", "prompt": prompt, "sample": 0, "text": text}
+        for step, text in texts.items()
+        for prompt in ("Once", "Then")
+    ]
+    (run / "metrics.jsonl").write_text("\n".join(map(json.dumps, rows)))
+    convert(run, tmp_path / "hf", "--card")
+    card = (tmp_path / "hf" / "README.md").read_text()
+    assert "Sample 2, after 7 steps" in card and "    Then\n    ```\n    # A heading\n    <script> [2J\n" in card
+    assert " early" not in card and " later" not in card
 
 
 def test_the_digest_is_that_of_the_values_whatever_the_format(run: Path, tmp_path: Path) -> None:

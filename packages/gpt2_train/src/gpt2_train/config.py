@@ -111,6 +111,7 @@ _ADDED_LATER = {"documents": "packed", "mask_end_of_text": False}
 
 _DATA, _MODEL, _LENGTH, _OPTIMIZER = "data", "model", "length of the run", "optimisation"
 _SPEED, _RUN = "speed, memory and layout (may change when a run resumes)", "run"
+_OBSERVED = "samples and evaluation tasks during training (may change when a run resumes)"
 
 
 def parse_split(split: str, flag: str = "--split") -> tuple[float, float, float]:
@@ -315,6 +316,54 @@ class TrainSettings(ModelSettings, DataSettings):
         None, "CPU threads of each process; the cores shared among them without it", group=_SPEED, identity=False
     )
 
+    sample_every: int | None = setting(
+        None,
+        "let the model write samples before the first step, every so many steps, and after the last; 0 for before and "
+        "after only, as if only prompts are given",
+        group=_OBSERVED,
+        identity=False,
+    )
+    sample_prompt: tuple[str, ...] = setting(
+        (),
+        'prompts of the samples, the texts to continue; "" is an empty one, which begins a document, and is taken if '
+        "no prompt is given",
+        group=_OBSERVED,
+        identity=False,
+    )
+    sample_prompts: str | None = setting(
+        None,
+        "file of prompts: one per line, or, if its name ends in .jsonl, JSON strings or objects with a prompt",
+        metavar="FILE",
+        group=_OBSERVED,
+        identity=False,
+    )
+    sample_tokens: int = setting(100, "tokens of each sample", group=_OBSERVED, identity=False)
+    sample_temperature: float = setting(
+        1.0,
+        "below 1 favours likely tokens, above 1 flattens the distribution; 0 takes the most likely",
+        group=_OBSERVED,
+        identity=False,
+    )
+    sample_top_k: int = setting(
+        0, "choose among this many most likely tokens only, 0 for all", group=_OBSERVED, identity=False
+    )
+    sample_seed: int = setting(1234, "seed of all choices, the same at every step", group=_OBSERVED, identity=False)
+    eval_task: tuple[str, ...] = setting(
+        (),
+        "evaluation tasks to run during training, with settings and file as in lambada:FILE.jsonl, "
+        "wikitext,overlap=32:FILE or held-out-loss,split=all:PREFIX; `gpt2 evaluate --help` lists them",
+        metavar="NAME:FILE",
+        group=_OBSERVED,
+        identity=False,
+    )
+    eval_task_every: int = setting(
+        0,
+        "steps between runs of the evaluation tasks, which also run before the first step and after the last; 0 for "
+        "these two only",
+        group=_OBSERVED,
+        identity=False,
+    )
+
     output: str = setting(
         "", "folder of the run; the same command on it resumes", metavar="DIR", group=_RUN, identity=False
     )
@@ -353,12 +402,32 @@ class TrainSettings(ModelSettings, DataSettings):
             )
         if self.min_lr > self.lr:
             raise Gpt2UsageError(f"--min-lr {self.min_lr} is above --lr {self.lr}: the rate would rise; lower it.")
+        self._check_observed()
+
+    @property
+    def writes_samples(self) -> bool:
+        """Whether the model writes samples during training."""
+        return self.sample_every is not None or bool(self.sample_prompt) or self.sample_prompts is not None
+
+    def _check_observed(self) -> None:
+        """Raise Gpt2UsageError for a setting of samples or evaluation tasks where there are none."""
+        for field in dataclasses.fields(self):
+            is_given = getattr(self, field.name) != field.default
+            if is_given and field.name.startswith("sample_") and not self.writes_samples:
+                raise Gpt2UsageError(
+                    f"--{field.name.replace('_', '-')} is a setting of samples, and there are none: also give "
+                    "--sample-every or --sample-prompt."
+                )
+        if self.eval_task_every and not self.eval_task:
+            raise Gpt2UsageError("--eval-task-every, but no --eval-task: name a task, such as lambada:FILE.jsonl.")
 
     def _check_ranges(self) -> None:
         at_least = {
             "steps": 1, "tokens": 1, "global_batch_size": 1, "micro_batch_size": 1, "tensor_parallel": 1,
             "data_parallel": 1, "log_every": 1, "eval_every": 0, "eval_batches": 1, "save_every": 0,
-            "keep_checkpoints": 0, "seed": 0, "lr": 0, "min_lr": 0, "warmup": 0, "weight_decay": 0, "clip": 0,
+            "keep_checkpoints": 0, "sample_every": 0, "sample_tokens": 1, "sample_temperature": 0, "sample_top_k": 0,
+            "sample_seed": 0, "eval_task_every": 0, "seed": 0, "lr": 0, "min_lr": 0, "warmup": 0, "weight_decay": 0,
+            "clip": 0,
         }  # fmt: skip
         for name, least in at_least.items():
             value = getattr(self, name)

@@ -6,6 +6,9 @@ from collections.abc import Iterable
 
 from gpt2_train.config import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
 from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.evaluation import parse_task
+from gpt2_train.evaluation.input_lines import check_readable
+from gpt2_train.prompts import prompts_of_file
 from gpt2_train.sinks import chosen_sinks
 from indexed_tokens import GPT2_VOCABULARY_SIZE
 
@@ -41,6 +44,17 @@ def check_before_torch(settings: TrainSettings) -> None:
         check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
     plan_batches(settings.global_batch_size, settings.micro_batch_size, settings.data_parallel or 1, on_cpu=True)
     chosen_sinks(settings.log_to)
+    check_observed(settings)
+
+
+def check_observed(settings: TrainSettings) -> None:
+    """Find files of samples and evaluation tasks that are not there. Raises Gpt2UsageError."""
+    if settings.sample_prompts is not None:
+        prompts_of_file(settings.sample_prompts)
+    for task in map(parse_task, settings.eval_task):
+        # Token files may be made by a stage before the training.
+        if task.source != "data":
+            check_readable(getattr(task, task.source))
 
 
 def check_layout(settings: TrainSettings, gpus: int = 0, vocabulary_size: int = GPT2_VOCABULARY_SIZE) -> int:

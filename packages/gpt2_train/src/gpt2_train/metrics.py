@@ -21,6 +21,8 @@ from command_kit import atomic_file, duration
 from gpt2_train.device import peak_memory
 from gpt2_train.feeding import Feed
 from gpt2_train.optim import LossScale
+from gpt2_train.prompts import shortened
+from gpt2_train.records import task_name
 
 PEAK_FLOPS: dict[str, float | None] = {
     "Laptop": None,
@@ -238,6 +240,10 @@ def metrics_row(
 
 def line_of(row: dict[str, Any], steps: int) -> str:
     """A row as a person reads it."""
+    if row.get("kind") == "sample":
+        return f"step {row['step']:,}/{steps:,}  sample  {_quoted(row['prompt'], 40)} {_quoted(row['text'], 100)}"
+    if row.get("kind") == "task":
+        return f"step {row['step']:,}/{steps:,}  {_task_line(row)}  ({duration(row['took_seconds'])})"
     if "valid_loss" in row:
         return f"step {row['step']:,}/{steps:,}  valid loss {row['valid_loss']:.4f}  ({row['valid_tokens']:,} tokens)"
     parts = [
@@ -256,3 +262,15 @@ def line_of(row: dict[str, Any], steps: int) -> str:
     if row["seconds_left"] is not None:
         parts.append(f"{duration(row['seconds_left'])} left")
     return "  ".join(parts)
+
+
+def _quoted(text: str, length: int) -> str:
+    """The beginning of a text in quotation marks, on one line, with what a terminal would act on made visible."""
+    return repr(shortened(text, length))
+
+
+def _task_line(row: dict[str, Any]) -> str:
+    """The name of a task and its figures: its fractions, or, if it has none, its whole numbers, which count."""
+    numbers = {name: value for name, value in row["result"].items() if type(value) in (int, float)}
+    figures = {name: value for name, value in numbers.items() if isinstance(value, float)} or numbers
+    return "  ".join([task_name(row), *(f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items())])

@@ -6,7 +6,9 @@ checkpoint in a folder on network storage) the first process decides for all.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import io
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,12 +25,13 @@ from gpt2_train.data.made_with import recorded_fingerprint
 from gpt2_train.data.shared_cache import SharedIndexCache
 from gpt2_train.device import default_precision
 from gpt2_train.documents import attention_kind
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.inference import end_of_text
+from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.inference import InferenceModel, end_of_text
 from gpt2_train.layout import check_tensor_parallel, plan_batches
 from gpt2_train.memory import memory_per_rank, size_line
 from gpt2_train.micro_batches import MicroBatches
 from gpt2_train.model import GPT2
+from gpt2_train.observations import Observations, read_observations
 from gpt2_train.parallel import World, mixed_seed, parallelize
 from gpt2_train.run_folder import CACHE_FOLDER, check_same_run, data_identity, identity_settings
 from indexed_tokens import Tokenizer, corpus_tokenizer, tokenizer_path
@@ -72,6 +75,8 @@ class Prepared:
         identity: the settings that decide the weights.
         first_weights: the model whose weights a new run begins with; None for random ones.
         data: what the training files are.
+        source: the model as evaluation tasks and samples know it; without weights.
+        observations: the samples and tasks of the run.
     """
 
     settings: TrainSettings
@@ -87,6 +92,8 @@ class Prepared:
     identity: dict[str, Any]
     first_weights: ModelWeights | None
     data: list[dict[str, Any]]
+    source: InferenceModel
+    observations: Observations
 
     @property
     def step(self) -> int:
@@ -227,6 +234,9 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
         config = keep_on_all_ranks(lambda: config_of_first_weights(settings, first, tokenizer))
     check_tensor_parallel(config, world.tp_size)
     corpora, weights = keep_on_all_ranks(lambda: open_corpora(settings.corpora(), settings.split_weights()))
+    data = data_identity(corpora, weights)
+    source = _untrained(settings, world, folder, config, tokenizer, data)
+    observations = keep_on_all_ranks(lambda: _read_observations(settings, world, source))
     training = _blend(settings, world, folder, corpora, weights, "train")
     validation = _blend(settings, world, folder, corpora, weights, "valid")
     if training is None:
@@ -250,12 +260,46 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
         resumed=resumed,
         identity=identity_settings(settings, plan.precision) | first_identity,
         first_weights=first,
-        data=data_identity(corpora, weights),
+        data=data,
+        source=source,
+        observations=observations,
     )
     if resumed is not None:
         prefixes = [prefix for _, prefix in settings.corpora()]
         check_same_run(resumed, folder, config, run.identity, run.data, describe_tokenizer(tokenizer), prefixes)
     return run
+
+
+def _untrained(
+    settings: TrainSettings,
+    world: World,
+    folder: Path,
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    data: list[dict[str, Any]],
+) -> InferenceModel:
+    """The run's model as inference knows it, before there are weights."""
+
+    def load() -> GPT2:
+        raise Gpt2Error(f"the model of {folder} is asked for weights before it is trained.")
+
+    return InferenceModel(
+        folder=folder,
+        step=0,
+        config=config,
+        tokenizer=tokenizer,
+        device=world.device,
+        trained_with=tokenizer.fingerprint,
+        settings=settings.identity(),
+        data=data,
+        load=load,
+    )
+
+
+def _read_observations(settings: TrainSettings, world: World, source: InferenceModel) -> Observations:
+    """The samples and evaluation tasks asked for; what there is to be said of them is said by the first process."""
+    with contextlib.nullcontext() if world.rank == 0 else contextlib.redirect_stderr(io.StringIO()):
+        return read_observations(settings, source)
 
 
 def _blend(

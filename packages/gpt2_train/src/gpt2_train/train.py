@@ -13,6 +13,7 @@ from gpt2_train.collectives import on_all_ranks
 from gpt2_train.config import TrainSettings
 from gpt2_train.device import is_emulated
 from gpt2_train.errors import Gpt2UsageError, explained_out_of_memory
+from gpt2_train.observing import outstanding
 from gpt2_train.parallel import World
 from gpt2_train.plotting.runs import read_run
 from gpt2_train.plotting.terminal import loss_curves
@@ -53,7 +54,7 @@ def train(settings: TrainSettings, world: World, stop: StopRequest) -> dict[str,
 
 
 def _train(run: Prepared, stop: StopRequest) -> dict[str, Any]:
-    if run.step >= run.plan.steps:
+    if run.step >= run.plan.steps and outstanding(run, run.step).is_empty:
         run.world.say(
             f"{run.folder} is at step {run.step:,} of {run.plan.steps:,} already: nothing to do; "
             "ask for more --steps to train it further."

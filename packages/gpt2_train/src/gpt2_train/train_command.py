@@ -11,6 +11,8 @@ from gpt2_train.layout import check_before_torch, overridden_keys
 EXAMPLE = """\
 example:
   gpt2 train --data corpus_text_document --output runs/first --model 345M --tokens 1_000_000_000
+  gpt2 train --data corpus_text_document --output runs/second --sample-every 500 --sample-prompt "In the beginning"
+  gpt2 train --data corpus_text_document --output runs/third --eval-task lambada:lambada_test.jsonl
   The same command again resumes the run; SIGTERM, SIGINT (Ctrl-C) and SIGUSR1 save it and stop.
 """
 

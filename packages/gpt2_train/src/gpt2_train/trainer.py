@@ -30,6 +30,7 @@ from gpt2_train.feeding import open_feeds
 from gpt2_train.loss import token_losses
 from gpt2_train.metrics import EpochNotes, Heartbeat, MetricsLog, StepClock, line_of, metrics_row, peak_flops
 from gpt2_train.micro_batches import MicroBatch
+from gpt2_train.observing import Observer
 from gpt2_train.optim import LossScale, gradient_norm, learning_rate
 from gpt2_train.optimizers import make_optimizer, settle_gradients
 from gpt2_train.parallel import seed_micro_step, synchronize_gradients
@@ -70,11 +71,13 @@ class Trainer:
             data=run.data,
             keep=self.settings.keep_checkpoints,
         )
-        self.log = MetricsLog(run.folder, self.world.rank == 0, self.state.step)
+        # A new run keeps nothing of one that was killed in this folder before its first checkpoint.
+        self.log = MetricsLog(run.folder, self.world.rank == 0, -1 if run.resumed is None else self.state.step)
         if self.world.rank == 0:
             table = as_table(run.resolved_settings())
             first_step = self.state.step + 1 if run.resumed is not None else 0
             self.log.send_to(open_feeds(self.settings.log_to, run.folder, table, first_step, self.world.say))
+        self.observer = Observer(run, self.model, self.log, self.is_stopped)
         self.peak_flops = peak_flops(self.world.device, self.plan.precision)
         self.epoch_notes, self.heartbeat = EpochNotes(), Heartbeat()
         self.reader = BatchReader(
@@ -102,6 +105,7 @@ class Trainer:
         state = self.state
         try:
             with explained_compile_failure():
+                self.observer.observe(state.step)
                 while state.step < self.plan.steps and not state.stop_signal:
                     if self.train_step():
                         self.after_step()
@@ -214,6 +218,13 @@ class Trainer:
                 )
         return total
 
+    def is_stopped(self) -> bool:
+        """Whether any process was asked to stop; all of them ask together."""
+        self.settle()
+        if not self.state.stop_signal and self.world.sum_over_processes([float(self.stop.signal)])[0]:
+            self.state.stop_signal = max(on_all_ranks(lambda: self.stop.signal))
+        return bool(self.state.stop_signal)
+
     def optimizer_step(self, norm: Tensor, correction: Tensor) -> None:
         """Clip the gradient, whose norm is `norm` after `correction`, and move the weights at this step's rate."""
         factor = correction / self.scale.scale
@@ -240,7 +251,7 @@ class Trainer:
     # --- between steps -----------------------------------------------------------------------------------------------
 
     def after_step(self) -> None:
-        """Log, validate and save where it is time to."""
+        """Log, validate, save, and show what the model can do, where it is time to."""
         settings, step = self.settings, self.state.step
         is_last = step == self.plan.steps
         if step == 1 or step % settings.log_every == 0 or is_last:
@@ -249,8 +260,10 @@ class Trainer:
             self.world.say(line_of(self.row(), self.plan.steps))
         if self.run.validation is not None and (is_last or (settings.eval_every and step % settings.eval_every == 0)):
             self.validate()
-        if settings.save_every and step % settings.save_every == 0:
+        if is_last or (settings.save_every and step % settings.save_every == 0):
             self.save()
+        # Behind saving, so that a failure or a kill loses nothing.
+        self.observer.observe(step)
 
     def row(self) -> dict[str, Any]:
         """The numbers since the last logged step."""

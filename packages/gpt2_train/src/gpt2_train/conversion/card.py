@@ -22,6 +22,10 @@ _SHOWN_SETTINGS = (
     "dropout", "precision", "seed", "device", "tensor_parallel", "data_parallel",
 )  # fmt: skip
 
+MOST_SAMPLES, MOST_CHARACTERS = 3, 1000
+_UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+"""Control characters, and those that turn the direction of text."""
+
 
 def write_card(weights: ModelWeights, path: Path, source: Path) -> None:
     """Write the card of `weights` to `path`; `source` is where the model was read from, as the user named it."""
@@ -65,7 +69,9 @@ def _lines(weights: ModelWeights, source: Path) -> Iterator[str]:
         'Or `gpt2 generate --checkpoint PATH --prompt "..."`. `PATH` is the folder of this file.',
     )
     settings = _settings(run)
-    yield from _training(weights, run, settings)
+    rows = _metrics(run, weights.step)
+    yield from _training(weights, rows, settings)
+    yield from _samples(rows)
     yield from _data(weights, settings)
     yield from (
         "",
@@ -88,12 +94,11 @@ def _settings(run: Path | None) -> dict[str, Any]:
         return {}
 
 
-def _training(weights: ModelWeights, run: Path | None, settings: dict[str, Any]) -> Iterator[str]:
+def _training(weights: ModelWeights, rows: list[dict[str, Any]], settings: dict[str, Any]) -> Iterator[str]:
     known = settings or weights.settings
     if known:
         yield from ("", "## Training", "")
         yield from _table(("setting", "value"), [(name, known[name]) for name in _SHOWN_SETTINGS if name in known])
-    rows = _metrics(run, weights.step)
     last = next((row for row in reversed(rows) if "loss" in row), None)
     valid = next((row for row in reversed(rows) if "valid_loss" in row), None)
     if last or valid:
@@ -102,6 +107,20 @@ def _training(weights: ModelWeights, run: Path | None, settings: dict[str, Any])
         losses += [("training loss (nats per token)", f"{last['loss']:.3f}")] if last else []
         losses += [("held-out loss (nats per token)", f"{valid['valid_loss']:.3f}")] if valid else []
         yield from _table(("at the end", "value"), losses)
+
+
+def _samples(rows: list[dict[str, Any]]) -> Iterator[str]:
+    """Some of the texts that the model wrote last while it was trained."""
+    samples = [row for row in rows if row.get("kind") == "sample" and isinstance(row.get("text"), str)]
+    if not samples:
+        return
+    yield from ("", "## What it wrote during training", "")
+    step = samples[-1].get("step")
+    for number, row in enumerate([row for row in samples if row.get("step") == step][:MOST_SAMPLES], 1):
+        text = f"{row.get('prompt', '')}{row['text']}"[:MOST_CHARACTERS]
+        yield f"Sample {number}, after {step:,} steps, its prompt first:"
+        # Indented, any text is code, whatever it holds.
+        yield from ("", *(f"    {_UNSEEN.sub(' ', line)}" for line in text.splitlines() or [""]), "")
 
 
 def _metrics(run: Path | None, step: int) -> list[dict[str, Any]]:

@@ -12,8 +12,11 @@ import abc
 import importlib
 import inspect
 import pkgutil
+import re
+import typing
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from command_kit.settings import make_settings
 from gpt2_train.errors import Gpt2UsageError
 
 if TYPE_CHECKING:
@@ -73,3 +76,37 @@ def tasks() -> dict[str, type[Task]]:
                 )
             found[value.name] = value
     return found
+
+
+def parse_task(text: str) -> Task:
+    """The task that a text such as `lambada:FILE` or `wikitext,overlap=32:FILE` names, with its settings.
+
+    FILE is what the task reads (the prefix of token files for held-out-loss), and may hold any character.
+    Raises Gpt2UsageError for an unknown task or no FILE, UsageError for a setting that the task lacks or refuses.
+    """
+    known = tasks()
+    head, colon, file = text.partition(":")
+    name, *settings = re.split(r",(?=[\w-]+=)", head)
+    flag = f"--eval-task {text}"
+    if name not in known:
+        raise Gpt2UsageError(f"{flag}: no task {name!r}; known are {', '.join(known)}.")
+    task = known[name]
+    if not colon or not file:
+        raise Gpt2UsageError(f"{flag} names no file: write {name}:FILE.")
+    kinds = typing.get_type_hints(task)
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        key = key.replace("-", "_")
+        is_number = any(kind in (int, float) for kind in (kinds.get(key), *typing.get_args(kinds.get(key))))
+        values[key] = _number(value) if is_number else value
+    return make_settings(task, values | {task.source: file}, flag)
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -17,6 +17,15 @@ def input_setting() -> Any:
     )
 
 
+def check_readable(path: str) -> None:
+    """Raise Gpt2UsageError if a file is not there, or can't be opened."""
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise Gpt2UsageError(f"can't read {path} ({error.strerror}): check the path.") from error
+
+
 def read_text(path: str, task: str) -> str:
     """The text of `path`, `--input` of `task`. Raises Gpt2UsageError if it is not given or can't be read."""
     if not path:
