@@ -262,6 +262,7 @@ def test_what_cannot_be_drawn_is_a_sentence(first: Path, tmp_path: Path, capsys:
         ([tmp_path / "empty"], "holds no metrics.jsonl"),
         ([tmp_path / "early"], "holds no measurement yet"),
         ([first, "--output", tmp_path / "a.pdf"], "should end in .svg, .png, .html"),
+        ([first, "--x", "time"], "--x is for a file"),
         ([first, "--only", "loss,speed", "--output", "a.svg"], "no speed; known are loss, validation"),
         ([first, "--log", "los", "--output", "a.svg"], "no los; known are"),
         ([first, "--output", tmp_path / "empty.svg" / "a.svg", "--only", "tasks", "--smooth", 0], "at least 1"),

@@ -334,9 +334,14 @@ def test_trackio_has_each_step_once_in_one_run(
 # --- in training -----------------------------------------------------------------------------------------------------
 
 
-def test_training_sends_what_it_records_also_after_it_resumed(tmp_path: Path, gpt2: Callable[..., int]) -> None:
+def test_training_sends_what_it_records_also_after_it_resumed_and_ends_with_its_losses(
+    tmp_path: Path, gpt2: Callable[..., int], capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("tensorboard", reason="needs the extra gpt2-train[tensorboard]")
     assert gpt2(tmp_path, "--steps", 2, "--log-every", 1, "--log-to", "tensorboard") == 0
+    curve = capsys.readouterr().err.splitlines()[-10:]
+    assert curve[0].startswith(f"{tmp_path}: training loss ") and curve[0].endswith(", step 2")
+    assert curve[-1].split() == ["1", "2"]
     assert gpt2(tmp_path, "--steps", 4, "--log-every", 1, "--log-to", "tensorboard") == 0
     recorded = [(row["step"], row["loss"]) for row in rows(tmp_path) if "loss" in row]
     assert scalars(tmp_path, "train/loss") == [(step, pytest.approx(loss)) for step, loss in recorded]

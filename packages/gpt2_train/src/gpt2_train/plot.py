@@ -61,6 +61,10 @@ class PlotSettings:
             raise Gpt2UsageError("gpt2 plot needs a RUN: give the folder that `gpt2 train --output` wrote.")
         if self.output and Path(self.output).suffix.lower() not in SUFFIXES:
             raise Gpt2UsageError(f"--output {self.output} should end in {', '.join(SUFFIXES)}.")
+        for field in dataclasses.fields(self):
+            is_given = getattr(self, field.name) != field.default
+            if is_given and not self.output and field.name not in ("runs", "output"):
+                raise Gpt2UsageError(f"--{field.name} is for a file: name one with --output, too.")
         for flag, names in (("--only", self.only), ("--log", self.log)):
             for name in _parts(names):
                 if name not in KEYS:
