@@ -29,7 +29,7 @@ from gpt2_train.metrics import peak_flops_of
 from gpt2_train.model import GPT2
 from gpt2_train.optim import gradient_norm
 from gpt2_train.optimizers import make_optimizer
-from gpt2_train.sampling import Sampling, choose_tokens
+from gpt2_train.sampling import Sampling, choose_for_each, choose_tokens
 from gpt2_train.worker import join_group
 
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
@@ -115,13 +115,16 @@ def test_writing_and_measuring_stay_on_the_device() -> None:
     with FakeTensorMode(), torch.inference_mode():
         with device:
             model = GPT2(SMALL).eval()
-        cached = CachedModel(model, 2)
-        assert cached.keys.device == cached.values.device == device
-        for tokens in ([[1, 2, 3], [4, 5, 6]], [[7], [8]]):
-            logits = cached.feed([0, 1], tokens)
-            assert logits.device == device
-        cached.copy(0, 1)
-        uniform = torch.zeros(2, dtype=torch.float64)
+        for static in (False, True):
+            cached = CachedModel(model, 4, static=static)
+            assert cached.keys.device == cached.values.device == device
+            for tokens in ([[1, 2, 3], [4, 5, 6]] * 2, [[7], [8]] * 2, [[9], [1, 2]] * 2):
+                logits = cached.feed([3, 0, 1, 2], tokens)
+                assert logits.device == device
+            cached.copy(0, 1)
+        mixed = [Sampling(0.0), Sampling(0.8), Sampling(0.0), Sampling(0.8)]
+        assert choose_for_each(logits, torch.zeros(4, dtype=torch.float64), mixed).device == device
+        uniform = torch.zeros(4, dtype=torch.float64)
         for sampling in (Sampling(0.0), Sampling(0.8), Sampling(0.8, 5), Sampling(0.8, 0, 0.9), Sampling(1.0, 5, 0.9)):
             assert choose_tokens(logits, uniform, sampling).device == device
         rows = torch.zeros(2, 17, dtype=torch.int64, device=device)

@@ -742,7 +742,7 @@ def test_the_loop_survives_what_it_cannot_write(
 
     monkeypatch.setattr("builtins.input", answer)
     settings = GenerateSettings(checkpoint=str(run_of_letters), tokens=30, device="cpu")
-    generator = make_generator(open_model(settings.checkpoint, device="cpu"), settings)
+    generator = make_generator(open_model(settings.checkpoint, device="cpu"), settings, 1)
     generate, calls = generator.generate, []
 
     def interrupted_once(*arguments: Any, **options: Any) -> Any:

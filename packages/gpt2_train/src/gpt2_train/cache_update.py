@@ -70,3 +70,18 @@ def _attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
     if 1 < new < seen:
         mask = torch.ones(new, seen, dtype=torch.bool, device=query.device).tril(seen - new)
     return F.scaled_dot_product_attention(query, keys, values, attn_mask=mask, is_causal=1 < new == seen)
+
+
+def spans_of(rows: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> list[Span]:
+    """The spans of `counts` new tokens for each of `rows`, which lie one behind the other, from positions `starts`."""
+    spans: list[Span] = []
+    at = 0
+    for row, start, count in zip(rows, starts, counts, strict=True):
+        before = spans[-1] if spans else None
+        if before and (before.rows.stop, before.start, before.end) == (row, start, start + count):
+            together = slice(before.rows.start, row + 1), slice(before.tokens.start, at + count)
+            spans[-1] = dataclasses.replace(before, rows=together[0], tokens=together[1])
+        else:
+            spans.append(Span(slice(row, row + 1), start, start + count, slice(at, at + count)))
+        at += count
+    return spans

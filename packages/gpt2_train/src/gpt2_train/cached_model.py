@@ -10,16 +10,19 @@ The cache takes 2 · layers · rows · length · hidden elements, in the type th
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from gpt2_train.cache_update import CacheUpdate, Span
+from gpt2_train.cache_update import CacheUpdate, spans_of
 from gpt2_train.device import autocast
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.model import GPT2
+from gpt2_train.sampling import on_device
+from gpt2_train.static_steps import StaticSteps
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 
@@ -32,6 +35,8 @@ class CachedModel:
         rows: sequences that are remembered at once.
         length: positions of each; those of the model without it.
         precision: `fp32`, `bf16` or `fp16`: in what matrices multiply (by autocast), and the type of the cache.
+        static: feed single tokens by `StaticSteps`, which are CUDA graphs on a GPU; only there without it, and not
+            where the matrices are shared by processes.
 
     Attributes:
         lengths: positions that each row has filled.
@@ -41,7 +46,15 @@ class CachedModel:
     Raises Gpt2UsageError if `length` is more than the model's positions.
     """
 
-    def __init__(self, model: GPT2, rows: int, length: int | None = None, *, precision: str = "fp32") -> None:
+    def __init__(
+        self,
+        model: GPT2,
+        rows: int,
+        length: int | None = None,
+        *,
+        precision: str = "fp32",
+        static: bool | None = None,
+    ) -> None:
         config = model.config
         self.model, self.rows, self.precision = model, rows, precision
         self.length = config.sequence_length if length is None else length
@@ -51,33 +64,31 @@ class CachedModel:
             )
         self.lengths = [0] * rows
         self.device = model.final_norm.weight.device
-        shape = (config.layers, rows, local_heads(model), self.length, config.head_dim)
+        heads = local_heads(model)
+        # One place more than a row may fill: for rows that a static step covers and nobody feeds.
+        shape = (config.layers, rows, heads, self.length + 1, config.head_dim)
         with torch.inference_mode():
             self.keys = torch.zeros(shape, dtype=DTYPES[precision], device=self.device)
             self.values = torch.zeros_like(self.keys)
+        self._static: StaticSteps | None = None
+        if static or (static is None and self.device.type == "cuda" and heads == config.heads):
+            self._static = StaticSteps(model, self.keys, self.values, precision)
 
     def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
         """Logits of what follows the new `tokens` of each of `rows`: (len(rows), vocabulary), float32.
 
         Each row gets at least one token. Raises Gpt2UsageError if a row has no room for its tokens.
         """
-        spans = self._spans(rows, tokens)
-        counts = torch.tensor([len(new) for new in tokens])
-        positions = torch.cat(
-            [
-                torch.arange(self.lengths[row], self.lengths[row] + len(new))
-                for row, new in zip(rows, tokens, strict=True)
-            ]
-        )
-        ids = torch.tensor([token for new in tokens for token in new])
-        with torch.inference_mode(), autocast(self.device, self.precision):
-            update = CacheUpdate(
-                self.keys, self.values, spans, positions[None].to(self.device), (counts.cumsum(0) - 1).to(self.device)
-            )
-            logits = self.model(ids[None].to(self.device), update)[0]
         for row, new in zip(rows, tokens, strict=True):
-            self.lengths[row] += len(new)
-        return logits[:, : self.model.config.vocabulary_size].float()
+            if self.lengths[row] + len(new) > self.length:
+                raise Gpt2UsageError(
+                    f"{self.lengths[row] + len(new)} positions asked of a cache that has {self.length}."
+                )
+        with torch.inference_mode():
+            logits = self._feed_any(rows, tokens) if self._static is None else self._feed_apart(rows, tokens)
+            for row, new in zip(rows, tokens, strict=True):
+                self.lengths[row] += len(new)
+            return logits[:, : self.model.config.vocabulary_size].float()
 
     def forget(self, row: int) -> None:
         """Empty a row."""
@@ -91,29 +102,42 @@ class CachedModel:
             self.values[:, to, :, :length] = self.values[:, row, :, :length]
         self.lengths[to] = length
 
-    def _tensor(self, numbers: list[int]) -> Tensor:
-        return torch.tensor(numbers, dtype=torch.int64).to(self.device, non_blocking=True)
+    def _feed_any(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
+        """Logits (len(rows), padded vocabulary), by one pass over all tokens."""
+        starts = [self.lengths[row] for row in rows]
+        positions = [start + at for start, new in zip(starts, tokens, strict=True) for at in range(len(new))]
+        last = [end - 1 for end in itertools.accumulate(map(len, tokens))]
+        ids = [token for new in tokens for token in new]
+        spans = spans_of(rows, starts, [len(new) for new in tokens])
+        with autocast(self.device, self.precision):
+            update = CacheUpdate(
+                self.keys, self.values, spans, on_device(positions, self.device)[None], on_device(last, self.device)
+            )
+            logits: Tensor = self.model(on_device(ids, self.device)[None], update)[0]
+        return logits
 
-    def _spans(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> list[Span]:
-        spans: list[Span] = []
-        at = 0
-        for row, new in zip(rows, tokens, strict=True):
-            start, count = self.lengths[row], len(new)
-            if start + count > self.length:
-                raise Gpt2UsageError(f"{start + count} positions asked of a cache that has {self.length}.")
-            before = spans[-1] if spans else None
-            if before and (before.rows.stop, before.start, before.end) == (row, start, start + count):
-                spans[-1] = Span(
-                    slice(before.rows.start, row + 1), start, start + count, slice(before.tokens.start, at + count)
-                )
-            else:
-                spans.append(Span(slice(row, row + 1), start, start + count, slice(at, at + count)))
-            at += count
-        return spans
+    def _feed_apart(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
+        """The same by a static step for single tokens, and then a pass over the others."""
+        assert self._static is not None
+        single = [place for place, new in enumerate(tokens) if len(new) == 1]
+        others = [place for place, new in enumerate(tokens) if len(new) != 1]
+        parts = []
+        if single:
+            ids = [tokens[place][0] for place in single]
+            parts.append(self._static.feed([rows[place] for place in single], ids, self.lengths))
+        if others:
+            parts.append(self._feed_any([rows[place] for place in others], [tokens[place] for place in others]))
+        if len(parts) == 1:
+            return parts[0]
+        order = single + others
+        inverse = sorted(range(len(order)), key=order.__getitem__)
+        return torch.cat(parts).index_select(0, on_device(inverse, self.device))
 
 
 def local_heads(model: GPT2) -> int:
-    """Attention heads of this process: all of them, or its share where the matrices are split."""
-    weight: Any = dict(model.named_parameters())["blocks.0.attention.qkv.weight"]
-    rows = weight.to_local().size(0) if hasattr(weight, "to_local") else weight.size(0)
-    return int(rows) // (3 * model.config.head_dim)
+    """Attention heads of this process: all of them, or its part where the matrices are divided."""
+    weight: Any = dict(model.named_parameters()).get("blocks.0.attention.out.weight")
+    if weight is None:
+        return model.config.heads
+    local: Tensor = weight.to_local() if hasattr(weight, "to_local") else weight
+    return local.size(1) // model.config.head_dim

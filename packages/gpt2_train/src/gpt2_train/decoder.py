@@ -23,7 +23,7 @@ from torch import Tensor
 
 from gpt2_train.cached_model import CachedModel
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.sampling import Sampling, choose_for_each
+from gpt2_train.sampling import Sampling, choose_for_each, on_device
 
 POSITIONS_AT_ONCE = 1 << 10
 """Positions of prompts fed in one step: bounds the activations that a long prompt takes."""
@@ -176,7 +176,7 @@ class Decoder:
         if not ready:
             return []
         if places != list(range(len(fed))):
-            logits = logits[places]
+            logits = logits.index_select(0, on_device(places, logits.device))
         new = self._choose(logits[:, : self.vocabulary_size], ready)
         for sequence, found in zip(ready, new, strict=True):
             self._advance(sequence, found)
@@ -216,25 +216,30 @@ class Decoder:
         return found
 
     def _choose(self, logits: Tensor, sequences: Sequence[_Sequence]) -> list[NewToken]:
+        """The next token of each sequence. The host waits for the device once, or twice for log-probabilities."""
         requests = [sequence.request for sequence in sequences]
-        likelihoods = Likelihoods(logits, [request.logprobs for request in requests])
+        asked = [place for place, request in enumerate(requests) if request.logprobs is not None]
+        likelihoods = Likelihoods(logits, asked) if asked else None
         # A sum is finite if all of its parts are, and needs no tensor of its own.
         is_finite = logits.sum(dim=1).isfinite()
-        ignoring = [row for row, request in enumerate(requests) if request.ignore_end]
+        ignoring = [place for place, request in enumerate(requests) if request.ignore_end]
         if self.end is not None and ignoring:
-            logits[ignoring, self.end] = -torch.inf
+            logits[:, self.end].index_fill_(0, on_device(ignoring, logits.device), -torch.inf)
         uniform = torch.tensor([request.random.random() for request in requests], dtype=torch.float64)
         chosen = choose_for_each(logits, uniform, [request.sampling for request in requests])
-        found = []
         tokens = torch.where(is_finite, chosen, -1).tolist()
         if -1 in tokens:
             raise Gpt2Error("the model's output is not finite (its training diverged): give an earlier checkpoint.")
-        for row, (sequence, token) in enumerate(zip(sequences, tokens, strict=True)):
-            finished: Literal["end", "length"] | None = "length" if sequence.left == 1 else None
-            if token == self.end:
-                finished = "end"
-            found.append(NewToken(sequence.number, token, finished, *likelihoods.of(row, token)))
-        return found
+        likely = {} if likelihoods is None else likelihoods.of(chosen, [request.logprobs or 0 for request in requests])
+        return [
+            NewToken(sequence.number, token, self._finished(sequence, token), *likely.get(place, (None, ())))
+            for place, (sequence, token) in enumerate(zip(sequences, tokens, strict=True))
+        ]
+
+    def _finished(self, sequence: _Sequence, token: int) -> Literal["end", "length"] | None:
+        if token == self.end:
+            return "end"
+        return "length" if sequence.left == 1 else None
 
     def _advance(self, sequence: _Sequence, new: NewToken) -> None:
         if new.finished is not None:
@@ -253,23 +258,24 @@ class Decoder:
 
 
 class Likelihoods:
-    """Log-probabilities of the rows of `logits` (B, V) that ask for them, with as many alternatives as each wants."""
+    """Log-probabilities at the rows `asked` of `logits` (B, V), as the model gave them."""
 
-    def __init__(self, logits: Tensor, wanted: Sequence[int | None]) -> None:
-        self._wanted = wanted
-        self._rows = {row: place for place, row in enumerate(r for r, count in enumerate(wanted) if count is not None)}
-        if self._rows:
-            self._all = logits[list(self._rows)].log_softmax(dim=1)
-            most = min(max(count or 0 for count in wanted), logits.size(1))
-            values, ids = self._all.topk(most, dim=1)
-            self._likely = [list(zip(*pair, strict=True)) for pair in zip(ids.tolist(), values.tolist(), strict=True)]
+    def __init__(self, logits: Tensor, asked: list[int]) -> None:
+        self._asked = asked
+        self._rows = on_device(asked, logits.device)
+        self._all = logits.index_select(0, self._rows).log_softmax(dim=1)
 
-    def of(self, row: int, token: int) -> tuple[float | None, tuple[tuple[int, float], ...]]:
-        """(log-probability of `token`, the most likely ids with theirs); (None, ()) for a row that did not ask."""
-        place = self._rows.get(row)
-        if place is None:
-            return None, ()
-        return float(self._all[place, token]), tuple(self._likely[place][: self._wanted[row]])
+    def of(self, chosen: Tensor, wanted: Sequence[int]) -> dict[int, tuple[float, tuple[tuple[int, float], ...]]]:
+        """Row asked for to (log-probability of its `chosen` id, the `wanted` most likely ids with theirs)."""
+        own = self._all.gather(1, chosen.index_select(0, self._rows)[:, None])
+        most = min(max(wanted), self._all.size(1))
+        values, ids = self._all.topk(most, dim=1)
+        # Ids are below 2^24, so that float32 has them exactly: one transfer.
+        table = torch.cat([own, values, ids.to(values.dtype)], dim=1).tolist()
+        return {
+            row: (line[0], tuple(zip(map(int, line[1 + most :]), line[1 : 1 + most], strict=True))[: wanted[row]])
+            for row, line in zip(self._asked, table, strict=True)
+        }
 
 
 def _row(sequence: _Sequence) -> int:

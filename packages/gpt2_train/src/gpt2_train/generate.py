@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from command_kit import Progress, add_flags, setting, settings_from
 from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
-from gpt2_train.inference import TOKENIZER_HELP, InferenceModel, note_other_tokenizer
+from gpt2_train.inference import PRECISION_HELP, TOKENIZER_HELP, InferenceModel, note_other_tokenizer
 from gpt2_train.prompt_loop import prompt_loop
 from gpt2_train.prompts import prompts_of_file, prompts_of_lines, valid_text
 from gpt2_train.shared_model import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
@@ -75,6 +75,7 @@ class GenerateSettings:
     batch_size: int = setting(8, "texts written at once; the text of one does not depend on the others")
     tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP)
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
+    precision: Literal["fp32", "bf16", "fp16"] | None = setting(None, PRECISION_HELP)
     trace: tuple[str, ...] = setting(
         (), "also say what of each text stands in these token files word for word (`webtext index-tokens` first)",
         metavar="PREFIX",
@@ -185,24 +186,43 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         prompts = [] if is_loop else read_prompts(settings, sys.stdin)
         tracer = Tracer(settings.trace) if settings.trace else None
-        generator = make_generator(source, settings)
+        requests = RequestMaker(settings).requests(prompts)
+        generator = make_generator(source, settings, min(settings.batch_size, max(1, len(requests))))
         if is_loop:
             print(f"{source.folder}: reading the model", file=sys.stderr)
             converse(generator, settings, tracer)
         else:
-            write_all(generator, RequestMaker(settings).requests(prompts), tracer, as_json=arguments.json)
+            write_all(generator, requests, tracer, as_json=arguments.json)
     return 0
 
 
-def make_generator(source: InferenceModel, settings: GenerateSettings) -> TextGenerator:
-    """What writes with `source` as `settings` ask. Raises Gpt2UsageError if it has no tokenizer."""
+def make_generator(source: InferenceModel, settings: GenerateSettings, rows: int) -> TextGenerator:
+    """What writes `rows` texts at once with `source` as `settings` ask.
+
+    Raises Gpt2UsageError if it has no tokenizer.
+    """
     if note := note_other_tokenizer(source):
         print(f"gpt2: {note}", file=sys.stderr)
     if settings.tensor_parallel == 1:
         set_threads(source, settings.threads)
     from gpt2_train.generator import TextGenerator
 
-    return TextGenerator(source, settings.batch_size)
+    return TextGenerator(prepared(source, rows, settings.precision), rows)
+
+
+def prepared(source: InferenceModel, rows: int, precision: str | None) -> InferenceModel:
+    """`source` with weights arranged to write `rows` texts at once, in `precision` or what suits the device."""
+    from gpt2_train.device import is_emulated
+    from gpt2_train.writing_weights import for_writing
+
+    source = for_writing(source, rows, precision)
+    if is_emulated(source.device, source.precision):
+        print(
+            f"gpt2: this CPU has no instructions for {source.precision}, which makes it many times slower than "
+            "--precision fp32.",
+            file=sys.stderr,
+        )
+    return source
 
 
 def set_threads(source: InferenceModel, threads: int | None) -> None:

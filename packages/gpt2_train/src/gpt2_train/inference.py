@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gpt2_train.device import DeviceKind
     from gpt2_train.model import GPT2
 
+PRECISION_HELP = "type of the matrices, their products and the cache: bf16 on GPUs that have it, else fp32"
 TOKENIZER_HELP = (
     "tokenizer to use instead of the checkpoint's own: a folder with vocab.json and merges.txt, a tokenizer.json of "
     "byte-level BPE, or the name gpt2"

@@ -29,6 +29,7 @@ from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference import ModelRunner
 from gpt2_train.model_process import GRACE_SECONDS, STOP, ModelProcess, is_lost_connection, send_call
 from gpt2_train.worker import close_group, leave
+from gpt2_train.writing_weights import arrange_weights
 
 POLL_SECONDS = 0.05
 
@@ -201,7 +202,7 @@ class _LedCache(CachedModel):
     """The leader's part of a cache; what is done to it, the others do to theirs."""
 
     def __init__(self, leader: Leader, number: int, rows: int, length: int | None, precision: str) -> None:
-        super().__init__(leader.process.model, rows, length, precision=precision)
+        super().__init__(arrange_weights(leader.process.model, precision, rows), rows, length, precision=precision)
         self._leader, self._number = leader, number
 
     def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:

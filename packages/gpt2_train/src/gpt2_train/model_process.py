@@ -28,6 +28,7 @@ from gpt2_train.conversion.opening import open_weights
 from gpt2_train.errors import Gpt2Error
 from gpt2_train.model import GPT2
 from gpt2_train.shards import load_part, whole_logits
+from gpt2_train.writing_weights import arrange_weights
 
 PATIENCE = datetime.timedelta(days=365)
 """How long followers wait for a call: a conversation may rest for days. That a process has ended is seen at once."""
@@ -107,8 +108,9 @@ class ModelProcess:
         return whole_logits(logits, self.model.config.vocabulary_size, self.group)
 
     def make_cache(self, number: int, rows: int, length: int | None, precision: str) -> None:
-        """Make the cache `number`. Raises Gpt2UsageError for more positions than the model has."""
-        self._caches[number] = CachedModel(self.model, rows, length, precision=precision)
+        """Make the cache `number`; from then on the model is for writing. Raises as `CachedModel` does."""
+        model = arrange_weights(self.model, precision, rows)
+        self._caches[number] = CachedModel(model, rows, length, precision=precision)
 
     def drop_caches(self, numbers: Sequence[int]) -> None:
         """Free the memory of caches that are not needed any more."""

@@ -47,7 +47,7 @@ def choose_tokens(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor
         probabilities = probabilities.masked_fill(above >= sampling.top_p, 0.0)
     cumulated = probabilities.cumsum(dim=1)
     total = cumulated[:, -1:]
-    wanted = uniform.to(cumulated.dtype).to(cumulated.device)[:, None] * total
+    wanted = uniform.to(cumulated.dtype).to(cumulated.device, non_blocking=True)[:, None] * total
     # Rounding may put a number at the very end, behind which there is nothing.
     wanted = torch.minimum(wanted, total * (1 - torch.finfo(total.dtype).eps))
     places = torch.searchsorted(cumulated, wanted, right=True)
@@ -59,8 +59,15 @@ def choose_for_each(logits: Tensor, uniform: Tensor, samplings: Sequence[Samplin
     different = list(dict.fromkeys(samplings))
     if len(different) == 1:
         return choose_tokens(logits, uniform, different[0])
-    chosen = torch.empty(len(samplings), dtype=torch.int64, device=logits.device)
+    chosen = torch.zeros(len(samplings), dtype=torch.int64, device=logits.device)
     for sampling in different:
         rows = [row for row, other in enumerate(samplings) if other == sampling]
-        chosen[rows] = choose_tokens(logits[rows], uniform[rows], sampling)
+        places = on_device(rows, logits.device)
+        found = choose_tokens(logits.index_select(0, places), uniform[rows], sampling)
+        chosen.index_copy_(0, places, found)
     return chosen
+
+
+def on_device(numbers: list[int], device: torch.device) -> Tensor:
+    """`numbers` as int64, without waiting for what the device does."""
+    return torch.tensor(numbers, dtype=torch.int64).to(device, non_blocking=True)

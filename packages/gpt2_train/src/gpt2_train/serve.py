@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Literal
 
 from command_kit import add_flags, setting, settings_from
 from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
-from gpt2_train.inference import TOKENIZER_HELP, InferenceModel, note_other_tokenizer
+from gpt2_train.inference import PRECISION_HELP, TOKENIZER_HELP, InferenceModel, note_other_tokenizer
 from gpt2_train.shared_model import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class ServeSettings:
     tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE", group=_MODEL)
     tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP, group=_MODEL)
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute", group=_MODEL)
+    precision: Literal["fp32", "bf16", "fp16"] | None = setting(None, PRECISION_HELP, group=_MODEL)
     threads: int | None = setting(
         None,
         "CPU threads of each process; one for a small model, else the cores divided among them, without it",
@@ -117,7 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def make_server(settings: ServeSettings, listener: socket.socket, source: InferenceModel) -> Server:
     """The server that `settings` ask for, its model read. Raises Gpt2UsageError for a model that can't be used."""
-    from gpt2_train.generate import set_threads
+    from gpt2_train.generate import prepared, set_threads
     from gpt2_train.generator import Encoder, TextSession
     from gpt2_train.serving.app import Service, make_app
     from gpt2_train.serving.guards import LOOPBACK
@@ -131,6 +132,7 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
         print(f"gpt2: {note}", file=sys.stderr)
     if settings.tensor_parallel == 1:
         set_threads(source, settings.threads)
+    source = prepared(source, settings.batch_size, settings.precision)
     encoder = Encoder(source)
     print(f"gpt2: {source.folder}: reading the model", file=sys.stderr, flush=True)
     thread = ModelThread(TextSession(source, settings.batch_size), settings.batch_size + settings.queue)
