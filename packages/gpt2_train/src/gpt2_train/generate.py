@@ -174,6 +174,7 @@ def run(arguments: argparse.Namespace) -> int:
     is_loop = not settings.prompt and settings.prompts is None and sys.stdin.isatty()
     if is_loop and arguments.json:
         raise Gpt2UsageError("--json needs its prompts beforehand: give --prompt or --prompts, or pipe them in.")
+    tracer = Tracer(settings.trace) if settings.trace else None
     with (
         explained_out_of_memory("lower --batch-size, or raise --tensor-parallel"),
         open_shared_model(
@@ -185,7 +186,6 @@ def run(arguments: argparse.Namespace) -> int:
         ) as source,
     ):
         prompts = [] if is_loop else read_prompts(settings, sys.stdin)
-        tracer = Tracer(settings.trace) if settings.trace else None
         requests = RequestMaker(settings).requests(prompts)
         generator = make_generator(source, settings, min(settings.batch_size, max(1, len(requests))))
         if is_loop:
