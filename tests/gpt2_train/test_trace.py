@@ -141,9 +141,9 @@ def test_passages_are_marked_by_brackets_or_colours(corpus: str) -> None:
     text = "Well: Nobody in the village remembered it. A \x1b[31mred\x07 end."
     trace = Tracer([corpus]).trace(text, minimum_tokens=4)
     plain = marked(trace, colours=False)
-    assert plain == "Well: [Nobody in the village remembered it.](1) A \ufffd[31mred\ufffd end."
+    assert plain == "Well: [Nobody in the village remembered it.]{1} A \ufffd[31mred\ufffd end."
     coloured = marked(trace, colours=True)
-    assert "\x1b[30;43mNobody in the village remembered it.\x1b[0m\x1b[2m(1)\x1b[0m A \ufffd" in coloured
+    assert "\x1b[30;43mNobody in the village remembered it.\x1b[0m\x1b[2m{1}\x1b[0m A \ufffd" in coloured
     shown = described(trace, colours=False)
     assert "in 1 passage of 4 tokens or more" in shown
     assert "http://corpus.org/2\n        document 2 of " in shown
@@ -154,7 +154,7 @@ def test_passages_that_overlap_are_marked_as_one() -> None:
 
     passages = [Passage(0, 5, 1, "", 1, 1, []), Passage(3, 8, 1, "", 1, 1, []), Passage(9, 10, 1, "", 1, 1, [])]
     trace = Trace("0123456789", 10, 1, 9, passages)
-    assert marked(trace, colours=False) == "[01234567](1, 2)8[9](3)"
+    assert marked(trace, colours=False) == "[01234567]{1, 2}8[9]{3}"
 
 
 def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -182,7 +182,7 @@ def test_the_command_prints_the_text_and_its_sources(
     assert main([*command, "--text", text]) == 0
     shown = capsys.readouterr().out
     assert "http://corpus.org/0" in shown
-    assert "lighthouse keeper counted seventeen ships before the storm came in.](1)" in shown
+    assert "lighthouse keeper counted seventeen ships before the storm came in.]{1}" in shown
     assert main([*command, "--file", str(tmp_path / "letter.txt")]) == 0
     assert capsys.readouterr().out == shown
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(text.encode())))

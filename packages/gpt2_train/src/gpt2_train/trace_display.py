@@ -68,7 +68,7 @@ def _passage(number: int, passage: Passage, colours: bool) -> list[str]:
     text = passage.text if len(passage.text) <= LONGEST_SHOWN else passage.text[:LONGEST_SHOWN] + "..."
     times = "once" if passage.occurrences == 1 else f"{passage.occurrences:,} times in {passage.documents:,} documents"
     times = times.replace("in 1 documents", "in one document")
-    lines = [f"({number}) {passage.tokens:,} tokens, {times}: {_one_line(text)}"]
+    lines = [f"{{{number}}} {passage.tokens:,} tokens, {times}: {_one_line(text)}"]
     lines += [line for source in passage.sources for line in _source(source, colours)]
     if passage.documents > len(passage.sources):
         lines.append(f"    and {passage.documents - len(passage.sources):,} more")
@@ -86,7 +86,7 @@ def _source(source: Source, colours: bool) -> list[str]:
 def _numbers(numbers: set[int], colours: bool) -> str:
     if not numbers:
         return ""
-    shown = f"({', '.join(map(str, sorted(numbers)))})"
+    shown = f"{{{', '.join(map(str, sorted(numbers)))}}}"
     return f"{DIM}{shown}{PLAIN}" if colours else f"]{shown}"
 
 
