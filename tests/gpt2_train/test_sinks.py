@@ -237,13 +237,14 @@ def test_tensorboard_shows_the_later_value_of_a_step_that_was_done_twice(tmp_pat
     assert text.tensor_proto.string_val[0].decode() == "    To be or <b>"
 
 
-def test_tensorboard_gets_what_a_killed_process_had_sent_but_not_noted_only_once(tmp_path: Path) -> None:
+def test_tensorboard_has_once_what_a_killed_process_had_sent_but_not_noted_or_not_sent(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="needs the extra gpt2-train[tensorboard]")
     process(tmp_path, ("tensorboard",), FIRST)
     note = tmp_path / "sinks" / "tensorboard.json"
     note.write_text(json.dumps(json.loads(note.read_text()) | {"step": 10, "rows": 1}))
-    process(tmp_path, ("tensorboard",), AFTER_FALLING_BACK, 19)
-    assert scalars(tmp_path, "train/loss") == [(1, 5.0), (10, 4.0), (20, 3.5), (30, 2.0)]
+    MetricsLog(tmp_path, True, 10).write(step_row(15, 3.9))
+    process(tmp_path, ("tensorboard",), AFTER_FALLING_BACK, 15)
+    assert scalars(tmp_path, "train/loss") == [(1, 5.0), (10, 4.0), (15, pytest.approx(3.9)), (20, 3.5), (30, 2.0)]
     assert scalars(tmp_path, "valid/loss") == [(10, 4.5), (20, 3.75)]
 
 
