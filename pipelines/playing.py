@@ -141,7 +141,11 @@ def echoes(trace: dict[str, Any] | None) -> list[str]:
         f"  {trace['verbatim_tokens']} of these {trace['tokens']} tokens stand in the corpus word for word, in "
         f"passages of {trace['minimum_tokens']} or more."
     ]
-    for passage in sorted(trace["passages"], key=lambda one: -one["tokens"])[:SHOWN_PASSAGES]:
+    longest = sorted(trace["passages"], key=lambda one: -one["tokens"])[:SHOWN_PASSAGES]
+    if not longest and trace["longest"] is not None:
+        lines[0] += " The longest one:"
+        longest = [trace["longest"]]
+    for passage in longest:
         lines.append(f"    {passage['tokens']} tokens: {' '.join(passage['text'].split())!r}")
         for source in passage["sources"][:1]:
             lines.append(f"      in {source['url'] or source['data']}, document {source['document']:,}")

@@ -74,7 +74,13 @@ def test_a_passage_of_several_documents_names_them_in_order(corpus: str) -> None
 
 def test_passages_that_are_too_short_do_not_count(corpus: str) -> None:
     text = "An old orchard and a storm came in."
-    assert Tracer([corpus]).trace(text, minimum_tokens=5).passages == []
+    none = Tracer([corpus]).trace(text, minimum_tokens=5)
+    assert (none.passages, none.verbatim_tokens) == ([], 0)
+    assert none.longest is not None
+    assert (none.longest.tokens, none.longest.text, none.longest.sources[0].document) == (4, "storm came in.", 0)
+    assert "of 5 tokens or more stands in the corpus word for word; the longest has 4: 'storm came in.'." in described(
+        none, colours=False
+    )
     shorter = Tracer([corpus]).trace(text, minimum_tokens=3).passages
     assert [(one.text, one.tokens) for one in shorter] == [("old orchard", 3), ("storm came in.", 4)]
 

@@ -52,7 +52,10 @@ def marked(trace: Trace, *, colours: bool) -> str:
 def described(trace: Trace, *, colours: bool) -> str:
     """How much of the text stands in the corpus, and where each passage does."""
     if not trace.passages:
-        return f"No passage of {trace.minimum_tokens} tokens or more stands in the corpus."
+        none = f"No passage of {trace.minimum_tokens} tokens or more stands in the corpus word for word"
+        if trace.longest is None:
+            return f"{none}, and no shorter one either."
+        return f"{none}; the longest has {trace.longest.tokens}: {_one_line(trace.longest.text)!r}."
     share = trace.verbatim_tokens / trace.tokens
     count = len(trace.passages)
     lines = [

@@ -85,6 +85,7 @@ class Trace:
         minimum_tokens: shorter passages are not counted.
         verbatim_tokens: those of its tokens that are in any passage.
         passages: in the order in which they begin; they may overlap, but none lies within another.
+        longest: where no passage is long enough, the first of the longest ones that stand in the corpus.
     """
 
     text: str
@@ -92,6 +93,7 @@ class Trace:
     minimum_tokens: int
     verbatim_tokens: int
     passages: list[Passage]
+    longest: Passage | None = None
 
     def as_dict(self) -> dict[str, Any]:
         """The values that `--json` prints."""
@@ -147,11 +149,16 @@ class Tracer:
         ends = np.arange(len(ids)) + lengths
         is_longest = ends > np.concatenate([[-1], ends[:-1]])
         chosen = np.flatnonzero(is_longest & (lengths >= max(1, least)))
-        passages, is_verbatim = [], np.zeros(len(ids), bool)
-        for first, last in zip(chosen.tolist(), ends[chosen].tolist(), strict=True):
-            is_verbatim[first:last] = True
-            passages.append(self._passage(text, ids[first:last], int(bounds[0][first]), int(bounds[1][last - 1]), most))
-        return Trace(text, len(ids), least, int(is_verbatim.sum()), passages)
+        is_verbatim = np.zeros(len(ids), bool)
+        for first in chosen:
+            is_verbatim[first : ends[first]] = True
+
+        def passage(first: int) -> Passage:
+            last = int(ends[first])
+            return self._passage(text, ids[first:last], int(bounds[0][first]), int(bounds[1][last - 1]), most)
+
+        longest = passage(int(lengths.argmax())) if not len(chosen) and lengths.any() else None
+        return Trace(text, len(ids), least, int(is_verbatim.sum()), [*map(passage, chosen.tolist())], longest)
 
     def _encode(self, text: str, prompt: str) -> tuple[list[int], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
         """The tokens of `text`, and at which of its characters each begins and ends."""
