@@ -173,6 +173,11 @@ class Leader(ModelRunner):
             send_call("load", [path, tokenizer])
             self.process.load(path, tokenizer)
 
+    def close(self) -> None:
+        """Let all processes end, once a call of another thread is over."""
+        with self._lock:
+            self.team.close()
+
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
         """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite."""
         tables = [batch.as_plain() for batch in batches]

@@ -85,7 +85,7 @@ def open_shared_model(
         yield dataclasses.replace(source, start=start)
     finally:
         for leader in leaders:
-            leader.team.close()
+            leader.close()
 
 
 def _start_children(layout: Layout, kind: DeviceKind, threads: int | None) -> Leader:

@@ -1,0 +1,332 @@
+"""Models shared by real processes over gloo: texts, logits and scores of one process, and none left behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.gpt2_train.small_models import END, random_model, save
+from tests.gpt2_train.test_processes import children_of
+
+from gpt2_train.cached_model import CachedModel
+from gpt2_train.cli import main
+from gpt2_train.config import ModelConfig
+from gpt2_train.conversion.opening import open_weights
+from gpt2_train.conversion.weights import EMBEDDING
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.evaluation import tasks
+from gpt2_train.inference import open_model
+from gpt2_train.leader import interrupts_deferred
+from gpt2_train.scoring import Scorer
+from gpt2_train.shards import load_part
+from gpt2_train.shared_model import open_shared_model
+from indexed_tokens import IndexedTokensWriter
+
+PROMPTS = ["hello", "a prompt that is longer than all positions of the model", "x"]
+FED = [([0, 2], [[1, 2, 3], [4]]), ([0, 1, 2], [[5], [6, 7, 8, 9], [10]]), ([1], [[11]])]
+"""Calls of `CachedModel.feed`: rows that join at different times, and get different numbers of tokens."""
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model in whose embedding the rows of padding would win if they were let."""
+    model = random_model()
+    with torch.no_grad():
+        model.token_embedding.weight[257:] = 5 * model.token_embedding.weight[:127]
+    return save(tmp_path_factory.mktemp("run"), model)
+
+
+@pytest.fixture(scope="module")
+def inputs(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A text, passages whose last word is to be guessed, and token files."""
+    folder = tmp_path_factory.mktemp("inputs")
+    (folder / "letter.txt").write_text("Dear reader, this is a letter. " * 9)
+    passages = [{"text": "the cat sat on the " + "very " * (number % 4) + "mat"} for number in range(9)]
+    (folder / "lambada.jsonl").write_text("".join(json.dumps(row) + "\n" for row in passages))
+    with IndexedTokensWriter(folder / "texts") as writer:
+        for number in range(20):
+            writer.add([*f"document {number}".encode(), END])
+    return folder
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "gpt2_train", *map(str, words), "--device", "cpu", "--threads", "1"]
+
+
+def run(words: list[str]) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(words, capture_output=True, text=True, timeout=240, check=False)
+
+
+# --- the same results ------------------------------------------------------------------------------------------------
+
+
+def measured(scorer: Scorer, inputs: Path) -> dict[str, dict[str, Any]]:
+    """The results of three tasks in batches of 3 windows."""
+    known = tasks()
+    found = {
+        "lambada": known["lambada"](input=str(inputs / "lambada.jsonl")),
+        "text-loss": known["text-loss"](text=str(inputs / "letter.txt")),
+        "held-out-loss": known["held-out-loss"](data=str(inputs / "texts"), split="all"),
+    }
+    return {name: task.run(scorer) for name, task in found.items()}
+
+
+@dataclasses.dataclass
+class Report:
+    """What a leader found."""
+
+    tasks: dict[str, dict[str, Any]]
+    texts: list[str]
+    logits: list[list[list[float]]]
+    parameters: int
+
+
+LEADER = """
+import json, os, signal, sys
+from pathlib import Path
+from tests.gpt2_train.test_shared_model import FED, PROMPTS, measured
+from gpt2_train.generator import GenerationRequest, TextGenerator
+from gpt2_train.model_process import ModelProcess
+from gpt2_train.sampling import Sampling
+from gpt2_train.scoring import Scorer
+from gpt2_train.shared_model import open_shared_model
+
+folder, inputs, tensor, data = sys.argv[1:]
+with open_shared_model(folder, device="cpu", tensor_parallel=int(tensor), data_parallel=int(data), threads=1) as source:
+    found = {"tasks": measured(Scorer(source, batch_size=3), Path(inputs))}
+    cached = source.runner.cached_model(3)
+    found["logits"] = [cached.feed(rows, tokens).tolist() for rows, tokens in FED]
+    cached.copy(0, 2)
+    found["logits"].append(cached.feed([2], [[12]]).tolist())
+    requests = [GenerationRequest(prompt, 30, Sampling(temperature=0), ignore_end=True) for prompt in PROMPTS]
+
+    # Ctrl-C in the middle of a call: the texts begun are lost, the processes are not.
+    whole = ModelProcess.whole
+    def interrupted(self, logits):
+        os.kill(os.getpid(), signal.SIGINT)
+        return whole(self, logits)
+    ModelProcess.whole = interrupted
+    try:
+        TextGenerator(source).generate(requests)
+        raise AssertionError("not interrupted")
+    except KeyboardInterrupt:
+        ModelProcess.whole = whole
+    found["texts"] = [text.text for text in TextGenerator(source, rows=2).generate(requests)]
+    found["parameters"] = sum(parameter.numel() for parameter in source.runner.process.model.parameters())
+print(json.dumps(found))
+"""
+
+
+@pytest.fixture(scope="module", params=[(1, 2), (2, 2)], ids=str)
+def layout(request: pytest.FixtureRequest) -> tuple[int, int]:
+    return request.param
+
+
+@pytest.fixture(scope="module")
+def shared(layout: tuple[int, int], run_folder: Path, inputs: Path) -> Report:
+    """What a leader of (tensor parallel, data parallel) processes found."""
+    done = run([sys.executable, "-c", LEADER, str(run_folder), str(inputs), *map(str, layout)])
+    assert done.returncode == 0, done.stderr
+    return Report(**json.loads(done.stdout))
+
+
+def test_tasks_measure_the_same_in_all_layouts(
+    shared: Report, layout: tuple[int, int], run_folder: Path, inputs: Path
+) -> None:
+    """Data parallel to the last digit: the batches and the order of the sums are those of one process."""
+    alone = measured(Scorer(open_model(run_folder, device="cpu"), batch_size=3), inputs)
+    if layout[0] == 1:
+        assert shared.tasks == alone
+    for name, result in alone.items():
+        assert shared.tasks[name].keys() == result.keys()
+        for key, value in result.items():
+            expected = pytest.approx(value, rel=1e-5) if isinstance(value, float) else value
+            assert shared.tasks[name][key] == expected, (name, key)
+
+
+def test_logits_and_texts_are_the_same_in_all_layouts(
+    shared: Report, run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Also after Ctrl-C in the middle of a step, and with prompts longer than the model's sequence."""
+    cached = CachedModel(open_model(run_folder, device="cpu").model, 3)
+    alone = [cached.feed(rows, tokens) for rows, tokens in FED]
+    cached.copy(0, 2)
+    alone.append(cached.feed([2], [[12]]))
+    for logits, expected in zip(shared.logits, alone, strict=True):
+        torch.testing.assert_close(torch.tensor(logits), expected, atol=1e-5, rtol=1e-5)
+    words = ["generate", "--checkpoint", run_folder, "--tokens", "30", "--greedy", "--ignore-end", "--json"]
+    words += [word for prompt in PROMPTS for word in ("--prompt", prompt)]
+    assert main([*command(*words)[3:]]) == 0
+    assert shared.texts == [sample["text"] for sample in json.loads(capsys.readouterr().out)["samples"]]
+
+
+def test_each_process_holds_its_share(shared: Report, layout: tuple[int, int], run_folder: Path) -> None:
+    """Matrices and embedding are divided; norms, positions and the biases behind the sums are whole everywhere."""
+    model = open_model(run_folder, device="cpu").model
+    whole = sum(
+        parameter.numel()
+        for name, parameter in model.named_parameters()
+        if "norm" in name or "position" in name or name.endswith(("out.bias", "down.bias"))
+    )
+    total = sum(parameter.numel() for parameter in model.parameters())
+    assert shared.parameters == whole + (total - whole) // layout[0]
+
+
+def test_the_commands_work_in_two_processes_with_a_model_of_hugging_face(
+    run_folder: Path, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Only the leader reads standard input and prints."""
+    assert main(["convert", str(run_folder), str(tmp_path / "hf")]) == 0
+    capsys.readouterr()
+    words = command("generate", "--checkpoint", tmp_path / "hf", "--prompt", "hello", "--tokens", 20, "--greedy")
+    assert main(words[3:]) == 0
+    expected = capsys.readouterr().out
+    done = subprocess.run(
+        [*command("generate", "--checkpoint", tmp_path / "hf", "--tokens", 20, "--greedy", "--tensor-parallel", 2)],
+        input=b"hello\n", capture_output=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.decode() == expected
+    assert done.stderr == b""
+
+    words = command("evaluate", "--checkpoint", tmp_path / "hf", "--text", inputs / "letter.txt")
+    assert main(words[3:]) == 0
+    expected = capsys.readouterr().out
+    done = run([*words, "--data-parallel", "2"])
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
+
+
+class Neighbour:
+    """A process group as far as its numbers go."""
+
+    def __init__(self, rank: int, size: int) -> None:
+        self._rank, self._size = rank, size
+
+    def rank(self) -> int:
+        return self._rank
+
+    def size(self) -> int:
+        return self._size
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5])
+def test_the_parts_make_the_whole(size: int, tmp_path: Path) -> None:
+    """Also where the padded vocabulary can't be divided equally: 384 rows among 5."""
+    config = ModelConfig(layers=1, hidden=60, heads=30, sequence_length=8, vocabulary_size=257)
+    weights = open_weights(save(tmp_path, random_model(config)))
+    parts = [dict(load_part(weights, Neighbour(rank, size), "cpu").named_parameters()) for rank in range(size)]
+    for name, whole in weights.items():
+        found = [part[name] for part in parts]
+        if found[0].shape == whole.shape and name != EMBEDDING:
+            assert all(torch.equal(part, whole) for part in found)
+            assert size == 1 or (name.split(".")[-2] not in ("qkv", "up") and not name.endswith(".out.weight"))
+        elif name == EMBEDDING:
+            assert len({tuple(part.shape) for part in found}) == 1
+            assert torch.equal(torch.cat(found)[:257], whole)
+        else:
+            assert torch.equal(torch.cat(found, dim=0 if "qkv" in name or "up" in name else 1), whole)
+
+
+# --- what goes wrong -------------------------------------------------------------------------------------------------
+
+
+def test_heads_that_can_not_be_divided_are_told_at_once(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--checkpoint", str(run_folder), "--device", "cpu", "--tensor-parallel"]
+    for name, flags in (("generate", ["--prompt", "x"]), ("evaluate", ["--text", "none.txt"])):
+        assert main([name, *flags, *words, "3"]) == 2
+        said = capsys.readouterr().err
+        assert "--tensor-parallel 3 does not divide the model's 4 attention heads: choose one of 1, 2, 4." in said
+        assert main([name, *flags, *words, "0"]) == 2
+        assert "--tensor-parallel is 0: it should be at least 1." in capsys.readouterr().err
+
+
+def test_another_number_of_processes_than_torchruns_is_told(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    with (
+        pytest.raises(Gpt2UsageError, match="torchrun started 4 processes, and --tensor-parallel 2 asks for 2"),
+        open_shared_model(str(run_folder), tensor_parallel=2),
+    ):
+        pass
+
+
+def test_damaged_weights_are_one_sentence(run_folder: Path, tmp_path: Path) -> None:
+    """The files are checked by both processes, each a part of them; whoever finds it, the user reads it once."""
+    folder = save(tmp_path, random_model())
+    for file in folder.rglob("*.distcp"):
+        data = bytearray(file.read_bytes())
+        data[len(data) // 2] ^= 1
+        file.write_bytes(data)
+    done = run(command("generate", "--checkpoint", folder, "--prompt", "x", "--tensor-parallel", 2))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.count("error:") == 1 and "is not what was written" in done.stderr
+
+
+def writing(run_folder: Path) -> tuple[subprocess.Popen[bytes], int, int]:
+    """`gpt2 generate` on two processes while it writes; its follower, and a handle of that."""
+    words = command("generate", "--checkpoint", run_folder, "--prompt", "x", "--tokens", 10**6, "--ignore-end")
+    process = subprocess.Popen([*words, "--tensor-parallel", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    assert process.stdout is not None
+    assert len(process.stdout.read(20)) == 20
+    (follower,) = children_of(process.pid)
+    return process, follower, os.pidfd_open(follower)
+
+
+def has_ended(handle: int) -> bool:
+    try:
+        return bool(select.select([handle], [], [], 60)[0])
+    finally:
+        os.close(handle)
+
+
+def test_a_killed_follower_ends_the_command_with_a_sentence(run_folder: Path) -> None:
+    process, follower, handle = writing(run_folder)
+    os.kill(follower, signal.SIGKILL)
+    _, said = process.communicate(timeout=240)
+    assert process.returncode == 1
+    assert "process 1 of 2 was killed by SIGKILL (out of memory?)" in said.decode()
+    assert said.decode().count("error:") == 1
+    assert has_ended(handle)
+
+
+def test_a_killed_leader_takes_its_followers_along(run_folder: Path) -> None:
+    process, _, handle = writing(run_folder)
+    process.kill()
+    assert has_ended(handle), "a follower outlived its leader"
+    _, said = process.communicate(timeout=240)
+    assert said.decode() == "gpt2: process 1 of 2 ends, since the one that leads it has ended.\n"
+
+
+def test_an_interrupt_ends_all_processes_in_order(run_folder: Path) -> None:
+    process, _, handle = writing(run_folder)
+    process.send_signal(signal.SIGINT)
+    _, said = process.communicate(timeout=240)
+    assert (process.returncode, said.decode()) == (130, "gpt2: interrupted.\n")
+    assert has_ended(handle)
+
+
+def test_an_interrupt_waits_for_the_end_of_a_call() -> None:
+    done = []
+    with pytest.raises(KeyboardInterrupt), interrupts_deferred():
+        os.kill(os.getpid(), signal.SIGINT)
+        done.append("to the end")
+    assert done == ["to the end"]
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_job_of_torchrun_leads_and_follows(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    words = command("generate", "--checkpoint", run_folder, "--prompt", "hello", "--tokens", 20, "--greedy")
+    assert main(words[3:]) == 0
+    expected = capsys.readouterr().out
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    done = run([*torchrun, *words[1:], "--tensor-parallel", "2"])
+    assert (done.returncode, done.stdout) == (0, expected), done.stderr
