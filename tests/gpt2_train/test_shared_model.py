@@ -103,6 +103,7 @@ from gpt2_train.shared_model import open_shared_model
 folder, inputs, tensor, data = sys.argv[1:]
 with open_shared_model(folder, device="cpu", tensor_parallel=int(tensor), data_parallel=int(data), threads=1) as source:
     found = {"tasks": measured(Scorer(source, batch_size=3), Path(inputs))}
+    found["parameters"] = sum(parameter.numel() for parameter in source.runner.process.model.parameters())
     cached = source.runner.cached_model(3)
     found["logits"] = [cached.feed(rows, tokens).tolist() for rows, tokens in FED]
     cached.copy(0, 2)
@@ -121,7 +122,6 @@ with open_shared_model(folder, device="cpu", tensor_parallel=int(tensor), data_p
     except KeyboardInterrupt:
         ModelProcess.whole = whole
     found["texts"] = [text.text for text in TextGenerator(source, rows=2).generate(requests)]
-    found["parameters"] = sum(parameter.numel() for parameter in source.runner.process.model.parameters())
 print(json.dumps(found))
 """
 
