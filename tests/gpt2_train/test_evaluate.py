@@ -479,7 +479,13 @@ def test_a_task_is_added_by_one_file(last_word: None, tmp_path: Path, capsys: py
     assert "guessed" in capsys.readouterr().out
     with pytest.raises(SystemExit):
         main(["evaluate", "--help"])
-    assert "--task last-word: last words guessed" in capsys.readouterr().out
+    shown = capsys.readouterr().out
+    assert "--task last-word: last words guessed" in shown
+    # Tasks that share their settings have no heading of their own; all are listed.
+    assert "--task hellaswag, lambada or wikitext:" in shown
+    assert [line.split()[0] for line in shown.partition("\ntasks:\n")[2].partition("\n\n")[0].splitlines()] == list(
+        evaluation.tasks()
+    )
     assert {"lines", "split", "checkpoint"} <= {field.name for field in dataclasses.fields(settings_class("evaluate"))}
 
 

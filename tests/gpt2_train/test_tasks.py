@@ -51,6 +51,15 @@ def refusal(capsys: pytest.CaptureFixture[str], *words: object) -> str:
     return capsys.readouterr().err
 
 
+def test_a_file_that_several_tasks_read_needs_the_name_of_one(
+    run_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    found = refusal(capsys, "--checkpoint", run_folder, "--input", "x")
+    assert "--input does not say what to measure: add --task hellaswag, lambada or wikitext." in found
+    found = refusal(capsys, "--checkpoint", run_folder, "--text", "x", "--data", "y")
+    assert "--text is a setting of --task text-loss" in found
+
+
 # The scorer
 
 

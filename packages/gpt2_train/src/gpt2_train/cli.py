@@ -18,7 +18,10 @@ from command_kit import add_shell_flags, run_command
 COMMANDS = {
     "estimate": ("gpt2_train.estimate", "estimate parameters, FLOPs and memory of a run before it starts"),
     "train": ("gpt2_train.train_command", "train a model, or resume a run, from token files"),
-    "evaluate": ("gpt2_train.evaluate", "measure a checkpoint: held-out loss and perplexity"),
+    "evaluate": (
+        "gpt2_train.evaluate",
+        "measure a model: its loss on held-out or any other text, or a task such as lambada",
+    ),
     "generate": ("gpt2_train.generate", "write text with a checkpoint"),
     "serve": ("gpt2_train.serve", "write text for programs and people over HTTP, with OpenAI's API and a page"),
     "convert": ("gpt2_train.convert", "turn a checkpoint into other programs' formats, or theirs into ours"),

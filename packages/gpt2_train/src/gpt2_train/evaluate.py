@@ -38,11 +38,15 @@ class EvaluateSettings:
     """The settings of `gpt2 evaluate` beside those of its task. Raises Gpt2UsageError where one is out of range."""
 
     checkpoint: str = setting(
-        "", "what to measure: the --output folder of a `gpt2 train`, or one step-... folder in it", metavar="DIR"
+        "",
+        "model to measure: the --output folder of a `gpt2 train`, one step-... folder in it, or a model of Hugging "
+        "Face or Megatron-LM",
+        metavar="DIR",
     )
     task: str = setting(
         "",
-        f"what to measure; without it the task that the other settings belong to, else {DEFAULT_TASK}",
+        f"what to measure, of those listed below; without it the task that the other settings belong to, else "
+        f"{DEFAULT_TASK}",
         metavar="NAME",
     )
     tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE")
@@ -89,6 +93,12 @@ class EvaluateSettings:
         given = {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
         for other_name, other in known.items():
             foreign = given & _field_names(other) - own
+            owners = [owner for owner, of_owner in known.items() if foreign <= _field_names(of_owner)]
+            if foreign and not self.task and len(owners) > 1:
+                raise Gpt2UsageError(
+                    f"--{min(foreign).replace('_', '-')} does not say what to measure: add --task "
+                    f"{', '.join(owners[:-1])} or {owners[-1]}."
+                )
             if foreign:
                 raise Gpt2UsageError(
                     f"--{min(foreign).replace('_', '-')} is a setting of --task {other_name}: leave it out of "
@@ -102,7 +112,7 @@ def _field_names(task: type[Task]) -> set[str]:
 
 
 def settings_class() -> type[EvaluateSettings]:
-    """`EvaluateSettings` with the settings of every task, each of which names its task in `--help`.
+    """`EvaluateSettings` with the settings of every task, which stand in `--help` below the tasks that have them.
 
     Raises Gpt2UsageError if two tasks disagree on a setting of one name.
     """
@@ -113,10 +123,25 @@ def settings_class() -> type[EvaluateSettings]:
             same = found.get(field.name)
             if same is not None and (same[1], same[2].default) != (hints[field.name], field.default):
                 raise Gpt2UsageError(f"the setting {field.name} of the task {task.name} is another one elsewhere.")
-            metadata = {**field.metadata, "group": f"--task {task.name}: {task.summary}"} if field.metadata else {}
+            metadata = {**field.metadata, "group": _heading(field.name)} if field.metadata else {}
             copy = dataclasses.field(default=field.default, metadata=metadata)
             found.setdefault(field.name, (field.name, hints[field.name], copy))
     return dataclasses.make_dataclass("EvaluateSettings", found.values(), bases=(EvaluateSettings,), frozen=True)
+
+
+def _heading(setting_name: str) -> str:
+    """What stands above a setting in `--help`: the tasks that have it."""
+    owners = [task for task in tasks().values() if setting_name in _field_names(task)]
+    if len(owners) == 1:
+        return f"--task {owners[0].name}: {owners[0].summary}"
+    return f"--task {', '.join(task.name for task in owners[:-1])} or {owners[-1].name}"
+
+
+def _overview() -> str:
+    """All tasks, as `--help` lists them."""
+    known = tasks()
+    width = max(map(len, known))
+    return "\n".join(["tasks:", *(f"  {name:<{width}}  {task.summary}" for name, task in known.items()), "", ""])
 
 
 def __getattr__(name: str) -> Any:
@@ -128,7 +153,7 @@ def __getattr__(name: str) -> Any:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 evaluate`, and of its tasks, to `parser`."""
-    parser.epilog = EXAMPLE
+    parser.epilog = _overview() + EXAMPLE
     parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file; flags win over it")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     # The name of --split in version 0.1.
@@ -144,7 +169,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(result))
     else:
-        head = f"{result['checkpoint']} at step {result['step']:,}"
+        # A model of another program has no step.
+        head = str(result["checkpoint"]) + (f" at step {result['step']:,}" if result["step"] else "")
         print("\n".join([head, *settings.make_task().describe(result)]))
     return 0
 
