@@ -11,6 +11,7 @@ import argparse
 import asyncio
 import contextlib
 import dataclasses
+import json
 import os
 import re
 import statistics
@@ -32,7 +33,7 @@ from gpt2_train.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference import open_model
 from gpt2_train.model import GPT2
 from indexed_tokens import Tokenizer
-from machine import describe, save
+from machine import RESULTS, describe, save
 
 PROMPT = "The history of the city begins with"
 
@@ -167,9 +168,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--only", choices=[case.name for case in CASES], help="one of the models")
     only = parser.parse_args().only
-    found = [row for case in CASES if only in (None, case.name) for row in run(case)]
-    if only is None:
-        save("serve", {"machine": describe("torch", "starlette", "uvicorn"), "rows": found})
+    path = RESULTS / "serve.json"
+    rows = json.loads(path.read_text())["rows"] if path.exists() else []
+    for case in CASES:
+        if only in (None, case.name):
+            rows = [row for row in rows if row["model"] != case.name] + run(case)
+    save("serve", {"machine": describe("torch", "starlette", "uvicorn"), "rows": rows})
 
 
 if __name__ == "__main__":
