@@ -109,6 +109,8 @@ class ModelProcess:
 
     def make_cache(self, number: int, rows: int, length: int | None, precision: str) -> None:
         """Make the cache `number`; from then on the model is for writing. Raises as `CachedModel` does."""
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")  # as `for_writing` does on the leader
         model = arrange_weights(self.model, precision, rows)
         self._caches[number] = CachedModel(model, rows, length, precision=precision)
 
