@@ -413,10 +413,10 @@ def test_a_run_killed_at_any_step_resumes_to_the_same_bits(
 ) -> None:
     """Pitfall 26: with kill -9, so that nothing can be tidied up."""
     flags = ("--steps", 20, "--save-every", 5)
-    process, _ = start_until(command(tmp_path, *flags, data=corpus), "step 8/20")
+    process, _ = start_until(command(tmp_path, *flags, data=corpus), "step-0000005")
     process.kill()
     process.communicate()
-    assert read_info(tmp_path).step in (5, 10)
+    assert read_info(tmp_path).step in (5, 10, 15)
     assert gpt2(tmp_path, *flags) == 0
     assert_same_bits(unbroken, tmp_path)
 

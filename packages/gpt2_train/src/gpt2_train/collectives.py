@@ -7,6 +7,7 @@ continue, or all of them raise. In a single process without a group they are pla
 
 from __future__ import annotations
 
+import datetime
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -30,10 +31,11 @@ def barrier() -> None:
     on_all_ranks(lambda: None)
 
 
-def on_all_ranks(work: Callable[[], Result]) -> list[Result]:
+def on_all_ranks(work: Callable[[], Result], group: dist.ProcessGroup | None = None) -> list[Result]:
     """Do `work` on each process; return the results by rank, or raise on all processes the first failure of any.
 
-    Results are pickled and sent to every process: keep them small.
+    Results are pickled and sent to every process: keep them small. `group` is a group of all processes: what runs in
+    a thread beside the training loop needs one of its own, or its messages would mix with the loop's.
     """
     rank, size = rank_and_size()
     result: Result | None = None
@@ -45,7 +47,7 @@ def on_all_ranks(work: Callable[[], Result]) -> list[Result]:
     outcomes: list = [(result, failure)]
     if size > 1:
         outcomes = [None] * size
-        dist.all_gather_object(outcomes, (result, None if failure is None else _picklable(failure)))
+        dist.all_gather_object(outcomes, (result, None if failure is None else _picklable(failure)), group=group)
         outcomes[rank] = (result, failure)
     for _, found in outcomes:
         if found is not None:
@@ -54,8 +56,11 @@ def on_all_ranks(work: Callable[[], Result]) -> list[Result]:
     return [result for result, _ in outcomes]
 
 
-def check_is_shared(folder: Path) -> None:
-    """Raise Gpt2UsageError on all processes if one of them does not see a folder that the first one has made."""
+def check_is_shared(folder: Path, group: dist.ProcessGroup | None = None) -> None:
+    """Raise Gpt2UsageError on all processes if one of them does not see a folder that the first one has made.
+
+    `group` as in `on_all_ranks`.
+    """
     rank = rank_and_size()[0]
 
     def look() -> None:
@@ -65,7 +70,17 @@ def check_is_shared(folder: Path) -> None:
                 "be on storage that all machines of the run share."
             )
 
-    on_all_ranks(look)
+    on_all_ranks(look, group)
+
+
+def group_for_a_thread() -> dist.ProcessGroup | None:
+    """A group of all processes, over gloo, for one thread beside the training loop; None in a single process.
+
+    All processes call this together. It waits as long as the slowest of them may take to write its files.
+    """
+    if rank_and_size()[1] == 1:
+        return None
+    return dist.new_group(backend="gloo", timeout=datetime.timedelta(days=1))
 
 
 def keep_on_all_ranks(work: Callable[[], Result]) -> Result:

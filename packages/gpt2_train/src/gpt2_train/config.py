@@ -379,6 +379,13 @@ class TrainSettings(ModelSettings, DataSettings):
     eval_batches: int = setting(10, "global batches of an evaluation", group=_RUN, identity=False)
     save_every: int = setting(1000, "steps between checkpoints, 0 for one at the end only", group=_RUN, identity=False)
     keep_checkpoints: int = setting(3, "newest checkpoints to keep, 0 for all", group=_RUN, identity=False)
+    async_checkpoint: bool = setting(
+        True,
+        "write checkpoints while training goes on, from a copy in host memory (12 bytes for each parameter of a "
+        "process); the last one is always waited for",
+        group=_RUN,
+        identity=False,
+    )
     save: bool = setting(
         True, "save checkpoints; without them (for a benchmark) nothing can be resumed", group=_RUN, identity=False
     )

@@ -10,6 +10,7 @@ import contextlib
 import dataclasses
 import io
 import math
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from typing import Any
 import torch
 
 from gpt2_train.checkpoint import FOLDER, CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
-from gpt2_train.collectives import from_first_rank, keep_on_all_ranks
+from gpt2_train.collectives import from_first_rank, keep_on_all_ranks, on_all_ranks, rank_and_size
 from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.data import Blend, Corpus, blend_split, open_corpora
@@ -99,6 +100,14 @@ class Prepared:
     def step(self) -> int:
         """The step from which the run begins."""
         return self.resumed.step if self.resumed else 0
+
+    @property
+    def saves_in_background(self) -> bool:
+        """Whether a checkpoint will be saved before the last step, and training is to go on meanwhile."""
+        settings = self.settings
+        if not (settings.save and settings.async_checkpoint and settings.save_every):
+            return False
+        return (self.step // settings.save_every + 1) * settings.save_every < self.plan.steps
 
     def epochs(self, step: int) -> float:
         """Passes over the training split after `step` steps."""
@@ -235,13 +244,14 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
     check_tensor_parallel(config, world.tp_size)
     corpora, weights = keep_on_all_ranks(lambda: open_corpora(settings.corpora(), settings.split_weights()))
     data = data_identity(corpora, weights)
+    check_same_data(data, [prefix for _, prefix in settings.corpora()])
     source = _untrained(settings, world, folder, config, tokenizer, data)
     observations = keep_on_all_ranks(lambda: _read_observations(settings, world, source))
     training = _blend(settings, world, folder, corpora, weights, "train")
     validation = _blend(settings, world, folder, corpora, weights, "valid")
     if training is None:
         raise Gpt2UsageError("the training split holds no tokens: change --split or give other --data.")
-    plan = make_plan(settings, world, config, training, resumed)
+    plan = from_first_rank(lambda: make_plan(settings, world, config, training, resumed))
     first_identity: dict[str, Any] = {}
     if first is not None:
         first_identity = {"init_from": from_first_rank(first.digest)}
@@ -300,6 +310,21 @@ def _read_observations(settings: TrainSettings, world: World, source: InferenceM
     """The samples and evaluation tasks asked for; what there is to be said of them is said by the first process."""
     with contextlib.nullcontext() if world.rank == 0 else contextlib.redirect_stderr(io.StringIO()):
         return read_observations(settings, source)
+
+
+def check_same_data(data: list[dict[str, Any]], prefixes: Sequence[str]) -> None:
+    """Raise Gpt2UsageError on all processes if one of them reads other token files than the first one."""
+    expected, rank = from_first_rank(lambda: data), rank_and_size()[0]
+
+    def compare() -> None:
+        for prefix, ours, theirs in zip(prefixes, data, expected, strict=True):
+            if ours != theirs:
+                raise Gpt2UsageError(
+                    f"{prefix} on {socket.gethostname()} (process {rank}) is another file than the one that process 0 "
+                    f"reads: copy the same token files to all machines."
+                )
+
+    on_all_ranks(compare)
 
 
 def _blend(

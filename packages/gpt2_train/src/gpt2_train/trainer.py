@@ -8,6 +8,7 @@ for bit on CPU with the same number of threads and processes. Signals end the lo
 
 from __future__ import annotations
 
+import contextlib
 import math
 import time
 from collections.abc import Sequence
@@ -20,9 +21,10 @@ from torch import Tensor
 from command_kit import duration
 from command_kit.settings import as_table
 from gpt2_train.checkpoint import FOLDER, model_tensors
+from gpt2_train.checkpoint.background import BackgroundSaver, Saved
 from gpt2_train.checkpoint.restoring import load_tensors
 from gpt2_train.checkpoint.saving import Checkpointer
-from gpt2_train.collectives import barrier, on_all_ranks
+from gpt2_train.collectives import barrier, group_for_a_thread, on_all_ranks
 from gpt2_train.data import BatchReader
 from gpt2_train.device import autocast, works_by_itself
 from gpt2_train.errors import Gpt2Error, explained_compile_failure
@@ -70,6 +72,10 @@ class Trainer:
             settings=run.identity,
             data=run.data,
             keep=self.settings.keep_checkpoints,
+            group=group_for_a_thread() if run.saves_in_background else None,
+        )
+        self.background = (
+            BackgroundSaver(self.checkpointer, self.tensors, self.note_saved) if run.saves_in_background else None
         )
         # A new run keeps nothing of one that was killed in this folder before its first checkpoint.
         self.log = MetricsLog(run.folder, self.world.rank == 0, -1 if run.resumed is None else self.state.step)
@@ -112,6 +118,12 @@ class Trainer:
             self.settle()
             if state.saved_step != state.step and state.step:
                 self.save()
+            self.finish_saving()
+        except Exception:
+            # What a save in the background has copied is good, whatever failed since; its own failure is not news.
+            with contextlib.suppress(Exception):
+                self.finish_saving()
+            raise
         finally:
             self.reader.close()
             self.log.close()
@@ -139,11 +151,14 @@ class Trainer:
         settle_gradients(self.parameters)
         norm = gradient_norm(self.parameters)
         counted = sum(batch.counted for batch in batches)
-        sums = self.world.sum_on_device(loss_here, [waited, float(counted), float(self.stop.signal)])
+        failed_save = self.background is not None and self.background.has_failed
+        sums = self.world.sum_on_device(
+            loss_here, [waited, float(counted), float(self.stop.signal), float(failed_save)]
+        )
         # The gradient is that of a sum over all predictions, divided by their number: not all of them may count.
         correction = self.plan.tokens_per_step * self.world.tp_size / sums[2].clamp(min=1)
         norm, loss = norm / self.scale.scale * correction, sums[0] / self.world.tp_size * correction
-        done = StepOutcome(self.state.step + 1, torch.stack([loss, norm, sums[1], sums[3]]))
+        done = StepOutcome(self.state.step + 1, torch.stack([loss, norm, sums[1], sums[3], sums[4]]))
         if not self.reads_late and not self.look_at(done):
             return False
         self.optimizer_step(norm, correction)
@@ -164,7 +179,10 @@ class Trainer:
 
     def look_at(self, done: StepOutcome) -> bool:
         """Whether a step counts; also finds out whether any process was asked to stop. Raises as `skip` does."""
-        loss, norm, _, signals = done.read()
+        loss, norm, _, signals, failed_saves = done.read()
+        if failed_saves:
+            # Processes notice it at different moments; here all of them raise it.
+            self.finish_saving()
         # Signals need not reach all processes alike: any one of them stops all, at the same step.
         self.state.stop_signal = max(on_all_ranks(lambda: self.stop.signal)) if signals else 0
         if not math.isfinite(norm):
@@ -174,7 +192,7 @@ class Trainer:
 
     def count(self, done: StepOutcome) -> None:
         """Add a step to what is logged."""
-        loss, norm, waited, _ = done.read()
+        loss, norm, waited, *_ = done.read()
         now = time.monotonic()
         self.clock.add(loss, norm, now - self.begin, waited / self.world.size)
         self.begin = now
@@ -254,6 +272,8 @@ class Trainer:
         """Log, validate, save, and show what the model can do, where it is time to."""
         settings, step = self.settings, self.state.step
         is_last = step == self.plan.steps
+        if self.background is not None:
+            self.background.poll()
         if step == 1 or step % settings.log_every == 0 or is_last:
             self.log_step()
         elif self.heartbeat.is_due():
@@ -314,21 +334,40 @@ class Trainer:
         self.world.say(line_of(row, self.plan.steps))
 
     def save(self) -> None:
-        """Save a checkpoint; all processes together. Raises Gpt2Error if it can't be written."""
+        """Save a checkpoint; all processes together. Waits for it only where the run ends.
+
+        Raises Gpt2Error if it, or the one before it, can't be written.
+        """
         if not self.settings.save:
             return
         self.settle()
-        begin = time.monotonic()
         state = self.state
-        state.checkpoint = self.checkpointer.save(
-            self.tensors,
-            step=state.step,
-            samples=state.step * self.settings.global_batch_size,
-            state=self.scale.state()
+        what: dict[str, Any] = {
+            "step": state.step,
+            "samples": state.step * self.settings.global_batch_size,
+            "state": self.scale.state()
             | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
             | {"loss": state.loss, "valid_loss": state.valid_loss},
-        )
+        }
         state.saved_step = state.step
+        if self.background is not None and state.step < self.plan.steps and not state.stop_signal:
+            self.background.start(**what)
+            return
+        self.finish_saving()
+        begin = time.monotonic()
+        folder = self.checkpointer.save(self.tensors, **what)
+        seconds = time.monotonic() - begin
+        self.note_saved(Saved(state.step, folder, seconds, seconds))
+
+    def finish_saving(self) -> None:
+        """Wait for a save in the background; all processes together. Raises Gpt2Error if it failed."""
+        if self.background is not None:
+            self.background.finish()
+
+    def note_saved(self, saved: Saved) -> None:
+        """Remember and show a checkpoint that is complete."""
+        self.state.checkpoint = saved.folder
+        waited = "" if saved.waited == saved.seconds else f" (training waited {saved.waited:.2f} s)"
         self.world.say(
-            f"step {state.step:,}/{self.plan.steps:,}  saved {state.checkpoint} in {duration(time.monotonic() - begin)}"
+            f"step {saved.step:,}/{self.plan.steps:,}  saved {saved.folder} in {duration(saved.seconds)}{waited}"
         )

@@ -2,18 +2,20 @@
 
 The order is what makes it safe: tensors under a temporary name, flushed; sizes and CRCs of all files; `checkpoint.json`
 with them, flushed; the rename; `latest`; only then older ones are removed. A kill between any two of these leaves the
-checkpoints before it as they were. Costs one copy of the tensors in host memory at most, and reading each file back
-once from the page cache for its CRC.
+checkpoints before it as they were. `background` does all of this in a thread, from a copy of the tensors; by itself it
+writes the tensors as they are, and needs no memory to speak of.
 """
 
 from __future__ import annotations
 
 import errno
 import shutil
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor
 
@@ -21,14 +23,16 @@ from command_kit import write_json, write_text
 from command_kit.atomic import remove_leftovers, sync_folder, temporary_name
 from gpt2_train.checkpoint.folders import INFO_FILE, LATEST_FILE, latest_checkpoint, list_checkpoints, step_folder
 from gpt2_train.checkpoint.info import FORMAT, TOKENIZER_FOLDER, describe_tokenizer
-from gpt2_train.checkpoint.reading import file_crc, innermost, without_notices
+from gpt2_train.checkpoint.reading import innermost
+from gpt2_train.checkpoint.tensor_files import COPY_AHEAD, CopyPlanner, Files, TensorWriter
 from gpt2_train.collectives import check_is_shared, on_all_ranks, rank_and_size
 from gpt2_train.config import ModelConfig
 from gpt2_train.errors import Gpt2Error
 from indexed_tokens import Tokenizer
 
-Files = dict[str, dict[str, int]]
-"""Size and CRC-32 of each tensor file, by its path in the checkpoint."""
+# torch's notice to developers that a single process saves by itself. Hidden for good: hiding it while a save runs would
+# change the filters of all threads.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 
 class Checkpointer:
@@ -41,6 +45,7 @@ class Checkpointer:
         settings: the settings that decided the weights, as plain values that JSON can hold.
         data: what the training files are, one entry per file.
         keep: how many of the newest checkpoints stay; all of them if it is 0.
+        group: all processes, in a group that is not used by anything else while a save runs; the default one if None.
     """
 
     def __init__(
@@ -52,6 +57,7 @@ class Checkpointer:
         settings: Mapping[str, Any] | None = None,
         data: list[dict[str, Any]] | None = None,
         keep: int = 0,
+        group: dist.ProcessGroup | None = None,
     ) -> None:
         self.checkpoints = checkpoints
         self.config = config
@@ -59,11 +65,18 @@ class Checkpointer:
         self.settings = dict(settings or {})
         self.data = list(data or [])
         self.keep = keep
+        self.group = group
         self._rank, self._size = rank_and_size()
         self._removed_leftovers = False
 
     def save(
-        self, tensors: Mapping[str, Tensor], *, step: int, samples: int, state: Mapping[str, Any] | None = None
+        self,
+        tensors: Mapping[str, Tensor],
+        *,
+        step: int,
+        samples: int,
+        state: Mapping[str, Any] | None = None,
+        copies: Mapping[str, Tensor] | None = None,
     ) -> Path:
         """Write `step-...` and make it the latest; returns its folder.
 
@@ -72,6 +85,7 @@ class Checkpointer:
             step: optimizer steps taken.
             samples: training sequences seen.
             state: plain values that the run resumes with.
+            copies: of `tensors`, this process's shares in host memory, which are written instead.
 
         Raises Gpt2Error if writing fails; earlier checkpoints are then as they were.
         """
@@ -79,12 +93,11 @@ class Checkpointer:
         unfinished = temporary_name(folder)
         parts = _parts_of(tensors)
         try:
-            on_all_ranks(lambda: self._begin(unfinished, list(parts)))
-            check_is_shared(unfinished)
-            self._write(unfinished, parts)
-            files = self._seal(unfinished, list(parts))
+            on_all_ranks(lambda: self._begin(unfinished, list(parts)), self.group)
+            check_is_shared(unfinished, self.group)
+            files = self._write(unfinished, parts, copies)
             table = self._describe(step, samples, dict(state or {}), files)
-            on_all_ranks(lambda: self._publish(unfinished, folder, list(parts), table))
+            on_all_ranks(lambda: self._publish(unfinished, folder, list(parts), table), self.group)
         except (Exception, dcp.CheckpointException) as error:
             if self._rank == 0:
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -106,26 +119,17 @@ class Checkpointer:
         for part in parts:
             (unfinished / part).mkdir(parents=True)
 
-    def _write(self, unfinished: Path, parts: Mapping[str, dict[str, Tensor]]) -> None:
-        """Write this process's share of the tensors, flushed to the disk."""
+    def _write(
+        self, unfinished: Path, parts: Mapping[str, dict[str, Tensor]], copies: Mapping[str, Tensor] | None
+    ) -> Files:
+        """Write this process's share of the tensors, flushed to the disk; sizes and CRCs of the files of all."""
+        own: Files = {}
         for part, tensors in parts.items():
-            writer = dcp.FileSystemWriter(unfinished / part, single_file_per_rank=True, sync_files=True)
-            with without_notices():
-                dcp.save(tensors, storage_writer=writer, no_dist=self._size == 1)
-
-    def _seal(self, unfinished: Path, parts: list[str]) -> Files:
-        """Sizes and CRCs of the files of all processes, each of which reads back its own from the page cache."""
-
-        def own_files() -> Files:
-            paths = [path for part in parts for path in sorted((unfinished / part).glob(f"__{self._rank}_*"))]
-            if self._rank == 0:
-                paths += [unfinished / part / ".metadata" for part in parts]
-            return {
-                path.relative_to(unfinished).as_posix(): {"bytes": path.stat().st_size, "crc32": file_crc(path)}
-                for path in paths
-            }
-
-        return {name: entry for files in on_all_ranks(own_files) for name, entry in files.items()}
+            writer = TensorWriter(unfinished / part, copy_ahead=COPY_AHEAD if copies is None else 0)
+            planner = None if copies is None else CopyPlanner(copies)
+            dcp.save(tensors, storage_writer=writer, planner=planner, process_group=self.group, no_dist=self._size == 1)
+            own |= {f"{part}/{name}": entry for name, entry in writer.written.items()}
+        return {name: entry for files in on_all_ranks(lambda: own, self.group) for name, entry in files.items()}
 
     def _describe(self, step: int, samples: int, state: dict[str, Any], files: Files) -> dict[str, Any]:
         """The content of `checkpoint.json`."""

@@ -1,0 +1,374 @@
+"""Checkpoints that are written while training goes on: as safe as those that it waits for."""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from tests.gpt2_train.conftest import losses
+
+from gpt2_train import trainer as train_module
+from gpt2_train.checkpoint import list_checkpoints, load_model, model_tensors, read_info
+from gpt2_train.checkpoint.background import BackgroundSaver, Saved
+from gpt2_train.checkpoint.restoring import load_tensors
+from gpt2_train.checkpoint.saving import Checkpointer, save_checkpoint
+from gpt2_train.checkpoint.staging import StagingArea
+from gpt2_train.config import ModelConfig, TrainSettings
+from gpt2_train.errors import Gpt2Error
+from gpt2_train.model import GPT2
+from gpt2_train.optim import make_optimizer, optimizer_tensors
+
+Run = Callable[..., int]
+SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
+LONG = 60.0
+"""Seconds after which a gate that nobody opens counts as closed for good."""
+
+
+class Gate:
+    """Holds back the writing of one checkpoint until it is opened."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, step: int) -> None:
+        self._opened = threading.Event()
+        self.held: list[bool] = []
+        plain = Checkpointer._write
+
+        def held_back(checkpointer: Checkpointer, unfinished: Path, *rest: Any) -> Any:
+            if f"step-{step:07d}" in unfinished.name:
+                self.held.append(self._opened.wait(LONG))
+            return plain(checkpointer, unfinished, *rest)
+
+        monkeypatch.setattr(Checkpointer, "_write", held_back)
+
+    def open(self) -> None:
+        self._opened.set()
+
+    @property
+    def was_opened(self) -> bool:
+        """Whether the writer passed because the gate was opened, and not since nobody came."""
+        return self.held == [True]
+
+
+def at_call(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], object]) -> None:
+    """Do `action` in the middle of training step `number`."""
+    plain, calls = train_module.gradient_norm, []
+
+    def counted(parameters: Any) -> float:
+        calls.append(1)
+        if len(calls) == number:
+            action()
+        return plain(parameters)
+
+    monkeypatch.setattr(train_module, "gradient_norm", counted)
+
+
+def tensor_files(step: Path) -> dict[str, bytes]:
+    return {path.relative_to(step).as_posix(): path.read_bytes() for path in sorted(step.glob("*/__*"))}
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The checkpoint of step 5 is held back until step 7 is under way, and holds what there was after step 5."""
+    flags = ("--steps", 8, "--save-every", 5)
+    assert gpt2(tmp_path / "waiting", *flags, "--no-async-checkpoint") == 0
+    capsys.readouterr()
+    gate = Gate(monkeypatch, 5)
+    at_call(monkeypatch, 7, gate.open)
+    assert gpt2(tmp_path / "going", *flags) == 0
+    assert gate.was_opened
+    for name in ("step-0000005", "step-0000008"):
+        left, right = (tmp_path / run / "checkpoints" / name for run in ("waiting", "going"))
+        assert tensor_files(left) == tensor_files(right)
+        assert len(tensor_files(left)) == 2
+    assert losses(tmp_path / "waiting") == losses(tmp_path / "going")
+    said = capsys.readouterr().err
+    assert "step 5/8  saved" in said and "(training waited 0." in said
+    assert (tmp_path / "going" / "checkpoints" / "latest").read_text() == "step-0000008\n"
+
+
+def test_a_checkpoint_under_way_is_finished_before_a_stop(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SIGTERM comes in step 7, while that of step 5 is still held back: both are there at the end."""
+    gate = Gate(monkeypatch, 5)
+    plain = BackgroundSaver.finish
+    monkeypatch.setattr(BackgroundSaver, "finish", lambda saver: gate.open() or plain(saver))
+    # The save itself is the first to ask for the end of the one before it.
+    monkeypatch.setattr(BackgroundSaver, "poll", lambda saver: None)
+    started = BackgroundSaver.start
+
+    def start(saver: BackgroundSaver, **what: Any) -> None:
+        started(saver, **what)
+        gate._opened.clear()
+
+    monkeypatch.setattr(BackgroundSaver, "start", start)
+    at_call(monkeypatch, 7, lambda: signal.raise_signal(signal.SIGTERM))
+    assert gpt2(tmp_path, "--steps", 20, "--save-every", 5) == 128 + signal.SIGTERM
+    assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-0000005", "step-0000007"]
+
+
+def full_disk(monkeypatch: pytest.MonkeyPatch, from_file: int) -> None:
+    """Let flushing fail from the file with this number on."""
+    plain, calls = os.fsync, []
+
+    def full(descriptor: int) -> None:
+        calls.append(descriptor)
+        if threading.current_thread().name == "checkpoint" and len(calls) > from_file:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        plain(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+
+
+def test_a_failed_save_ends_the_run_at_the_next_step(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The save of step 2 fails; that of step 1 stays, and the run does not train on to its end."""
+    assert gpt2(tmp_path, "--steps", 2, "--save-every", 1) == 0
+    capsys.readouterr()
+    full_disk(monkeypatch, 0)
+    savers: list[BackgroundSaver] = []
+    plain = BackgroundSaver.start
+
+    def start(saver: BackgroundSaver, **what: Any) -> None:
+        plain(saver, **what)
+        savers.append(saver)
+
+    monkeypatch.setattr(BackgroundSaver, "start", start)
+
+    # Step 4 does not end before the save of step 3 has failed.
+    def wait() -> None:
+        thread = savers[0]._thread
+        assert thread is not None
+        thread.join()
+
+    at_call(monkeypatch, 2, wait)
+    assert gpt2(tmp_path, "--steps", 20, "--save-every", 3) == 1
+    err = capsys.readouterr().err
+    assert "step-0000003: the disk is full; earlier checkpoints are untouched" in err and "Traceback" not in err
+    assert err.count("error:") == 1 and "step 4/20" not in err
+    assert [path.name for path in (tmp_path / "checkpoints").glob("[s.]*")] == ["step-0000001", "step-0000002"]
+    monkeypatch.undo()
+    assert gpt2(tmp_path, "--steps", 5) == 0
+
+
+def test_a_run_that_diverges_keeps_the_checkpoint_under_way(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = Gate(monkeypatch, 5)
+    plain, calls = train_module.gradient_norm, []
+
+    def diverging(parameters: Any) -> float:
+        calls.append(1)
+        if len(calls) == 7:
+            gate.open()
+            return float("nan")
+        return plain(parameters)
+
+    monkeypatch.setattr(train_module, "gradient_norm", diverging)
+    assert gpt2(tmp_path, "--steps", 20, "--save-every", 5) == 1
+    assert gate.was_opened
+    assert read_info(tmp_path).step == 5
+
+
+def test_the_next_save_waits_for_the_one_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first is held back until the second asks for its end; each holds the values of its time."""
+    model = GPT2(SMALL).initialise(torch.Generator().manual_seed(1))
+    saved: list[Saved] = []
+    saver = BackgroundSaver(Checkpointer(tmp_path, config=SMALL), model_tensors(model), saved.append)
+    gate = Gate(monkeypatch, 1)
+    saver.start(step=1, samples=8, state={})
+    first = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.add_(1)
+    plain = BackgroundSaver.finish
+    monkeypatch.setattr(BackgroundSaver, "finish", lambda saver: gate.open() or plain(saver))
+    saver.start(step=2, samples=16, state={})
+    assert gate.was_opened and [entry.step for entry in saved] == [1]
+    saver.finish()
+    saver.close()
+    assert [entry.folder.name for entry in saved] == ["step-0000001", "step-0000002"]
+    for folder, offset in ((saved[0].folder, 0), (saved[1].folder, 1)):
+        loaded = dict(load_model(folder)[0].named_parameters())
+        assert all(torch.equal(loaded[name], values + offset) for name, values in first.items())
+
+
+def test_a_failure_is_raised_once_and_the_next_save_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    model = GPT2(SMALL).initialise()
+    saver = BackgroundSaver(Checkpointer(tmp_path, config=SMALL), model_tensors(model), lambda saved: None)
+    full_disk(monkeypatch, 1)
+    saver.start(step=1, samples=8, state={})
+    with pytest.raises(Gpt2Error, match="the disk is full"):
+        saver.finish()
+    assert list(tmp_path.iterdir()) == [] and not saver.has_failed
+    monkeypatch.undo()
+    saver.start(step=2, samples=16, state={})
+    saver.finish()
+    assert read_info(tmp_path).step == 2
+
+
+def test_the_copy_takes_what_the_tensors_take(tmp_path: Path) -> None:
+    tensors = {
+        "matrix": torch.randn(3, 5),
+        "half": torch.randn(7).bfloat16(),
+        "none": torch.zeros(0, 4),
+        "number": torch.tensor(2.5),
+        "turned": torch.randn(4, 6).t(),
+    }
+    area = StagingArea(tensors)
+    assert area.bytes == 64 + 64 + 0 + 64 + 128
+    area.copy()()
+    assert all(torch.equal(area.copies[name], tensor) for name, tensor in tensors.items())
+    # torch.save writes a tensor's whole storage: one for all would be written once for each of them.
+    assert all(copy.untyped_storage().nbytes() == copy.nbytes for copy in area.copies.values())
+    tensors["matrix"].zero_()
+    assert area.copies["matrix"].abs().sum() > 0
+
+
+@pytest.mark.parametrize(
+    ("flags", "expected"),
+    [
+        (("--save-every", 5), [5, 10, 12]),
+        (("--save-every", 12), []),
+        (("--save-every", 0), []),
+        (("--save-every", 5, "--no-save"), []),
+        (("--save-every", 5, "--no-async-checkpoint"), []),
+    ],
+)
+def test_no_memory_is_taken_where_nothing_is_saved_before_the_end(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, flags: tuple[Any, ...], expected: list[int]
+) -> None:
+    areas: list[StagingArea] = []
+    plain = StagingArea.__init__
+    monkeypatch.setattr(StagingArea, "__init__", lambda area, tensors: areas.append(area) or plain(area, tensors))
+    assert gpt2(tmp_path, "--steps", 12, *flags) == 0
+    assert len(areas) == bool(expected)
+
+
+# --- two processes ---------------------------------------------------------------------------------------------------
+
+TWO_PROCESSES = """
+import os, signal, sys
+from pathlib import Path
+import torch
+import torch.distributed as dist
+from gpt2_train.checkpoint import model_tensors
+from gpt2_train.checkpoint.background import BackgroundSaver
+from gpt2_train.checkpoint.restoring import load_tensors
+from gpt2_train.checkpoint.restoring import load_tensors
+from gpt2_train.checkpoint.saving import Checkpointer, save_checkpoint
+from gpt2_train.checkpoint.tensor_files import TensorWriter
+from gpt2_train.collectives import group_for_a_thread
+from gpt2_train.config import TrainSettings
+from gpt2_train.model import GPT2
+from gpt2_train.optim import make_optimizer, optimizer_tensors
+from gpt2_train.optim import make_optimizer, optimizer_tensors
+from gpt2_train.parallel import make_world, parallelize
+
+rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
+store = dist.TCPStore("127.0.0.1", port, is_master=False)
+dist.init_process_group("gloo", store=store, rank=rank, world_size=2)
+group = group_for_a_thread()
+
+def tensors_of(tensor_parallel, info):
+    model = GPT2(info.config).initialise(torch.Generator().manual_seed(9))
+    parallelize(model, make_world(torch.device("cpu"), tensor_parallel))
+    return model_tensors(model) | optimizer_tensors(model, make_optimizer(model, TrainSettings(), torch.device("cpu")))
+
+from gpt2_train.checkpoint import read_info
+info, before = read_info(folder / "one"), "one"
+for name, tensor_parallel in (("tensor", 2), ("data", 1)):
+    tensors = tensors_of(tensor_parallel, info)
+    load_tensors(folder / before, tensors)
+    checkpointer = Checkpointer(folder / name, config=info.config, group=group)
+    saver = BackgroundSaver(checkpointer, tensors, lambda saved: None)
+    saver.start(step=info.step, samples=info.samples, state={})
+    # The copies are what is saved, whatever training does meanwhile.
+    with torch.no_grad():
+        for tensor in tensors.values():
+            tensor.add_(1)
+    saver.finish()
+    before = name
+
+plain = TensorWriter.write_data
+
+def deadly(writer, *rest):
+    if rank == 1 and writer.path.name == "optimizer":
+        os.kill(os.getpid(), signal.SIGKILL)
+    return plain(writer, *rest)
+
+TensorWriter.write_data = deadly
+saver.start(step=info.step + 1, samples=info.samples, state={})
+try:
+    saver.finish()
+except Exception as error:
+    print(error, flush=True)
+os._exit(0)
+"""
+
+
+@pytest.fixture(scope="module")
+def two_processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[int], str]:
+    """Two processes that load what one saved, save it in two layouts, and of which one is killed in a third save.
+
+    Returns the folder, how they ended, and what the first one said.
+    """
+    folder = tmp_path_factory.mktemp("layouts")
+    save_checkpoint(folder / "one", all_tensors(), step=3, samples=24, config=SMALL)
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    processes = [
+        subprocess.Popen(
+            [sys.executable, "-c", TWO_PROCESSES, str(rank), str(store.port), str(folder)],
+            stdout=subprocess.PIPE, text=True, env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
+        )
+        for rank in range(2)
+    ]  # fmt: skip
+    said = [process.communicate(timeout=600)[0] for process in processes]
+    return folder, [process.returncode for process in processes], said[0]
+
+
+def all_tensors() -> dict[str, torch.Tensor]:
+    """A model and its optimizer's state, random, as one process has them."""
+    random = torch.Generator().manual_seed(3)
+    model = GPT2(SMALL).initialise(random)
+    optimizer = make_optimizer(model, TrainSettings(), torch.device("cpu"))
+    tensors = model_tensors(model) | optimizer_tensors(model, optimizer)
+    for tensor in tensors.values():
+        tensor.copy_(torch.randn(tensor.shape, generator=random))
+    return tensors
+
+
+@pytest.mark.parametrize("layout", ["tensor", "data"])
+def test_weights_and_moments_are_the_same_in_every_layout(
+    two_processes: tuple[Path, list[int], str], layout: str
+) -> None:
+    """Pitfall 31: saved by one process; loaded and saved tensor parallel, then data parallel; loaded by one again."""
+    expected = all_tensors()
+    found = {name: torch.full_like(tensor, -7) for name, tensor in expected.items()}
+    info = load_tensors(two_processes[0] / layout, found)
+    assert info.step == 3 and {name.partition("/")[0] for name in info.files} == {"model", "optimizer"}
+    assert all(torch.equal(found[name], tensor) for name, tensor in expected.items())
+    # Both processes have written a part.
+    assert {"model/__0_0.distcp", "model/__1_0.distcp", "optimizer/__1_0.distcp"} <= info.files.keys()
+
+
+def test_a_checkpoint_is_not_sealed_when_one_process_was_killed_while_writing(
+    two_processes: tuple[Path, list[int], str],
+) -> None:
+    """The others must not name a checkpoint of which a part is missing; the one before is the latest."""
+    folder, codes, said = two_processes
+    assert codes == [0, -signal.SIGKILL]
+    assert "can't save the checkpoint" in said and "step-0000004" in said
+    assert [path.name for path in list_checkpoints(folder / "data")] == ["step-0000003"]
+    assert (folder / "data" / "latest").read_text() == "step-0000003\n"
