@@ -26,7 +26,7 @@ from gpt2_train.checkpoint.staging import StagingArea
 from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.errors import Gpt2Error
 from gpt2_train.model import GPT2
-from gpt2_train.optim import make_optimizer, optimizer_tensors
+from gpt2_train.optimizers import make_optimizer
 
 Run = Callable[..., int]
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
@@ -62,7 +62,7 @@ def at_call(monkeypatch: pytest.MonkeyPatch, number: int, action: Callable[[], o
     """Do `action` in the middle of training step `number`."""
     plain, calls = train_module.gradient_norm, []
 
-    def counted(parameters: Any) -> float:
+    def counted(parameters: Any) -> torch.Tensor:
         calls.append(1)
         if len(calls) == number:
             action()
@@ -168,11 +168,11 @@ def test_a_run_that_diverges_keeps_the_checkpoint_under_way(
     gate = Gate(monkeypatch, 5)
     plain, calls = train_module.gradient_norm, []
 
-    def diverging(parameters: Any) -> float:
+    def diverging(parameters: Any) -> torch.Tensor:
         calls.append(1)
         if len(calls) == 7:
             gate.open()
-            return float("nan")
+            return torch.tensor(float("nan"))
         return plain(parameters)
 
     monkeypatch.setattr(train_module, "gradient_norm", diverging)
@@ -272,8 +272,8 @@ from gpt2_train.checkpoint.tensor_files import TensorWriter
 from gpt2_train.collectives import group_for_a_thread
 from gpt2_train.config import TrainSettings
 from gpt2_train.model import GPT2
-from gpt2_train.optim import make_optimizer, optimizer_tensors
-from gpt2_train.optim import make_optimizer, optimizer_tensors
+from gpt2_train.optimizers import make_optimizer
+from gpt2_train.optimizers import make_optimizer
 from gpt2_train.parallel import make_world, parallelize
 
 rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
@@ -284,7 +284,7 @@ group = group_for_a_thread()
 def tensors_of(tensor_parallel, info):
     model = GPT2(info.config).initialise(torch.Generator().manual_seed(9))
     parallelize(model, make_world(torch.device("cpu"), tensor_parallel))
-    return model_tensors(model) | optimizer_tensors(model, make_optimizer(model, TrainSettings(), torch.device("cpu")))
+    return model_tensors(model) | make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
 
 from gpt2_train.checkpoint import read_info
 info, before = read_info(folder / "one"), "one"
@@ -342,8 +342,7 @@ def all_tensors() -> dict[str, torch.Tensor]:
     """A model and its optimizer's state, random, as one process has them."""
     random = torch.Generator().manual_seed(3)
     model = GPT2(SMALL).initialise(random)
-    optimizer = make_optimizer(model, TrainSettings(), torch.device("cpu"))
-    tensors = model_tensors(model) | optimizer_tensors(model, optimizer)
+    tensors = model_tensors(model) | make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
     for tensor in tensors.values():
         tensor.copy_(torch.randn(tensor.shape, generator=random))
     return tensors

@@ -2,7 +2,7 @@
 
 Only the module of the command that was asked for is imported, and torch not before that command runs: `gpt2 --help`
 answers at once. A command is a module with `add_arguments(parser)`, `run(arguments) -> int`, and `SETTINGS`, the
-dataclass of its settings.
+dataclass of its settings (`checkpoint` has commands of its own below it, and one such class for each).
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ COMMANDS = {
     "generate": ("gpt2_train.generate", "write text with a checkpoint"),
     "serve": ("gpt2_train.serve", "write text for programs and people over HTTP, with OpenAI's API and a page"),
     "convert": ("gpt2_train.convert", "turn a checkpoint into other programs' formats, or theirs into ours"),
+    "checkpoint": ("gpt2_train.checkpoint_command", "compare models tensor by tensor, and check files of checkpoints"),
     "trace": ("gpt2_train.trace", "say which training documents hold the passages of a text, word for word"),
     "plot": ("gpt2_train.plot", "draw the losses, rates and scores of one or more runs"),
     "seen": ("gpt2_train.seen", "say in which steps a run has read documents, and which checkpoints have seen them"),

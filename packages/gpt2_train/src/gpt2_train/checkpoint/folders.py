@@ -74,9 +74,17 @@ def find_checkpoint(path: str | Path) -> Path:
     )
 
 
-def damaged(folder: Path, why: str) -> Gpt2UsageError:
+class DamagedCheckpoint(Gpt2UsageError):
+    """A checkpoint that can't be used as it is; `why` says what is wrong with it, in a few words."""
+
+    why = ""
+
+
+def damaged(folder: Path, why: str) -> DamagedCheckpoint:
     """The error for a checkpoint that can't be used, with what to do about it."""
-    return Gpt2UsageError(
+    error = DamagedCheckpoint(
         f"the checkpoint {folder} is damaged ({why}): give an older one, or delete this folder to resume from the "
         "checkpoint before it."
     )
+    error.why = why
+    return error

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import zlib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +74,19 @@ def _read_json(folder: Path) -> dict[str, Any]:
     if table["format"] > FORMAT:
         raise Gpt2UsageError(f"the checkpoint {folder} was written by a newer version of gpt2-train: update it.")
     return table
+
+
+def table_crc(table: Mapping[str, Any]) -> int:
+    """CRC-32 of what `checkpoint.json` says, whatever its order and layout, under `crc32` aside."""
+    rest = {name: value for name, value in table.items() if name != "crc32"}
+    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
+
+
+def check_table(folder: Path) -> None:
+    """Raise Gpt2UsageError if the `checkpoint.json` of a folder is not what was written; old ones can't be checked."""
+    table = _read_json(folder)
+    if "crc32" in table and table["crc32"] != table_crc(table):
+        raise damaged(folder, f"{INFO_FILE} is not what was written")
 
 
 def _parse_info(folder: Path, table: dict[str, Any]) -> CheckpointInfo:

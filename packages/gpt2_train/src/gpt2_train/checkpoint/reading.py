@@ -7,9 +7,10 @@ size. No process group is needed, and nothing is exchanged.
 from __future__ import annotations
 
 import contextlib
+import functools
 import warnings
 import zlib
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 import torch
@@ -63,7 +64,7 @@ def read_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> None:
     check_files(info, parts)
     check_shapes(info, parts)
     for part, group in parts.items():
-        fill(info, part, group, in_one_process=True)
+        fill(info, TensorReader(info.folder, part), group, in_one_process=True)
 
 
 def by_part(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
@@ -84,14 +85,27 @@ def check_files(info: CheckpointInfo, parts: Collection[str], *, rank: int = 0, 
             raise damaged(info.folder, "it lists no tensor files" + ("" if part == "." else f" in {part}"))
     names = sorted(name for name in info.files if _part_of(name) in parts)
     for name in names[rank::size]:
-        path = info.folder / name
-        if not path.is_file():
-            raise damaged(info.folder, f"{name} is missing")
-        found, written = path.stat().st_size, info.files[name]
+        problem = problem_of_file(info, name)
+        if problem:
+            raise damaged(info.folder, problem)
+
+
+def problem_of_file(info: CheckpointInfo, name: str, count: Callable[[int], object] | None = None) -> str:
+    """What is wrong with a file of a checkpoint, in a few words; nothing if it is what was written.
+
+    `count` is called with the bytes read since the last call.
+    """
+    path, written = info.folder / name, info.files[name]
+    try:
+        found = path.stat().st_size
         if found != written["bytes"]:
-            raise damaged(info.folder, f"{name} has {found:,} bytes where {written['bytes']:,} were written")
-        if file_crc(path) != written["crc32"]:
-            raise damaged(info.folder, f"{name} is not what was written")
+            return f"{name} has {found:,} bytes where {written['bytes']:,} were written"
+        crc = file_crc(path) if count is None else file_crc(path, count)
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except OSError as error:
+        return f"{name} can't be read: {error.strerror or error}"
+    return "" if crc == written["crc32"] else f"{name} is not what was written"
 
 
 def _part_of(name: str) -> str:
@@ -99,13 +113,53 @@ def _part_of(name: str) -> str:
     return str(PurePosixPath(name).parent)
 
 
-def file_crc(path: Path) -> int:
-    """CRC-32 of a file, read in pieces of 16 MB. Raises OSError."""
+def file_crc(path: Path, count: Callable[[int], object] = lambda _: None) -> int:
+    """CRC-32 of a file, read in pieces of 16 MB, each of which `count` is told the size of. Raises OSError."""
     crc = 0
     with path.open("rb") as file:
         while piece := file.read(1 << 24):
             crc = zlib.crc32(piece, crc)
+            count(len(piece))
     return crc
+
+
+class StoredTensors:
+    """The tensors of a checkpoint's model or optimizer as they are stored, read one at a time in this process.
+
+    Args:
+        info: the checkpoint.
+        name: `model` or `optimizer`.
+        rank, size: of the processes that read it, each of which checks its share of the files before its first tensor.
+    """
+
+    def __init__(self, info: CheckpointInfo, name: str, *, rank: int = 0, size: int = 1) -> None:
+        self.info, self.name = info, name
+        self._rank, self._size = rank, size
+        self._part = info.part(name)
+        self._reader = TensorReader(info.folder, self._part)
+
+    @functools.cached_property
+    def _entries(self) -> dict[str, TensorStorageMetadata]:
+        check_files(self.info, [self._part], rank=self._rank, size=self._size)
+        stored = self._reader.read_metadata().state_dict_metadata
+        return {
+            name.removeprefix(f"{self.name}."): entry
+            for name, entry in sorted(stored.items())
+            if isinstance(entry, TensorStorageMetadata) and name.startswith(f"{self.name}.")
+        }
+
+    def names(self) -> list[str]:
+        """The tensors' names without that of the part. Raises Gpt2UsageError if a file of the part is damaged."""
+        return list(self._entries)
+
+    def read(self, name: str) -> Tensor:
+        """One tensor, whole, in the type in which it is stored. Raises Gpt2UsageError if it is not there."""
+        entry = self._entries.get(name)
+        if entry is None:
+            raise Gpt2UsageError(f"the checkpoint {self.info.folder} has no {self.name}.{name}: check the name.")
+        tensor = torch.empty(entry.size, dtype=entry.properties.dtype)
+        fill(self.info, self._reader, {f"{self.name}.{name}": tensor}, in_one_process=True)
+        return tensor
 
 
 def check_shapes(info: CheckpointInfo, parts: Mapping[str, Mapping[str, Tensor]]) -> None:
@@ -123,14 +177,14 @@ def check_shapes(info: CheckpointInfo, parts: Mapping[str, Mapping[str, Tensor]]
                 )
 
 
-def fill(info: CheckpointInfo, part: str, tensors: dict[str, Tensor], *, in_one_process: bool) -> None:
+def fill(info: CheckpointInfo, reader: TensorReader, tensors: dict[str, Tensor], *, in_one_process: bool) -> None:
     """Fill plain or sharded tensors of one part in place; all processes of the default group unless `in_one_process`.
 
     Raises Gpt2UsageError for what torch can't read.
     """
     try:
         with without_notices():
-            dcp.load(dict(tensors), storage_reader=TensorReader(info.folder, part), no_dist=in_one_process)
+            dcp.load(dict(tensors), storage_reader=reader, no_dist=in_one_process)
     except Gpt2Error:
         raise
     except (Exception, dcp.CheckpointException) as error:

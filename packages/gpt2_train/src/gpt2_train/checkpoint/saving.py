@@ -22,7 +22,7 @@ from torch import Tensor
 from command_kit import write_json, write_text
 from command_kit.atomic import remove_leftovers, sync_folder, temporary_name
 from gpt2_train.checkpoint.folders import INFO_FILE, LATEST_FILE, latest_checkpoint, list_checkpoints, step_folder
-from gpt2_train.checkpoint.info import FORMAT, TOKENIZER_FOLDER, describe_tokenizer
+from gpt2_train.checkpoint.info import FORMAT, TOKENIZER_FOLDER, describe_tokenizer, table_crc
 from gpt2_train.checkpoint.reading import innermost
 from gpt2_train.checkpoint.tensor_files import COPY_AHEAD, CopyPlanner, Files, TensorWriter
 from gpt2_train.collectives import check_is_shared, on_all_ranks, rank_and_size
@@ -133,7 +133,7 @@ class Checkpointer:
 
     def _describe(self, step: int, samples: int, state: dict[str, Any], files: Files) -> dict[str, Any]:
         """The content of `checkpoint.json`."""
-        return {
+        table = {
             "format": FORMAT,
             "step": step,
             "samples": samples,
@@ -145,6 +145,7 @@ class Checkpointer:
             "state": state,
             "files": files,
         }
+        return {**table, "crc32": table_crc(table)}
 
     def _publish(self, unfinished: Path, folder: Path, parts: list[str], table: dict[str, Any]) -> None:
         """Give the checkpoint its name, make it the latest, and remove old ones."""

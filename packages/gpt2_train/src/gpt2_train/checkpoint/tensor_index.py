@@ -67,9 +67,16 @@ class TensorReader(dcp.FileSystemReader):
         super().__init__(checkpoint / part)
         self.checkpoint = checkpoint
         self.index_file = checkpoint / part / ".metadata"
+        self._index: Metadata | None = None
 
     def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
-        """The index. Raises Gpt2UsageError if it is damaged or holds anything else than tensors in this folder."""
+        """The index, read once. Raises Gpt2UsageError if it is damaged or holds anything else than tensors here."""
+        if self._index is None:
+            self._index = self._read_index()
+        self._index.storage_meta = StorageMeta(load_id=self.load_id)
+        return self._index
+
+    def _read_index(self) -> Metadata:
         try:
             with self.index_file.open("rb") as file:
                 metadata = _IndexUnpickler(io.BytesIO(file.read())).load()
@@ -82,5 +89,4 @@ class TensorReader(dcp.FileSystemReader):
             raise damaged(self.checkpoint, f"its index can't be read: {error}") from error
         if not good:
             raise damaged(self.checkpoint, "its index holds something else than tensors in this folder")
-        metadata.storage_meta = StorageMeta(load_id=self.load_id)
         return metadata

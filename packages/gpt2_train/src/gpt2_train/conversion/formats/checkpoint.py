@@ -7,17 +7,12 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
-import torch
-from torch import Tensor
-from torch.distributed.checkpoint.metadata import TensorStorageMetadata
-
-from gpt2_train.checkpoint import CheckpointInfo, load_tokenizer, model_tensors, read_info
+from gpt2_train.checkpoint import load_tokenizer, model_tensors, read_info
 from gpt2_train.checkpoint.folders import FOLDER, holds_checkpoint
-from gpt2_train.checkpoint.reading import check_files, check_shapes, fill
+from gpt2_train.checkpoint.reading import StoredTensors
 from gpt2_train.checkpoint.saving import Checkpointer
-from gpt2_train.checkpoint.tensor_index import TensorReader
 from gpt2_train.conversion.base import ModelFormat, ReadOptions, WriteOptions
-from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, shapes_of
+from gpt2_train.conversion.weights import ModelWeights, shapes_of
 from indexed_tokens import Tokenizer
 
 
@@ -37,14 +32,14 @@ class Checkpoint(ModelFormat):
         tokenizer = Tokenizer.from_path(options.tokenizer) if options.tokenizer else None
         if tokenizer is None and info.tokenizer:
             tokenizer = load_tokenizer(info.folder)
-        reader = _Reader(info, *options.reader)
-        shapes = {**shapes_of(info.config), EMBEDDING: (info.config.padded_vocabulary, info.config.hidden)}
+        rank, size = options.reader
+        stored = StoredTensors(info, "model", rank=rank, size=size)
         return ModelWeights(
             origin=info.folder,
             format=self.name,
             config=info.config,
             tokenizer=tokenizer,
-            readers={name: functools.partial(reader.read, name, shape) for name, shape in shapes.items()},
+            readers={name: functools.partial(stored.read, name) for name in shapes_of(info.config)},
             step=info.step,
             settings=info.settings,
             data=info.data,
@@ -64,28 +59,3 @@ class Checkpoint(ModelFormat):
         for entry in sorted(folder.iterdir()):
             entry.replace(path / entry.name)
         shutil.rmtree(path / FOLDER)
-
-
-class _Reader:
-    """Reads single tensors of one checkpoint, its files (those of this process) checked before the first."""
-
-    def __init__(self, info: CheckpointInfo, rank: int, size: int) -> None:
-        self.info, self.rank, self.size = info, rank, size
-        self.part = info.part("model")
-
-    @functools.cached_property
-    def types(self) -> dict[str, torch.dtype]:
-        """The type of each stored tensor."""
-        check_files(self.info, [self.part], rank=self.rank, size=self.size)
-        stored = TensorReader(self.info.folder, self.part).read_metadata().state_dict_metadata
-        return {
-            name: entry.properties.dtype for name, entry in stored.items() if isinstance(entry, TensorStorageMetadata)
-        }
-
-    def read(self, name: str, shape: tuple[int, ...]) -> Tensor:
-        """One parameter as it is stored."""
-        stored = f"model.{name}"
-        tensor = {stored: torch.empty(shape, dtype=self.types.get(stored, torch.float32))}
-        check_shapes(self.info, {self.part: tensor})
-        fill(self.info, self.part, tensor, in_one_process=True)
-        return tensor[stored]
