@@ -7,7 +7,6 @@ continue, or all of them raise. In a single process without a group they are pla
 
 from __future__ import annotations
 
-import datetime
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -76,11 +75,11 @@ def check_is_shared(folder: Path, group: dist.ProcessGroup | None = None) -> Non
 def group_for_a_thread() -> dist.ProcessGroup | None:
     """A group of all processes, over gloo, for one thread beside the training loop; None in a single process.
 
-    All processes call this together. It waits as long as the slowest of them may take to write its files.
+    All processes call this together.
     """
     if rank_and_size()[1] == 1:
         return None
-    return dist.new_group(backend="gloo", timeout=datetime.timedelta(days=1))
+    return dist.new_group(backend="gloo")
 
 
 def keep_on_all_ranks(work: Callable[[], Result]) -> Result:
