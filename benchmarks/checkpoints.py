@@ -26,7 +26,7 @@ from gpt2_train.checkpoint.reading import file_crc
 from gpt2_train.checkpoint.saving import Checkpointer
 from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.model import GPT2
-from gpt2_train.optim import make_optimizer, optimizer_tensors
+from gpt2_train.optimizers import make_optimizer
 
 TINY = ModelConfig(layers=4, hidden=128, heads=4, sequence_length=128)
 
@@ -34,9 +34,7 @@ TINY = ModelConfig(layers=4, hidden=128, heads=4, sequence_length=128)
 def measure(config: ModelConfig, folder: Path, repeats: int) -> list[str]:
     """Lines that say what saving `config` costs."""
     model = GPT2(config).initialise()
-    tensors = model_tensors(model) | optimizer_tensors(
-        model, make_optimizer(model, TrainSettings(), torch.device("cpu"))
-    )
+    tensors = model_tensors(model) | make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
     for tensor in tensors.values():
         tensor.uniform_()
     size = sum(tensor.nbytes for tensor in tensors.values())

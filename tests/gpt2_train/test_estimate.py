@@ -151,6 +151,17 @@ def test_a_line_says_it_before_a_run() -> None:
     assert "5.29 GiB of it for parameters, gradients and optimizer" in line
 
 
+def test_the_copy_that_checkpoints_are_written_from_is_counted() -> None:
+    """12 bytes for each parameter: a part of the peak on CPU, said apart where the peak is a GPU's."""
+    layout: dict[str, Any] = {"micro_batch": 8, "data_parallel": 2}
+    for on_cpu in (False, True):
+        plain = memory_per_rank(PRESET, on_cpu=on_cpu, **layout)
+        staged = memory_per_rank(PRESET, on_cpu=on_cpu, stages_checkpoints=True, **layout)
+        assert staged.staging == staged.parameters + staged.optimizer
+        assert staged.peak - plain.peak == (staged.staging if on_cpu else 0)
+        assert ("1.98 GiB on the host to save from" in size_line(PRESET, staged)) != on_cpu
+
+
 TRAIN_AND_MEASURE = """
 import re, sys
 from pathlib import Path

@@ -19,6 +19,7 @@ import torch
 from tests.gpt2_train.conftest import command, losses, rows, start_until, write_corpus
 from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
+from gpt2_train import prepare
 from gpt2_train import trainer as train_module
 from gpt2_train.checkpoint import load_model, load_tokenizer, read_info, saving
 from gpt2_train.cli import main
@@ -335,6 +336,21 @@ def test_a_run_removes_leftovers_at_its_first_save_only(
     monkeypatch.setattr(saving, "remove_leftovers", counted)
     assert gpt2(tmp_path / "run", "--steps", 3, "--save-every", 1) == 0
     assert calls == [tmp_path / "run" / "checkpoints"]
+
+
+def test_token_files_that_differ_from_machine_to_machine_are_refused(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Each process read the files of its own machine, and no one noticed that they were others."""
+    plain = prepare.from_first_rank
+
+    def from_another(work: Callable[[], Any]) -> Any:
+        found = plain(work)
+        return [entry | {"bin_bytes": 7} for entry in found] if isinstance(found, list) else found
+
+    monkeypatch.setattr(prepare, "from_first_rank", from_another)
+    assert gpt2(tmp_path / "run", "--steps", 1) == 2
+    assert "is another file than the one that process 0 reads: copy the same" in capsys.readouterr().err
 
 
 # --- tokenizers ------------------------------------------------------------------------------------------------------

@@ -40,6 +40,7 @@ class Memory:
         gathered: copies of all parameters (and of gradients, if they accumulate) that data parallelism makes.
         activations: what is saved for the backward pass, the logits aside.
         logits: logits and their gradient.
+        staging: host memory for the copy that checkpoints are written from; on CPU a part of the peak.
         process: on CPU, what the process takes beside its tensors.
         peak: the most that is held at one moment, with what comes and goes at it; not the sum of the others, since
             gradients come as activations go.
@@ -51,6 +52,7 @@ class Memory:
     gathered: int
     activations: int
     logits: int
+    staging: int
     process: int
     peak: int
 
@@ -136,6 +138,7 @@ def memory_per_rank(
     precision: str = "fp32",
     activation_checkpointing: str = "none",
     on_cpu: bool = False,
+    stages_checkpoints: bool = False,
 ) -> Memory:
     """What one process of a training run holds, in bytes.
 
@@ -147,6 +150,7 @@ def memory_per_rank(
         precision: `fp32`, or `bf16` or `fp16` by autocast.
         activation_checkpointing: `none`, `selective` or `full`.
         on_cpu: whether the run is on CPU, where kernels save more under dropout and the process itself counts.
+        stages_checkpoints: whether checkpoints are written in the background.
 
     Raises Gpt2UsageError if the model can't be shared among `tensor_parallel` processes.
     """
@@ -190,6 +194,7 @@ def memory_per_rank(
     at_start += max(forward, loss, last_block)
     at_end = 16 * share + logits + block_work + sending_last
     process = process_memory(logits) if on_cpu else 0
+    staging = 12 * share if stages_checkpoints else 0
     return Memory(
         parameters=4 * share,
         gradients=4 * share,
@@ -197,8 +202,9 @@ def memory_per_rank(
         gathered=gathered,
         activations=activations,
         logits=2 * logits,
+        staging=staging,
         process=process,
-        peak=process + max(at_start, at_end),
+        peak=process + max(at_start, at_end) + (staging if on_cpu else 0),
     )
 
 
@@ -219,8 +225,12 @@ def largest_micro_batch(config: ModelConfig, limit: float, **layout: Any) -> int
 def size_line(config: ModelConfig, memory: Memory) -> str:
     """One line on a run before it starts: the model's shape, its parameters, and what a process will hold."""
     state = memory.parameters + memory.gradients + memory.optimizer + memory.gathered
+    # On CPU it is a part of the peak.
+    staging = (
+        f"; {memory.staging / GIB:.2f} GiB on the host to save from" if memory.staging and not memory.process else ""
+    )
     return (
         f"model: {config.layers} layers, hidden {config.hidden}, {config.heads} heads, sequences of "
         f"{config.sequence_length:,}: {config.parameters:,} parameters; at most {memory.peak / GIB:.2f} GiB in each "
-        f"process, {state / GIB:.2f} GiB of it for parameters, gradients and optimizer"
+        f"process, {state / GIB:.2f} GiB of it for parameters, gradients and optimizer{staging}"
     )

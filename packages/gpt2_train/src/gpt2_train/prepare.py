@@ -405,6 +405,7 @@ def describe_run(run: Prepared) -> list[str]:
         precision=plan.precision,
         activation_checkpointing=run.settings.activation_checkpointing,
         on_cpu=world.device.type == "cpu",
+        stages_checkpoints=run.saves_in_background,
     )
     return [
         size_line(config, memory),
