@@ -117,7 +117,7 @@ def test_a_killed_parent_takes_its_children_along_and_the_run_resumes_to_the_sam
     """Pitfalls 26 and 32: kill -9 of the parent leaves no process hanging; then SIGTERM; then to the end."""
     flags = (*EXACT, "--data-parallel", 2)
     words = command(tmp_path, *flags, data=corpus)
-    process, _ = start_until(words, "step 12/20")
+    process, _ = start_until(words, "step-0000010")
     children = children_of(process.pid)
     assert len(children) == 2
     handles = [os.pidfd_open(child) for child in children]
