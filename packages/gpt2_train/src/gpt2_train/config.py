@@ -107,7 +107,7 @@ class ModelConfig:
 
 
 _NOTHING = object()
-_ADDED_LATER = {"documents": "packed", "mask_end_of_text": False}
+_ADDED_LATER = {"documents": "packed", "mask_end_of_text": False, "optimizer": "adamw"}
 
 _DATA, _MODEL, _LENGTH, _OPTIMIZER = "data", "model", "length of the run", "optimisation"
 _SPEED, _RUN = "speed, memory and layout (may change when a run resumes)", "run"
@@ -264,6 +264,12 @@ class TrainSettings(ModelSettings, DataSettings):
     tokens: int | None = setting(None, "train for this many tokens", group=_LENGTH, identity=False)
 
     global_batch_size: int = setting(8, "sequences in one optimizer step, over all processes", group=_OPTIMIZER)
+    optimizer: Literal["adamw", "muon"] = setting(
+        "adamw",
+        "adamw, or muon for the matrices of the blocks and adamw for the rest; learning rates and weight decay of one "
+        "suit the other",
+        group=_OPTIMIZER,
+    )
     lr: float = setting(1.5e-4, "peak learning rate", group=_OPTIMIZER)
     min_lr: float = setting(1e-5, "learning rate at the end of the decay", group=_OPTIMIZER)
     warmup: float = setting(

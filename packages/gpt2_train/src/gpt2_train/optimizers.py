@@ -14,12 +14,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
 from gpt2_train.config import TrainSettings
 from gpt2_train.device import has_fused_adamw
+from gpt2_train.model import GPT2
 
 ADAM_EPSILON = 1e-8
 
@@ -132,7 +133,38 @@ def settle_gradients(parameters: Iterable[Tensor]) -> None:
             parameter.grad = gradient.redistribute(placements=parameter.placements)
 
 
-def make_optimizer(model: nn.Module, settings: TrainSettings, device: torch.device) -> Optimizer:
-    """The optimizer that the settings ask for, over the parameters of `model`, plain or sharded."""
+class Together:
+    """Several optimizers, each with parameters of its own."""
+
+    def __init__(self, *parts: Optimizer) -> None:
+        self.parts = parts
+
+    def tensors(self) -> dict[str, Tensor]:
+        """The state of all."""
+        return {name: tensor for part in self.parts for name, tensor in part.tensors().items()}
+
+    def set_step(self, step: int) -> None:
+        """Say that `step` steps were taken."""
+        for part in self.parts:
+            part.set_step(step)
+
+    def step(self, rate: float, factor: Tensor, is_finite: Tensor) -> None:
+        """Move all parameters."""
+        for part in self.parts:
+            part.step(rate, factor, is_finite)
+
+
+def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -> Optimizer:
+    """The optimizer that the settings ask for, over the parameters of `model`, plain or sharded.
+
+    Muon gets the matrices of the blocks; embeddings, norms and biases have AdamW with either.
+    """
     parameters = dict(model.named_parameters())
-    return AdamW(parameters, (settings.beta1, settings.beta2), settings.weight_decay, device)
+    betas, decay = (settings.beta1, settings.beta2), settings.weight_decay
+    if settings.optimizer == "adamw":
+        return AdamW(parameters, betas, decay, device)
+    from gpt2_train.muon import Muon
+
+    matrices = {name: p for name, p in parameters.items() if name.startswith("blocks.") and p.dim() == 2}
+    others = {name: p for name, p in parameters.items() if name not in matrices}
+    return Together(Muon(matrices, decay, model.config.head_dim), AdamW(others, betas, decay, device))
