@@ -80,6 +80,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     # Read when torch is loaded. Threads that spin while they wait for each other keep those very threads off the cores:
     # a step takes five times as long on a machine that is busy besides, for the 8% that spinning gains on an idle one.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    # Lets PyTorch's allocator of GPU memory grow a block instead of leaving gaps between blocks of many sizes.
+    if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
+        os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     words = list(sys.argv[1:] if arguments is None else arguments)
     command = next((word for word in words if word in COMMANDS), None)
     parser, own = make_parser(command)

@@ -9,6 +9,7 @@ for bit on CPU with the same number of threads and processes. Signals end the lo
 from __future__ import annotations
 
 import contextlib
+import gc
 import math
 import time
 from collections.abc import Sequence
@@ -109,6 +110,9 @@ class Trainer:
     def fit(self) -> dict[str, Any]:
         """Train to the end, or to the step in which a signal came; save; return the summary."""
         state = self.state
+        # What there is now stays: looking through a million objects for garbage would stop every process now and then.
+        gc.collect()
+        gc.freeze()
         try:
             with explained_compile_failure():
                 self.observer.observe(state.step)
@@ -126,6 +130,7 @@ class Trainer:
             raise
         finally:
             self.reader.close()
+            gc.unfreeze()
             self.log.close()
         barrier()
         found = summary(self.run, state)
