@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
-from gpt2_train.optimizers import gradient_of, local
+from gpt2_train.local_shares import gradient_of, local
 
 MOMENTUM = 0.95
 NEWTON_SCHULZ_STEPS = 5

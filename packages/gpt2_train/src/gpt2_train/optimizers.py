@@ -10,17 +10,18 @@ somewhere to go. It is kept under `optimizer.<parameter>.<part>`.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from torch.distributed.tensor import DTensor
 from torch.optim.adamw import adamw
 
 from gpt2_train.config import TrainSettings
 from gpt2_train.device import has_fused_adamw
+from gpt2_train.local_shares import gradient_of, local
 from gpt2_train.model import GPT2
+from gpt2_train.muon import Muon
 
 ADAM_EPSILON = 1e-8
 
@@ -43,11 +44,6 @@ class Optimizer(Protocol):
 
     def set_step(self, step: int) -> None:
         """Say that `step` steps were taken."""
-
-
-def local(tensor: Tensor) -> Tensor:
-    """This process's share of `tensor`, as a plain tensor of the same memory."""
-    return tensor.to_local().detach() if isinstance(tensor, DTensor) else tensor.detach()
 
 
 class AdamW:
@@ -117,22 +113,6 @@ class AdamW:
         )
 
 
-def gradient_of(parameter: Tensor) -> Tensor:
-    """The gradient of a parameter that has one."""
-    assert parameter.grad is not None
-    return parameter.grad
-
-
-def settle_gradients(parameters: Iterable[Tensor]) -> None:
-    """Add up gradients that tensor-parallel processes have in parts, so that each lies as its parameter does."""
-    for parameter in parameters:
-        gradient = parameter.grad
-        if not isinstance(gradient, DTensor) or not isinstance(parameter, DTensor):
-            continue
-        if gradient.placements != parameter.placements:
-            parameter.grad = gradient.redistribute(placements=parameter.placements)
-
-
 class Together:
     """Several optimizers, each with parameters of its own."""
 
@@ -163,8 +143,6 @@ def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -
     betas, decay = (settings.beta1, settings.beta2), settings.weight_decay
     if settings.optimizer == "adamw":
         return AdamW(parameters, betas, decay, device)
-    from gpt2_train.muon import Muon
-
     matrices = {name: p for name, p in parameters.items() if name.startswith("blocks.") and p.dim() == 2}
     others = {name: p for name, p in parameters.items() if name not in matrices}
     return Together(Muon(matrices, decay, model.config.head_dim), AdamW(others, betas, decay, device))

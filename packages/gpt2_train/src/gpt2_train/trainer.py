@@ -30,12 +30,13 @@ from gpt2_train.data import BatchReader
 from gpt2_train.device import autocast, works_by_itself
 from gpt2_train.errors import Gpt2Error, explained_compile_failure
 from gpt2_train.feeding import open_feeds
+from gpt2_train.local_shares import settle_gradients
 from gpt2_train.loss import token_losses
 from gpt2_train.metrics import EpochNotes, Heartbeat, MetricsLog, StepClock, line_of, metrics_row, peak_flops
 from gpt2_train.micro_batches import MicroBatch
 from gpt2_train.observing import Observer
 from gpt2_train.optim import LossScale, gradient_norm, learning_rate
-from gpt2_train.optimizers import make_optimizer, settle_gradients
+from gpt2_train.optimizers import make_optimizer
 from gpt2_train.parallel import seed_micro_step, synchronize_gradients
 from gpt2_train.prepare import Prepared, build_model
 from gpt2_train.run_folder import write_config
@@ -288,7 +289,9 @@ class Trainer:
         if is_last or (settings.save_every and step % settings.save_every == 0):
             self.save()
         # Behind saving, so that a failure or a kill loses nothing.
+        began = time.monotonic()
         self.observer.observe(step)
+        self.begin += time.monotonic() - began  # No part of a step that is still to be counted.
 
     def row(self) -> dict[str, Any]:
         """The numbers since the last logged step."""
