@@ -315,6 +315,7 @@ def test_an_interrupt_ends_all_processes_in_order(run_folder: Path) -> None:
 
 
 def test_an_interrupt_waits_for_the_end_of_a_call() -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a run in a shared fixture may have left its own
     done = []
     with pytest.raises(KeyboardInterrupt), interrupts_deferred():
         os.kill(os.getpid(), signal.SIGINT)

@@ -522,22 +522,34 @@ def test_a_full_disk_while_a_mark_is_written_costs_only_that_shard(
 
 
 def test_what_a_killed_run_left_half_written_is_cleared_away(
-    uninterrupted, command, start, webtext, gate, home, state_of, tmp_path, monkeypatch
+    uninterrupted, command, start, webtext, gate, home, state_of, tmp_path, tmp_path_factory, monkeypatch
 ):
-    (tmp_path / "drafts").mkdir()
-    monkeypatch.setenv("TMPDIR", str(tmp_path / "drafts"))  # where files lie before they are put elsewhere
+    drafts = tmp_path_factory.mktemp(
+        "drafts"
+    )  # where files lie before they are put elsewhere; sockets have short names
+    monkeypatch.setenv("TMPDIR", str(drafts))
     monkeypatch.setattr("tempfile.tempdir", None)
     gate.close()
     running = start(*command(3))
     running.wait_until(lambda: len(running.at_the_gate()) == 3, "the gate")
     os.kill(running.process.pid, signal.SIGKILL)
     running.end()
-    assert list(tmp_path.rglob(".part-00005*.unfinished" if home == tmp_path else ".webtext-upload*.unfinished"))
+    is_local = home == tmp_path
+    assert list(tmp_path.rglob(".part-00005*.unfinished") if is_local else drafts.rglob(".webtext-upload*.unfinished"))
     gate.open()
     storage.remove(uninterrupted[0] / shard_name(5))
     assert webtext(*command(1), "--json").json["in"] == 45
-    assert not list(tmp_path.rglob("*.unfinished"))
+    assert not [*tmp_path.rglob("*.unfinished"), *drafts.rglob("*.unfinished")]
     assert not (state_of(home / "output") / "scratch").exists()
+
+
+def test_a_temporary_folder_whose_name_is_too_long_for_sockets_is_named(start, command, tmp_path, monkeypatch):
+    (tmp_path / ("long" * 25)).mkdir()
+    monkeypatch.setenv("TMPDIR", str(tmp_path / ("long" * 25)))
+    running = start(*command(2))
+    output, errors = running.process.communicate(timeout=60)
+    assert (running.process.returncode, output) == (2, "")
+    assert "set TMPDIR to a shorter one, or give --workers 1." in errors
 
 
 def test_damaged_input_is_one_sentence_from_any_process(uninterrupted, command, webtext):

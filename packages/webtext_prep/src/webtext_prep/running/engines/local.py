@@ -12,6 +12,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import tempfile
 import threading
 import time
 import traceback
@@ -23,7 +24,7 @@ from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, ClassVar
 
-from webtext_prep.errors import RetryableError, WebtextError
+from webtext_prep.errors import InputError, RetryableError, WebtextError
 from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, Engine, OnProgress
 from webtext_prep.running.task import Context, Task
 
@@ -181,6 +182,13 @@ def _start_context(preload: Sequence[str] = ()) -> Any:
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         forkserver.ensure_running()
+    except OSError as error:
+        if "too long" not in str(error):
+            raise
+        raise InputError(
+            f"the folder for temporary files, {tempfile.gettempdir()}, has too long a name for the sockets of worker "
+            "processes: set TMPDIR to a shorter one, or give --workers 1."
+        ) from error
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
     return multiprocessing.get_context("forkserver")
