@@ -1,4 +1,4 @@
-"""langdetect: naive Bayes on character n-grams, 55 languages (https://pypi.org/project/langdetect).
+"""langdetect: naive Bayes on character n-grams, 55 languages (https://github.com/Mimino666/langdetect).
 
 langdetect's own loops take 3 ms a text. In machine code, with its profiles and constants, they take 50 µs, and
 the probabilities are the same to the last bit. Each process asks langdetect itself about the first texts, because

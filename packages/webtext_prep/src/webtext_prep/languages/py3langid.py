@@ -1,4 +1,4 @@
-"""py3langid: naive Bayes on byte n-grams, 140 languages (https://pypi.org/project/py3langid)."""
+"""py3langid: naive Bayes on byte n-grams, 140 languages (https://github.com/adbar/py3langid)."""
 
 from __future__ import annotations
 
