@@ -182,7 +182,8 @@ def saving(bench: Bench, case: Case, *, compiled: bool) -> dict[str, Any]:
     """How much longer the steps around a save take than others, and how long it is until all is on the disk."""
     with tempfile.TemporaryDirectory() as name, cleared():
         steps = bench.warmup + 3 * bench.turns + 1
-        trainer = our_trainer(case, Path(name), steps, bench.device, compile=compiled, save=True)
+        # Saves in the background are made ready for where a run saves before its end.
+        trainer = our_trainer(case, Path(name), steps, bench.device, compile=compiled, save=True, save_every=1)
         usual = bench.seconds(trainer.train_step)
 
         def saves_and_steps() -> None:
@@ -194,11 +195,14 @@ def saving(bench: Bench, case: Case, *, compiled: bool) -> dict[str, Any]:
         started = time.perf_counter()
         saves_and_steps()
         with_save = time.perf_counter() - started
+        trainer.finish_saving()
+        until_written = time.perf_counter() - started
         trainer.reader.close()
         size = sum(file.stat().st_size for file in Path(name, "run").rglob("*") if file.is_file())
     return {
         "what": "saving",
         "stall_seconds": round(max(0.0, with_save - bench.turns * usual), 3),
+        "seconds_until_written": round(until_written, 3),
         "ms_per_step": round(1000 * usual, 2),
         "written_GB": round(size / 1e9, 2),
     }

@@ -44,7 +44,7 @@ def page(program: str, parser: argparse.ArgumentParser) -> str:
     parts = [INTRODUCTION.format(program=program)]
     summaries = {choice.dest: choice.help or "" for choice in commands._choices_actions}
     parts += [f"- [`{program} {name}`](#{program}-{name}): {_cell(summaries[name])}" for name in commands.choices]
-    for name, command in commands.choices.items():
+    for name, command in _with_their_own(commands):
         parts.append(f"\n## {program} {name}\n")
         parts.append("\n".join(line.rstrip() for line in inspect.cleandoc(command.description or "").splitlines()))
         named = {group.title or "": list(_rows(group)) for group in command._action_groups}
@@ -53,6 +53,16 @@ def page(program: str, parser: argparse.ArgumentParser) -> str:
             if rows:
                 parts += [*([f"\n{_cell(title)}:"] if title else []), "\n| flag | meaning |\n| --- | --- |", *rows]
     return "\n".join(parts).rstrip() + "\n"
+
+
+def _with_their_own(commands: argparse._SubParsersAction) -> Iterator[tuple[str, argparse.ArgumentParser]]:
+    """Each command with its name, and behind it those that it has itself (`checkpoint diff`)."""
+    for name, command in commands.choices.items():
+        yield name, command
+        for action in command._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                for own, parser in _with_their_own(action):
+                    yield f"{name} {own}", parser
 
 
 def _rows(group: argparse._ArgumentGroup) -> Iterator[str]:

@@ -196,6 +196,7 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
         precision=settings.precision or "fp32",
         activation_checkpointing=settings.activation_checkpointing,
         on_cpu=gpus == 0,
+        stages_checkpoints=settings.save and settings.async_checkpoint and bool(settings.save_every),
     )
     processes = f"data parallel {data_parallel}, tensor parallel {settings.tensor_parallel}"
     return f"{size_line(config, memory)}; {config.vocabulary_size:,} token ids; {processes}"

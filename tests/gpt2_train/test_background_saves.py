@@ -18,7 +18,7 @@ import torch.distributed as dist
 from tests.gpt2_train.conftest import losses
 
 from gpt2_train import trainer as train_module
-from gpt2_train.checkpoint import list_checkpoints, load_model, model_tensors, read_info
+from gpt2_train.checkpoint import background, list_checkpoints, load_model, model_tensors, read_info
 from gpt2_train.checkpoint.background import BackgroundSaver, Saved
 from gpt2_train.checkpoint.restoring import load_tensors
 from gpt2_train.checkpoint.saving import Checkpointer, save_checkpoint
@@ -216,6 +216,18 @@ def test_a_failure_is_raised_once_and_the_next_save_works(tmp_path: Path, monkey
     saver.start(step=2, samples=16, state={})
     saver.finish()
     assert read_info(tmp_path).step == 2
+
+
+def test_no_memory_for_the_copy_is_said_with_what_to_do(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(*_: Any) -> Any:
+        raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
+
+    monkeypatch.setattr(background, "StagingArea", full)
+    assert gpt2(tmp_path, "--steps", 4, "--save-every", 2) == 1
+    assert "no memory on this machine for the copy that checkpoints are written from" in capsys.readouterr().err
+    assert gpt2(tmp_path, "--steps", 4, "--save-every", 2, "--no-async-checkpoint") == 0
 
 
 def test_the_copy_takes_what_the_tensors_take(tmp_path: Path) -> None:

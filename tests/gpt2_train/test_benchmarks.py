@@ -80,5 +80,5 @@ def test_the_gpu_benchmark_runs_on_a_cpu() -> None:
         ("ours", "transformers", "minimal"), 2
     )
     assert found["kernels"]
-    assert found["saving"]["written_GB"] >= 0
+    assert 0 <= found["saving"]["stall_seconds"] <= found["saving"]["seconds_until_written"]
     assert group["largest_difference"] < 1e-5

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model
 
-from gpt2_train.checkpoint import model_tensors
+from gpt2_train.checkpoint import list_checkpoints, model_tensors, verifying
 from gpt2_train.checkpoint.saving import save_checkpoint
 from gpt2_train.cli import main
 from gpt2_train.config import ModelConfig, TrainSettings
@@ -88,6 +88,17 @@ def test_the_first_difference_is_named_with_its_size(tmp_path: Path, report: Rep
     assert "2 of 84 tensors differ, optimizer.final_norm.bias.exp_avg the most: 2 of 32 values, by at most 2" in text
 
 
+def test_states_that_have_other_tensors_are_different(tmp_path: Path, report: Report) -> None:
+    """As those of two optimizers are: only what both have can be compared."""
+
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        del tensors["optimizer.final_norm.bias.exp_avg"]
+
+    status, result, text = report("diff", saved(tmp_path / "a"), saved(tmp_path / "b", change=change))
+    assert (status, result["equal"], result["optimizer_only_in_one"]) == (1, False, 1)
+    assert "optimizer state: compared, but for 1 tensors that only one of them has" in text
+
+
 def test_models_of_different_formats_are_compared(tmp_path: Path, report: Report) -> None:
     """Rows that pad the vocabulary, and an optimizer that only one of them has, are no difference."""
     run = saved(tmp_path / "run")
@@ -148,6 +159,23 @@ def test_whole_checkpoints_are_whole(tmp_path: Path, report: Report) -> None:
         status, result, text = report("verify", place)
         assert (status, result["damaged"], len(result["checkpoints"])) == (0, 0, expected)
         assert text.count(": whole (model and optimizer, 4 files") == expected
+
+
+def test_a_checkpoint_that_a_run_removes_meanwhile_is_not_damaged(
+    tmp_path: Path, report: Report, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = saved(tmp_path)
+    saved(tmp_path, step=6)
+    first, second = list_checkpoints(folder / "checkpoints")
+    plain = verifying.read_info
+
+    def removed_first(path: Path) -> Any:
+        shutil.rmtree(first, ignore_errors=True)
+        return plain(path)
+
+    monkeypatch.setattr(verifying, "read_info", removed_first)
+    status, _, text = report("verify", folder)
+    assert status == 0 and f"{second}: whole" in text and "damaged" not in text
 
 
 def flip(path: Path) -> None:

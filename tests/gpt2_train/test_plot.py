@@ -20,7 +20,7 @@ from tests.webtext_prep.support.browser import Browser, find_chromium
 from gpt2_train.cli import main
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.plotting import picture
-from gpt2_train.plotting.panels import VIEW_ALL, View, panels_of
+from gpt2_train.plotting.panels import View, panels_of
 from gpt2_train.plotting.runs import read_run, read_runs, short_names
 from gpt2_train.plotting.terminal import loss_curve
 from gpt2_train.records import task_name
@@ -125,12 +125,12 @@ def test_runs_are_named_by_as_much_of_their_folders_as_tells_them_apart(tmp_path
 
 
 def test_losses_of_one_run_share_a_chart_and_those_of_two_do_not(first: Path, second: Path) -> None:
-    one = panels_of(read_runs((str(first),)), VIEW_ALL)
+    one = panels_of(read_runs((str(first),)), View())
     assert [panel.title for panel in one] == [
         "Loss", "Learning rate", "Throughput", "Gradient norm", "lambada (x): last word accuracy",
     ]  # fmt: skip
     assert [curve.name for curve in one[0].curves] == ["training loss", "validation loss"]
-    two = panels_of(read_runs((str(first), str(second))), VIEW_ALL)
+    two = panels_of(read_runs((str(first), str(second))), View())
     assert [panel.title for panel in two[:2]] == ["Training loss", "Validation loss"]
     assert [(curve.name, curve.look) for curve in two[0].curves] == [("first", 0), ("second", 1)]
 
@@ -163,7 +163,7 @@ def test_long_runs_are_shown_in_hours(tmp_path: Path) -> None:
 
 def test_only_noisy_curves_are_smoothed_and_the_note_says_by_how_much(first: Path) -> None:
     runs = read_runs((str(first),))
-    panels = {panel.title: panel for panel in panels_of(runs, VIEW_ALL)}
+    panels = {panel.title: panel for panel in panels_of(runs, View())}
     assert panels["Loss"].windows == [5, 1] and panels["Loss"].curves[0].faint
     assert panels["Learning rate"].windows == [1]
     assert "means of 5 logged rows" in picture.svg(list(panels.values()), "x")

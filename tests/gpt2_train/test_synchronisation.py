@@ -89,6 +89,16 @@ def test_a_step_asks_nothing_and_its_loss_is_read_one_step_late(
     assert left == right
 
 
+def test_a_line_that_shows_life_waits_for_nothing(
+    tmp_path: Path, gpt2: Run, late: tuple[list[str], list[tuple[int, int]]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each process shows one by its own clock: one that read the outcome of a step for it would be ahead of others."""
+    monkeypatch.setattr(train_module.Heartbeat, "is_due", lambda self: True)
+    assert gpt2(tmp_path, "--steps", 6, "--log-every", 100, "--no-save") == 0
+    _, read = late
+    assert dict(reversed(read)) == {1: 1, 2: 3, 3: 4, 4: 5, 5: 6, 6: 6}
+
+
 @pytest.mark.usefixtures("late")
 def test_a_diverged_run_is_found_out_one_step_late_and_not_saved(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -59,10 +59,11 @@ def test_a_proxy_is_named(capsys, listening, monkeypatch):
     assert "https_proxy is set" in found(capsys, listening)["network"]["advice"]
 
 
-@pytest.mark.parametrize(("limits", "advice"), [((256, 4096), "ulimit -n 512"), ((256, 256), "--concurrency")])
-def test_few_open_files_are_named(monkeypatch, limits, advice):
+@pytest.mark.parametrize(("limits", "advice"), [((256, 4096), ""), ((256, 256), "lower its --concurrency")])
+def test_open_files_are_too_few_where_a_stage_may_not_raise_them(monkeypatch, limits, advice):
     monkeypatch.setattr(resource, "getrlimit", lambda _: limits)
-    assert advice in _open_files().advice
+    check = _open_files()
+    assert advice in check.advice and bool(check.advice) == bool(advice)
 
 
 def test_machine_code_that_can_be_kept_nowhere_is_named(capsys, listening, monkeypatch):

@@ -88,18 +88,21 @@ def diff(settings: DiffSettings) -> Outcome:
         return result, [f"{names[0]} and {names[1]} are models of different shapes: {', '.join(shapes)}"], 1
     states = optimizer_of(first), optimizer_of(second)
     pairs = model_pairs(first, second)
+    alone = 0
     if states[0] is not None and states[1] is not None:
         pairs += optimizer_pairs(states[0], states[1])
+        alone = len(set(states[0].names()) ^ set(states[1].names()))
     with Progress("diff", "tensors", len(pairs)) as progress:
         found = list(differences_between(pairs, progress.advance))
     result |= {
-        "equal": not found,
+        "equal": not found and not alone,
         "steps": [first.step, second.step],
         "tensors": len(pairs),
         "optimizer": [state is not None for state in states],
+        "optimizer_only_in_one": alone,
         "differences": [_finite(dataclasses.asdict(entry)) for entry in found],
     }
-    return result, _described_diff(result), 1 if found else 0
+    return result, _described_diff(result), 1 if found or alone else 0
 
 
 def _described_diff(result: dict[str, Any]) -> list[str]:
@@ -115,7 +118,10 @@ def _described_diff(result: dict[str, Any]) -> list[str]:
     if any(result["optimizer"]):
         has_both = all(result["optimizer"])
         only = names[result["optimizer"].index(True)]
-        lines.append("optimizer state: compared, too" if has_both else f"optimizer state: only {only} has one")
+        both = "compared, too" if not result["optimizer_only_in_one"] else (
+            f"compared, but for {result['optimizer_only_in_one']:,} tensors that only one of them has"
+        )  # fmt: skip
+        lines.append(f"optimizer state: {both}" if has_both else f"optimizer state: only {only} has one")
     steps = result["steps"]
     if all(steps) and steps[0] != steps[1]:
         lines.append(f"steps: {steps[0]:,} and {steps[1]:,}")
@@ -143,7 +149,9 @@ def verify(settings: VerifySettings) -> Outcome:
 
     folders = checkpoints_at(settings.folder)
     with Progress("verify", "bytes", sum(map(bytes_to_read, folders))) as progress:
-        found = [verify_one(folder, progress.advance) for folder in folders]
+        checked = [verify_one(folder, progress.advance) for folder in folders]
+    # A run at work removes old checkpoints: what is gone is not damaged.
+    found = [entry for entry in checked if entry.folder.exists()]
     bad = [entry for entry in found if entry.problems]
     lines = []
     for entry in found:

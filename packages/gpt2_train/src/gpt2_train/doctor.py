@@ -32,9 +32,11 @@ NEEDED = 3 * GIB
 
 EXTRAS = {
     "gguf": "convert to GGUF",
+    "resvg-py": "PNG of gpt2 plot",
     "tensorboard": "its event files",
     "wandb": "Weights & Biases",
     "trackio": "Trackio",
+    "lm-eval": "lm-evaluation-harness",
 }
 
 

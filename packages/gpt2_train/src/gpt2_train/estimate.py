@@ -139,7 +139,7 @@ def estimate(settings: EstimateSettings) -> dict[str, Any]:
         "precision": settings.precision or ("fp32" if on_cpu else "bf16"),
         "activation_checkpointing": settings.activation_checkpointing,
     }
-    memory = memory_per_rank(config, micro_batch=micro_batch, on_cpu=on_cpu, **layout)
+    memory = memory_per_rank(config, micro_batch=micro_batch, on_cpu=on_cpu, stages_checkpoints=True, **layout)
     processes = settings.tensor_parallel * settings.data_parallel
     tokens_per_step = micro_batch * accumulation * settings.data_parallel * config.sequence_length
     result: dict[str, Any] = {
@@ -156,7 +156,9 @@ def estimate(settings: EstimateSettings) -> dict[str, Any]:
     if settings.memory is not None:
         room = settings.memory * GIB - (0 if on_cpu else RESERVE)
         result["fits"] = memory.peak <= room
-        result["largest_micro_batch_size"] = largest_micro_batch(config, room, on_cpu=on_cpu, **layout)
+        result["largest_micro_batch_size"] = largest_micro_batch(
+            config, room, on_cpu=on_cpu, stages_checkpoints=True, **layout
+        )
     if settings.tokens is not None:
         flops = settings.tokens * config.flops_per_token
         result |= {"tokens": settings.tokens, "steps": math.ceil(settings.tokens / tokens_per_step), "flops": flops}
@@ -176,6 +178,7 @@ def described(result: dict[str, Any]) -> str:
         ("activations", memory["activations"], f"checkpointing: {result['activation_checkpointing']}"),
         ("logits", memory["logits"], "and their gradient"),
         ("process", memory["process"], "Python, torch, and what the allocator can't reuse"),
+        ("staging", memory["staging"], "on the host: the copy that checkpoints are written from"),
         ("peak", memory["peak"], "not the sum: gradients come as activations go"),
     ]
     lines = [

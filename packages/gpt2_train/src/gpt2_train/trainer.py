@@ -83,7 +83,8 @@ class Trainer:
         self.log = MetricsLog(run.folder, self.world.rank == 0, -1 if run.resumed is None else self.state.step)
         if self.world.rank == 0:
             table = as_table(run.resolved_settings())
-            first_step = self.state.step + 1 if run.resumed is not None else 0
+            # Samples and scores of the step that is resumed may still come.
+            first_step = self.state.step if run.resumed is not None else 0
             self.log.send_to(open_feeds(self.settings.log_to, run.folder, table, first_step, self.world.say))
         self.observer = Observer(run, self.model, self.log, self.is_stopped)
         self.peak_flops = peak_flops(self.world.device, self.plan.precision)
@@ -124,6 +125,8 @@ class Trainer:
             if state.saved_step != state.step and state.step:
                 self.save()
             self.finish_saving()
+            if self.background is not None:
+                self.background.close()
         except Exception:
             # What a save in the background has copied is good, whatever failed since; its own failure is not news.
             with contextlib.suppress(Exception):
@@ -282,7 +285,8 @@ class Trainer:
             self.background.poll()
         if step == 1 or step % settings.log_every == 0 or is_last:
             self.log_step()
-        elif self.heartbeat.is_due():
+        elif self.heartbeat.is_due() and self.clock.timed_steps:
+            # Each process by its own clock, so nothing may be waited for here that all of them do together.
             self.world.say(line_of(self.row(), self.plan.steps))
         if self.run.validation is not None and (is_last or (settings.eval_every and step % settings.eval_every == 0)):
             self.validate()
@@ -294,8 +298,7 @@ class Trainer:
         self.begin += time.monotonic() - began  # No part of a step that is still to be counted.
 
     def row(self) -> dict[str, Any]:
-        """The numbers since the last logged step."""
-        self.settle()
+        """The numbers since the last logged step, of the steps whose outcome is known."""
         return metrics_row(
             self.clock,
             step=self.state.step,
@@ -314,6 +317,7 @@ class Trainer:
         """Write a row of metrics and show it."""
         for line in self.epoch_notes.lines([stream.corpus.prefix for stream in self.run.training.streams]):
             self.world.say(f"step {self.state.step:,}/{self.plan.steps:,}  {line}")
+        self.settle()
         row = self.row()
         self.log.write(row)
         self.world.say(line_of(row, self.plan.steps))

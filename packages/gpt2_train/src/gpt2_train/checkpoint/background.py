@@ -19,6 +19,7 @@ from torch import Tensor
 from gpt2_train.checkpoint.saving import Checkpointer
 from gpt2_train.checkpoint.staging import StagingArea
 from gpt2_train.collectives import SHARED, keep_on_all_ranks, on_all_ranks
+from gpt2_train.errors import Gpt2Error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,14 +47,14 @@ class BackgroundSaver:
         tensors: `model.<name>` and `optimizer.<name>`, plain or sharded.
         on_saved: called for each checkpoint once it is complete, from `poll`, `start` or `finish`.
 
-    Raises OSError or MemoryError, on all processes, if there is no memory for the copy.
+    Raises Gpt2Error, on all processes, if there is no memory for the copy.
     """
 
     def __init__(
         self, checkpointer: Checkpointer, tensors: Mapping[str, Tensor], on_saved: Callable[[Saved], object]
     ) -> None:
         self._checkpointer, self._tensors, self._on_saved = checkpointer, tensors, on_saved
-        self._staging = keep_on_all_ranks(lambda: StagingArea(tensors))
+        self._staging = keep_on_all_ranks(lambda: _room_for(tensors))
         self._thread: threading.Thread | None = None
         self._outcome: Saved | BaseException | None = None
 
@@ -106,3 +107,13 @@ class BackgroundSaver:
     def close(self) -> None:
         """Give the memory of the copy back; no save may be running."""
         self._staging.close()
+
+
+def _room_for(tensors: Mapping[str, Tensor]) -> StagingArea:
+    try:
+        return StagingArea(tensors)
+    except (OSError, MemoryError) as error:
+        raise Gpt2Error(
+            "no memory on this machine for the copy that checkpoints are written from, 12 bytes for each parameter: "
+            "give --no-async-checkpoint."
+        ) from error

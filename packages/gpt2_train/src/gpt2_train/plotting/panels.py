@@ -105,9 +105,6 @@ class View:
     smooth: int | None = None
 
 
-VIEW_ALL = View()
-
-
 def panels_of(runs: Sequence[Run], view: View) -> list[Panel]:
     """The charts of `runs`, in order. Raises Gpt2UsageError where no run has anything of what was asked for."""
     wanted = [quantity for quantity in QUANTITIES if not view.only or quantity.key in view.only]

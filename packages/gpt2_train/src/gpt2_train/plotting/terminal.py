@@ -36,7 +36,7 @@ def loss_curve(run: Run, columns: int, *, plain: bool = False) -> list[str]:
     )
     last = [f"training loss {training[-1][1]:.4f} (line)"] if training else []
     last += [f"validation loss {validation[-1][1]:.4f} ({MARKS[1]})"] if validation else []
-    head = f"{run.name}: {', '.join(last)}, step {run.last.step:,}"
+    head = f"{run.name}: {', '.join(last) or 'no loss logged yet'}, step {run.last.step:,}"
     return [head, *lines]
 
 

@@ -79,10 +79,10 @@ def _open_files() -> Check:
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
         return Check("open files", "any number at once")
-    more = "" if soft >= OPEN_FILES else f"`download` may open more: raise it with `ulimit -n {OPEN_FILES}`"
-    if more and hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
-        more = "`download` opens more: lower its --concurrency"
-    return Check("open files", f"{soft:,} at once", more)
+    # A stage raises what is allowed as far as it may.
+    if hard != resource.RLIM_INFINITY and hard < OPEN_FILES:
+        return Check("open files", f"{hard:,} at once", "`download` opens more: lower its --concurrency")
+    return Check("open files", f"{soft:,} at once, and as many more as are needed")
 
 
 def _network(host: str, port: int) -> Check:
