@@ -31,17 +31,22 @@ class TextLoss(Task):
     text: str = setting("", "text file to predict, in UTF-8", metavar="FILE")
 
     def read(self, model: InferenceModel) -> tuple[npt.NDArray[np.int64], int]:
-        """(token ids, bytes) of the text. Raises Gpt2UsageError if it can't be read, or is empty."""
+        """(token ids, bytes that are predicted) of the text. Raises Gpt2UsageError if it can't be read, or is empty."""
         if not self.text:
             raise Gpt2UsageError("--task text-loss needs --text FILE: give the text to predict.")
         text = read_text(self.text, self.name)
         if not text:
             raise Gpt2UsageError(f"{self.text} is empty: there is nothing to predict.")
-        tokens = model.required_tokenizer.encode(text)
+        tokenizer = model.required_tokenizer
+        tokens = tokenizer.encode(text)
         begin = [model.end_of_text] if model.end_of_text is not None else []
-        if len(begin) + len(tokens) < 2:
+        # Those of the first token count only where it is predicted, behind the end of another text.
+        is_first_scored = bool(begin) and not model.masks_end_of_text
+        unscored = [] if is_first_scored else tokens[:1]
+        if len(tokens) == len(unscored):
             raise Gpt2UsageError(f"{self.text} is one token, and the first can't be predicted: give a longer text.")
-        return np.array([*begin, *tokens], np.int64), len(text.encode())
+        size = len(text.encode()) - len(tokenizer.decode_bytes(unscored))
+        return np.array([*begin, *tokens], np.int64), size
 
     def measure(self, scorer: Scorer, found: tuple[npt.NDArray[np.int64], int]) -> dict[str, Any]:
         """Score the text."""
