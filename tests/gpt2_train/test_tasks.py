@@ -1,5 +1,6 @@
 """The evaluation tasks on texts: wikitext, lambada, hellaswag, text-loss, against the simple definitions."""
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -13,11 +14,15 @@ from hypothesis import strategies as st
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 
 from gpt2_train.cli import main
+from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.evaluation.hellaswag import prepared
+from gpt2_train.evaluation.input_lines import read_rows
+from gpt2_train.evaluation.text_loss import TextLoss
 from gpt2_train.evaluation.wikitext import detokenized
 from gpt2_train.inference import InferenceModel
 from gpt2_train.model import GPT2
 from gpt2_train.scoring import Scorer
+from indexed_tokens import Tokenizer
 
 LENGTH = BYTES.sequence_length
 
@@ -218,6 +223,34 @@ def test_a_text_file_is_scored_from_its_first_token(
     assert (found["task"], found["tokens"], found["bytes"]) == ("text-loss", 4, 4)
     assert found["loss"] == pytest.approx(expected / 4, rel=1e-4)
     assert found["bits_per_byte"] == pytest.approx(expected / 4 / math.log(2), rel=1e-4)
+
+
+def test_bytes_of_a_first_token_that_is_not_scored_do_not_count(tmp_path: Path) -> None:
+    """Behind an end of text that training masked, and where the tokenizer has none."""
+    (tmp_path / "text.txt").write_text("né.")
+    (tmp_path / "short.txt").write_text("n")
+    model, ids = random_model(), [*"né.".encode()]
+    no_end = Tokenizer(
+        {name: number for name, number in byte_tokenizer().tables.vocabulary.items() if number != END}, []
+    )
+    masked = dataclasses.replace(in_memory(model), settings={"mask_end_of_text": True})
+    without = dataclasses.replace(in_memory(model), tokenizer=no_end)
+    for source, begin in ((masked, [END]), (without, [])):
+        task = TextLoss(text=str(tmp_path / "text.txt"))
+        found = task.measure(Scorer(source), task.read(source))
+        expected = sum(loss_of(ids[place], [*begin, *ids[:place]], model) for place in range(1, 4))
+        assert (found["tokens"], found["bytes"]) == (3, 3)
+        assert found["bits_per_byte"] == pytest.approx(expected / 3 / math.log(2), rel=1e-4)
+        with pytest.raises(Gpt2UsageError, match="is one token"):
+            TextLoss(text=str(tmp_path / "short.txt")).read(source)
+
+
+def test_rows_end_at_line_feeds_alone(tmp_path: Path) -> None:
+    """Not at the other separators of lines, which a JSON string may hold as they are."""
+    rows = [{"text": "a\u2028b\u2029c\x85d"}, {"text": "e"}]
+    lines = [json.dumps(row, ensure_ascii=False) for row in rows]
+    (tmp_path / "rows").write_bytes("\r\n".join([lines[0], "", lines[1], ""]).encode())
+    assert read_rows(str(tmp_path / "rows"), "lambada", {"text": str}) == rows
 
 
 def test_mistakes_of_tasks_are_named(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

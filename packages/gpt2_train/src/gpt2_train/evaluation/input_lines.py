@@ -44,7 +44,8 @@ def read_rows(path: str, task: str, keys: dict[str, type]) -> list[dict[str, Any
     Raises Gpt2UsageError naming the line that has none, or if there is no line at all.
     """
     rows = []
-    for number, line in enumerate(read_text(path, task).splitlines(), 1):
+    # str.splitlines would also divide at separators such as U+2028, which JSON strings may hold.
+    for number, line in enumerate(read_text(path, task).split("\n"), 1):
         if not line.strip():
             continue
         try:
