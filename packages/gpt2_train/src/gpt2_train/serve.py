@@ -16,6 +16,7 @@ import socket
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
+from urllib.parse import quote
 
 from command_kit import add_flags, setting, settings_from
 from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
@@ -127,7 +128,8 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
     from gpt2_train.serving.server import Server
 
     is_local = is_loopback(settings.host)
-    token = chosen_token(settings, is_local=is_local)
+    given = given_token(settings)
+    new = None if given or is_local else secrets.token_urlsafe(24)
     if note := note_other_tokenizer(source):
         print(f"gpt2: {note}", file=sys.stderr)
     if settings.tensor_parallel == 1:
@@ -141,10 +143,10 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
     app = make_app(
         Service(name, encoder, thread, limits),
         hosts=(*LOOPBACK, settings.host, *settings.allow_host) if is_local else None,
-        token=token,
+        token=given or new,
     )
 
-    place = address(settings, listener, token)
+    place = address(settings, listener, new)  # A token that was given stays out of the log.
     return Server(
         app,
         thread,
@@ -172,13 +174,12 @@ def check_token(token: str, where: str) -> None:
         raise Gpt2UsageError(f"{where} should be letters, digits and signs of ASCII, without spaces: give another.")
 
 
-def chosen_token(settings: ServeSettings, *, is_local: bool) -> str | None:
-    """The token that clients need: as given, or a new one where others than this machine can ask."""
+def given_token(settings: ServeSettings) -> str | None:
+    """The token that the user wants clients to send. Raises Gpt2UsageError for one that can't be."""
     given = settings.token or os.environ.get(TOKEN_VARIABLE)
     if given:
         check_token(given, TOKEN_VARIABLE if settings.token is None else "--token")
-        return given
-    return None if is_local else secrets.token_urlsafe(24)
+    return given or None
 
 
 def model_name(checkpoint: str) -> str:
@@ -196,4 +197,4 @@ def address(settings: ServeSettings, listener: socket.socket, token: str | None)
         if ipaddress.ip_address(host).is_unspecified:
             host = socket.gethostname()
     host = f"[{host}]" if ":" in host else host
-    return f"http://{host}:{listener.getsockname()[1]}/" + (f"#token={token}" if token else "")
+    return f"http://{host}:{listener.getsockname()[1]}/" + (f"#token={quote(token, safe='')}" if token else "")
