@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import re
 import signal
@@ -18,6 +19,7 @@ import httpx2
 import openai
 import pytest
 import torch
+import uvicorn
 from tests.gpt2_train.served import NAME, PATIENCE, Served, served
 from tests.gpt2_train.small_models import BYTES, END, constant_model, random_model, save
 from tests.gpt2_train.test_processes import children_of
@@ -28,7 +30,7 @@ from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.generator import GenerationRequest, TextGenerator, TextSession
 from gpt2_train.inference import open_model
 from gpt2_train.sampling import Sampling
-from gpt2_train.serve import ServeSettings, address, chosen_token, is_loopback, model_name
+from gpt2_train.serve import ServeSettings, address, given_token, is_loopback, model_name
 from gpt2_train.serving.guards import MOST_BODY_BYTES
 from gpt2_train.serving.server import bound_socket
 
@@ -281,20 +283,32 @@ def test_a_token_is_needed_where_one_is_set(run_folder: Path) -> None:
         assert httpx2.get(api.url).status_code == api.health()["status"].count("ok") * 200 == 200
 
 
-def test_a_token_is_made_where_others_can_ask(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_token_is_made_where_others_can_ask(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     monkeypatch.delenv(serve.TOKEN_VARIABLE, raising=False)
     assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.com")] == [
         True, True, True, False, False,
     ]  # fmt: skip
-    assert chosen_token(ServeSettings(), is_local=True) is None
-    made = {chosen_token(ServeSettings(host="0.0.0.0"), is_local=False) for _ in range(3)}
-    assert len(made) == 3 and all(token and len(token) >= 32 for token in made)
-    assert chosen_token(ServeSettings(token="own"), is_local=False) == "own"
+    assert given_token(ServeSettings()) is None
+    assert given_token(ServeSettings(token="own")) == "own"
     monkeypatch.setenv(serve.TOKEN_VARIABLE, "of the environment")
     with pytest.raises(Gpt2UsageError, match=serve.TOKEN_VARIABLE):
-        chosen_token(ServeSettings(), is_local=True)
+        given_token(ServeSettings())
     with pytest.raises(Gpt2UsageError, match="--token"):
         ServeSettings(token="é")
+
+
+def test_only_a_new_token_is_printed(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    printed = []
+    for given in (None, None, "sesame"):
+        asked = ServeSettings(checkpoint=str(run_folder), host="0.0.0.0", token=given, device="cpu")
+        with contextlib.closing(bound_socket("127.0.0.1", 0)) as listener:
+            server = serve.make_server(asked, listener, open_model(run_folder, device="cpu"))
+            server.on_ready()
+        printed += re.findall(r" at http://\S+/(\S*) \(", capsys.readouterr().err)
+    assert printed[0] != printed[1] and all(re.fullmatch(r"#token=[\w-]{32}", part) for part in printed[:2])
+    assert printed[2:] == [""]
 
 
 def test_names_and_addresses(tmp_path: Path) -> None:
@@ -304,8 +318,7 @@ def test_names_and_addresses(tmp_path: Path) -> None:
     with bound_socket("127.0.0.1", 0) as listener:
         port = listener.getsockname()[1]
         assert address(ServeSettings(), listener, None) == f"http://127.0.0.1:{port}/"
-        assert address(ServeSettings(host="::1"), listener, "t") == f"http://[::1]:{port}/#token=t"
-        listener.listen()
+        assert address(ServeSettings(host="::1"), listener, "a+/b") == f"http://[::1]:{port}/#token=a%2B%2Fb"
         with pytest.raises(Gpt2UsageError, match=f"port {port}"):
             bound_socket("127.0.0.1", port)
 
@@ -428,8 +441,8 @@ def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: 
     with subprocess.Popen([*words, "--tensor-parallel", "2"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         lines = [process.stderr.readline(), process.stderr.readline()]
-        found = re.search(r"serving (\S+) \(.*\) at (http://127.0.0.1:(\d+)/)#token=sesame ", lines[1])
-        assert found, lines
+        found = re.search(r"serving (\S+) \(.*\) at (http://127.0.0.1:(\d+)/) ", lines[1])
+        assert found and "sesame" not in "".join(lines), lines
         children = children_of(process.pid)
         with openai.OpenAI(base_url=f"{found[2]}v1", api_key="sesame", max_retries=0) as client:
             asked: dict[str, Any] = {"model": found[1], "prompt": "secret", "seed": 5}
@@ -449,6 +462,21 @@ def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: 
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(found[3])))
     assert len(children) == 1 and not Path(f"/proc/{children[0]}").exists()
+
+
+def test_a_signal_before_the_server_listens_to_them_ends_it(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    start = uvicorn.Server.run
+
+    def run(self: uvicorn.Server, sockets: list[socket.socket] | None = None) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        start(self, sockets)
+
+    monkeypatch.setattr(uvicorn.Server, "run", run)
+    source = open_model(run_folder, device="cpu")
+    with contextlib.closing(bound_socket("127.0.0.1", 0)) as listener:
+        server = serve.make_server(ServeSettings(checkpoint=str(run_folder)), listener, source)
+        server.serve_until_stopped(listener)
+    assert server.should_exit
 
 
 def test_an_address_that_is_taken_is_one_sentence(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -50,9 +50,9 @@ class Server(uvicorn.Server):
         thread.on_failure = self._end
 
     def serve_until_stopped(self, listener: socket.socket) -> None:
-        """Answer on `listener`, bound but not listening yet. Raises what made the model fail."""
+        """Answer on `listener`, which `bound_socket` made. Raises what made the model fail."""
         try:
-            with _signals_end_here():
+            with self._signals_end_here():
                 self.run(sockets=[listener])
         finally:
             self.model_thread.close()
@@ -61,6 +61,23 @@ class Server(uvicorn.Server):
 
     def _end(self) -> None:
         self.should_exit = True
+
+    @contextlib.contextmanager
+    def _signals_end_here(self) -> Iterator[None]:
+        """While open, a signal that comes before uvicorn listens to them, or that it raises again, ends the server."""
+        if threading.current_thread() is not threading.main_thread():
+            yield  # Signals go to the main thread alone.
+            return
+
+        def end(number: int, frame: FrameType | None) -> None:
+            self._end()
+
+        before = {number: signal.signal(number, end) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections."""
@@ -79,32 +96,18 @@ class Server(uvicorn.Server):
             await asyncio.wait(tasks, timeout=1)
 
 
-@contextlib.contextmanager
-def _signals_end_here() -> Iterator[None]:
-    """While open, signals that uvicorn has obeyed, and raises again at its end, do nothing more."""
-    if threading.current_thread() is not threading.main_thread():
-        yield  # Signals go to the main thread alone.
-        return
-    before = {number: signal.signal(number, _ignored) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
-def _ignored(number: int, frame: FrameType | None) -> None:
-    pass
-
-
 def bound_socket(host: str, port: int) -> socket.socket:
-    """A socket with that address, which does not listen yet. Raises Gpt2UsageError where there is none."""
+    """A socket that listens at that address. Raises Gpt2UsageError where that can't be.
+
+    Clients that come before the server answers wait.
+    """
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         listener = socket.socket(family, kind, protocol)
         try:
             listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             listener.bind(address)
+            listener.listen()  # Two sockets with SO_REUSEADDR may have the same address until one of them listens.
         except OSError:
             listener.close()
             raise
