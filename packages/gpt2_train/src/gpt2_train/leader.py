@@ -60,9 +60,9 @@ class Team:
 
         Raises the cause of that, and before anything is done, if one has died since.
         """
-        self._check()
-        self._is_calling = True
+        self._is_calling = True  # Before the check: a child that dies just after it is seen by the thread.
         try:
+            self._check()
             yield
         except Gpt2Error:
             raise  # All processes raise it, and are ready for the next call.
