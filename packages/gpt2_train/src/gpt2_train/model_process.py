@@ -199,6 +199,8 @@ def follow(process: ModelProcess) -> None:
 
 def is_lost_connection(error: BaseException) -> bool:
     """Whether an error says that another process of the group has gone."""
+    if not isinstance(error, RuntimeError):
+        return False
     return isinstance(error, dist.DistError) or "gloo" in str(error) or "NCCL" in str(error)
 
 
