@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,14 +19,16 @@ from tests.gpt2_train.small_models import END, random_model, save
 from tests.gpt2_train.test_processes import children_of
 
 from gpt2_train.cached_model import CachedModel
+from gpt2_train.child_processes import Child, failure, send_report
 from gpt2_train.cli import main
 from gpt2_train.config import ModelConfig
 from gpt2_train.conversion.opening import open_weights
 from gpt2_train.conversion.weights import EMBEDDING
-from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.evaluation import tasks
 from gpt2_train.inference import open_model
-from gpt2_train.leader import interrupts_deferred
+from gpt2_train.leader import Team, interrupts_deferred
+from gpt2_train.model_process import is_lost_connection
 from gpt2_train.scoring import Scorer
 from gpt2_train.shards import load_part
 from gpt2_train.shared_model import open_shared_model
@@ -312,6 +315,51 @@ def test_an_interrupt_ends_all_processes_in_order(run_folder: Path) -> None:
     _, said = process.communicate(timeout=240)
     assert (process.returncode, said.decode()) == (130, "gpt2: interrupted.\n")
     assert has_ended(handle)
+
+
+def test_a_child_that_dies_as_a_call_begins_is_watched() -> None:
+    """Whether it is checked before or after it died, the thread that watches knows that a call goes on."""
+    team, seen = Team(), []
+
+    class Process:
+        def poll(self) -> None:
+            seen.append(team._is_calling)
+
+    team.children = [SimpleNamespace(process=Process())]  # type: ignore[list-item]
+    with team.working():
+        pass
+    assert (seen, team._is_calling) == ([True], False)
+    team.has_ended = True
+    with pytest.raises(Gpt2Error, match="have ended"), team.working():
+        pass
+    assert not team._is_calling
+
+
+def test_only_errors_of_communication_are_a_lost_connection() -> None:
+    assert is_lost_connection(RuntimeError("[gloo/transport/tcp/pair.cc] Connection closed by peer"))
+    assert not is_lost_connection(FileNotFoundError("no file models/gloom-gloo"))
+
+
+@pytest.mark.parametrize("character", ["\x00", "é", "\U0001f600", "\ud800", '"'])
+def test_a_report_fits_into_its_pipe(character: str) -> None:
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    try:
+        raise OSError(character * 100_000)
+    except OSError as error:
+        send_report(writing, failure(error))
+    os.close(writing)
+    with os.fdopen(reading, "rb") as pipe:
+        report = json.loads(pipe.read())
+    assert len(report["error"]) > 1000 and len(report["traceback"]) > 1000
+
+
+def test_the_pipe_of_a_report_is_closed_in_the_end() -> None:
+    team = Team()
+    team.children = [Child("this", {}, threads=1), Child("this", {}, threads=1)]
+    assert team.children[0].report() == team.children[0].report() == {}
+    team.end()
+    assert all(child._report.closed for child in team.children)
 
 
 def test_an_interrupt_waits_for_the_end_of_a_call() -> None:

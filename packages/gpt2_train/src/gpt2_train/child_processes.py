@@ -9,6 +9,7 @@ in between.
 from __future__ import annotations
 
 import contextlib
+import itertools
 import json
 import os
 import signal
@@ -23,8 +24,8 @@ from command_kit import available_cores
 from command_kit.command import sentence_for
 from command_kit.errors import CommandError
 
-LONGEST_TRACEBACK = 20_000
-"""Characters of a traceback that a child reports; a pipe holds 64 KiB without a reader."""
+LONGEST_TEXT = 20_000
+"""Bytes of an error, and of its traceback, that a child reports; a pipe holds 64 KiB without a reader."""
 
 
 class Child:
@@ -40,7 +41,8 @@ class Child:
     """
 
     def __init__(self, module: str, config: dict[str, Any], *, threads: int) -> None:
-        self._report, writing = os.pipe()
+        reading, writing = os.pipe()
+        self._report = os.fdopen(reading, "rb")
         environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
         if sys.platform == "linux":
             # All are on this machine; the default asks for the address of the host's name, which may have none.
@@ -66,8 +68,10 @@ class Child:
         return -code if code is not None and code < 0 else None
 
     def report(self) -> dict[str, Any]:
-        """What it reported, once; waits for its end. Empty if it could not."""
-        with os.fdopen(self._report, "rb") as pipe:
+        """What it reported, once; waits for its end. Empty if it could not, and when asked again."""
+        if self._report.closed:
+            return {}
+        with self._report as pipe:
             text = pipe.read()
         try:
             report = json.loads(text)
@@ -75,8 +79,12 @@ class Child:
             return {}
         return report if isinstance(report, dict) else {}
 
+    def close(self) -> None:
+        """Close the pipe of a report that nobody wants."""
+        self._report.close()
+
     def end(self) -> None:
-        """Kill it if it still runs."""
+        """Kill it if it still runs; its report can still be read."""
         if self.process.poll() is None:
             self.process.kill()
         self.process.wait()
@@ -128,16 +136,26 @@ def end_with_parent(farewell: str = "") -> None:
 
 def send_report(descriptor: int, content: dict[str, Any]) -> None:
     """Tell the parent, once, what became of this process."""
-    os.write(descriptor, json.dumps(content).encode())
+    os.write(descriptor, _as_json(content))
 
 
 def failure(error: BaseException) -> dict[str, Any]:
     """The report of a process that `error` ended."""
     return {
-        "error": sentence_for(error),
+        "error": beginning(sentence_for(error), LONGEST_TEXT),
         "exit_code": error.exit_code if isinstance(error, CommandError) else 1,
         "is_expected": isinstance(error, CommandError | OSError),
         "is_interrupt": isinstance(error, KeyboardInterrupt),
         "time": time.monotonic(),
-        "traceback": "".join(traceback.format_exception(error))[-LONGEST_TRACEBACK:],
+        "traceback": beginning("".join(traceback.format_exception(error))[::-1], LONGEST_TEXT)[::-1],
     }
+
+
+def beginning(text: str, most: int) -> str:
+    """As much of `text` as takes at most `most` bytes in a report."""
+    sizes = itertools.accumulate(len(_as_json(character)) - 2 for character in text[:most])
+    return text[: sum(size <= most for size in sizes)]
+
+
+def _as_json(content: Any) -> bytes:
+    return json.dumps(content, ensure_ascii=False).encode(errors="replace")

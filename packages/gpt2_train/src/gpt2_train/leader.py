@@ -88,6 +88,7 @@ class Team:
         self._closing.set()
         for child in self.children:
             child.end()
+            child.close()
 
     def close(self) -> None:
         """Let all processes end, after all work is done."""
