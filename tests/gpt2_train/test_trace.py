@@ -208,6 +208,7 @@ def test_the_command_prints_the_text_and_its_sources(
         (["--data", "absent", "--text", "a"], "no token file absent.idx"),
         (["--data", "BYTES", "--text", "a"], "has no tokenizer beside it"),
         (["--data", "CORPUS", "OTHER", "--text", "a"], "made with different tokenizers"),
+        (["--data", "OTHER", "--text", "a", "--tokenizer", "gpt2"], "leave it out"),
     ],
 )
 def test_what_can_not_be_traced_is_said(

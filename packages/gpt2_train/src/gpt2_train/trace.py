@@ -43,7 +43,9 @@ class TraceSettings:
     )
     limit: int = setting(3, "name so many documents of each passage", ge=0)
     tokenizer: str | None = setting(
-        None, TOKENIZER_HELP.replace("the checkpoint's own", "the one beside the token files"), metavar="DIR|FILE"
+        None,
+        TOKENIZER_HELP.replace("to use instead of the checkpoint's own", "of token files that have none beside them"),
+        metavar="DIR|FILE",
     )
     check: bool = setting(False, "first read the whole index, and compare its checksums")
 

@@ -120,7 +120,7 @@ class Tracer:
         tokenizer: the one that made them, where none lies beside them.
 
     Raises IndexedTokensError for token files or an index that is missing, damaged or out of date, Gpt2UsageError for
-    files of different tokenizers, or without any.
+    files of different tokenizers, of another one than the given, or without any.
     """
 
     def __init__(self, prefixes: Sequence[str], tokenizer: Tokenizer | None = None) -> None:
@@ -201,11 +201,19 @@ class Tracer:
 
 
 def _common_tokenizer(indices: Sequence[SuffixIndex], given: Tokenizer | None) -> Tokenizer:
-    found = {index.prefix: given or corpus_tokenizer(index.prefix) for index in indices}
+    found = {index.prefix: corpus_tokenizer(index.prefix) for index in indices}
     first: Tokenizer | None = None
-    for prefix, tokenizer in found.items():
+    for prefix, beside in found.items():
+        if given is not None and beside is not None and given.fingerprint != beside.fingerprint:
+            raise Gpt2UsageError(
+                f"--tokenizer is another than {prefix}.tokenizer.json, which made the token files: leave it out."
+            )
+        tokenizer = beside or given
         if tokenizer is None:
-            raise Gpt2UsageError(f"{prefix} has no tokenizer beside it: give the one that made it by --tokenizer.")
+            raise Gpt2UsageError(
+                f"{prefix} has no tokenizer beside it: put the one that made it there, as {prefix}.tokenizer.json, or "
+                "use `gpt2 trace --tokenizer`."
+            )
         if first is not None and first.fingerprint != tokenizer.fingerprint:
             raise Gpt2UsageError(
                 f"{prefix} and {indices[0].prefix} were made with different tokenizers: trace one after another."
