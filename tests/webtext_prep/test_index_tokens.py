@@ -224,6 +224,11 @@ def test_what_can_not_be_indexed_is_said(prefix, tmp_path, webtext):
     assert (several.code, "one pair of token files" in several.sentence) == (2, True)
     absent = webtext("index-tokens", tmp_path / "absent")
     assert (absent.code, "absent" in absent.sentence) == (2, True)
+    with IndexedTokensWriter(tmp_path / "none", np.uint16):
+        pass
+    for flags in ((), ("--dry-run",)):
+        none = webtext("index-tokens", tmp_path / "none", *flags)
+        assert (none.code, "none holds no documents" in none.sentence) == (2, True)
 
 
 def test_the_record_follows_from_the_input(prefix, tmp_path, webtext):

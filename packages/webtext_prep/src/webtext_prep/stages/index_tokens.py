@@ -146,7 +146,7 @@ class IndexTokens(Stage):
         from webtext_prep.token_index.suffix_sorting import MOST_TOKENS
 
         prefix = storage.local_path(job.inputs[0]).with_suffix("")
-        tokens, folder = IndexedTokens(prefix), storage.local_path(job.output)
+        tokens, folder = _opened(prefix), storage.local_path(job.output)
         storage.remove(folder / SEAL)  # whoever reads the index must not take a new part for one of the old files
         parts = divide(document_begins(tokens), self.part_tokens)
         longest = max((part.size + part.documents[1] - part.documents[0] for part in parts), default=0)
@@ -207,7 +207,7 @@ class IndexTokens(Stage):
         """Sort a sample, and say what all of it takes."""
         from webtext_prep.token_index.suffix_sorting import document_suffixes
 
-        tokens = IndexedTokens(storage.local_path(job.inputs[0]).with_suffix(""))
+        tokens = _opened(storage.local_path(job.inputs[0]).with_suffix(""))
         begins = document_begins(tokens)
         parts, total = divide(begins, self.part_tokens), int(begins[-1])
         sample = divide(begins, TIMED_TOKENS)[0]
@@ -228,6 +228,13 @@ class IndexTokens(Stage):
             "seconds": round(each * total / max(1, len(at_work)), 1),
         }
         return Findings(_described(found), found)
+
+
+def _opened(prefix: Path) -> IndexedTokens:
+    tokens = IndexedTokens(prefix)
+    if not tokens.documents:
+        raise InputError(f"{prefix} holds no documents: there is nothing to index.")
+    return tokens
 
 
 def _described(found: dict[str, Any]) -> str:
