@@ -118,6 +118,15 @@ def test_what_the_model_writes_ends_at_a_stop_string(tmp_path: Path) -> None:
     assert model.loglikelihood([Instance("loglikelihood", {}, ("", "zz"), 0)])[0][1]
 
 
+@needs_harness
+def test_texts_are_written_in_the_precision_asked_for(tmp_path: Path) -> None:
+    from gpt2_train.lm_harness_model import HarnessModel
+
+    model = HarnessModel(str(save(tmp_path, random_model())), device="cpu", threads=1, precision="bf16")
+    assert model.scorer.precision == model.generator.source.precision == "bf16"
+    assert model.generator.source.runner is model.source.runner
+
+
 def test_a_missing_harness_is_one_sentence(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.__main__", None)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -19,6 +20,7 @@ from lm_eval.api.registry import register_model
 from lm_eval.utils import get_rolling_token_windows, make_disjoint_window
 
 from command_kit import Progress
+from gpt2_train.device import default_precision
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.generator import GenerationRequest, TextGenerator
 from gpt2_train.sampling import Sampling
@@ -74,7 +76,9 @@ class HarnessModel(TemplateLM):
         if source.end_of_text is None:
             raise Gpt2UsageError(f"the tokenizer of {source.folder} has no <|endoftext|>, which tasks begin with.")
         chosen = None if batch_size in (None, 1, "1") or str(batch_size).startswith("auto") else int(str(batch_size))
-        self.source, self.scorer = source, Scorer(source, batch_size=chosen, precision=precision)
+        # Before anything is computed: a copy has a runner of its own.
+        self.source = source = dataclasses.replace(source, precision=precision or default_precision(source.device))
+        self.scorer = Scorer(source, batch_size=chosen, precision=source.precision)
         self.generator = TextGenerator(source, chosen or 8)
 
     @property
