@@ -440,6 +440,7 @@ def test_settings_come_from_a_file_and_flags_win(
         (["--seed", "-1"], "--seed is -1"),
         (["--stop", ""], "an empty --stop"),
         (["--logprobs", "-1"], "--logprobs is -1"),
+        (["--logprobs", "1"], "add --json"),
         (["--greedy", "--top-k", "5"], "leave out --temperature, --top-k and --top-p"),
         (["--greedy", "--samples", "2"], "would all be the same"),
         (["--prompts", "/nonexistent/x"], "can't read the prompts /nonexistent/x"),

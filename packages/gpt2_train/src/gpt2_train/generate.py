@@ -172,6 +172,8 @@ def run(arguments: argparse.Namespace) -> int:
         # A character that the terminal's encoding lacks is no reason to lose the text.
         sys.stdout.reconfigure(errors="replace")
     is_loop = not settings.prompt and settings.prompts is None and sys.stdin.isatty()
+    if settings.logprobs is not None and not arguments.json:
+        raise Gpt2UsageError("--logprobs are part of what --json prints: add --json, or leave out --logprobs.")
     if is_loop and arguments.json:
         raise Gpt2UsageError("--json needs its prompts beforehand: give --prompt or --prompts, or pipe them in.")
     tracer = Tracer(settings.trace) if settings.trace else None
