@@ -42,7 +42,7 @@ class ConvertSettings:
         "format to write; without it GGUF for a name that ends in .gguf, hf for a checkpoint, checkpoint for all else",
         group=_OUT,
     )
-    dtype: Literal["fp32", "fp16", "bf16"] | None = setting(
+    dtype: Literal["fp32", "bf16", "fp16"] | None = setting(
         None, "type of the values; the source's without it", group=_OUT
     )
     tensor_parallel: int = setting(1, "processes that each get a share (megatron)", group=_OUT, ge=1)
