@@ -98,6 +98,13 @@ def is_emulated(device: torch.device, precision: str) -> bool:
     return bool(capabilities) and not any(capabilities.get(name) for name in _HALF_PRECISION_INSTRUCTIONS[precision])
 
 
+def note_emulated(device: torch.device, precision: str) -> str | None:
+    """A sentence for the user if the CPU lacks instructions for `precision`, else None."""
+    if not is_emulated(device, precision):
+        return None
+    return f"this CPU has no instructions for {precision}, which makes it many times slower than --precision fp32."
+
+
 def widest_float(device: torch.device) -> torch.dtype:
     """The widest floating-point type of the device: float64, but float32 on MPS."""
     return torch.float32 if device.type == "mps" else torch.float64

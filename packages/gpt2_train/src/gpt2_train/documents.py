@@ -25,7 +25,7 @@ from torch import Tensor
 DocumentAttention = Literal["varlen", "loop", "mask"]
 
 FEWEST_BOUNDS = 64
-"""Documents of a micro-batch for which there is room at least: bounds have few sizes, or each would compile anew."""
+"""Documents of a micro-batch for which there is room at least: bounds have few sizes, or each is compiled again."""
 
 FIRST_FLASH_CAPABILITY = (8, 0)
 """Compute capability of the first GPUs that flash attention runs on (Ampere)."""

@@ -197,18 +197,14 @@ def _measure(source: InferenceModel, settings: EvaluateSettings) -> dict[str, An
 
     import torch
 
-    from gpt2_train.device import is_emulated
+    from gpt2_train.device import note_emulated
     from gpt2_train.scoring import Scorer
 
     if settings.threads is not None:
         torch.set_num_threads(settings.threads)
     scorer = Scorer(source, batch_size=settings.batch_size, precision=settings.precision)
-    if is_emulated(source.device, scorer.precision):
-        print(
-            f"gpt2: this CPU has no instructions for {scorer.precision}, which makes it many times slower than "
-            "--precision fp32.",
-            file=sys.stderr,
-        )
+    if note := note_emulated(source.device, scorer.precision):
+        print(f"gpt2: {note}", file=sys.stderr)
     result = settings.make_task().run(scorer)
     return {
         "checkpoint": str(source.folder),

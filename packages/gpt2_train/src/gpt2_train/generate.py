@@ -203,27 +203,29 @@ def make_generator(source: InferenceModel, settings: GenerateSettings, rows: int
 
     Raises Gpt2UsageError if it has no tokenizer.
     """
-    if note := note_other_tokenizer(source):
-        print(f"gpt2: {note}", file=sys.stderr)
-    if settings.tensor_parallel == 1:
-        set_threads(source, settings.threads)
     from gpt2_train.generator import TextGenerator
 
-    return TextGenerator(prepared(source, rows, settings.precision), rows)
+    threads = settings.threads, settings.tensor_parallel
+    return TextGenerator(prepared(source, rows, settings.precision, *threads), rows)
 
 
-def prepared(source: InferenceModel, rows: int, precision: str | None) -> InferenceModel:
-    """`source` with weights arranged to write `rows` texts at once, in `precision` or what suits the device."""
-    from gpt2_train.device import is_emulated
+def prepared(
+    source: InferenceModel, rows: int, precision: str | None, threads: int | None, tensor_parallel: int
+) -> InferenceModel:
+    """`source` made ready to write `rows` texts at once: its weights arranged, in `precision` or what suits the device.
+
+    What the user should know of tokenizer and precision is printed.
+    """
+    from gpt2_train.device import note_emulated
     from gpt2_train.writing_weights import for_writing
 
+    if note := note_other_tokenizer(source):
+        print(f"gpt2: {note}", file=sys.stderr)
+    if tensor_parallel == 1:  # Processes of a divided model were given theirs.
+        set_threads(source, threads)
     source = for_writing(source, rows, precision)
-    if is_emulated(source.device, source.precision):
-        print(
-            f"gpt2: this CPU has no instructions for {source.precision}, which makes it many times slower than "
-            "--precision fp32.",
-            file=sys.stderr,
-        )
+    if note := note_emulated(source.device, source.precision):
+        print(f"gpt2: {note}", file=sys.stderr)
     return source
 
 

@@ -20,7 +20,7 @@ from urllib.parse import quote
 
 from command_kit import add_flags, setting, settings_from
 from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
-from gpt2_train.inference import PRECISION_HELP, TOKENIZER_HELP, InferenceModel, note_other_tokenizer
+from gpt2_train.inference import PRECISION_HELP, TOKENIZER_HELP, InferenceModel
 from gpt2_train.shared_model import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def make_server(settings: ServeSettings, listener: socket.socket, source: InferenceModel) -> Server:
     """The server that `settings` ask for, its model read. Raises Gpt2UsageError for a model that can't be used."""
-    from gpt2_train.generate import prepared, set_threads
+    from gpt2_train.generate import prepared
     from gpt2_train.generator import Encoder, TextSession
     from gpt2_train.serving.app import Service, make_app
     from gpt2_train.serving.guards import LOOPBACK
@@ -130,11 +130,8 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
     is_local = is_loopback(settings.host)
     given = given_token(settings)
     new = None if given or is_local else secrets.token_urlsafe(24)
-    if note := note_other_tokenizer(source):
-        print(f"gpt2: {note}", file=sys.stderr)
-    if settings.tensor_parallel == 1:
-        set_threads(source, settings.threads)
-    source = prepared(source, settings.batch_size, settings.precision)
+    threads = settings.threads, settings.tensor_parallel
+    source = prepared(source, settings.batch_size, settings.precision, *threads)
     encoder = Encoder(source)
     print(f"gpt2: {source.folder}: reading the model", file=sys.stderr, flush=True)
     thread = ModelThread(TextSession(source, settings.batch_size), settings.batch_size + settings.queue)

@@ -29,7 +29,7 @@ SHORTEST = 128
 
 
 class StaticUpdate(CacheUpdate):
-    """One token for each of the first rows of a cache, in tensors that are filled anew for every step.
+    """One token for each of the first rows of a cache, in tensors that are filled again for every step.
 
     Attributes:
         ids: (1, rows), int64: the tokens.

@@ -22,7 +22,7 @@ FOLD = np.uint64(0xC2B2AE3D27D4EB4F)
 
 @compiled
 def run_hashes(text: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint32]:
-    """The hashes of all runs of `size` words, of a text whose words are parted by single spaces."""
+    """The hashes of all runs of `size` words, of a text whose words are separated by single spaces."""
     count = 1 if len(text) else 0
     for byte in text:
         if byte == SPACE:
