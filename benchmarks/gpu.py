@@ -33,7 +33,8 @@ from gpt2_train.loss import token_losses
 from gpt2_train.memory import GIB, memory_per_rank
 from gpt2_train.metrics import peak_flops
 from gpt2_train.model import GPT2
-from gpt2_train.parallel import World, apply_data_parallel, apply_tensor_parallel
+from gpt2_train.parallel import World, apply_data_parallel
+from gpt2_train.tensor_parallel import apply_tensor_parallel
 from machine import describe, save
 from training_steps import Case, Step, minimal_step, our_trainer, transformers_step
 

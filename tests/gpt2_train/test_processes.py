@@ -22,11 +22,13 @@ from tests.gpt2_train.conftest import command, losses, rows, run_command_line, s
 from gpt2_train.checkpoint import load_model, read_info
 from gpt2_train.cli import main
 from gpt2_train.config import ModelConfig, TrainSettings
+from gpt2_train.dropout import SharedDropout, _mixed_bits, share_dropout
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.layout import check_tensor_parallel
 from gpt2_train.local_processes import LocalProcesses
 from gpt2_train.model import GPT2, AttentionCore
-from gpt2_train.parallel import SharedDropout, World, _mixed_bits, seed_micro_step, share_dropout
+from gpt2_train.parallel import World
+from gpt2_train.seeding import seed_micro_step
 
 EXACT = ("--steps", 20, "--dropout", 0, "--save-every", 10)
 
@@ -336,7 +338,8 @@ from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from gpt2_train.config import ModelConfig
 from gpt2_train.model import GPT2
-from gpt2_train.parallel import make_world, parallelize, seed_micro_step
+from gpt2_train.parallel import make_world, parallelize
+from gpt2_train.seeding import seed_micro_step
 
 # All of inductor's steps but the generation of code.
 plain = torch.compile

@@ -1,16 +1,9 @@
 """Tensor and data parallelism, put on a plain model from outside, in one order.
 
-First tensor parallelism: each matrix is split over the processes of one group, qkv and up by rows, out and down by
-columns, the embedding by vocabulary; two sums over the group a block, forward and backward. Norms and positions stay
-whole but become DTensors like the rest, since clipping needs all parameters of one kind. Then activation
-checkpointing, then torch.compile of each block, then FSDP2: parameters, gradients and Adam's moments are shared out
-over the data-parallel processes. Parameters are gathered once per step in float32 and kept until its end (as much
-traffic as averaging gradients costs), so the arithmetic is the same in every layout; autocast does the rest.
-
-Random numbers: each micro-step begins by seeding from (seed, step, micro-step, data-parallel rank), so that dropout
-repeats exactly when a run resumes and differs between data-parallel ranks. Tensor-parallel ranks hold different heads
-and drop different attention weights, but the same residual stream, where all must drop the same: they seed the device's
-generator each for itself, and `SharedDropout` makes its masks from seeds that all of them share.
+First tensor parallelism (`tensor_parallel`), then activation checkpointing, then torch.compile of each block, then
+FSDP2: parameters, gradients and Adam's moments are shared out over the data-parallel processes. Parameters are gathered
+once per step in float32 and kept until its end (as much traffic as averaging gradients costs), so the arithmetic is the
+same in every layout; autocast does the rest.
 """
 
 from __future__ import annotations
@@ -18,22 +11,19 @@ from __future__ import annotations
 import dataclasses
 import sys
 import warnings
-from typing import Any, Literal
+from typing import Literal
 
-import numpy as np
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
 
 from gpt2_train.activation_checkpointing import apply_activation_checkpointing
 from gpt2_train.device import widest_float
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.layout import check_tensor_parallel
 from gpt2_train.model import GPT2
+from gpt2_train.tensor_parallel import apply_tensor_parallel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -107,117 +97,6 @@ def make_world(device: torch.device, tensor_parallel: int) -> World:
     mesh = init_device_mesh(device.type, (data_parallel, tensor_parallel), mesh_dim_names=("dp", "tp"))
     dp_rank, tp_rank = divmod(rank, tensor_parallel)
     return World(device, rank, size, dp_rank, data_parallel, tp_rank, tensor_parallel, mesh)
-
-
-# --- tensor parallelism ----------------------------------------------------------------------------------------------
-
-
-def _replicate(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Make the parameters of `module` replicated DTensors, while plain tensors go in and come out."""
-
-    def wrap(_: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
-        return tuple(DTensor.from_local(value, mesh, [Replicate()], run_check=False) for value in inputs)
-
-    def unwrap(_: nn.Module, output: DTensor, mesh: DeviceMesh) -> Tensor:
-        return output.to_local()
-
-    # The type stubs know only of older signatures of the two hooks.
-    distribute_module(module, mesh, input_fn=wrap, output_fn=unwrap)  # type: ignore[arg-type]
-
-
-def apply_tensor_parallel(model: GPT2, world: World) -> None:
-    """Split the matrices of `model` over the `tp` axis; its logits are then this process's share of the vocabulary.
-
-    Raises Gpt2UsageError if the model can't be shared among so many.
-    """
-    check_tensor_parallel(model.config, world.tp_size)
-    assert world.mesh is not None
-    mesh = world.mesh["tp"]
-    parallelize_module(
-        model,
-        mesh,
-        {
-            "token_embedding": RowwiseParallel(input_layouts=Replicate()),
-            "blocks.*.attention.qkv": ColwiseParallel(),
-            "blocks.*.attention.out": RowwiseParallel(),
-            "blocks.*.feed_forward.up": ColwiseParallel(),
-            "blocks.*.feed_forward.down": RowwiseParallel(),
-            "output": ColwiseParallel(output_layouts=Shard(-1)),
-        },
-    )
-    # Splitting makes new parameters, each for itself: without this the two copies would drift apart without an error.
-    model.tie()
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm) or module is model.position_embedding:
-            _replicate(module, mesh)
-    if not model.is_tied or any(not isinstance(parameter, DTensor) for parameter in model.parameters()):
-        raise Gpt2Error("tensor parallelism left a parameter untied or whole: this version of torch is not supported.")
-    if model.config.dropout > 0:
-        share_dropout(model)
-
-
-class SharedDropout(nn.Module):
-    """Dropout with a mask that follows from a seed tensor, the same on all tensor-parallel ranks.
-
-    The device's generator differs between those ranks and is left alone. The seed is a tensor, so that a compiled
-    graph takes it as an input, and recomputation in activation checkpointing drops the same elements again.
-
-    Args:
-        probability: of an element to be dropped.
-        seed: int64 (2,), each below 2^32; whoever changes it in place changes the mask.
-    """
-
-    def __init__(self, probability: float, seed: Tensor) -> None:
-        super().__init__()
-        self.probability = probability
-        self.seed: Tensor
-        self.register_buffer("seed", seed, persistent=False)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """`x` with elements dropped and the others scaled up, in training; else `x`."""
-        if not self.training:
-            return x
-        index = torch.arange(x.numel(), device=x.device).view(x.shape)
-        bits = _mixed_bits(_mixed_bits(index ^ self.seed[0]) ^ self.seed[1])
-        kept = bits >= round(self.probability * 2**32)
-        return x * (kept / (1 - self.probability)).to(x.dtype)
-
-
-def _mixed_bits(x: Tensor) -> Tensor:
-    """A bijection of 32-bit numbers, held in int64, in which each bit of `x` changes half of the result's."""
-    for _ in range(2):
-        # The factor is small enough for the product to stay below 2^63.
-        x = (((x >> 16) ^ x) * 0x45D9F3B) & 0xFFFFFFFF
-    return (x >> 16) ^ x
-
-
-def share_dropout(model: GPT2) -> None:
-    """Replace dropout on the residual stream by `SharedDropout`; `seed_micro_step` then seeds it."""
-    places = [(module, name) for module in model.modules() for name, child in module.named_children()
-              if isinstance(child, nn.Dropout)]  # fmt: skip
-    seeds = torch.zeros(len(places), 2, dtype=torch.int64, device=model.final_norm.weight.device)
-    model.register_buffer("dropout_seeds", seeds, persistent=False)
-    for (module, name), seed in zip(places, seeds, strict=True):
-        setattr(module, name, SharedDropout(model.config.dropout, seed))
-
-
-def mixed_seed(*numbers: int) -> int:
-    """One well-mixed 63-bit seed from several numbers."""
-    return int(np.random.SeedSequence(list(numbers)).generate_state(1, np.uint64)[0] >> np.uint64(1))
-
-
-def seed_micro_step(model: nn.Module, seed: int, step: int, micro_step: int, world: World) -> None:
-    """Make all randomness that follows a function of seed, step, micro-step and this process's place."""
-    numbers = (seed, step, micro_step, world.dp_rank)
-    if world.tp_size == 1:
-        torch.manual_seed(mixed_seed(*numbers))
-        return
-    torch.manual_seed(mixed_seed(*numbers, world.tp_rank))
-    shared: Tensor | None = getattr(model, "dropout_seeds", None)
-    if shared is not None:
-        state = np.random.SeedSequence(list(numbers)).generate_state(shared.numel(), np.uint32)
-        seeds = torch.from_numpy(state.astype(np.int64)).view(shared.shape)
-        shared.copy_(seeds.pin_memory() if shared.is_cuda else seeds, non_blocking=True)
 
 
 # --- compilation -----------------------------------------------------------------------------------------------------

@@ -33,8 +33,9 @@ from gpt2_train.memory import memory_per_rank, size_line
 from gpt2_train.micro_batches import MicroBatches
 from gpt2_train.model import GPT2
 from gpt2_train.observations import Observations, read_observations
-from gpt2_train.parallel import World, mixed_seed, parallelize
+from gpt2_train.parallel import World, parallelize
 from gpt2_train.run_folder import CACHE_FOLDER, check_same_run, data_identity, identity_settings
+from gpt2_train.seeding import mixed_seed
 from indexed_tokens import Tokenizer, corpus_tokenizer, tokenizer_path
 
 

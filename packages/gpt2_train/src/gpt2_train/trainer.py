@@ -37,9 +37,10 @@ from gpt2_train.micro_batches import MicroBatch
 from gpt2_train.observing import Observer
 from gpt2_train.optim import LossScale, gradient_norm, learning_rate
 from gpt2_train.optimizers import make_optimizer
-from gpt2_train.parallel import seed_micro_step, synchronize_gradients
+from gpt2_train.parallel import synchronize_gradients
 from gpt2_train.prepare import Prepared, build_model
 from gpt2_train.run_folder import write_config
+from gpt2_train.seeding import seed_micro_step
 from gpt2_train.stopping import StopRequest
 from gpt2_train.train_state import StepOutcome, TrainState, summary
 from gpt2_train.validate import validation_loss

@@ -1,0 +1,57 @@
+"""Dropout that tensor-parallel processes share: its mask follows from a seed tensor, not from a generator.
+
+They hold different heads and drop different attention weights, but the same residual stream, where all must drop the
+same: the device's generator, which differs between them, can't do that.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from gpt2_train.model import GPT2
+
+
+class SharedDropout(nn.Module):
+    """Dropout with a mask that follows from a seed tensor, the same on all tensor-parallel ranks.
+
+    The device's generator differs between those ranks and is left alone. The seed is a tensor, so that a compiled
+    graph takes it as an input, and recomputation in activation checkpointing drops the same elements again.
+
+    Args:
+        probability: of an element to be dropped.
+        seed: int64 (2,), each below 2^32; whoever changes it in place changes the mask.
+    """
+
+    def __init__(self, probability: float, seed: Tensor) -> None:
+        super().__init__()
+        self.probability = probability
+        self.seed: Tensor
+        self.register_buffer("seed", seed, persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """`x` with elements dropped and the others scaled up, in training; else `x`."""
+        if not self.training:
+            return x
+        index = torch.arange(x.numel(), device=x.device).view(x.shape)
+        bits = _mixed_bits(_mixed_bits(index ^ self.seed[0]) ^ self.seed[1])
+        kept = bits >= round(self.probability * 2**32)
+        return x * (kept / (1 - self.probability)).to(x.dtype)
+
+
+def _mixed_bits(x: Tensor) -> Tensor:
+    """A bijection of 32-bit numbers, held in int64, in which each bit of `x` changes half of the result's."""
+    for _ in range(2):
+        # The factor is small enough for the product to stay below 2^63.
+        x = (((x >> 16) ^ x) * 0x45D9F3B) & 0xFFFFFFFF
+    return (x >> 16) ^ x
+
+
+def share_dropout(model: GPT2) -> None:
+    """Replace dropout on the residual stream by `SharedDropout`; `seed_micro_step` then seeds it."""
+    places = [(module, name) for module in model.modules() for name, child in module.named_children()
+              if isinstance(child, nn.Dropout)]  # fmt: skip
+    seeds = torch.zeros(len(places), 2, dtype=torch.int64, device=model.final_norm.weight.device)
+    model.register_buffer("dropout_seeds", seeds, persistent=False)
+    for (module, name), seed in zip(places, seeds, strict=True):
+        setattr(module, name, SharedDropout(model.config.dropout, seed))
