@@ -22,6 +22,8 @@ from planning import Step, is_held_out_loss
 from webtext_prep.cli import RunSettings, job_of
 from webtext_prep.documents import storage
 from webtext_prep.errors import InputError
+from webtext_prep.running.engines.choosing import make_engine
+from webtext_prep.running.job import Job
 from webtext_prep.running.space import Estimate, Needs, readable
 from webtext_prep.running.stage import Stage
 
@@ -77,10 +79,17 @@ def check_stage(step: Step) -> None:
     theirs = tuple(path for path in step.settings.input if path not in step.made)
     if "-" in theirs and not step.stage.reads_standard_input:
         raise InputError("it does not read standard input: give a file or folder.")
-    job = job_of(step.stage, dataclasses.replace(step.settings, input=theirs))
+    job = make_job(step, step.stage, theirs)
     if theirs and "-" not in theirs and not job.inputs:
         raise InputError(f"nothing to read in {', '.join(theirs)}: it takes {step.stage.input_kinds}.")
     job.check_output()
+
+
+def make_job(step: Step, stage: Stage, inputs: Sequence[str]) -> Job:
+    """The job of one step with such inputs. Raises UsageError as `job_of` and `make_engine` do."""
+    settings: RunSettings = step.settings
+    engine = make_engine(settings.engine, settings.workers, step.engine_settings, where="the settings")
+    return job_of(stage, dataclasses.replace(settings, input=tuple(inputs)), engine)
 
 
 def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
@@ -122,15 +131,14 @@ def _estimate(stage: Stage, step: Step, before: Needs | None) -> Estimate | None
     """The estimate of one stage: from its input, or if that is not there yet from the output of the step before it."""
     if step.tokenizer is not None and not (Path(step.tokenizer) / "tokenizer.json").is_file():
         stage = dataclasses.replace(stage, tokenizer=None)  # type: ignore[call-arg]
-    settings: RunSettings = step.settings
     try:
-        job = job_of(stage, settings)
+        job = make_job(step, stage, step.settings.input)
         return job.estimate(job.sample())
     except (UsageError, OSError):
         if before is None:
             return None
     try:
-        return job_of(stage, dataclasses.replace(settings, input=())).estimate(before.as_input())
+        return make_job(step, stage, ()).estimate(before.as_input())
     except (UsageError, OSError):
         return None  # said by `check_stage`
 

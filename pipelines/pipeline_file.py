@@ -16,11 +16,13 @@ from gpt2_train.layout import overridden_keys
 HERE = Path(__file__).resolve().parent
 WHOLE = "pipeline"
 """The table that concerns the whole run."""
+OF_ALL_STAGES = ("engine", "workers")
+"""Settings of every stage that `[pipeline]` may hold for all of them, as it may those of the engines."""
 
 
 @dataclass(frozen=True)
 class Pipeline:
-    """The table `[pipeline]`: what concerns the whole run."""
+    """The table `[pipeline]`: what concerns the whole run. It may also hold where the tasks of all stages run."""
 
     description: str = setting("", "one line, shown when the run starts")
     folder: str = setting("", "where everything is written; runs/NAME without it")
@@ -67,7 +69,7 @@ def change_settings(tables: dict[str, Any], changes: Iterable[str], path: Path) 
             table.pop(replaced, None)  # one way to say the length of a run, or the model's size, stands for the others
         table[key] = value
         if name != WHOLE:
-            flags.setdefault(name, []).extend(_flags(key, value, change))
+            flags.setdefault(name, []).extend(as_flags(key, value, f"--set {change}"))
     return flags
 
 
@@ -78,10 +80,11 @@ def _value(text: str) -> Any:
         return text
 
 
-def _flags(key: str, value: Any, change: str) -> list[str]:
+def as_flags(key: str, value: Any, source: str) -> list[str]:
+    """The flags that say what a setting of a file does. Raises UsageError, naming the source, for an empty list."""
     flag = flag_name(key)
     if isinstance(value, bool):
         return [flag if value else f"--no-{flag[2:]}"]
-    if isinstance(value, list) and not value:
-        raise UsageError(f"--set {change}: no list can be emptied here; edit the file instead.")
-    return [f"{flag}={entry}" for entry in (value if isinstance(value, list) else [value])]
+    if isinstance(value, list | tuple) and not value:
+        raise UsageError(f"{source}: no list can be emptied here; edit the file instead.")
+    return [f"{flag}={entry}" for entry in (value if isinstance(value, list | tuple) else [value])]

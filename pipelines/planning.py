@@ -15,12 +15,13 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import UsageError
-from command_kit.settings import make_settings
+from command_kit.settings import flag_name, make_settings
 from indexed_tokens.suffix_index import index_folder
-from pipeline_file import WHOLE
+from pipeline_file import WHOLE, as_flags
 from webtext_prep.cli import RunSettings, find_commands, find_stages
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.storage import location
+from webtext_prep.running.engines.choosing import engine_settings
 from webtext_prep.running.stage import Stage
 from webtext_prep.running.token_stage import SUFFIX
 
@@ -45,6 +46,7 @@ class Step:
         arguments: the paths, and what `--set` changed, as its command line has them.
         output: what it writes, or the model that it uses; empty for a command that only looks.
         stage: the stage with its settings, for a stage.
+        engine_settings: the settings of a stage's engine, as they are given.
         made: the inputs of a stage that an earlier step makes, or for another command those paths.
         tokenizer: the tokenizer that an earlier step makes and this one uses.
         summary: what it said at its end.
@@ -57,6 +59,7 @@ class Step:
     arguments: list[str] = field(default_factory=list)
     output: str = ""
     stage: Stage | None = None
+    engine_settings: dict[str, Any] = field(default_factory=dict)
     made: tuple[str, ...] = ()
     tokenizer: str | None = None
     summary: dict[str, Any] = field(default_factory=dict)
@@ -109,6 +112,7 @@ def plan(
     flags: Mapping[str, Sequence[str]] | None = None,
     *,
     site: bool = False,
+    of_all_stages: Mapping[str, Any] | None = None,
 ) -> list[Step]:
     """The steps of a pipeline, each wired to those before it, with its settings checked one by one.
 
@@ -119,6 +123,7 @@ def plan(
         first_input: what the first stage reads, unless its table says so.
         flags: what else to tell the command of each table.
         site: whether the first input is made when the run starts.
+        of_all_stages: where the tasks of each stage run, unless its table says so (engine, workers, ray_address).
 
     Raises UsageError naming the table and the key.
     """
@@ -130,7 +135,7 @@ def plan(
         if name == WHOLE:
             continue
         if name in stages:
-            step = _stage_step(so_far, stages[name], table)
+            step = _stage_step(so_far, stages[name], table, of_all_stages or {})
         elif name in MODEL_COMMANDS:
             step = _model_step(so_far, name, table)
         elif name in commands:
@@ -142,6 +147,10 @@ def plan(
         steps.append(step)
     if not steps:
         raise UsageError(f"{path} describes no step: add a table such as [clean].")
+    used = {step.settings.engine for step in steps if step.stage is not None}
+    for key, engine in engine_settings().items():
+        if key in (of_all_stages or {}) and engine not in used:
+            raise UsageError(f"{flag_name(key)} is a setting of --engine {engine}, which no stage of {path} runs on.")
     return steps
 
 
@@ -153,12 +162,20 @@ def _checked(settings_class: Any, values: Mapping[str, Any], where: str) -> Any:
         raise UsageError(str(error) if where in str(error) else f"{where}: {error}") from None
 
 
-def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any]) -> Step:
+def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]) -> Step:
     name, where = kind.name, so_far.where(kind.name)
     own = {field.name for field in dataclasses.fields(kind)}
-    given = {key: value for key, value in table.items() if key not in own and key in RunSettings.__dataclass_fields__}
+    of_engines = engine_settings()
+    engine = table.get("engine", of_all_stages.get("engine", "local"))
+    passed = {
+        key: value for key, value in of_all_stages.items() if key not in table and of_engines.get(key, engine) == engine
+    }
+    values = {**passed, **table}
+    given = {key: value for key, value in values.items() if key not in own and key in RunSettings.__dataclass_fields__}
     settings = _checked(RunSettings, given, where)
-    stage = _checked(kind, {key: value for key, value in table.items() if key not in given}, where)
+    chosen = {key: value for key, value in values.items() if key not in own and key in of_engines}
+    rest = {key: value for key, value in values.items() if key not in given and key not in chosen}
+    stage = _checked(kind, rest, where)
     reads_tokens = so_far.has_tokens and kind.accepts(location(f"{so_far.tokens}.idx"))
     inputs = list(settings.input) or ([so_far.tokens] if reads_tokens else so_far.documents)
     if not inputs:
@@ -167,7 +184,9 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any]) -> St
     output = beside or settings.output or (so_far.corpus if kind.output_is_prefix else str(so_far.folder / name))
     step = Step(name, "webtext_prep", table, dataclasses.replace(settings, input=tuple(inputs), output=output))
     step.arguments = ["--input", *inputs, *([] if beside else ["--output", output])]
+    step.arguments += [flag for key, value in passed.items() for flag in as_flags(key, value, so_far.where(WHOLE))]
     step.output, step.stage, step.made = output, stage, so_far.are_made(inputs)
+    step.engine_settings = chosen
     if so_far.tokenizer is not None and "tokenizer" in own and not {"tokenizer", "vocabulary"} & table.keys():
         step.tokenizer = so_far.tokenizer
         step.stage = dataclasses.replace(stage, tokenizer=step.tokenizer)

@@ -25,11 +25,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from checking import check, count_gpus
-from command_kit import CommandError, UsageError, run_command, write_json, write_text
-from command_kit.settings import check_value, make_settings
-from pipeline_file import HERE, WHOLE, Pipeline, change_settings, read_pipeline
+from command_kit import CommandError, UsageError, add_flags, run_command, write_json, write_text
+from command_kit.settings import check_value, given_values, make_settings
+from pipeline_file import HERE, OF_ALL_STAGES, WHOLE, Pipeline, change_settings, read_pipeline
 from planning import plan, shown_command
 from playing import closing, run_steps
+from webtext_prep.cli import RunSettings
+from webtext_prep.running.engines.choosing import add_engine_flags, engine_settings, find_engines
 
 
 @contextlib.contextmanager
@@ -89,6 +91,13 @@ def main(argv: list[str] | None = None) -> int:
         "--check", action="store_true", help="check everything that can be known, show the steps, and run none"
     )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    add_flags(
+        parser,
+        RunSettings,
+        skip=RunSettings.__dataclass_fields__.keys() - OF_ALL_STAGES,
+        group="for every stage whose table does not say otherwise",
+    )
+    add_engine_flags(parser, find_engines())
     arguments = parser.parse_args(argv)
     return run_command("run.py", lambda: play(arguments), debug=arguments.debug)
 
@@ -98,10 +107,15 @@ def play(arguments: argparse.Namespace) -> int:
     start = time.monotonic()
     path, tables = read_pipeline(arguments.pipeline)
     flags = change_settings(tables, arguments.set, path)
-    whole = make_settings(Pipeline, check_value(dict, tables.get(WHOLE, {}), WHOLE, str(path)), str(path))
+    everywhere = {*OF_ALL_STAGES, *engine_settings()}
+    table = check_value(dict, tables.get(WHOLE, {}), WHOLE, str(path))
+    given = table | given_values(arguments, command=WHOLE)[1]
+    of_all_stages = {key: value for key, value in given.items() if key in everywhere}
+    rest = {key: value for key, value in table.items() if key not in everywhere}
+    whole = make_settings(Pipeline, rest, str(path), neighbours=sorted(everywhere))
     folder = Path(arguments.folder or whole.folder or Path("runs") / path.stem)
     first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
-    steps = plan(path, tables, folder, first, flags, site=whole.site)
+    steps = plan(path, tables, folder, first, flags, site=whole.site, of_all_stages=of_all_stages)
     names = [step.name for step in steps]
     if arguments.until is not None and arguments.until not in names:
         raise UsageError(f"--until {arguments.until} is not in {path.name}: choose one of {', '.join(names)}.")

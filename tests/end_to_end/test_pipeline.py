@@ -372,6 +372,18 @@ def test_what_is_wrong_is_found_before_anything_runs(check_without_gpu, what):
         assert named in error
 
 
+def test_where_all_stages_run_is_said_once(check_without_gpu):
+    """`[pipeline]` and flags hold for every stage whose table says nothing else."""
+    text = '[pipeline]\nengine = "local"\nworkers = 3\n[merge]\n[clean]\nworkers = 1\n[report]\n'
+    arguments = ["--input", "texts", "--check"]
+    merge, clean, report, *_ = check_without_gpu(text, *arguments, code=0).splitlines()
+    assert {"--engine=local", "--workers=3"} <= set(merge.split())
+    assert "--engine=local" in clean
+    assert "--workers" not in clean + report
+    assert "--workers=2" in check_without_gpu(text, *arguments, "--workers", "2", code=0).splitlines()[0]
+    assert "--engine steam is not known" in check_without_gpu(text, *arguments, "--engine", "steam")
+
+
 def test_all_mistakes_are_named_at_once(check_without_gpu):
     said = check_without_gpu(
         '[merge]\n[tokenize]\ntokenizer = "absent"\n[train]\ntensor_parallel = 5\n', "--input", "no"

@@ -12,11 +12,11 @@ from pathlib import Path
 import practice_calls
 import pytest
 
-from command_kit import available_cores
+from command_kit import CommandError, available_cores
 from webtext_prep import cli
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import engines
-from webtext_prep.running.engines import local
+from webtext_prep.running.engines import choosing, local
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.task import Task
 
@@ -281,3 +281,82 @@ if __name__ == "__main__":
         [sys.executable, "preloading.py"], cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60
     )
     assert done.stdout == "[(0, True), (1, True)] False\n"
+
+
+OTHER_ENGINE = """
+from dataclasses import dataclass
+
+from command_kit import setting
+from webtext_prep.running.engines.local import LocalEngine
+
+
+@dataclass(frozen=True)
+class SteamSettings:
+    {setting}: int = setting(7, "how hard to heat it", ge=1)
+
+
+class Steam(LocalEngine):
+    name = "steam"
+    settings_class = SteamSettings
+
+    def run(self, call, tasks, *, scratch, on_progress):
+        print("pressure", self.settings.{setting})
+        return super().run(call, tasks, scratch=scratch, on_progress=on_progress)
+"""
+
+
+@pytest.fixture
+def add_engine(tmp_path, monkeypatch):
+    """`add_engine(name_of_its_setting)` makes `--engine steam` known."""
+
+    def add(setting: str) -> None:
+        plugins = tmp_path / "plugins"
+        plugins.mkdir()
+        (plugins / "steam.py").write_text(OTHER_ENGINE.format(setting=setting))
+        monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(plugins)])
+
+    yield add
+    sys.modules.pop("webtext_prep.running.engines.steam", None)
+
+
+def test_an_engine_has_settings_of_its_own(add_engine, webtext, write_shards, tmp_path):
+    add_engine("steam_pressure")
+    assert "with --engine steam:" in webtext("shout", "--help").out
+    stage = ["shout", "--input", write_shards([["a"]]), "--output"]
+    given = webtext(*stage, tmp_path / "one", "--engine", "steam", "--steam-pressure", 9)
+    assert (given.code, given.out.splitlines()[0]) == (0, "pressure 9")
+    config = tmp_path / "settings.toml"
+    config.write_text('[shout]\nengine = "steam"\nsteam_pressure = 3\nmark = "?"\n')
+    assert "pressure 3" in webtext(*stage, tmp_path / "two", "--config", config).out
+    # It is no part of what an output is made with: another value resumes.
+    again = webtext(*stage, tmp_path / "two", "--config", config, "--steam-pressure", 4)
+    assert again.code == 0
+    assert "pressure" not in again.out
+    assert "steam" not in (tmp_path / "two/stage.json").read_text()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--steam-pressure", 9], "--steam-pressure is a setting of --engine steam, and the engine is local"),
+        (["--config", "settings.toml"], "settings.toml: steam_pressure is a setting of --engine steam"),
+        (["--engine", "steam", "--steam-pressure", 0], "--steam-pressure is 0: it should be at least 1"),
+    ],
+)
+def test_a_setting_of_another_engine_is_refused(
+    add_engine, webtext, write_shards, tmp_path, monkeypatch, arguments, sentence
+):
+    add_engine("steam_pressure")
+    monkeypatch.chdir(tmp_path)
+    Path("settings.toml").write_text("[shout]\nsteam_pressure = 3\n")
+    result = webtext("shout", "--input", write_shards([["a"]]), "--output", tmp_path / "out", *arguments)
+    assert result.code == 2
+    assert sentence in result.sentence
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_setting_of_an_engine_has_the_name_of_the_engine(add_engine):
+    """Two engines with a setting `address` each could not stand on one command line."""
+    add_engine("pressure")
+    with pytest.raises(CommandError, match="the setting pressure of engine steam should be called steam_pressure"):
+        choosing.find_engines()

@@ -144,20 +144,23 @@ def _described(annotation: Any) -> str:
     return kinds.get(annotation, str(annotation))
 
 
-def add_flags(parser: argparse.ArgumentParser, settings_class: type, *, skip: Iterable[str] = ()) -> None:
+def add_flags(
+    parser: argparse.ArgumentParser, settings_class: type, *, skip: Iterable[str] = (), group: str | None = None
+) -> None:
     """Add a flag to `parser` for each field of `settings_class` that was made by `setting`.
 
     A flag that is not given leaves no value behind, so that `settings_from` can tell it from the default.
+    `group` is the heading of all of them, instead of those that the fields name.
     """
     kinds = _field_types(settings_class)
     groups: dict[str, Any] = {}
     for field in dataclasses.fields(settings_class):
         if "help" not in field.metadata or field.name in skip:
             continue
-        heading = field.metadata["group"]
-        target = parser if heading is None else groups.setdefault(heading, None)
-        if target is None:
-            target = groups[heading] = parser.add_argument_group(heading)
+        heading: str | None = group or field.metadata["group"]
+        target: Any = parser
+        if heading is not None:
+            target = groups.get(heading) or groups.setdefault(heading, parser.add_argument_group(heading))
         kind = _without_none(kinds[field.name])
         text = field.metadata["help"].replace("%", "%%")
         remarks = [str(field.metadata["limits"])] if field.metadata["limits"] else []
@@ -307,19 +310,36 @@ def settings_from(
     Raises UsageError as `make_settings` and `command_table` do.
     """
     passed_over = sorted(set(ignore))
-    values: dict[str, Any] = {}
+    known = {field.name for field in dataclasses.fields(settings_class)}  # type: ignore[arg-type]
+    table, flags = given_values(arguments, command=command, config=config)
+    values = {key: value for key, value in table.items() if key not in passed_over}
+    flags = {name: value for name, value in flags.items() if name in known}
+    return make_settings(
+        settings_class, values | flags, source_name(config), neighbours=passed_over, flags=flags.keys()
+    )
+
+
+def given_values(
+    arguments: argparse.Namespace, *, command: str, config: str | Path | None = None
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The settings of one command that its TOML file `config` gives, and those that flags give, as they stand there.
+
+    Raises UsageError as `command_table` does.
+    """
+    table: dict[str, Any] = {}
     if config is not None:
         tables = read_toml(config)
         try:
             table = command_table(tables, command)
         except UsageError as error:
             raise UsageError(f"{config}: {error}") from None
-        values = {key: value for key, value in table.items() if key not in passed_over}
-    known = {field.name for field in dataclasses.fields(settings_class)}  # type: ignore[arg-type]
-    given = {name: value for name, value in vars(arguments).items() if name in known and value is not _NOT_GIVEN}
-    values |= {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
-    where = str(config) if config is not None else "the command line"
-    return make_settings(settings_class, values, where, neighbours=passed_over, flags=given.keys())
+    given = {name: value for name, value in vars(arguments).items() if value is not _NOT_GIVEN}
+    return table, {name: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+
+
+def source_name(config: str | Path | None) -> str:
+    """How messages call the place that settings come from."""
+    return str(config) if config is not None else "the command line"
 
 
 def as_table(settings: Any) -> dict[str, Any]:

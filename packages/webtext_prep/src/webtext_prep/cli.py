@@ -14,15 +14,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from command_kit import add_flags, add_shell_flags, available_cores, run_command, setting, settings_from
+from command_kit import add_flags, add_shell_flags, run_command, setting, settings_from
 from command_kit.plugins import find_plugins
+from command_kit.settings import given_values, source_name
 from webtext_prep import commands, stages
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.inputs import Inputs, find_inputs
 from webtext_prep.documents.storage import location
 from webtext_prep.errors import InputError
-from webtext_prep.running import engines
 from webtext_prep.running.engines.base import Engine
+from webtext_prep.running.engines.choosing import add_engine_flags, engine_settings, find_engines, make_engine
 from webtext_prep.running.findings import show_findings
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Stage
@@ -51,7 +52,7 @@ class RunSettings:
 
     input: tuple[str, ...] = setting((), "what to read: files, folders, globs", metavar="PATH", group="run")
     output: str = setting("", "what to write", metavar="PATH", group="run")
-    workers: int = setting(0, "tasks at once; 0 means all cores", group="run")
+    workers: int = setting(0, "tasks at once; 0 means all cores, of a cluster as many as it has", group="run")
     keep_dropped: bool = setting(False, "also write the dropped documents, with their reasons", group="run")
     format: str = setting(
         "",
@@ -78,14 +79,6 @@ def find_commands() -> dict[str, type[Command]]:
     return {command.name: command for command in sorted(found, key=lambda command: command.order)}
 
 
-def make_engine(name: str, workers: int) -> Engine:
-    """The engine of that name, in `running/engines/` or of the group `webtext.engines`. Raises InputError."""
-    known = {engine.name: engine for engine in find_plugins(engines, Engine, group="webtext.engines")}
-    if name not in known:
-        raise InputError(f"--engine {name} is not known: choose one of {', '.join(known)}.")
-    return known[name](workers)
-
-
 def build_parser(known: dict[str, type[Stage]], others: dict[str, type[Command]]) -> argparse.ArgumentParser:
     """The parser with a subcommand for each stage and each other command."""
     parser = argparse.ArgumentParser(
@@ -93,6 +86,7 @@ def build_parser(known: dict[str, type[Stage]], others: dict[str, type[Command]]
     )
     add_shell_flags(parser, "webtext-prep", others=["trafilatura"])
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="stages and commands")
+    engines = find_engines()
     both: list[type[Stage] | type[Command]] = [*known.values(), *others.values()]
     for one in both:
         own = subparsers.add_parser(
@@ -101,6 +95,7 @@ def build_parser(known: dict[str, type[Stage]], others: dict[str, type[Command]]
         if issubclass(one, Stage):
             own.add_argument("places", nargs="*", metavar="PATH", help="what to read, as with --input")
             add_flags(own, RunSettings)
+            add_engine_flags(own, engines)
             again = own.add_mutually_exclusive_group()
             again.add_argument("--resume", action="store_true", help="resume an earlier run (the default)")
             again.add_argument("--restart", action="store_true", help="discard an earlier run and start from scratch")
@@ -124,16 +119,14 @@ def _names(settings_class: type) -> set[str]:
 
 def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
     """One stage with its inputs and output, as its command line and settings file say."""
+    of_engines = engine_settings()
     ours, theirs = _names(RunSettings), _names(stage_class)
     if arguments.places:
         flagged = arguments.input if isinstance(arguments.input, list) else []
         arguments.input = [*arguments.places, *flagged]
-    settings = settings_from(
-        RunSettings, arguments, command=stage_class.name, config=arguments.config, ignore=theirs - ours
-    )
-    stage = settings_from(
-        stage_class, arguments, command=stage_class.name, config=arguments.config, ignore=ours - theirs
-    )
+    source = {"command": stage_class.name, "config": arguments.config}
+    settings = settings_from(RunSettings, arguments, **source, ignore=(theirs | of_engines.keys()) - ours)
+    stage = settings_from(stage_class, arguments, **source, ignore=(ours | of_engines.keys()) - theirs)
     if own := stage.output_beside(settings.input):
         if settings.output not in ("", own):
             raise InputError(f"webtext {stage.name} writes {own}, beside what it reads: leave out --output.")
@@ -150,13 +143,16 @@ def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
         raise InputError(f"webtext {stage.name} needs --input PATH: say what to read ({stage.input_kinds}).")
     if "-" in paths and not stage.reads_standard_input:
         raise InputError(f"webtext {stage.name} does not read standard input: give a file or folder.")
-    return job_of(stage, dataclasses.replace(settings, input=tuple(paths)), restart=arguments.restart)
+    table, flags = given_values(arguments, **source)
+    values = {name: value for name, value in {**table, **flags}.items() if name in of_engines}
+    where = source_name(arguments.config)
+    engine = make_engine(settings.engine, settings.workers, values, where=where, flags=flags.keys())
+    return job_of(stage, dataclasses.replace(settings, input=tuple(paths)), engine, restart=arguments.restart)
 
 
-def job_of(stage: Stage, settings: RunSettings, *, restart: bool = False) -> Job:
-    """The job that runs a stage as `settings` say. Raises InputError for input that is not there."""
+def job_of(stage: Stage, settings: RunSettings, engine: Engine, *, restart: bool = False) -> Job:
+    """The job that runs a stage on an engine as `settings` say. Raises InputError for input that is not there."""
     output, files = location(settings.output), [path for path in settings.input if path != "-"]
-    workers = settings.workers or available_cores()
     inputs = Inputs()
     notes: list[str] = []
     if files:
@@ -168,10 +164,10 @@ def job_of(stage: Stage, settings: RunSettings, *, restart: bool = False) -> Job
         inputs.files,
         output,
         state=Path(settings.state) if settings.state else None,
-        workers=workers,
+        workers=engine.workers,
         keep_dropped=settings.keep_dropped,
         restart=restart,
-        engine=make_engine(settings.engine, workers),
+        engine=engine,
         format=settings.format or stage.default_format,
         standard_input="-" in settings.input,
         problems=[*inputs.notes(), *notes],

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from command_kit import available_cores
 from webtext_prep.running.task import Context, Task
 
 MAX_ATTEMPTS = 4
@@ -23,20 +25,34 @@ OnProgress = Callable[[int, int], None]
 """Is told the position of a task and how many units of it are done in all; a retried task begins at 0 again."""
 
 
+@dataclass(frozen=True)
+class NoSettings:
+    """The settings of an engine that has none of its own."""
+
+
 class Engine(abc.ABC):
     """A place to run tasks.
 
+    To make one costs nothing: no process or connection is started before `run`.
+
     Args:
-        workers: how many tasks run at once.
+        workers: how many tasks run at once; 0 for as many as there are cores.
+        settings: an instance of its `settings_class`; by default one with default values.
+
+    Raises InputError, saying what to install, where a package that it needs is missing.
     """
 
     name: ClassVar[str]
     """What `--engine` calls it."""
     is_here: ClassVar[bool] = False
     """Whether tasks run on this machine, whose memory they then need."""
+    settings_class: ClassVar[type] = NoSettings
+    """A frozen dataclass of its own settings, made by `setting`. Each begins with the engine's name, as `ray_address`
+    of the engine `ray`; none is part of the identity of an output."""
 
-    def __init__(self, workers: int) -> None:
-        self.workers = workers
+    def __init__(self, workers: int, settings: Any = None) -> None:
+        self.workers = workers or available_cores()
+        self.settings = self.settings_class() if settings is None else settings
 
     @abc.abstractmethod
     def run(
