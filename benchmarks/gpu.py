@@ -4,8 +4,9 @@
     python benchmarks/gpu.py --smoke          124M only, few steps: two minutes
     python benchmarks/gpu.py --model 345M     one size
 
-For each size the largest micro-batches are tried, ours compiled and not, and the fastest is kept; so it is done for
-transformers' GPT-2 with `scaled_dot_product_attention` and for a minimal one, compiled and not, in the same process.
+For each size the largest micro-batches are tried, ours with its blocks compiled, as a whole, and not at all, and the
+fastest is kept; so it is done for transformers' GPT-2 with `scaled_dot_product_attention` and for a minimal one,
+compiled as a whole and not, in the same process. What compiling takes is said with each.
 Ours is the step of `gpt2 train` itself, with reading and bookkeeping. Then: where the GPU's time goes (the kernels
 that take most), what saving costs, and one step with tensor parallelism and FSDP2 put on in a group of one process
 over NCCL, whose loss must be that of the plain model. Without a GPU a tiny model shows that everything runs.
@@ -19,9 +20,9 @@ import gc
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -37,6 +38,9 @@ from gpt2_train.parallel import World, apply_data_parallel
 from gpt2_train.tensor_parallel import apply_tensor_parallel
 from machine import describe, save
 from training_steps import Case, Step, minimal_step, our_trainer, transformers_step
+
+Mode = Literal["blocks", "model"] | None
+"""What is compiled: each block, the whole model, nothing."""
 
 MICRO_BATCHES = (4, 8, 16, 32, 64)
 TINY = ModelConfig(2, 64, 4, 64, 500, dropout=0.0)
@@ -58,8 +62,12 @@ class Bench:
         self.peak = peak_flops(torch.device(self.device), self.precision)
         self.warmup, self.turns = (4, 10) if self.on_gpu and not smoke else (2, 3)
         self.batches = MICRO_BATCHES if self.on_gpu and not smoke else (8,) if self.on_gpu else (2,)
-        self.modes = (True, False) if self.on_gpu else (False,)
-        """Compiled and not."""
+        self.modes: tuple[Mode, ...] = ("blocks", "model", None) if self.on_gpu else (None,)
+        """What is compiled, one after the other."""
+        if smoke and self.on_gpu:
+            self.modes = ("blocks", None)  # the whole model takes longer to compile than all the rest
+        self.warmup_seconds = 0.0
+        """What the first steps took, with compiling; of the last measurement."""
 
     def wait(self) -> None:
         """Wait for the GPU to finish what it was given."""
@@ -68,9 +76,11 @@ class Bench:
 
     def seconds(self, step: Step) -> float:
         """The median of some turns of `step`, after those that compile and allocate."""
+        started = time.perf_counter()
         for _ in range(self.warmup):
             step()
         self.wait()
+        self.warmup_seconds = time.perf_counter() - started
         found = []
         for _ in range(self.turns):
             started = time.perf_counter()
@@ -83,13 +93,15 @@ class Bench:
         """A model and a batch in this machine's precision."""
         return Case(name, config, batch, self.precision)
 
-    def row(self, case: Case, what: str, seconds: float) -> dict[str, Any]:
+    def row(self, case: Case, program: str, compiled: Mode, seconds: float) -> dict[str, Any]:
         """What is known of a way to train: speed, share of the peak FLOPs, memory."""
         tokens = case.batch * case.config.sequence_length / seconds
         return {
-            "what": what,
+            "what": program,
+            "compiled": compiled,
             "micro_batch": case.batch,
             "ms_per_step": round(1000 * seconds, 2),
+            "warmup_seconds": round(self.warmup_seconds, 1),
             "tokens_per_second": round(tokens),
             "mfu": round(tokens * case.config.flops_per_token / self.peak, 4) if self.peak else None,
             "peak_memory_GiB": round(torch.cuda.max_memory_allocated() / GIB, 2) if self.on_gpu else None,
@@ -111,15 +123,16 @@ def cleared() -> Iterator[None]:
         gc.collect()
 
 
-def ours(bench: Bench, case: Case, *, compiled: bool) -> dict[str, Any]:
+def ours(bench: Bench, case: Case, *, compiled: Mode) -> dict[str, Any]:
     """The step of `gpt2 train`."""
     with tempfile.TemporaryDirectory() as name:
-        trainer = our_trainer(case, Path(name), bench.warmup + bench.turns + 1, bench.device, compile=compiled)
+        steps = bench.warmup + bench.turns + 1
+        trainer = our_trainer(case, Path(name), steps, bench.device, compile=compiled or False)
         try:
             seconds = bench.seconds(trainer.train_step)
         finally:
             trainer.reader.close()
-    row = bench.row(case, f"gpt2 train, {'compiled' if compiled else 'not compiled'}", seconds)
+    row = bench.row(case, "gpt2 train", compiled, seconds)
     expected = memory_per_rank(case.config, micro_batch=case.batch, precision=case.precision, on_cpu=not bench.on_gpu)
     return row | {"estimated_memory_GiB": round(expected.peak / GIB, 2)}
 
@@ -127,17 +140,19 @@ def ours(bench: Bench, case: Case, *, compiled: bool) -> dict[str, Any]:
 def theirs(make: Callable[..., Step], name: str) -> Callable[..., dict[str, Any]]:
     """A measurement of a plain loop, like `ours`."""
 
-    def measure(bench: Bench, case: Case, *, compiled: bool) -> dict[str, Any]:
-        seconds = bench.seconds(make(case, bench.device, compiled=compiled))
-        return bench.row(case, f"{name}, {'compiled' if compiled else 'not compiled'}", seconds)
+    def measure(bench: Bench, case: Case, *, compiled: Mode) -> dict[str, Any]:
+        seconds = bench.seconds(make(case, bench.device, compiled=compiled is not None))
+        return bench.row(case, name, compiled, seconds)
 
     return measure
 
 
-def fastest(bench: Bench, name: str, config: ModelConfig, measure: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """The fastest of all micro-batches, compiled or not; with what the others reached."""
+def fastest(
+    bench: Bench, name: str, config: ModelConfig, measure: Callable[..., dict[str, Any]], modes: Iterable[Mode]
+) -> dict[str, Any]:
+    """The fastest of all micro-batches, and of what `modes` compile; with what the others reached."""
     rows: list[dict[str, Any]] = []
-    for compiled in bench.modes:
+    for compiled in modes:
         for batch in bench.batches:
             try:
                 with cleared():
@@ -145,7 +160,8 @@ def fastest(bench: Bench, name: str, config: ModelConfig, measure: Callable[...,
             except torch.OutOfMemoryError:
                 break  # no larger one fits
             except Exception as error:
-                rows.append({"what": f"failed: {type(error).__name__}: {error}"[:300], "micro_batch": batch})
+                what = f"failed: {type(error).__name__}: {error}"[:300]
+                rows.append({"what": what, "compiled": compiled, "micro_batch": batch})
                 break
             print(f"  {rows[-1]}", flush=True)
     done = [row for row in rows if "tokens_per_second" in row]
@@ -153,10 +169,10 @@ def fastest(bench: Bench, name: str, config: ModelConfig, measure: Callable[...,
     return best | {"tried": [row for row in rows if row is not best]}
 
 
-def kernels(bench: Bench, case: Case, *, compiled: bool) -> list[dict[str, Any]]:
+def kernels(bench: Bench, case: Case, *, compiled: Mode) -> list[dict[str, Any]]:
     """The kernels (on CPU the operations) that take most of three of our steps, as shares of all."""
     with tempfile.TemporaryDirectory() as name, cleared():
-        trainer = our_trainer(case, Path(name), bench.warmup + 4, bench.device, compile=compiled)
+        trainer = our_trainer(case, Path(name), bench.warmup + 4, bench.device, compile=compiled or False)
         for _ in range(bench.warmup):
             trainer.train_step()
         activities = [torch.profiler.ProfilerActivity.CPU]
@@ -179,12 +195,13 @@ def kernels(bench: Bench, case: Case, *, compiled: bool) -> list[dict[str, Any]]
     ]
 
 
-def saving(bench: Bench, case: Case, *, compiled: bool) -> dict[str, Any]:
+def saving(bench: Bench, case: Case, *, compiled: Mode) -> dict[str, Any]:
     """How much longer the steps around a save take than others, and how long it is until all is on the disk."""
     with tempfile.TemporaryDirectory() as name, cleared():
         steps = bench.warmup + 3 * bench.turns + 1
         # Saves in the background are made ready for where a run saves before its end.
-        trainer = our_trainer(case, Path(name), steps, bench.device, compile=compiled, save=True, save_every=1)
+        settings = {"compile": compiled or False, "save": True, "save_every": 1}
+        trainer = our_trainer(case, Path(name), steps, bench.device, **settings)
         usual = bench.seconds(trainer.train_step)
 
         def saves_and_steps() -> None:
@@ -261,15 +278,16 @@ def size_results(bench: Bench, name: str, config: ModelConfig, *, smoke: bool) -
     """All that is measured of one size."""
     print(name, flush=True)
     found: dict[str, Any] = {"model": name, "goal_mfu": GOALS.get(name)}
+    whole: tuple[Mode, ...] = ("model", None) if bench.on_gpu else (None,)
     ways = {
-        "ours": ours,
-        "transformers": theirs(transformers_step, "transformers"),
-        "minimal": theirs(minimal_step, "minimal"),
+        "ours": (ours, bench.modes),
+        "transformers": (theirs(transformers_step, "transformers"), whole),
+        "minimal": (theirs(minimal_step, "minimal"), whole),
     }
-    found["fastest"] = {way: fastest(bench, name, config, measure) for way, measure in ways.items()}
+    found["fastest"] = {way: fastest(bench, name, config, *measured) for way, measured in ways.items()}
     best = found["fastest"]["ours"]
     if "micro_batch" in best:
-        case, compiled = bench.case(name, config, best["micro_batch"]), not best["what"].endswith("not compiled")
+        case, compiled = bench.case(name, config, best["micro_batch"]), best["compiled"]
         found["kernels"] = kernels(bench, case, compiled=compiled)
         if not smoke:
             found["saving"] = saving(bench, case, compiled=compiled)

@@ -113,11 +113,9 @@ def _field_types(settings_class: type) -> dict[str, Any]:
 
 
 def _without_none(annotation: Any) -> Any:
-    """`int | None` -> `int`."""
+    """`int | None` -> `int`, `Literal["a"] | bool | None` -> `Literal["a"] | bool`."""
     if typing.get_origin(annotation) in (types.UnionType, typing.Union):
-        inner = [part for part in typing.get_args(annotation) if part is not type(None)]
-        if len(inner) == 1:
-            return inner[0]
+        return typing.Union[tuple(part for part in typing.get_args(annotation) if part is not type(None))]  # noqa: UP007
     return annotation
 
 

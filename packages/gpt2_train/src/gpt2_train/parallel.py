@@ -20,6 +20,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 
 from gpt2_train.activation_checkpointing import apply_activation_checkpointing
+from gpt2_train.compilation import Compilation, apply_compile
 from gpt2_train.device import widest_float
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.model import GPT2
@@ -99,18 +100,6 @@ def make_world(device: torch.device, tensor_parallel: int) -> World:
     return World(device, rank, size, dp_rank, data_parallel, tp_rank, tensor_parallel, mesh)
 
 
-# --- compilation -----------------------------------------------------------------------------------------------------
-
-
-def apply_compile(model: GPT2) -> None:
-    """Compile each block, whole or not at all: a break in its graph would silently leave most of it uncompiled.
-
-    The forward method is compiled, since the hooks around it (FSDP's) can't be.
-    """
-    for block in model.blocks:
-        block.forward = torch.compile(block.forward, dynamic=False, fullgraph=True)
-
-
 # --- data parallelism ------------------------------------------------------------------------------------------------
 
 
@@ -132,7 +121,7 @@ def parallelize(
     world: World,
     *,
     activation_checkpointing: Literal["none", "full", "selective"] = "none",
-    compile_blocks: bool = False,
+    compilation: Compilation | None = None,
 ) -> GPT2:
     """Put all that is asked for on `model`, in place, in the one order that works; returns it.
 
@@ -141,13 +130,13 @@ def parallelize(
     if world.tp_size > 1:
         apply_tensor_parallel(model, world)
         # What is recomputed inside a graph would have to keep DTensor's mesh, which torch 2.13 can't.
-        if compile_blocks:
-            apply_compile(model)
+        if compilation:
+            apply_compile(model, compilation)
         apply_activation_checkpointing(model, activation_checkpointing)
     else:
         apply_activation_checkpointing(model, activation_checkpointing)
-        if compile_blocks:
-            apply_compile(model)
+        if compilation:
+            apply_compile(model, compilation)
     if world.dp_size > 1:
         apply_data_parallel(model, world)
     return model

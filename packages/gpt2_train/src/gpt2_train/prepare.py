@@ -19,6 +19,7 @@ import torch
 
 from gpt2_train.checkpoint import FOLDER, CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
 from gpt2_train.collectives import from_first_rank, keep_on_all_ranks, on_all_ranks, rank_and_size
+from gpt2_train.compilation import Compilation, choose_compilation
 from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.data import Blend, Corpus, blend_split, open_corpora
@@ -49,7 +50,7 @@ class Plan:
         accumulation: micro-batches of a process in one step.
         tokens_per_step: over all processes.
         precision: `fp32`, `bf16` or `fp16`.
-        compile_blocks: whether torch.compile is used.
+        compilation: what torch.compile compiles; None for nothing.
     """
 
     steps: int
@@ -57,7 +58,7 @@ class Plan:
     accumulation: int
     tokens_per_step: int
     precision: str
-    compile_blocks: bool
+    compilation: Compilation | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,7 +128,7 @@ class Prepared:
             "micro_batch_size": plan.micro_batch,
             "data_parallel": self.world.dp_size,
             "precision": plan.precision,
-            "compile": plan.compile_blocks,
+            "compile": plan.compilation or False,
             "device": self.world.device.type,
             "threads": torch.get_num_threads(),
             **({} if has_length else {"epochs": 1.0}),
@@ -365,7 +366,7 @@ def make_plan(
         accumulation=accumulation,
         tokens_per_step=settings.global_batch_size * config.sequence_length,
         precision=precision or default_precision(world.device),
-        compile_blocks=world.device.type == "cuda" if settings.compile is None else settings.compile,
+        compilation=choose_compilation(settings.compile, world.device, world.size),
     )
 
 
@@ -390,7 +391,7 @@ def make_batches(
                     f"no document of {corpus.prefix} ends with <|endoftext|>, by which {flag} tells documents apart: "
                     "tokenize the text again with `webtext tokenize --append-eod`."
                 )
-    kind = attention_kind(world.device, plan.precision, is_compiled=plan.compile_blocks) if separate else None
+    kind = attention_kind(world.device, plan.precision, is_compiled=plan.compilation is not None) if separate else None
     return MicroBatches(plan.micro_batch, world.device, kind, end, settings.mask_end_of_text)
 
 
@@ -431,5 +432,5 @@ def build_model(run: Prepared) -> GPT2:
         model,
         run.world,
         activation_checkpointing=run.settings.activation_checkpointing,
-        compile_blocks=run.plan.compile_blocks,
+        compilation=run.plan.compilation,
     ).train()

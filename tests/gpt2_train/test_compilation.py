@@ -1,0 +1,113 @@
+"""torch.compile: one graph for all blocks, none for a shape that comes up only once, and the whole model as one."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+import torch
+from functorch.compile import make_boxed_func, min_cut_rematerialization_partition
+from tests.gpt2_train.conftest import losses
+from torch import Tensor
+from torch._dynamo.backends.common import aot_autograd
+
+from gpt2_train.compilation import Compilation, apply_compile, choose_compilation
+from gpt2_train.config import ModelConfig
+from gpt2_train.documents import find_documents
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.model import GPT2
+from gpt2_train.parallel import World, parallelize
+
+Checkpointing = Literal["none", "full", "selective"]
+CPU = torch.device("cpu")
+TOKENS = torch.arange(48).view(3, 16)
+
+
+@pytest.fixture
+def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
+    """How many graphs were compiled: forward (for a backward pass), backward, inference. No code is generated."""
+    found: Counter[str] = Counter()
+
+    def counting(kind: str) -> Callable[..., Any]:
+        def compiled(graph: torch.fx.GraphModule, inputs: Any) -> Any:
+            found[kind] += 1
+            return make_boxed_func(graph.forward)
+
+        return compiled
+
+    backend = aot_autograd(
+        fw_compiler=counting("forward"),
+        bw_compiler=counting("backward"),
+        inference_compiler=counting("inference"),
+        partition_fn=min_cut_rematerialization_partition,
+    )
+    plain = torch.compile
+    torch._dynamo.reset()
+    monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=backend, **options))
+    yield found
+    torch._dynamo.reset()
+
+
+def small(dropout: float, layers: int) -> GPT2:
+    config = ModelConfig(layers, 16, 2, 16, 100, dropout=dropout)
+    return GPT2(config).initialise(torch.Generator().manual_seed(1)).train()
+
+
+def gradients(model: GPT2, **inputs: Any) -> list[Tensor]:
+    """The gradient of a loss with fixed random numbers; the model's are added to."""
+    torch.manual_seed(2)
+    model(TOKENS, **inputs).square().mean().backward()
+    return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
+
+
+@pytest.mark.parametrize(
+    ("compilation", "mode"), [("blocks", "none"), ("blocks", "full"), ("blocks", "selective"), ("model", "full")]
+)
+def test_all_blocks_share_one_graph(graphs: Counter[str], mode: Checkpointing, compilation: Compilation) -> None:
+    """Training, evaluation and training again: a graph for each of three passes, with the gradients of none at all."""
+    layers = 4 if compilation == "blocks" else 2
+    model = parallelize(small(0.1, layers), World(CPU), activation_checkpointing=mode, compilation=compilation)
+    torch.testing.assert_close(gradients(model), expected := gradients(small(0.1, layers)))
+    with torch.no_grad():
+        model.eval()(TOKENS)
+    for twice, once in zip(gradients(model.train()), expected, strict=True):
+        torch.testing.assert_close(twice, 2 * once)
+    assert graphs == {"forward": 1, "backward": 1, "inference": 1}
+
+
+@pytest.mark.parametrize("compilation", ["blocks", "model"])
+def test_documents_of_any_lengths_share_the_graph(graphs: Counter[str], compilation: Compilation) -> None:
+    model, expected = small(0.0, 2), small(0.0, 2)
+    apply_compile(model, compilation)
+    for end in (5, 9):
+        inside = find_documents(TOKENS.numpy() % 10, end, "mask").with_mask()
+        torch.testing.assert_close(gradients(model, documents=inside), gradients(expected, documents=inside))
+    assert graphs == {"forward": 1, "backward": 1}
+
+
+@pytest.mark.parametrize("compilation", ["blocks", "model"])
+def test_nothing_is_compiled_again_in_a_run(
+    tmp_path: Path, gpt2: Callable[..., int], graphs: Counter[str], compilation: str
+) -> None:
+    """Validation samples that don't fill their last micro-batch (of 2) had a shape of their own once."""
+    settings = ("--steps", 6, "--eval-every", 2, "--eval-batches", 1, "--global-batch-size", 6, "--micro-batch-size", 3)
+    ragged = (*settings, "--split", "8,1,1", "--eval-batches", 3)
+    assert gpt2(tmp_path / "run", *ragged, "--compile", compilation) == 0
+    assert graphs == {"forward": 1, "backward": 1, "inference": 1}
+    assert gpt2(tmp_path / "plain", *ragged) == 0
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "plain"), abs=1e-5)
+    rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    (tokens,) = {row["valid_tokens"] for row in rows if "valid_tokens" in row}
+    assert (tokens // 16) % 3  # otherwise nothing was ragged
+
+
+def test_what_is_compiled() -> None:
+    gpu = torch.device("cuda", 0)
+    assert [choose_compilation(None, device, 2) for device in (CPU, gpu)] == [None, "blocks"]
+    assert [choose_compilation(asked, gpu, 1) for asked in (True, False, "model")] == ["blocks", None, "model"]
+    with pytest.raises(Gpt2UsageError, match="a single process, and there are 2"):
+        choose_compilation("model", gpu, 2)
