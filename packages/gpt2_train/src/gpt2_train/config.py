@@ -318,6 +318,13 @@ class TrainSettings(ModelSettings, DataSettings):
         group=_SPEED,
         identity=False,
     )
+    attention: Literal["auto", "cudnn", "flash", "efficient", "math"] = setting(
+        "auto",
+        "kernel that computes attention on CUDA; auto measures which is fastest, and keeps to it when a run resumes on "
+        "such a GPU",
+        group=_SPEED,
+        identity=False,
+    )
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute", group=_SPEED, identity=False)
     threads: int | None = setting(
         None, "CPU threads of each process; the cores shared among them without it", group=_SPEED, identity=False

@@ -17,6 +17,7 @@ from typing import Any
 
 import torch
 
+from gpt2_train.attention_kernels import AttentionChoice, choose_attention
 from gpt2_train.checkpoint import FOLDER, CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
 from gpt2_train.collectives import from_first_rank, keep_on_all_ranks, on_all_ranks, rank_and_size
 from gpt2_train.compilation import Compilation, choose_compilation
@@ -51,6 +52,7 @@ class Plan:
         tokens_per_step: over all processes.
         precision: `fp32`, `bf16` or `fp16`.
         compilation: what torch.compile compiles; None for nothing.
+        attention: the kernel of attention; None where there is one only.
     """
 
     steps: int
@@ -59,6 +61,7 @@ class Plan:
     tokens_per_step: int
     precision: str
     compilation: Compilation | None
+    attention: AttentionChoice | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -129,6 +132,7 @@ class Prepared:
             "data_parallel": self.world.dp_size,
             "precision": plan.precision,
             "compile": plan.compilation or False,
+            "attention": plan.attention.kernel if plan.attention is not None else "auto",
             "device": self.world.device.type,
             "threads": torch.get_num_threads(),
             **({} if has_length else {"epochs": 1.0}),
@@ -351,7 +355,10 @@ def _blend(
 def make_plan(
     settings: TrainSettings, world: World, config: ModelConfig, training: Blend, resumed: CheckpointInfo | None
 ) -> Plan:
-    """Steps, batches and precision of the run; a resumed one keeps its precision. Raises as `plan_batches` does."""
+    """Steps, batches, precision and kernels of the run; a resumed one keeps its precision.
+
+    Raises as `plan_batches`, `choose_compilation` and `choose_attention` do.
+    """
     micro_batch, accumulation = plan_batches(
         settings.global_batch_size,
         settings.micro_batch_size,
@@ -359,14 +366,23 @@ def make_plan(
         on_cpu=world.device.type == "cpu",
         sequence_length=settings.sequence_length,
     )
-    precision = settings.precision or (resumed.settings.get("precision") if resumed else None)
+    recorded = resumed.settings.get("precision") if resumed else None
+    precision = settings.precision or recorded or default_precision(world.device)
     return Plan(
         steps=plan_steps(settings, training.epoch_samples),
         micro_batch=micro_batch,
         accumulation=accumulation,
         tokens_per_step=settings.global_batch_size * config.sequence_length,
-        precision=precision or default_precision(world.device),
+        precision=precision,
         compilation=choose_compilation(settings.compile, world.device, world.size),
+        attention=choose_attention(
+            settings,
+            config,
+            world.device,
+            micro_batch=micro_batch,
+            precision=precision,
+            state=resumed.state if resumed else None,
+        ),
     )
 
 
@@ -416,6 +432,7 @@ def describe_run(run: Prepared) -> list[str]:
         f"run: {plan.steps:,} steps of {plan.tokens_per_step:,} tokens ({run.epochs(plan.steps):.2f} epochs) on "
         f"{world.size} process{'es' if world.size > 1 else ''} ({world.device.type}, {plan.precision}): data parallel "
         f"{world.dp_size}, tensor parallel {world.tp_size}, {plan.micro_batch} × {plan.accumulation} sequences each",
+        *([str(plan.attention)] if plan.attention is not None else []),
     ]
 
 

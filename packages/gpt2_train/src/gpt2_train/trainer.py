@@ -21,6 +21,7 @@ from torch import Tensor
 
 from command_kit import duration
 from command_kit.settings import as_table
+from gpt2_train.attention_kernels import attention_by
 from gpt2_train.checkpoint import FOLDER, model_tensors
 from gpt2_train.checkpoint.background import BackgroundSaver, Saved
 from gpt2_train.checkpoint.restoring import load_tensors
@@ -55,6 +56,9 @@ class Trainer:
         self.run, self.stop = run, stop
         self.settings, self.world, self.plan = run.settings, run.world, run.plan
         self.state = TrainState.resumed(run)
+        # To the end of `fit`: what is compiled has the kernel in it.
+        self.until_the_end = contextlib.ExitStack()
+        self.until_the_end.enter_context(attention_by(self.plan.attention))
         self.model = build_model(run)
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, self.settings, self.world.device)
@@ -135,6 +139,7 @@ class Trainer:
             raise
         finally:
             self.reader.close()
+            self.until_the_end.close()
             gc.unfreeze()
             self.log.close()
         barrier()
@@ -360,7 +365,8 @@ class Trainer:
             "samples": state.step * self.settings.global_batch_size,
             "state": self.scale.state()
             | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
-            | {"loss": state.loss, "valid_loss": state.valid_loss},
+            | {"loss": state.loss, "valid_loss": state.valid_loss}
+            | (self.plan.attention.state() if self.plan.attention is not None else {}),
         }
         state.saved_step = state.step
         if self.background is not None and state.step < self.plan.steps and not state.stop_signal:
