@@ -23,20 +23,62 @@ SUPPORT = Path(__file__).parent / "support"
 sys.path.insert(0, str(SUPPORT))
 
 import practice_storage  # noqa: E402, F401 - a file system for tests
+from object_store import ObjectStore  # noqa: E402
 
 PATIENCE = 60
 """Seconds after which a test no longer believes that something will happen."""
+
+
+@pytest.fixture(scope="session")
+def s3_server() -> Iterator[ObjectStore]:
+    store = ObjectStore()
+    store.start()
+    yield store
+    store.stop()
+
+
+@pytest.fixture
+def s3(s3_server, monkeypatch) -> Iterator[ObjectStore]:
+    """A server of S3's protocol, to which `s3://` leads; each test has a bucket of its own, `bucket`."""
+    for name in [name for name in os.environ if name.startswith("AWS_")]:
+        monkeypatch.delenv(name)
+    settings = {
+        "AWS_ENDPOINT_URL": s3_server.endpoint,
+        "AWS_ACCESS_KEY_ID": "someone",
+        "AWS_SECRET_ACCESS_KEY": "hunter2",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_CONFIG_FILE": os.devnull,
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    for name, value in settings.items():
+        monkeypatch.setenv(name, value)
+    s3_server.reset()
+    yield s3_server
+    s3_server.reset()
+
+
+@pytest.fixture
+def bucket(s3) -> Location:
+    """An empty bucket."""
+    name = f"b{uuid.uuid4().hex}"
+    place = location(f"s3://{name}")
+    storage.store_of(place)._call(place, "create_bucket")
+    s3.requests.clear()
+    return place
 
 
 @pytest.fixture
 def home(request, tmp_path) -> Location:
     """An empty folder: on this machine, or as a test is parametrized (`indirect`), in memory or behind a URL.
 
-    `practice` is a file system of fsspec's that other processes see, too; `memory` is this process alone.
+    `practice` is a file system of fsspec's that other processes see, too, as they see `s3`; `memory` is this process
+    alone.
     """
     kind = getattr(request, "param", "local")
     if kind == "local":
         return tmp_path
+    if kind == "s3":
+        return request.getfixturevalue("bucket")
     return location(f"memory://{uuid.uuid4().hex}" if kind == "memory" else f"practice://{tmp_path}/remote")
 
 

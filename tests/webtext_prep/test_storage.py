@@ -16,11 +16,13 @@ from webtext_prep.documents.storage import location
 from webtext_prep.errors import InputError
 
 
-@pytest.fixture(params=["local", "memory"])
+@pytest.fixture(params=["local", "memory", "s3"])
 def folder(request, tmp_path):
     """An empty folder in each kind of storage."""
     if request.param == "local":
         return location(str(tmp_path / "corpus"))
+    if request.param == "s3":
+        return request.getfixturevalue("bucket") / "corpus"
     return location(f"memory://{uuid.uuid4().hex}/corpus")
 
 

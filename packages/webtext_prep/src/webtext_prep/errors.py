@@ -13,3 +13,11 @@ class RetryableError(WebtextError):
 
 class InputError(WebtextError, UsageError):
     """What the user gave, a path, a file or a setting, has to change first (exit code 2)."""
+
+
+class StorageError(WebtextError, OSError):
+    """A storage system refused or failed: no bucket of that name, credentials that are missing or have expired."""
+
+
+class StorageBusyError(StorageError, RetryableError):
+    """A storage system that was asked several times is throttled, out of order, or not to be reached."""

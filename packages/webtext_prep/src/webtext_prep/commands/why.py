@@ -20,6 +20,7 @@ from typing import Any, ClassVar
 from command_kit import available_cores, setting
 from webtext_prep.commands.base import Command
 from webtext_prep.commands.known_stages import known_stages
+from webtext_prep.documents import storage
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.lineage import Step, all_steps, trace, trace_all
 from webtext_prep.lineage.tables import has_dropped
@@ -57,6 +58,11 @@ class Why(Command):
         if not self.what.strip() or not self.folder:
             raise InputError("webtext why needs a URL or a passage, and a DIR: say what to look for, and where.")
         known = known_stages()
+        if not storage.is_local(storage.location(self.folder)):
+            raise InputError(
+                f"{self.folder} is a URL, and the indices that answer this lie in an output on this machine: copy the "
+                "outputs here, and ask for the copy of the last one."
+            )
         steps = steps_of(self.folder, self.run)
         catalogue = Catalogue(steps, known, self.workers or available_cores())
         notes: list[str] = []

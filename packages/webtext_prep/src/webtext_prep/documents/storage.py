@@ -12,6 +12,7 @@ import functools
 import json
 import os
 import re
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO
 from command_kit.plugins import find_plugins
 from webtext_prep.documents import stores
 from webtext_prep.documents.stores.base import Location, Store
+from webtext_prep.documents.stores.failures import EXTRAS
 from webtext_prep.documents.stores.local import LocalStore
 from webtext_prep.errors import InputError
 
@@ -42,10 +44,17 @@ def location(text: str | os.PathLike[str]) -> Location:
         url = UPath(text)
         _ = url.fs
     except (ValueError, ImportError) as error:
-        raise InputError(
-            f"{text} can't be opened ({error}): check the protocol, and that the package for it is installed."
-        ) from error
+        raise InputError(_unopened(text, found[1].lower(), error)) from error
     return url
+
+
+def _unopened(text: str, protocol: str, error: Exception) -> str:
+    if isinstance(error, ImportError) and protocol in EXTRAS:
+        return (
+            f"{text} needs packages that are not installed: install them with `pip install "
+            f"'webtext-prep[{EXTRAS[protocol]}]'`."
+        )
+    return f"{text} can't be opened ({error}): check the protocol, and that the package for it is installed."
 
 
 def local_path(place: Location) -> Path:
@@ -74,6 +83,12 @@ def store_of(place: Location) -> Store:
         return _LOCAL
     known = _stores()
     return known.get(place.protocol, known[""])
+
+
+def modules_of(places: Iterable[Location]) -> set[str]:
+    """Modules that their stores need and that take long to import, for whoever forks processes that will use them."""
+    kinds = {place.protocol: place for place in places if not isinstance(place, Path)}
+    return {name for place in kinds.values() for name in store_of(place).preload}
 
 
 def open_for_reading(place: Location) -> BinaryIO:
@@ -127,11 +142,6 @@ def files_in(folder: Location) -> list[Location]:
 def remove(place: Location) -> None:
     """Remove a file, if it is there. Raises OSError."""
     store_of(place).remove(place)
-
-
-def remove_folder(folder: Location) -> None:
-    """Remove a folder and all that lies below it, if it is there. Raises OSError."""
-    store_of(folder).remove_folder(folder)
 
 
 def remove_leftovers(folder: Location) -> None:
