@@ -203,6 +203,8 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
         accumulation=accumulation,
         precision=settings.precision or "fp32",
         activation_checkpointing=settings.activation_checkpointing,
+        optimizer=settings.optimizer,
+        compiled=gpus > 0,
         on_cpu=gpus == 0,
         stages_checkpoints=settings.save and settings.async_checkpoint and bool(settings.save_every),
     )

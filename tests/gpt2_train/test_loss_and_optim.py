@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt2_train import loss_pieces
+from gpt2_train import loss_kernels, loss_pieces
 from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.errors import Gpt2Error
 from gpt2_train.loss import token_losses
@@ -23,13 +23,14 @@ from gpt2_train.optim import FIRST_LOSS_SCALE, LossScale, gradient_norm, learnin
 from gpt2_train.optimizers import make_optimizer
 
 
-def test_losses_and_gradients_are_those_of_cross_entropy(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_losses_and_gradients_are_those_of_cross_entropy(monkeypatch: pytest.MonkeyPatch, overwrites: bool) -> None:
     monkeypatch.setattr(loss_pieces, "PIECE_ELEMENTS", {"cpu": 100})  # several pieces
     logits = torch.randn(3, 7, 33, generator=torch.Generator().manual_seed(1)) * 5
     targets = torch.randint(0, 33, (3, 7), generator=torch.Generator().manual_seed(2))
     mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
     weights = torch.rand(3, 7, generator=torch.Generator().manual_seed(3))
-    losses = token_losses(mine, targets)
+    losses = token_losses(mine * 1, targets, overwrite_logits=overwrites)
     expected = F.cross_entropy(theirs.flatten(0, 1), targets.flatten(), reduction="none").view(3, 7)
     torch.testing.assert_close(losses, expected)
     (losses * weights).sum().backward()
@@ -77,13 +78,17 @@ def test_padding_ids_have_no_part_in_loss_and_gradient(monkeypatch: pytest.Monke
     assert not mine.grad[:, 26:].any()
 
 
+@pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("vocabulary", [None, 27, 22])
 @pytest.mark.parametrize("size", [2, 4])
 def test_a_spread_vocabulary_gives_the_plain_loss(
-    monkeypatch: pytest.MonkeyPatch, size: int, vocabulary: int | None
+    monkeypatch: pytest.MonkeyPatch, size: int, vocabulary: int | None, compiled: bool
 ) -> None:
     ranks = _Ranks(size)
     monkeypatch.setattr(dist, "all_gather", ranks.all_gather)
+    plain_compile = torch.compile
+    monkeypatch.setattr(torch, "compile", lambda work, **options: plain_compile(work, backend="aot_eager", **options))
+    loss_kernels._compiled.cache_clear()
     logits = torch.randn(6, 32, generator=torch.Generator().manual_seed(1)) * 4
     targets = torch.tensor([0, 21, 8, 15, 16, 20])
     whole = logits.clone().requires_grad_()
@@ -94,7 +99,10 @@ def test_a_spread_vocabulary_gives_the_plain_loss(
     def work(rank: int) -> None:
         ranks.local.rank = rank
         share = logits.chunk(size, dim=1)[rank].clone().requires_grad_()
-        losses = token_losses(share, targets, group=ranks, vocabulary=vocabulary)  # type: ignore[arg-type]
+        parts = share * 1  # Its gradient may take its place.
+        losses = token_losses(
+            parts, targets, group=ranks, vocabulary=vocabulary, compiled=compiled, overwrite_logits=compiled
+        )  # type: ignore[arg-type]
         losses.sum().backward()
         results[rank] = (losses.detach(), share.grad)
 
@@ -103,6 +111,7 @@ def test_a_spread_vocabulary_gives_the_plain_loss(
         thread.start()
     for thread in threads:
         thread.join()
+    loss_kernels._compiled.cache_clear()
     for losses, _ in results:
         torch.testing.assert_close(losses, plain.detach())
     torch.testing.assert_close(torch.cat([gradient for _, gradient in results], dim=1), whole.grad)

@@ -50,6 +50,9 @@ class EstimateSettings(ModelSettings):
     activation_checkpointing: Literal["none", "full", "selective"] = setting(
         "none", "recompute activations in the backward pass", group=_LAYOUT
     )
+    optimizer: Literal["adamw", "muon"] = setting(
+        "adamw", "adamw, or muon for the matrices of the blocks", group=_LAYOUT
+    )
     precision: Literal["fp32", "bf16", "fp16"] | None = setting(
         None, "autocast precision of matrix products; bf16 on a GPU and fp32 on CPU without it", group=_LAYOUT
     )
@@ -138,6 +141,8 @@ def estimate(settings: EstimateSettings) -> dict[str, Any]:
         "accumulation": accumulation,
         "precision": settings.precision or ("fp32" if on_cpu else "bf16"),
         "activation_checkpointing": settings.activation_checkpointing,
+        "optimizer": settings.optimizer,
+        "compiled": not on_cpu,
     }
     memory = memory_per_rank(config, micro_batch=micro_batch, on_cpu=on_cpu, stages_checkpoints=True, **layout)
     processes = settings.tensor_parallel * settings.data_parallel
@@ -170,13 +175,16 @@ def estimate(settings: EstimateSettings) -> dict[str, Any]:
 def described(result: dict[str, Any]) -> str:
     """The estimate as a person reads it."""
     model, memory = result["model"], result["memory_bytes"]
+    moments = (
+        "two moments of Adam" if result["optimizer"] == "adamw" else "one moment of Muon, two of Adam for the rest"
+    )
     rows = [
         ("parameters", memory["parameters"], ""),
         ("gradients", memory["gradients"], ""),
-        ("optimizer", memory["optimizer"], "two moments of Adam"),
+        ("optimizer", memory["optimizer"], moments),
         ("gathered", memory["gathered"], "whole copies during a step"),
         ("activations", memory["activations"], f"checkpointing: {result['activation_checkpointing']}"),
-        ("logits", memory["logits"], "and their gradient"),
+        ("logits", memory["logits"], "and then their gradient, in the same place"),
         ("process", memory["process"], "Python, torch, and what the allocator can't reuse"),
         ("staging", memory["staging"], "on the host: the copy that checkpoints are written from"),
         ("peak", memory["peak"], "not the sum: gradients come as activations go"),

@@ -2,63 +2,64 @@
 
 Each process turns its shard of a row of logits into two numbers, the log of its sum of exponentials and the logit of
 the target if that is in the shard; these are exchanged (8 bytes per token) and the rest is local, forward and
-backward. Rows are taken in pieces in float32 while the logits stay in the precision that the model computed them in:
-next to the logits and their gradient, 256 MB at most, where the usual way makes two float32 copies of all of them
-(3.3 GB for 8 sequences of GPT-2).
+backward. The logits stay in the precision that the model computed them in, and so does their gradient: the usual way
+makes two float32 copies of all of them (3.3 GB for 8 sequences of GPT-2). Compiled, it is one pass over the logits
+forward and one backward (`loss_kernels.py`); else rows are taken in pieces, 256 MB of float32 at most.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gpt2_train.loss_pieces import rows_at_a_time
+from gpt2_train.loss_kernels import LossKernels, kernels_for
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
+@dataclasses.dataclass(frozen=True)
+class _Way:
+    """How a loss is computed.
+
+    Attributes:
+        kernels: the local work.
+        group: the processes that share the vocabulary.
+        known: columns of this process's shard that are ids of the vocabulary; padding follows them.
+        overwrites: whether the gradient takes the place of the logits.
+    """
+
+    kernels: LossKernels
+    group: ProcessGroup | None
+    known: int
+    overwrites: bool
+
+
 class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, logits: Tensor, targets: Tensor, group: ProcessGroup | None, vocabulary: int | None
-    ) -> Tensor:
-        """Losses (N,) in float32 for logits (N, shard of the vocabulary) and targets (N,) in the whole vocabulary."""
-        rows, width = logits.shape
-        known = _known_columns(width, group, vocabulary)
-        local = targets - (width * group.rank() if group is not None else 0)
-        in_shard = (local >= 0) & (local < width)
-        local = local.clamp(0, width - 1)
-        total = torch.empty(rows, dtype=torch.float32, device=logits.device)
-        for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
-            torch.logsumexp(logits[begin : begin + step, :known].float(), dim=1, out=total[begin : begin + step])
-        target = logits.gather(1, local[:, None]).squeeze(1).float() * in_shard
-        if group is not None:
-            total, target = _over_all_shards(total, target, group)
-        ctx.save_for_backward(logits, local, in_shard, total)
-        ctx.known = known
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, way: _Way) -> Tensor:
+        """Losses (N,) for logits (N, shard of the vocabulary) and targets (N,) in the whole vocabulary."""
+        local = targets - (logits.size(1) * way.group.rank() if way.group is not None else 0)
+        # Detached, logits of training and of validation are the same to torch.compile.
+        total, target = way.kernels.row_sums(logits.detach(), local, way.known)
+        if way.group is not None:
+            total, target = _over_all_shards(total, target, way.group)
+        ctx.save_for_backward(logits, local, total)
+        ctx.way = way
         return total - target
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
         """softmax minus one at the target, times the gradient of each row's loss; 0 for padding."""
-        logits, local, in_shard, total = ctx.saved_tensors
-        (of_losses,) = gradients
-        rows, width = logits.shape
-        result = torch.empty_like(logits)
-        for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
-            piece = slice(begin, begin + step)
-            # In float32 the gradient is made in its place: one copy less, 45 of 500 ms of a small model's step.
-            place = result[piece] if result.dtype == torch.float32 else None
-            softmax = torch.sub(logits[piece].float(), total[piece, None], out=place).exp_()
-            softmax[:, ctx.known :] = 0.0
-            softmax.scatter_add_(1, local[piece, None], -in_shard[piece, None].to(softmax.dtype))
-            softmax.mul_(of_losses[piece, None])
-            if place is None:
-                result[piece] = softmax
-        return result, None, None, None
+        logits, local, total = ctx.saved_tensors
+        logits = logits.detach()
+        # What changes saved logits is noticed: a second backward pass through them is an error.
+        result = logits if ctx.way.overwrites else torch.empty_like(logits)
+        ctx.way.kernels.write_gradient(result, logits, local, total, gradients[0], ctx.way.known)
+        return result, None, None
 
 
 def _over_all_shards(total: Tensor, target: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
@@ -80,9 +81,15 @@ def _known_columns(width: int, group: ProcessGroup | None, vocabulary: int | Non
 
 
 def token_losses(
-    logits: Tensor, targets: Tensor, group: ProcessGroup | None = None, *, vocabulary: int | None = None
+    logits: Tensor,
+    targets: Tensor,
+    group: ProcessGroup | None = None,
+    *,
+    vocabulary: int | None = None,
+    compiled: bool = False,
+    overwrite_logits: bool = False,
 ) -> Tensor:
-    """The loss of each token, -log p(target), in nats: float32 of the shape of `targets`.
+    """The loss of each token, -log p(target), in nats: of the shape of `targets`, float32 (or as wide as the logits).
 
     Args:
         logits: (..., V), or this process's contiguous shard of V where `group` is given.
@@ -90,7 +97,12 @@ def token_losses(
         group: the tensor-parallel group over which the vocabulary is sharded, in the order of its ranks.
         vocabulary: ids from this one on pad the embedding: they have no part in the softmax, and get no gradient.
             None if there are none.
+        compiled: whether to use kernels made by torch.compile, one set for each shape: for shapes that come often.
+        overwrite_logits: whether the backward pass may write the gradient into the memory of `logits`, so that both
+            together take the room of one. Nothing else may need them after it, and it can't be repeated.
     """
     width = logits.size(-1)
-    losses: Tensor = _CrossEntropy.apply(logits.reshape(-1, width), targets.reshape(-1), group, vocabulary)
+    known = _known_columns(width, group, vocabulary)
+    way = _Way(kernels_for(compiled=compiled), group, known, overwrite_logits)
+    losses: Tensor = _CrossEntropy.apply(logits.reshape(-1, width), targets.reshape(-1), way)
     return losses.view(targets.shape)

@@ -1,7 +1,8 @@
 """Memory of a training run, worked out before it starts: bytes in each process, part by part. Needs no torch.
 
-Every figure is counted from what the training loop holds, not fitted: float32 parameters, gradients and Adam's two
-moments, the tensors that autograd saves in each block, the logits with their gradient, and the loss's own workspace.
+Every figure is counted from what the training loop holds, not fitted: float32 parameters, gradients and moments (two
+of Adam, one of Muon), the tensors that autograd saves in each block, the logits, whose place their gradient takes, and
+the loss's own workspace.
 Memory has its peak either at the start of the backward pass, when all activations are there and the gradients not yet,
 or at its end, when it is the other way round; both are worked out and the larger one counts. With every tensor
 followed on CPU, the true peak of tensors was between 9% below and 1% above the figure, with each mode of activation
@@ -39,7 +40,7 @@ class Memory:
         parameters, gradients, optimizer: this process's share of each, all float32.
         gathered: copies of all parameters (and of gradients, if they accumulate) that data parallelism makes.
         activations: what is saved for the backward pass, the logits aside.
-        logits: logits and their gradient.
+        logits: logits, and then their gradient in the same place.
         staging: host memory for the copy that checkpoints are written from; on CPU a part of the peak.
         process: on CPU, what the process takes beside its tensors.
         peak: the most that is held at one moment, with what comes and goes at it; not the sum of the others, since
@@ -72,6 +73,20 @@ def parameters_per_rank(config: ModelConfig, tensor_parallel: int = 1, vocabular
 def _block_parameters(config: ModelConfig, t: int) -> int:
     h = config.hidden
     return (12 * h * h + 7 * h) // t + 6 * h
+
+
+def _optimizer_memory(config: ModelConfig, optimizer: str, t: int, data_parallel: int) -> tuple[int, int]:
+    """(state, work) of an optimizer in one process: bytes that it keeps, and that its step takes beside them.
+
+    Muon keeps one moment of the blocks' matrices instead of Adam's two. Of as many of them as there are processes at a
+    time it holds the whole update and the step made of it, and works on one: its copy, and two products of it.
+    """
+    state = 8 * math.ceil(parameters_per_rank(config, t) / data_parallel)
+    if optimizer != "muon":
+        return state, 0
+    h = config.hidden
+    saved = 4 * config.layers * 12 * h * h // (t * data_parallel)
+    return state - saved, 4 * 4 * h * h * (2 * t * data_parallel + 3)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,6 +152,8 @@ def memory_per_rank(
     accumulation: int = 1,
     precision: str = "fp32",
     activation_checkpointing: str = "none",
+    optimizer: str = "adamw",
+    compiled: bool = False,
     on_cpu: bool = False,
     stages_checkpoints: bool = False,
 ) -> Memory:
@@ -149,6 +166,8 @@ def memory_per_rank(
         accumulation: micro-batches of a process in one step; gradients are then there from the start of the last.
         precision: `fp32`, or `bf16` or `fp16` by autocast.
         activation_checkpointing: `none`, `selective` or `full`.
+        optimizer: `adamw` or `muon`.
+        compiled: whether torch.compile is used, whose loss needs no workspace.
         on_cpu: whether the run is on CPU, where kernels save more under dropout and the process itself counts.
         stages_checkpoints: whether checkpoints are written in the background.
 
@@ -168,18 +187,19 @@ def memory_per_rank(
 
     block = block_activations(config, micro_batch, tensor_parallel=t, precision=precision, on_cpu=on_cpu)
     kept = {"none": block.none + block.casts, "selective": block.selective, "full": block.full}
+    state, step_work = _optimizer_memory(config, optimizer, t, data_parallel)
     # Around the blocks: the final norm (input, output, mean and deviation), the output matrix in half precision, the
     # mask of the embeddings, and the ids and numbers of the loss.
     mask = 0 if config.dropout == 0 else 4 * h if on_cpu else h
     activations = config.layers * kept[activation_checkpointing] + half * vocabulary * h
-    activations += tokens * (4 * h + size * h + 8 + mask + 29)
+    activations += tokens * (4 * h + size * h + 8 + mask + 28)
     logits = tokens * vocabulary * size
 
     # What comes and goes: float32 pieces of logits in the loss, two or three at a time; the gradients of a matrix (in
     # half precision first) and of its input; in a block, those of the wide activations and of the residual stream,
     # and all activations of one block where they are computed again.
     piece = min(piece_elements("cpu" if on_cpu else "cuda"), tokens * vocabulary)
-    loss_work = piece * 4 * (3 if half else 2)
+    loss_work = 0 if compiled else piece * 4 * (3 if half else 2)
     output_work = vocabulary * h * (4 + half) + tokens * h * (4 + size)
     block_work = tokens * h * (8 + 8 * size // t) + 4 * h * h // t * (4 + half)
     block_work += block.none + block.casts - kept[activation_checkpointing]
@@ -188,20 +208,20 @@ def memory_per_rank(
     sending_last = 12 * around + sending if is_shared else 0
 
     forward = activations + logits + (0 if activation_checkpointing == "none" else config.layers * block.casts)
-    loss = activations + 2 * logits + max(loss_work, output_work)
-    last_block = activations + logits + block_work + sending + (0 if accumulates else 4 * vocabulary * h)
-    at_start = 12 * share + gathered + (4 * share if accumulates and not is_shared else 0)
+    loss = activations + logits + max(loss_work, output_work)
+    last_block = activations + block_work + sending + (0 if accumulates else 4 * vocabulary * h)
+    at_start = 4 * share + state + gathered + (4 * share if accumulates and not is_shared else 0)
     at_start += max(forward, loss, last_block)
-    at_end = 16 * share + logits + block_work + sending_last
+    at_end = 8 * share + state + max(block_work + sending_last, step_work)
     process = process_memory(logits) if on_cpu else 0
-    staging = 12 * share if stages_checkpoints else 0
+    staging = 4 * share + state if stages_checkpoints else 0
     return Memory(
         parameters=4 * share,
         gradients=4 * share,
-        optimizer=8 * share,
+        optimizer=state,
         gathered=gathered,
         activations=activations,
-        logits=2 * logits,
+        logits=logits,
         staging=staging,
         process=process,
         peak=process + max(at_start, at_end) + (staging if on_cpu else 0),

@@ -422,6 +422,8 @@ def describe_run(run: Prepared) -> list[str]:
         accumulation=plan.accumulation,
         precision=plan.precision,
         activation_checkpointing=run.settings.activation_checkpointing,
+        optimizer=run.settings.optimizer,
+        compiled=plan.compilation is not None,
         on_cpu=world.device.type == "cpu",
         stages_checkpoints=run.saves_in_background,
     )

@@ -237,13 +237,19 @@ class Trainer:
             with autocast(self.world.device, self.plan.precision):
                 logits = self.model(batch.inputs, documents=batch.documents)
             losses = token_losses(
-                logits, batch.targets, self.world.tp_group, vocabulary=self.model.config.vocabulary_size
+                logits,
+                batch.targets,
+                self.world.tp_group,
+                vocabulary=self.model.config.vocabulary_size,
+                compiled=self.plan.compilation is not None,
+                overwrite_logits=True,
             )
+            del logits  # What is left of them is their gradient, which nothing needs once the output layer had it.
             share = self.run.batches.counted(losses, batch).sum() / self.plan.tokens_per_step
             # Data parallelism averages gradients where the loss of the global batch is a sum.
             (share * (self.world.dp_size * self.scale.scale)).backward()
             total += share.detach()
-            del logits, losses, share
+            del losses, share
             if micro + 1 < self.plan.accumulation and self.heartbeat.is_due():
                 self.world.say(
                     f"step {self.state.step + 1:,}/{self.plan.steps:,}  micro-batch {micro + 1:,} of "
@@ -341,6 +347,7 @@ class Trainer:
             samples=self.settings.eval_batches * self.settings.global_batch_size,
             batches=self.run.batches,
             precision=self.plan.precision,
+            compiled=self.plan.compilation is not None,
         )
         row = {
             "step": self.state.step,

@@ -17,9 +17,18 @@ from gpt2_train.parallel import World, free_gathered_parameters
 
 @torch.no_grad()
 def validation_loss(
-    model: GPT2, world: World, blend: Blend, *, samples: int, batches: MicroBatches, precision: str
+    model: GPT2,
+    world: World,
+    blend: Blend,
+    *,
+    samples: int,
+    batches: MicroBatches,
+    precision: str,
+    compiled: bool = False,
 ) -> tuple[float, int]:
     """(mean loss in nats, predictions that count) over the first `samples` samples of a split, at most one pass.
+
+    `compiled` is whether training compiles its loss.
 
     All processes call this together and make the same calls of the model, each of one micro-batch: where a process
     has fewer left it repeats some, which count for nothing, so that no shape is compiled for the last batch.
@@ -40,7 +49,7 @@ def validation_loss(
         batch = batches.on_device(batches.on_host(padded)[0])
         with autocast(world.device, precision):
             logits = model(batch.inputs, documents=batch.documents)
-        losses = token_losses(logits, batch.targets, world.tp_group, vocabulary=vocabulary)
+        losses = token_losses(logits, batch.targets, world.tp_group, vocabulary=vocabulary, compiled=compiled)
         losses = batches.counted(losses, batch)[: len(rows)]
         total += losses.to(total.dtype).sum()
         tokens += batches.count(read) if rows else 0

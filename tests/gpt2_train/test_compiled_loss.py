@@ -1,0 +1,119 @@
+"""The compiled cross-entropy: the same numbers as torch's, full graphs compiled once, no copy of the logits."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch._dynamo.utils import counters
+
+from gpt2_train import loss_kernels
+from gpt2_train.loss import token_losses
+
+ROWS, WIDTH, VOCABULARY = 24, 4096, 4001
+MATRIX = ROWS * WIDTH
+
+
+def batch(dtype: torch.dtype, seed: int = 1) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits (rows, width), targets (rows,), and the gradient of each loss (rows,)."""
+    random = torch.Generator().manual_seed(seed)
+    logits = (torch.randn(ROWS, WIDTH, generator=random) * 4).to(dtype)
+    targets = torch.randint(0, VOCABULARY, (ROWS,), generator=random)
+    return logits, targets, torch.rand(ROWS, generator=random).to(torch.promote_types(dtype, torch.float32))
+
+
+def with_gradient(loss: Callable[[Tensor, Tensor], Tensor], logits: Tensor, *rest: Tensor) -> tuple[Tensor, Tensor]:
+    """The losses, and the gradient of the logits; these are no leaf, as in a model."""
+    targets, of_losses = rest
+    leaf = logits.clone().requires_grad_()
+    losses = loss(leaf * 1, targets)
+    losses.backward(of_losses)
+    assert leaf.grad is not None
+    return losses.detach(), leaf.grad
+
+
+compiled_loss = functools.partial(token_losses, vocabulary=VOCABULARY, compiled=True)
+overwriting_loss = functools.partial(compiled_loss, overwrite_logits=True)
+
+
+@pytest.fixture
+def use_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], None]]:
+    """Has torch.compile use another backend than inductor, whose C++ takes seconds to compile."""
+    plain = torch.compile
+
+    def use(backend: str) -> None:
+        monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=backend, **options))
+
+    loss_kernels._compiled.cache_clear()
+    yield use
+    loss_kernels._compiled.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("dtype", "backend"), [(torch.float64, "aot_eager"), (torch.float32, "aot_eager"), (torch.bfloat16, "inductor")]
+)
+def test_it_is_the_cross_entropy_of_the_known_columns(
+    dtype: torch.dtype, backend: str, use_backend: Callable[[str], None]
+) -> None:
+    use_backend(backend)
+    logits, targets, of_losses = batch(dtype)
+    losses, gradient = with_gradient(overwriting_loss, logits, targets, of_losses)
+
+    def plain(values: Tensor, targets: Tensor) -> Tensor:
+        return F.cross_entropy(values[:, :VOCABULARY], targets, reduction="none")
+
+    expected, expected_gradient = with_gradient(plain, logits.to(losses.dtype), targets, of_losses)
+    assert losses.dtype == of_losses.dtype
+    assert gradient.dtype == dtype
+    torch.testing.assert_close(losses, expected)
+    torch.testing.assert_close(gradient, expected_gradient.to(dtype))
+    assert not gradient[:, VOCABULARY:].any()
+
+
+def test_nothing_is_compiled_twice_and_no_shape_is_one_too_many(use_backend: Callable[[str], None]) -> None:
+    """torch gives up after eight shapes of one function; here each has a graph of its own, whatever came before."""
+    use_backend("eager")
+    counters.clear()
+    logits, targets, of_losses = batch(torch.float32)
+    for rows in range(1, 11):
+        for _ in range(2):
+            with_gradient(compiled_loss, logits[:rows], targets[:rows], of_losses[:rows])
+        assert counters["stats"]["unique_graphs"] == 2 * rows
+    assert not counters["graph_break"]
+
+
+def allocations(work: Callable[[], Any]) -> list[int]:
+    """The bytes of each tensor that `work` asked memory for."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CPU], profile_memory=True) as profile:
+        work()
+    events = profile.profiler.kineto_results.events()  # type: ignore[union-attr]
+    return [event.nbytes() for event in events if event.name() == "[memory]" and event.nbytes() > 0]
+
+
+@pytest.mark.parametrize("overwrites", [False, True])
+def test_no_copy_of_the_logits_is_made(overwrites: bool) -> None:
+    """Nor one in float32; the gradient is either a second matrix of their size or in their place."""
+    logits, targets, of_losses = batch(torch.bfloat16)
+    values = logits.clone().requires_grad_() * 1
+    loss = overwriting_loss if overwrites else compiled_loss
+    with_gradient(loss, logits, targets, of_losses)  # compiles
+
+    taken = allocations(lambda: torch.autograd.grad(loss(values, targets), values, of_losses))
+    assert taken
+    assert sorted(size for size in taken if size > MATRIX) == ([] if overwrites else [2 * MATRIX])
+    torch_takes = allocations(lambda: F.cross_entropy(logits.float().requires_grad_(), targets).backward())
+    assert max(torch_takes) == 4 * MATRIX  # what is looked for would be found
+
+
+def test_a_gradient_in_the_place_of_the_logits_is_not_taken_for_them() -> None:
+    logits, targets, of_losses = batch(torch.float32)
+    leaf = logits.clone().requires_grad_()
+    losses = overwriting_loss(leaf * 1, targets)
+    losses.backward(of_losses, retain_graph=True)
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        losses.backward(of_losses)
