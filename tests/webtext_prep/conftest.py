@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -24,9 +23,7 @@ sys.path.insert(0, str(SUPPORT))
 
 import practice_storage  # noqa: E402, F401 - a file system for tests
 from object_store import ObjectStore  # noqa: E402
-
-PATIENCE = 60
-"""Seconds after which a test no longer believes that something will happen."""
+from processes import PATIENCE, descendants, is_alive, until  # noqa: E402
 
 
 @pytest.fixture(scope="session")
@@ -171,39 +168,6 @@ def webtext(capsys, monkeypatch) -> Iterator[Callable[..., Result]]:
 
     yield run
     signal.signal(signal.SIGTERM, before)
-
-
-def until(happened: Callable[[], object], what: str) -> None:
-    """Return as soon as `happened()`; fail if that takes too long."""
-    deadline = time.monotonic() + PATIENCE
-    while not happened():
-        assert time.monotonic() < deadline, f"still waiting for {what}"
-        time.sleep(0.01)
-
-
-def is_alive(pid: int) -> bool:
-    """Whether a process runs (one that has ended and was not waited for does not)."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
-    except OSError:
-        return False
-
-
-def descendants(pid: int) -> set[int]:
-    """The processes that `pid` started, and those that they started."""
-    children: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    found, todo = set(), [pid]
-    while todo:
-        todo += (new := children.get(todo.pop(), []))
-        found |= set(new)
-    return found
 
 
 class Running:

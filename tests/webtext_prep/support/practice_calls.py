@@ -5,7 +5,7 @@ import signal
 import threading
 from pathlib import Path
 
-from webtext_prep.errors import RetryableError
+from webtext_prep.errors import InputError, RetryableError
 
 
 def square(task, context):
@@ -36,6 +36,13 @@ def fail_or_wait(task, context):
     threading.Event().wait()
 
 
+def refuse_or_wait(task, context):
+    """Refuse the task whose value is 1; the others never end."""
+    if task.options["value"] == 1:
+        raise InputError("the file is bad.")
+    threading.Event().wait()
+
+
 def times(task) -> int:
     """How often the task was tried before this time, by files in the folder of its options."""
     folder = Path(task.options["folder"])
@@ -49,6 +56,7 @@ def die_at_first(task, context):
     count = times(task)
     context.report(5)
     if count < task.options.get("deaths", 0):
+        print("dying", flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
     context.report(10)
     return count

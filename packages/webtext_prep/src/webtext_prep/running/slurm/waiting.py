@@ -1,0 +1,432 @@
+"""One run of tasks as job arrays: what is submitted, what has come of it, and what has to be tried again.
+
+A result in a file is what counts; Slurm is asked, more and more seldom, which jobs still run and how the others ended.
+A job that died, of its node, its memory or its time limit, costs the tasks that it had begun one of their attempts; one
+that was preempted costs none. The tasks without a result go into a new array.
+
+Arrays that an earlier process has left are found by their folders: results that came meanwhile are taken, jobs that
+still run are waited for, and only what is left is submitted. An array belongs to this run as far as its call and tasks
+are the same, to the letter; jobs that only do other tasks are cancelled.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import time
+from collections import Counter, deque
+from collections.abc import Collection, Generator, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running import wire
+from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, OnProgress
+from webtext_prep.running.slurm import commands
+from webtext_prep.running.slurm.arrays import JobArray, digest_of, stamps
+from webtext_prep.running.slurm.commands import JobState, SlurmError
+from webtext_prep.running.task import Task
+
+FOLDER = "slurm"
+"""In the job's scratch folder: the folders of arrays."""
+ALONE_AFTER = 2
+"""So many deaths of its job after which a task gets a job of its own."""
+LOOK_SECONDS = (0.2, 10.0)
+"""Between two looks for results, soon after the last one and long after it."""
+ASK_SECONDS = (2.0, 60.0)
+"""Between two questions to Slurm, at first and later."""
+SLOWER = 0.05
+"""What has been waited for so long is looked at again after this share of the time,"""
+COSTS = 10
+"""and after so many times the time that the last look took."""
+LATE_SECONDS = 10.0
+"""So long after the end of a job its results may come into sight."""
+STOP_SECONDS = 15.0
+"""How long jobs that were cancelled may take to end before they are left to Slurm."""
+WAIT_SECONDS = 60.0
+"""After waiting so long for a first job it is said why."""
+NODE_TROUBLES = frozenset(["BOOT_FAIL", "LAUNCH_FAILED", "NODE_FAIL", "PREEMPTED", "RECONFIG_FAIL", "REVOKED"])
+"""States that say nothing of the job itself."""
+_ENDS = {
+    "OUT_OF_MEMORY": ("was killed, because memory ran out", "ask for more, as with --slurm-options '--mem=16G', and "),
+    "TIMEOUT": (
+        "came to its time limit",
+        "ask for more, as with --slurm-options '--time=8:00:00', or give fewer --slurm-tasks-per-job, and ",
+    ),
+    "NODE_FAIL": ("lost its node", ""),
+    "PREEMPTED": ("was preempted", ""),
+    "FORGOTTEN": ("ended without a result, and Slurm does not know why", ""),
+    "COMPLETED": ("ended without a result", ""),
+}
+"""State -> what happened, and what to do about it."""
+
+
+@dataclass(frozen=True)
+class Submitting:
+    """How tasks become jobs.
+
+    Attributes:
+        options: of sbatch.
+        tasks_per_job: how many tasks a job has.
+        at_once: how many jobs run at once, 0 for as many as Slurm lets.
+    """
+
+    options: Sequence[str]
+    tasks_per_job: int
+    at_once: int
+
+
+@dataclass
+class _Job:
+    """One job that may still give results.
+
+    Attributes:
+        array: the array that it belongs to.
+        number: its number there.
+        positions: of its tasks among those of this run; None for one that this run does not ask for.
+        state: what Slurm said last.
+        ended: when it was first said to have ended.
+    """
+
+    array: JobArray
+    number: int
+    positions: Sequence[int | None]
+    state: JobState
+    ended: float | None = None
+
+    def __str__(self) -> str:
+        return f"Slurm job {self.state.array}_{self.number}"
+
+    def how_it_ended(self) -> str:
+        reason = f" ({self.state.state}{f', {self.state.reason}' if self.state.reason not in ('', 'None') else ''})"
+        known, _ = _ENDS.get(self.state.state, ("ended early" + reason, ""))
+        return f"its {self} {known}"
+
+
+class _Pace:
+    """When to look again: soon after news, and more and more seldom while there are none."""
+
+    def __init__(self, least: float, most: float) -> None:
+        self._least, self._most = least, most
+        self.due = self._news = 0.0
+        self.news()
+
+    def news(self) -> None:
+        self._news = time.monotonic()
+
+    def is_due(self) -> bool:
+        return time.monotonic() >= self.due
+
+    def looked(self, begun: float) -> None:
+        now = time.monotonic()
+        self.due = now + max(min(max(self._least, SLOWER * (now - self._news)), self._most), COSTS * (now - begun))
+
+
+class Waiting:
+    """One run of tasks; for the arguments see `Engine.run`.
+
+    Args:
+        how: how tasks become jobs.
+    """
+
+    def __init__(
+        self, call: Call, tasks: Sequence[Task], scratch: Path, on_progress: OnProgress, how: Submitting
+    ) -> None:
+        self._tasks, self._scratch, self._on_progress, self._how = tasks, scratch, on_progress, how
+        self._folder = scratch / FOLDER
+        inner = getattr(call, "call", call)  # the job wraps it
+        self._label = getattr(getattr(inner, "__self__", inner), "name", getattr(inner, "__name__", "tasks"))
+        self._call, self._encoded = wire.encode(call), [wire.encode(task) for task in tasks]
+        self._digests = [digest_of(self._call, task) for task in self._encoded]
+        self._left = set(range(len(tasks)))
+        self._failures: Counter[int] = Counter()
+        self._queue: deque[Sequence[Sequence[int]]] = deque()  # arrays to submit: for each job the positions of tasks
+        self._jobs: dict[tuple[str, int], _Job] = {}
+        self._has_begun = False  # whether any job ever has
+        self._has_failed = False  # by an exception of a task, which needs no logs
+        self._look, self._ask, self._submit_due = _Pace(*LOOK_SECONDS), _Pace(*ASK_SECONDS), 0.0
+        self._start, self._said = time.monotonic(), ""
+
+    def run(self) -> Iterator[tuple[int, Any]]:
+        """Yield (position, result) as tasks finish."""
+        try:
+            at_work = yield from self._take_over()
+            self._line_up(self._left - at_work)
+            while self._left:
+                self._submit()
+                if self._look.is_due():
+                    yield from self._take_results()
+                if self._left and self._jobs and self._ask.is_due():
+                    self._ask_slurm()
+                    yield from self._bury()
+                if self._left:
+                    time.sleep(max(0.0, min(self._look.due, self._ask.due) - time.monotonic()))
+        finally:
+            if self._left:
+                self._cancel()
+            if not self._left or self._has_failed:
+                shutil.rmtree(self._folder, ignore_errors=True)
+
+    # What an earlier process has left
+
+    def _take_over(self) -> Generator[tuple[int, Any], None, set[int]]:
+        """Yield what earlier arrays have done; returns the positions of tasks that they are still at."""
+        arrays = self._earlier_arrays()
+        if not arrays:
+            return set()
+        states = self._states_by_all_means([array.name for array in arrays])
+        wanted = {digest: position for position, digest in enumerate(self._digests)}
+        unwanted: dict[str, list[int]] = {}
+        for array in arrays:
+            yield from self._earlier_results(array, wanted)
+            for number, digests in enumerate(array.jobs):
+                state = states.get((array.name, number))
+                positions = [wanted.get(digest) for digest in digests]
+                if state is None or state.has_ended:
+                    continue
+                if self._left.isdisjoint(positions):
+                    unwanted.setdefault(state.array, []).append(number)
+                else:
+                    self._jobs[array.name, number] = _Job(array, number, positions, state)
+        commands.cancel(unwanted)
+        at_work = {position for job in self._jobs.values() for position in job.positions if position in self._left}
+        if at_work:
+            numbers = ", ".join(sorted({job.state.array for job in self._jobs.values()}))
+            _say(f"Slurm job {numbers} of an earlier run is still at work on {_several(len(at_work), 'task%s')}.")
+        return at_work
+
+    def _earlier_arrays(self) -> list[JobArray]:
+        found = []
+        for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
+            try:
+                found.append(JobArray.open(folder))
+            except (OSError, ValueError):  # a kill came before it was submitted
+                shutil.rmtree(folder, ignore_errors=True)
+        return found
+
+    def _earlier_results(self, array: JobArray, wanted: dict[str, int]) -> Iterator[tuple[int, Any]]:
+        for number, task in array.results(afresh=True):
+            if task is None:
+                array.forget_error(number)
+                continue
+            position, found = wanted.get(array.jobs[number][task]), array.result(number, task)
+            # What the task made may have been removed or replaced since then.
+            if position in self._left and found is not None and found["outputs"] == stamps(self._tasks[position]):
+                yield from self._take(array, number, task, position, found)
+
+    def _states_by_all_means(self, names: Collection[str]) -> dict[tuple[str, int], JobState]:
+        """What Slurm knows of earlier arrays: without an answer, work that is being done would be done twice."""
+        while True:
+            try:
+                return commands.states(names)
+            except SlurmError as error:
+                if not error.may_succeed_later:
+                    raise
+                self._say_once(f"{error} Asking again until it answers.")
+                time.sleep(ASK_SECONDS[0])
+
+    # Submitting
+
+    def _line_up(self, positions: Collection[int]) -> None:
+        """Line up tasks to be submitted."""
+        alone = [[position] for position in sorted(positions) if self._failures[position] >= ALONE_AFTER]
+        others = [position for position in sorted(positions) if self._failures[position] < ALONE_AFTER]
+        size = self._how.tasks_per_job
+        jobs = [*alone, *(others[at : at + size] for at in range(0, len(others), size))]
+        most = commands.most_jobs() if jobs else 1
+        self._queue += [jobs[at : at + most] for at in range(0, len(jobs), most)]
+
+    def _submit(self) -> None:
+        """Submit what is lined up; with a limit on jobs at once one array at a time."""
+        while self._queue and time.monotonic() >= self._submit_due and not (self._jobs and self._how.at_once):
+            jobs = self._queue[0]
+            tasks, digests = ([[of[at] for at in job] for job in jobs] for of in (self._encoded, self._digests))
+            array = JobArray.create(self._folder, self._label, self._call, tasks, digests, self._scratch)
+            script = commands.script_for("webtext_prep.running.slurm.job", str(array.folder))
+            logs = array.log(0).parent
+            try:
+                number = commands.submit(
+                    array.name, len(jobs), script, logs, self._how.options, at_once=self._how.at_once
+                )
+            except SlurmError as error:
+                self._refused(array, error)
+                return
+            self._queue.popleft()
+            for at, positions in enumerate(jobs):
+                self._jobs[array.name, at] = _Job(array, at, positions, JobState(number, "PENDING", ""))
+            self._ask.news()
+            count = _several(sum(map(len, jobs)), f"task%s of {self._label}")
+            _say(f"Slurm job {number}: {count} in {_several(len(jobs), 'job%s')}, logs in {logs}")
+
+    def _refused(self, array: JobArray, error: SlurmError) -> None:
+        """Try again later what may succeed then. Raises InputError for what will not."""
+        shutil.rmtree(array.folder, ignore_errors=True)
+        if not error.may_succeed_later:
+            raise InputError(str(error)) from error
+        if not self._jobs:
+            raise error
+        self._say_once(f"{error} The other jobs are submitted later.")
+        self._submit_due = time.monotonic() + ASK_SECONDS[1]
+
+    # Waiting
+
+    def _take_results(self, *, afresh: bool = False) -> Iterator[tuple[int, Any]]:
+        """Take the results that are there. Raises the exception of a task."""
+        begun = time.monotonic()
+        for array in {name: job.array for (name, _), job in self._jobs.items()}.values():
+            for number, task in array.results(afresh=afresh):
+                job = self._jobs.get((array.name, number))
+                if job is None:
+                    continue
+                if task is None:
+                    if (error := array.error(number)) is not None:
+                        self._has_failed = True
+                        raise error
+                elif (found := array.result(number, task)) is not None:
+                    self._look.news()
+                    yield from self._take(array, number, task, job.positions[task], found)
+                    if self._left.isdisjoint(job.positions):
+                        del self._jobs[array.name, number]
+        self._look.looked(begun)
+
+    def _take(
+        self, array: JobArray, number: int, task: int, position: int | None, found: dict[str, Any]
+    ) -> Iterator[tuple[int, Any]]:
+        self._has_begun = True
+        if position is not None and position in self._left:
+            self._on_progress(position, found["units"])
+            yield position, wire.decode(found["result"])
+            self._left.remove(position)
+        array.take(number, task)
+
+    def _ask_slurm(self) -> None:
+        """Learn which jobs run, how far they are, and which have ended."""
+        begun = time.monotonic()
+        try:
+            states = commands.states({name for name, _ in self._jobs})
+            # What squeue has forgotten is asked of accounting, array by array.
+            forgotten = {job.state.array for key, job in self._jobs.items() if key not in states and job.ended is None}
+            earlier = {array: commands.earlier_states(array) for array in forgotten}
+        except SlurmError as error:
+            self._say_once(f"{error} Asking again until it answers.")
+            self._ask.looked(begun)
+            return
+        for key, job in self._jobs.items():
+            if key in states:
+                job.state = states[key]
+            elif job.ended is None:
+                state = earlier[job.state.array].get(job.number, "FORGOTTEN")
+                job.state = JobState(job.state.array, state if state in commands.ENDED else "FORGOTTEN", "")
+            job.ended = (job.ended or time.monotonic()) if job.state.has_ended else None
+            if job.state.state != "PENDING":
+                self._show_progress(job)
+        self._say_why_they_wait()
+        self._ask.looked(begun)
+
+    def _show_progress(self, job: _Job) -> None:
+        for position, units in zip(job.positions, job.array.progress(job.number) or (), strict=False):
+            self._has_begun = True
+            if units is not None and position is not None and position in self._left:
+                self._on_progress(position, units)
+
+    def _say_why_they_wait(self) -> None:
+        if time.monotonic() - self._start > WAIT_SECONDS:
+            waiting = Counter(job.state.reason for job in self._jobs.values() if job.state.state == "PENDING")
+            if waiting.total() == len(self._jobs):
+                self._say_once(f"the Slurm jobs wait, most of them for this reason: {waiting.most_common(1)[0][0]}.")
+
+    # What has died
+
+    def _bury(self) -> Iterator[tuple[int, Any]]:
+        """Have the tasks tried again whose jobs have ended without their results."""
+        limit = time.monotonic() - LATE_SECONDS
+        if any(job.ended is not None and job.ended <= limit for job in self._jobs.values()):
+            yield from self._take_results(afresh=True)
+            for job in [job for job in self._jobs.values() if job.ended is not None and job.ended <= limit]:
+                del self._jobs[job.array.name, job.number]
+                self._line_up(self._count_death(job))
+
+    def _count_death(self, job: _Job) -> set[int]:
+        """Count the death of a job; returns the positions of the tasks that it has not done.
+
+        Raises WebtextError where trying again would not help, or has not.
+        """
+        positions = {position for position in job.positions if position in self._left}
+        ended = job.how_it_ended()
+        if job.state.state == "CANCELLED":
+            raise WebtextError(f"{job} was cancelled: run the same command again, it resumes.")
+        if not (self._has_begun or job.state.state in NODE_TROUBLES):
+            raise self._never_begun(job)
+        units = dict(zip(job.positions, job.array.progress(job.number) or (), strict=False))
+        begun = {position for position in positions if units.get(position) is not None}
+        for position in begun or positions:
+            self._failures[position] += job.state.state != "PREEMPTED"
+            self._on_progress(position, 0)
+            if self._failures[position] >= MAX_ATTEMPTS:
+                raise self._given_up(self._tasks[position], job)
+        _say(f"{ended.removeprefix('its ')}: {_several(len(positions), 'task%s')} of it tried again.")
+        return positions
+
+    def _never_begun(self, job: _Job) -> WebtextError:
+        lines = job.array.last_lines(job.number)
+        if lines is None:
+            return InputError(
+                f"{job} left no log in {job.array.log(job.number).parent}: the state folder must lie on a file system "
+                "that this machine and all nodes of the cluster see under the same path, give such a one with --state "
+                "DIR."
+            )
+        said = next((line for line in reversed(lines) if line.strip()), "it says nothing").strip().rstrip(".")
+        error = WebtextError(
+            f"{job} ended ({job.state.state}) before its first task: {said}: see {job.array.log(job.number)}, and run "
+            "the same command again."
+        )
+        error.add_note("\n".join(lines))
+        return error
+
+    def _given_up(self, task: Task, job: _Job) -> WebtextError:
+        source = f" (reading {task.inputs[0]})" if task.inputs else ""
+        _, advice = _ENDS.get(job.state.state, ("", f"see {job.array.log(job.number)}, and "))
+        error = WebtextError(
+            f"the task {task.name}{source} failed {MAX_ATTEMPTS} times: {job.how_it_ended()}: {advice}run the same "
+            "command again, it resumes from the last finished shard."
+        )
+        error.add_note(f"the end of {job.array.log(job.number)}:")
+        error.add_note("\n".join(job.array.last_lines(job.number) or ["(there is no such file)"]))
+        return error
+
+    def _cancel(self) -> None:
+        """Cancel all jobs of this run, and give them a moment to end."""
+        names = [array.name for array in self._earlier_arrays()]
+        try:
+            numbers = _at_work(names)
+            if numbers:
+                commands.cancel(dict.fromkeys(numbers))
+                _say(f"Slurm job {', '.join(sorted(numbers))} was cancelled.")
+            deadline = time.monotonic() + STOP_SECONDS
+            while numbers and time.monotonic() < deadline:
+                time.sleep(LOOK_SECONDS[0])
+                numbers = _at_work(names)
+        except SlurmError as error:
+            _say(f"{error} Cancel the jobs of the name {', '.join(names)} by hand.")
+
+    def _say_once(self, sentence: str) -> None:
+        if sentence != self._said:
+            _say(sentence)
+        self._said = sentence
+
+
+def _at_work(names: Collection[str]) -> set[str]:
+    """The numbers of those arrays of such names that have jobs which have not ended."""
+    return {state.array for state in commands.states(names).values() if not state.has_ended} if names else set()
+
+
+def _several(count: int, word: str) -> str:
+    """`1 task`, `1,000 tasks`; the word has `%s` for the plural's letter."""
+    return f"{count:,} {word.replace('%s', '' if count == 1 else 's')}"
+
+
+def _say(sentence: str) -> None:
+    """Print a line, also where the line of progress is redrawn."""
+    clear = "\r\x1b[K" if sys.stderr.isatty() else ""
+    print(f"{clear}webtext: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,377 @@
+"""The engine slurm, on a stand-in for Slurm's commands, and on Slurm itself where it is installed."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import hasty_slurm
+import practice_calls
+import pytest
+from processes import PATIENCE, is_alive, until
+
+from webtext_prep.documents.document import Document
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running import wire
+from webtext_prep.running.engines.slurm import SlurmEngine, SlurmSettings
+from webtext_prep.running.slurm import commands, job, waiting
+from webtext_prep.running.slurm.arrays import JobArray, digest_of
+from webtext_prep.running.task import Task
+
+SUPPORT = Path(practice_calls.__file__).parent
+
+
+class Cluster:
+    """The folder of a stand-in for Slurm, whose commands are on PATH."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "bin").mkdir(parents=True)
+        for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol"):
+            command = folder / "bin" / name
+            command.write_text(f"#!{sys.executable} -IS\n" + (SUPPORT / "slurm_stand_in.py").read_text())
+            command.chmod(0o755)
+        self.set()
+
+    def set(self, **settings: object) -> None:
+        (self.folder / "settings.json").write_text(json.dumps(settings))
+
+    def calls(self, command: str) -> int:
+        """How often one of the commands was called."""
+        return len(list((self.folder / "called").glob(f"{command}-*")))
+
+    def states(self) -> list[str]:
+        return [path.read_text() for path in sorted(self.folder.glob("arrays/*/state-*"))]
+
+    def processes(self) -> list[int]:
+        """All that it has started and that still runs."""
+        return [pid for path in self.folder.glob("arrays/*/pid*") if is_alive(pid := int(path.read_text()))]
+
+
+@pytest.fixture
+def cluster(tmp_path, monkeypatch):
+    monkeypatch.setenv("STAND_IN", str(tmp_path / "cluster"))
+    monkeypatch.setenv("PATH", f"{tmp_path / 'cluster' / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    for name, value in hasty_slurm.hurry().items():
+        monkeypatch.setattr(waiting, name, value)
+    found = Cluster(tmp_path / "cluster")
+    yield found
+    for pid in found.processes():
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def run(tmp_path):
+    """`run(function, tasks, ...)`: the sorted results; flags of the engine by their names."""
+
+    def call(function, tasks, on_progress=lambda position, units: None, *, workers=0, **settings) -> list:
+        engine = SlurmEngine(workers, SlurmSettings(**{f"slurm_{name}": value for name, value in settings.items()}))
+        return sorted(engine.run(function, tasks, scratch=tmp_path / "scratch", on_progress=on_progress))
+
+    return call
+
+
+def tasks_of(*values: int, **options) -> list[Task]:
+    return [Task(f"task-{number}", (), options={"value": value, **options}) for number, value in enumerate(values)]
+
+
+def left_in(scratch: Path) -> list[Path]:
+    return list(scratch.glob("slurm/*"))
+
+
+def test_every_result_comes_with_its_position_and_tasks_report(cluster, run, tmp_path):
+    """Five tasks in three jobs in two arrays: the cluster allows arrays of two jobs."""
+    cluster.set(most_jobs=2)
+    seen: dict[int, int] = {}
+    found = run(practice_calls.square, tasks_of(*range(1, 6)), seen.__setitem__, tasks_per_job=2)
+    assert found == [(0, 1), (1, 4), (2, 9), (3, 16), (4, 25)]
+    assert seen == {0: 1, 1: 2, 2: 3, 3: 4, 4: 5}
+    assert cluster.calls("sbatch") == 2
+    assert len(cluster.states()) == 3
+    assert left_in(tmp_path / "scratch") == []
+
+
+def test_no_tasks_are_no_work(cluster, run):
+    assert run(practice_calls.square, []) == []
+    assert cluster.calls("sbatch") == 0
+
+
+def test_a_job_does_as_many_tasks_at_once_as_it_has_cores(cluster, run, tmp_path):
+    options = "--cpus-per-task=2 --comment='two words'"
+    found = run(practice_calls.where, tasks_of(1, 2), tasks_per_job=2, options=options, workers=1)
+    assert found == [(position, (str(tmp_path / "scratch"), 2)) for position in range(2)]
+    given = (cluster.folder / "called" / "sbatch-0").read_text().splitlines()
+    assert {"--comment=two words", "--array=0-0%1"} <= set(given)
+
+
+def test_an_exception_is_raised_and_stops_the_other_tasks(cluster, run, tmp_path):
+    """The other task would wait forever."""
+    with pytest.raises(InputError, match=r"^the file is bad\.\n") as caught:
+        run(practice_calls.refuse_or_wait, tasks_of(0, 1))
+    assert "in refuse_or_wait" in "".join(caught.value.__notes__)
+    assert "CANCELLED" in cluster.states()
+    assert left_in(tmp_path / "scratch") == []
+    until(lambda: not cluster.processes(), "the end of the jobs")
+
+
+def test_a_dead_job_costs_the_task_that_it_was_at(cluster, run, tmp_path):
+    """The first task of the job is not done again, the third has not failed."""
+    cluster.set(killed_as="NODE_FAIL")
+    tasks = tasks_of(0, 0, 0, folder=str(tmp_path))
+    tasks[1].options["deaths"] = 1
+    seen: dict[int, int] = {}
+    assert run(practice_calls.die_at_first, tasks, seen.__setitem__, tasks_per_job=3) == [(0, 0), (1, 1), (2, 0)]
+    assert seen == {0: 10, 1: 10, 2: 10}
+    assert cluster.calls("sbatch") == 2
+
+
+@pytest.mark.parametrize("settings", [{}, {"forgets": True, "accounts": True}], ids=["squeue", "sacct"])
+def test_a_task_that_kills_every_job_is_named_with_the_end_of_its_log(cluster, run, tmp_path, settings):
+    cluster.set(**settings)
+    tasks = tasks_of(0, folder=str(tmp_path), deaths=99)
+    sentence = (
+        r"the task task-0 failed 4 times: its Slurm job 4_0 was killed, because memory ran out: ask for more, as with "
+        r"--slurm-options '--mem=16G', and run the same command again, it resumes"
+    )
+    with pytest.raises(WebtextError, match=sentence) as caught:
+        run(practice_calls.die_at_first, tasks)
+    assert len(list(tmp_path.glob("task-0-*"))) == 4
+    assert re.search(r"the end of .*/logs/0.log:\ndying", "\n".join(caught.value.__notes__))
+
+
+def test_what_slurm_has_forgotten_has_ended(cluster, run, tmp_path):
+    cluster.set(forgets=True)
+    assert run(practice_calls.die_at_first, tasks_of(0, folder=str(tmp_path), deaths=1)) == [(0, 1)]
+
+
+def test_a_preempted_job_costs_no_attempt(cluster, run, tmp_path):
+    cluster.set(killed_as="PREEMPTED")
+    assert run(practice_calls.die_at_first, tasks_of(0, folder=str(tmp_path), deaths=4)) == [(0, 4)]
+
+
+def test_jobs_that_somebody_cancels_are_not_submitted_again(cluster, run, monkeypatch):
+    states = commands.states
+
+    def cancel_first(names):
+        commands.cancel({"1": None})
+        return states(names)
+
+    (cluster.folder / "hold").touch()
+    monkeypatch.setattr(commands, "states", cancel_first)
+    monkeypatch.setattr(waiting.Waiting, "_has_begun", True, raising=False)
+    with pytest.raises(WebtextError, match=r"Slurm job 1_0 was cancelled: run the same command again"):
+        run(practice_calls.square, tasks_of(1))
+    assert cluster.calls("sbatch") == 1
+
+
+def test_while_slurm_does_not_answer_results_are_taken(cluster, run, capsys):
+    cluster.set(silent=True)
+    assert run(practice_calls.square, tasks_of(3)) == [(0, 9)]
+    assert capsys.readouterr().err.startswith("webtext: Slurm job 1: 1 task of square in 1 job, logs in ")
+
+
+def test_nodes_without_the_same_python_are_told_by_the_log(cluster, run, monkeypatch):
+    monkeypatch.setattr(commands, "script_for", lambda *_: "#!/bin/sh\nexec /none/python -m module\n")
+    with pytest.raises(WebtextError, match=r"job 1_0 ended \(FAILED\) before its first task: .*/none/python.*: see /"):
+        run(practice_calls.square, tasks_of(3))
+
+
+def test_nodes_that_do_not_see_the_state_are_told_by_the_missing_log(cluster, run):
+    cluster.set(sees="/elsewhere")
+    with pytest.raises(
+        InputError, match=r"left no log in .*: the state folder must lie on a file system .* --state DIR"
+    ):
+        run(practice_calls.square, tasks_of(3))
+
+
+def test_what_slurm_refuses_is_told_and_nothing_is_left(cluster, run, tmp_path):
+    cluster.set(refuses="invalid partition specified: nope")
+    with pytest.raises(InputError, match="sbatch failed: invalid partition specified: nope"):
+        run(practice_calls.square, tasks_of(3), options="-p nope")
+    assert left_in(tmp_path / "scratch") == []
+
+
+def test_a_limit_on_jobs_is_waited_for(cluster, run, monkeypatch):
+    """The second array is refused as long as the first one is there."""
+    cluster.set(most_jobs=1)
+    submit, refusals = commands.submit, ["limit"]
+
+    def refuse_once(*arguments, **named):
+        if cluster.calls("sbatch") == 1 and refusals:
+            raise commands.SlurmError(f"sbatch failed: job submit {refusals.pop()}.", may_succeed_later=True)
+        return submit(*arguments, **named)
+
+    monkeypatch.setattr(commands, "submit", refuse_once)
+    assert run(practice_calls.square, tasks_of(2, 3)) == [(0, 4), (1, 9)]
+    assert refusals == []
+
+
+def test_without_slurm_there_is_a_sentence(monkeypatch, tmp_path, webtext, write_shards):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    result = webtext("shout", "--input", write_shards([["a"]]), "--output", tmp_path / "out", "--engine", "slurm")
+    assert result.code == 2
+    assert "--engine slurm needs Slurm's commands, and there is no sbatch here" in result.sentence
+
+
+def test_options_that_cannot_be_split_are_refused(cluster):
+    with pytest.raises(InputError, match=r"--slurm-options .* can't be split into options: No closing quotation"):
+        SlurmEngine(0, SlurmSettings(slurm_options="--comment='one"))
+
+
+def array_of(folder: Path, function, tasks: list[Task]) -> JobArray:
+    call, encoded = wire.encode(function), [wire.encode(task) for task in tasks]
+    digests = [digest_of(call, task) for task in encoded]
+    return JobArray.create(folder, "tasks", call, [encoded], [digests], folder / "scratch")
+
+
+def test_a_job_that_is_started_once_more_goes_on_with_the_rest(tmp_path):
+    """Slurm requeues a job whose node failed."""
+    array = array_of(tmp_path, practice_calls.be_busy_at_first, tasks_of(0, 0, 0, folder=str(tmp_path)))
+    assert job.run(array.folder, 0, 1) == 0
+    array.take(0, 0)
+    (array.folder / "results" / "0-2.json").unlink()
+    assert job.run(array.folder, 0, 1) == 0
+    assert [array.result(0, task) and array.result(0, task)["result"] for task in range(3)] == [None, 0, 1]
+
+
+def test_a_job_whose_array_is_not_wanted_any_more_does_nothing(tmp_path, capsys):
+    array = array_of(tmp_path, practice_calls.be_busy_at_first, tasks_of(0, folder=str(tmp_path)))
+    (array.folder / "call.json").unlink()
+    assert job.run(array.folder, 0, 1) == 1
+    assert "not wanted any more" in capsys.readouterr().err
+    assert array.results() == []
+
+
+# Whole stages
+
+
+class Driver:
+    """`webtext shout --engine slurm` in a process of its own."""
+
+    def __init__(self, arguments: list[object]) -> None:
+        command = [sys.executable, SUPPORT / "hasty_slurm.py", *arguments]
+        self.process = subprocess.Popen(
+            list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, start_new_session=True,
+        )  # fmt: skip
+
+    def says(self, words: str) -> None:
+        """Wait until it does."""
+        for line in self.process.stderr:
+            if words in line:
+                return
+        raise AssertionError(f"it never said {words}")
+
+    def end(self) -> tuple[int, str]:
+        _, said = self.process.communicate(timeout=PATIENCE)
+        return self.process.returncode, said
+
+
+@pytest.fixture
+def shouting(write_shards, tmp_path, gate, webtext, contents):
+    """The arguments of a command whose tasks all wait at the gate, and the bytes of its output."""
+    folder = write_shards([[Document("http://a.org", "text", {"wait": 1})] for _ in range(3)])
+    assert webtext("shout", "--input", folder, "--output", tmp_path / "local").code == 0
+    arguments = ["shout", "--input", folder, "--output", tmp_path / "out", "--gate", gate.folder, "--engine", "slurm"]
+    return [*arguments, "--slurm-tasks-per-job", 2, "--slurm-options", "--cpus-per-task=2"], contents(
+        tmp_path / "local"
+    )
+
+
+def test_jobs_outlive_a_killed_command_and_are_found_again(cluster, shouting, gate, webtext, contents, tmp_path):
+    """Killed twice: the second time it has found the jobs and waits; then they end while there is no command."""
+    arguments, expected = shouting
+    gate.close()
+    for words in (
+        "Slurm job 1: 3 tasks of shout in 2 jobs",
+        "Slurm job 1 of an earlier run is still at work on 3 tasks",
+    ):
+        driver = Driver(arguments)
+        driver.says(words)
+        driver.process.kill()
+        driver.end()
+    until(lambda: len(list(gate.folder.glob("reached-*"))) == 3, "the gate")
+    assert contents(tmp_path / "out").keys() <= {"stage.json"}
+    gate.open()
+    until(lambda: cluster.states() == ["COMPLETED", "COMPLETED"], "the end of the jobs")
+    assert webtext(*arguments).code == 0
+    assert cluster.calls("sbatch") == 1
+    assert contents(tmp_path / "out") == expected
+    assert not (tmp_path / "out" / ".state" / "scratch").exists()
+
+
+def test_an_interrupt_cancels_the_jobs_and_the_same_command_goes_on(
+    cluster, shouting, gate, webtext, contents, tmp_path
+):
+    arguments, expected = shouting
+    gate.close()
+    driver = Driver(arguments)
+    until(lambda: len(list(gate.folder.glob("reached-*"))) == 3, "the gate")
+    driver.process.send_signal(signal.SIGINT)
+    code, said = driver.end()
+    assert code == 130
+    assert said.endswith(
+        "webtext: Slurm job 1 was cancelled.\nwebtext: interrupted; the same command resumes from here.\n"
+    )
+    assert cluster.states() == ["CANCELLED", "CANCELLED"]
+    gate.open()
+    assert webtext(*arguments).code == 0
+    assert cluster.calls("sbatch") == 2
+    assert contents(tmp_path / "out") == expected
+
+
+def test_what_was_made_and_then_removed_is_made_again(cluster, shouting, gate, webtext, contents, tmp_path):
+    """A result that an earlier command left counts only with what its task had made."""
+    arguments, expected = shouting
+    driver = Driver(arguments)
+    driver.says("Slurm job 1")
+    driver.process.send_signal(signal.SIGSTOP)
+    until(lambda: cluster.states() == ["COMPLETED", "COMPLETED"], "the end of the jobs")
+    driver.process.kill()
+    driver.end()
+    (tmp_path / "out" / "part-00001.jsonl.zst").unlink()
+    assert webtext(*arguments).code == 0
+    assert contents(tmp_path / "out") == expected
+
+
+def test_jobs_of_other_settings_are_cancelled(cluster, run, tmp_path):
+    """What an earlier command was at, and this one does not ask for, would be made in vain."""
+    tasks = tasks_of(0, 1)
+    call = wire.encode(practice_calls.refuse_or_wait)
+    encoded = [wire.encode(task) for task in tasks]
+    (cluster.folder / "hold").touch()
+    array = JobArray.create(
+        tmp_path / "scratch" / "slurm", "tasks", call, [[task] for task in encoded],
+        [[digest_of(call, task)] for task in encoded], tmp_path / "scratch",
+    )  # fmt: skip
+    script = commands.script_for("webtext_prep.running.slurm.job", str(array.folder))
+    assert commands.submit(array.name, 2, script, array.log(0).parent, []) == "1"
+    (cluster.folder / "settings.json").write_text("{}")
+    found = SlurmEngine(0).run(practice_calls.square, tasks, scratch=tmp_path / "scratch", on_progress=lambda *_: None)
+    (cluster.folder / "hold").rename(cluster.folder / "let-go")
+    assert sorted(found) == [(0, 0), (1, 1)]
+    assert cluster.states()[:2] == ["CANCELLED", "CANCELLED"]
+
+
+TEXTS = [f"The {number} ships of the line sailed on to {'the harbour of ' * number}Cadiz." for number in range(1, 40)]
+ROAD = ["merge", "clean", "dedup", "tokenize"]
+
+
+def test_every_stage_makes_the_same_bytes(cluster, webtext, write_shards, contents, tmp_path):
+    """From two shards to token files; the jobs of a phase are one or two."""
+    write_shards([TEXTS[:20], TEXTS[10:]])
+    for engine in (["local"], ["slurm", "--slurm-tasks-per-job", "100"]):
+        before = tmp_path / "input"
+        for stage in ROAD:
+            after = tmp_path / engine[0] / stage / "out"
+            own = ["--min-tokens", 1] if stage == "clean" else []
+            result = webtext(stage, "--input", before, "--output", after, "--engine", *engine, *own)
+            assert result.code == 0, result.err
+            before = after
+    assert contents(tmp_path / "local") == contents(tmp_path / "slurm")
+    assert cluster.calls("sbatch") > len(ROAD)
