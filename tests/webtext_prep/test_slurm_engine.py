@@ -12,6 +12,7 @@ from pathlib import Path
 import hasty_slurm
 import practice_calls
 import pytest
+import real_slurm
 from processes import PATIENCE, is_alive, until
 
 from webtext_prep.documents.document import Document
@@ -131,16 +132,17 @@ def test_a_dead_job_costs_the_task_that_it_was_at(cluster, run, tmp_path):
 
 
 @pytest.mark.parametrize("settings", [{}, {"forgets": True, "accounts": True}], ids=["squeue", "sacct"])
-def test_a_task_that_kills_every_job_is_named_with_the_end_of_its_log(cluster, run, tmp_path, settings):
+def test_a_task_that_kills_every_job_is_named_with_the_end_of_its_log(cluster, run, tmp_path, settings, monkeypatch):
     cluster.set(**settings)
+    monkeypatch.setattr(waiting, "MAX_ATTEMPTS", 2)
     tasks = tasks_of(0, folder=str(tmp_path), deaths=99)
     sentence = (
-        r"the task task-0 failed 4 times: its Slurm job 4_0 was killed, because memory ran out: ask for more, as with "
+        r"the task task-0 failed 2 times: its Slurm job 2_0 was killed, because memory ran out: ask for more, as with "
         r"--slurm-options '--mem=16G', and run the same command again, it resumes"
     )
     with pytest.raises(WebtextError, match=sentence) as caught:
         run(practice_calls.die_at_first, tasks)
-    assert len(list(tmp_path.glob("task-0-*"))) == 4
+    assert len(list(tmp_path.glob("task-0-*"))) == 2
     assert re.search(r"the end of .*/logs/0.log:\ndying", "\n".join(caught.value.__notes__))
 
 
@@ -149,9 +151,10 @@ def test_what_slurm_has_forgotten_has_ended(cluster, run, tmp_path):
     assert run(practice_calls.die_at_first, tasks_of(0, folder=str(tmp_path), deaths=1)) == [(0, 1)]
 
 
-def test_a_preempted_job_costs_no_attempt(cluster, run, tmp_path):
+def test_a_preempted_job_costs_no_attempt(cluster, run, tmp_path, monkeypatch):
     cluster.set(killed_as="PREEMPTED")
-    assert run(practice_calls.die_at_first, tasks_of(0, folder=str(tmp_path), deaths=4)) == [(0, 4)]
+    monkeypatch.setattr(waiting, "MAX_ATTEMPTS", 1)
+    assert run(practice_calls.die_at_first, tasks_of(0, folder=str(tmp_path), deaths=1)) == [(0, 1)]
 
 
 def test_jobs_that_somebody_cancels_are_not_submitted_again(cluster, run, monkeypatch):
@@ -253,50 +256,57 @@ def test_a_job_whose_array_is_not_wanted_any_more_does_nothing(tmp_path, capsys)
 class Driver:
     """`webtext shout --engine slurm` in a process of its own."""
 
-    def __init__(self, arguments: list[object]) -> None:
+    def __init__(self, arguments: list[object], log: Path) -> None:
         command = [sys.executable, SUPPORT / "hasty_slurm.py", *arguments]
-        self.process = subprocess.Popen(
-            list(map(str, command)), stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
-            text=True, start_new_session=True,
-        )  # fmt: skip
+        self.log = log
+        with log.open("w") as said:
+            self.process = subprocess.Popen(
+                list(map(str, command)), stdin=subprocess.DEVNULL, stdout=said, stderr=said, start_new_session=True
+            )
 
-    def says(self, words: str) -> None:
-        """Wait until it does."""
-        for line in self.process.stderr:
-            if words in line:
-                return
-        raise AssertionError(f"it never said {words}")
+    def wait_until(self, happened, what: str) -> None:
+        until(lambda: happened() or self.process.poll() is not None, what)
+        assert self.process.poll() is None, self.log.read_text()
 
-    def end(self) -> tuple[int, str]:
-        _, said = self.process.communicate(timeout=PATIENCE)
-        return self.process.returncode, said
+    def end(self, with_signal: signal.Signals) -> int:
+        self.process.send_signal(with_signal)
+        return self.process.wait(PATIENCE)
+
+
+@pytest.fixture
+def drive(tmp_path):
+    """`drive(arguments)`; what is still there is killed with the test."""
+    started = []
+
+    def start(arguments: list[object]) -> Driver:
+        started.append(Driver(arguments, tmp_path / f"driver-{len(started)}.log"))
+        return started[-1]
+
+    yield start
+    for driver in started:
+        driver.process.kill()
+        driver.process.wait()
 
 
 @pytest.fixture
 def shouting(write_shards, tmp_path, gate, webtext, contents):
-    """The arguments of a command whose tasks all wait at the gate, and the bytes of its output."""
-    folder = write_shards([[Document("http://a.org", "text", {"wait": 1})] for _ in range(3)])
+    """The arguments of a command whose two tasks wait at the gate, and the bytes of its output."""
+    folder = write_shards([[Document("http://a.org", "text", {"wait": 1})] for _ in range(2)])
     assert webtext("shout", "--input", folder, "--output", tmp_path / "local").code == 0
-    arguments = ["shout", "--input", folder, "--output", tmp_path / "out", "--gate", gate.folder, "--engine", "slurm"]
-    return [*arguments, "--slurm-tasks-per-job", 2, "--slurm-options", "--cpus-per-task=2"], contents(
-        tmp_path / "local"
-    )
+    arguments = ["shout", "--input", folder, "--output", tmp_path / "out", "--engine", "slurm"]
+    return [*arguments, "--slurm-options", "--mem=2G", "--gate", gate.folder], contents(tmp_path / "local")
 
 
-def test_jobs_outlive_a_killed_command_and_are_found_again(cluster, shouting, gate, webtext, contents, tmp_path):
+def test_jobs_outlive_a_killed_command_and_are_found_again(cluster, shouting, gate, drive, webtext, contents, tmp_path):
     """Killed twice: the second time it has found the jobs and waits; then they end while there is no command."""
     arguments, expected = shouting
     gate.close()
-    for words in (
-        "Slurm job 1: 3 tasks of shout in 2 jobs",
-        "Slurm job 1 of an earlier run is still at work on 3 tasks",
-    ):
-        driver = Driver(arguments)
-        driver.says(words)
-        driver.process.kill()
-        driver.end()
-    until(lambda: len(list(gate.folder.glob("reached-*"))) == 3, "the gate")
-    assert contents(tmp_path / "out").keys() <= {"stage.json"}
+    for words in ("2 tasks of shout in 2 jobs", "Slurm job 1 of an earlier run is still at work on 2 tasks."):
+        driver = drive(arguments)
+        driver.wait_until(lambda: words in driver.log.read_text(), words)  # noqa: B023
+        driver.end(signal.SIGKILL)
+    until(lambda: len(list(gate.folder.glob("reached-*"))) == 2, "the gate")
+    assert not list((tmp_path / "out").glob("part-*"))
     gate.open()
     until(lambda: cluster.states() == ["COMPLETED", "COMPLETED"], "the end of the jobs")
     assert webtext(*arguments).code == 0
@@ -306,16 +316,14 @@ def test_jobs_outlive_a_killed_command_and_are_found_again(cluster, shouting, ga
 
 
 def test_an_interrupt_cancels_the_jobs_and_the_same_command_goes_on(
-    cluster, shouting, gate, webtext, contents, tmp_path
+    cluster, shouting, gate, drive, webtext, contents, tmp_path
 ):
     arguments, expected = shouting
     gate.close()
-    driver = Driver(arguments)
-    until(lambda: len(list(gate.folder.glob("reached-*"))) == 3, "the gate")
-    driver.process.send_signal(signal.SIGINT)
-    code, said = driver.end()
-    assert code == 130
-    assert said.endswith(
+    driver = drive(arguments)
+    driver.wait_until(lambda: len(list(gate.folder.glob("reached-*"))) == 2, "the gate")
+    assert driver.end(signal.SIGINT) == 130
+    assert driver.log.read_text().endswith(
         "webtext: Slurm job 1 was cancelled.\nwebtext: interrupted; the same command resumes from here.\n"
     )
     assert cluster.states() == ["CANCELLED", "CANCELLED"]
@@ -325,18 +333,32 @@ def test_an_interrupt_cancels_the_jobs_and_the_same_command_goes_on(
     assert contents(tmp_path / "out") == expected
 
 
-def test_what_was_made_and_then_removed_is_made_again(cluster, shouting, gate, webtext, contents, tmp_path):
+def test_a_restart_cancels_what_an_earlier_command_has_left(cluster, shouting, gate, drive, webtext):
+    """Its jobs would write what other settings ask for."""
+    arguments, _ = shouting
+    gate.close()
+    driver = drive(arguments)
+    driver.wait_until(lambda: len(list(gate.folder.glob("reached-*"))) == 2, "the gate")
+    driver.end(signal.SIGKILL)
+    assert cluster.states() == ["RUNNING", "RUNNING"]
+    assert webtext(*arguments[:-2], "--restart", "--mark", "?").code == 0
+    assert cluster.states()[:2] == ["CANCELLED", "CANCELLED"]
+    assert cluster.calls("sbatch") == 2
+
+
+def test_what_was_made_and_then_removed_is_made_again(cluster, shouting, drive, webtext, contents, tmp_path):
     """A result that an earlier command left counts only with what its task had made."""
     arguments, expected = shouting
-    driver = Driver(arguments)
-    driver.says("Slurm job 1")
-    driver.process.send_signal(signal.SIGSTOP)
+    (cluster.folder / "hold").touch()
+    driver = drive(arguments)
+    driver.wait_until(lambda: "Slurm job 1" in driver.log.read_text(), "the jobs")
+    driver.end(signal.SIGKILL)
+    (cluster.folder / "hold").unlink()
     until(lambda: cluster.states() == ["COMPLETED", "COMPLETED"], "the end of the jobs")
-    driver.process.kill()
-    driver.end()
     (tmp_path / "out" / "part-00001.jsonl.zst").unlink()
     assert webtext(*arguments).code == 0
     assert contents(tmp_path / "out") == expected
+    assert len(cluster.states()) == 3
 
 
 def test_jobs_of_other_settings_are_cancelled(cluster, run, tmp_path):
@@ -359,19 +381,46 @@ def test_jobs_of_other_settings_are_cancelled(cluster, run, tmp_path):
 
 
 TEXTS = [f"The {number} ships of the line sailed on to {'the harbour of ' * number}Cadiz." for number in range(1, 40)]
-ROAD = ["merge", "clean", "dedup", "tokenize"]
+ROAD = ["merge", "tokenize"]
 
 
-def test_every_stage_makes_the_same_bytes(cluster, webtext, write_shards, contents, tmp_path):
+def test_stages_of_several_phases_make_the_same_bytes(cluster, webtext, write_shards, contents, tmp_path):
     """From two shards to token files; the jobs of a phase are one or two."""
     write_shards([TEXTS[:20], TEXTS[10:]])
     for engine in (["local"], ["slurm", "--slurm-tasks-per-job", "100"]):
         before = tmp_path / "input"
         for stage in ROAD:
             after = tmp_path / engine[0] / stage / "out"
-            own = ["--min-tokens", 1] if stage == "clean" else []
-            result = webtext(stage, "--input", before, "--output", after, "--engine", *engine, *own)
+            result = webtext(stage, "--input", before, "--output", after, "--engine", *engine)
             assert result.code == 0, result.err
             before = after
-    assert contents(tmp_path / "local") == contents(tmp_path / "slurm")
+    local, slurm = ({name: data for name, data in contents(tmp_path / engine).items() if ".state" not in name}
+                    for engine in ("local", "slurm"))  # fmt: skip
+    assert local.keys() >= {"merge/out/part-00000.jsonl.zst", "tokenize/out_text_document.bin"}
+    assert slurm == local
     assert cluster.calls("sbatch") > len(ROAD)
+
+
+# Slurm itself
+
+
+@pytest.fixture
+def real_cluster(monkeypatch):
+    if reason := real_slurm.why_not():
+        pytest.skip(reason)
+    with real_slurm.running() as configuration:
+        monkeypatch.setenv("SLURM_CONF", str(configuration))
+        yield
+
+
+def test_slurm_itself(real_cluster, run, tmp_path, capsys):
+    """An array with a job that is killed; one with a task that fails while another waits, which is cancelled."""
+    tasks = tasks_of(0, 0, 0, folder=str(tmp_path))
+    tasks[1].options["deaths"] = 1
+    assert run(practice_calls.die_at_first, tasks, options="--mem=100") == [(0, 0), (1, 1), (2, 0)]
+    assert "ended early (FAILED, " in capsys.readouterr().err
+    with pytest.raises(InputError, match=r"^the file is bad\.\n"):
+        run(practice_calls.refuse_or_wait, tasks_of(0, 1))
+    assert subprocess.run(["squeue", "--noheader"], capture_output=True, check=True).stdout == b""
+    with pytest.raises(InputError, match=r"sbatch failed: .*[Pp]artition"):
+        run(practice_calls.square, tasks_of(1), options="--partition=none")

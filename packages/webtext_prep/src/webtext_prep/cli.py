@@ -23,7 +23,13 @@ from webtext_prep.documents.inputs import Inputs, find_inputs
 from webtext_prep.documents.storage import location
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.base import Engine
-from webtext_prep.running.engines.choosing import add_engine_flags, engine_settings, find_engines, make_engine
+from webtext_prep.running.engines.choosing import (
+    add_engine_flags,
+    engine_settings,
+    find_engines,
+    make_engine,
+    with_options_joined,
+)
 from webtext_prep.running.findings import show_findings
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Stage
@@ -178,7 +184,8 @@ def job_of(stage: Stage, settings: RunSettings, engine: Engine, *, restart: bool
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `webtext`; returns the exit code."""
     known, others = find_stages(), find_commands()
-    arguments = build_parser(known, others).parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = build_parser(known, others).parse_args(with_options_joined(words))
 
     def body() -> int:
         if arguments.command in others:

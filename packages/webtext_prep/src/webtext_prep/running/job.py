@@ -181,6 +181,8 @@ class Job:
         lease.refuse_if_taken(place, self.output, self.state)
         claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
         with claim.locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
+            if self.restart:
+                self.engine.abandon(self._own.scratch)
             self._own.make_own(self._settings(), restart=self.restart)
             if self._standard_input:
                 self.inputs.append(spool_standard_input(self.state))

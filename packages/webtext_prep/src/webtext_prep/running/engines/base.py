@@ -69,3 +69,6 @@ class Engine(abc.ABC):
         Raises a task's exception, after the other running tasks have been stopped; WebtextError naming the task that
         failed `MAX_ATTEMPTS` times.
         """
+
+    def abandon(self, scratch: Path) -> None:  # noqa: B027 - most engines leave nothing
+        """Stop what a killed command with the same scratch folder has left at work elsewhere: all begins anew."""

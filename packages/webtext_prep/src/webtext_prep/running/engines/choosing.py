@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from command_kit import CommandError, add_flags
@@ -48,6 +48,23 @@ def add_engine_flags(parser: argparse.ArgumentParser, known: Mapping[str, type[E
     """The flags of all engines, a group for each."""
     for name, engine in known.items():
         add_flags(parser, engine.settings_class, group=f"with --engine {name}")
+
+
+def with_options_joined(words: Sequence[str]) -> list[str]:
+    """A command line on which `--slurm-options --mem=8G` is one word, joined by `=`.
+
+    The value of a setting of an engine whose metavar is OPTIONS begins with dashes, and argparse would take it for the
+    next flag.
+    """
+    fields = (field for engine in find_engines().values() for field in dataclasses.fields(engine.settings_class))
+    flags = {flag_name(field.name) for field in fields if field.metadata["metavar"] == "OPTIONS"}
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in flags:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
 
 
 def make_engine(

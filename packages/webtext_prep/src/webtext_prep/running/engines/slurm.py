@@ -19,7 +19,7 @@ from command_kit import setting
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.base import Call, Engine, OnProgress
 from webtext_prep.running.slurm import commands
-from webtext_prep.running.slurm.waiting import Submitting, Waiting
+from webtext_prep.running.slurm.waiting import Submitting, Waiting, cancel_all
 from webtext_prep.running.task import Task
 
 
@@ -58,3 +58,7 @@ class SlurmEngine(Engine):
         """See `Engine.run`."""
         if tasks:
             yield from Waiting(call, tasks, scratch.absolute(), on_progress, self._how).run()
+
+    def abandon(self, scratch: Path) -> None:
+        """See `Engine.abandon`."""
+        cancel_all(scratch.absolute())

@@ -161,6 +161,8 @@ def _run(command: list[str], text: str | None = None) -> str:
         raise SlurmError(f"{command[0]} has not answered for {SECONDS} s.", may_succeed_later=True) from None
     if done.returncode:
         said = done.stderr.strip().splitlines()
-        what = said[-1].removeprefix(f"{command[0]}: ").removeprefix("error: ") if said else "no reason given"
+        what = (
+            said[-1].removeprefix(f"{command[0]}: ").removeprefix("error: ").rstrip(".") if said else "no reason given"
+        )
         raise SlurmError(f"{command[0]} failed: {what}.", may_succeed_later=bool(_LATER.search(done.stderr)))
     return done.stdout

@@ -164,7 +164,7 @@ class Waiting:
                     time.sleep(max(0.0, min(self._look.due, self._ask.due) - time.monotonic()))
         finally:
             if self._left:
-                self._cancel()
+                cancel_all(self._scratch)
             if not self._left or self._has_failed:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -172,7 +172,7 @@ class Waiting:
 
     def _take_over(self) -> Generator[tuple[int, Any], None, set[int]]:
         """Yield what earlier arrays have done; returns the positions of tasks that they are still at."""
-        arrays = self._earlier_arrays()
+        arrays = _arrays_in(self._folder)
         if not arrays:
             return set()
         states = self._states_by_all_means([array.name for array in arrays])
@@ -195,15 +195,6 @@ class Waiting:
             numbers = ", ".join(sorted({job.state.array for job in self._jobs.values()}))
             _say(f"Slurm job {numbers} of an earlier run is still at work on {_several(len(at_work), 'task%s')}.")
         return at_work
-
-    def _earlier_arrays(self) -> list[JobArray]:
-        found = []
-        for folder in sorted(self._folder.iterdir()) if self._folder.is_dir() else []:
-            try:
-                found.append(JobArray.open(folder))
-            except (OSError, ValueError):  # a kill came before it was submitted
-                shutil.rmtree(folder, ignore_errors=True)
-        return found
 
     def _earlier_results(self, array: JobArray, wanted: dict[str, int]) -> Iterator[tuple[int, Any]]:
         for number, task in array.results(afresh=True):
@@ -395,25 +386,36 @@ class Waiting:
         error.add_note("\n".join(job.array.last_lines(job.number) or ["(there is no such file)"]))
         return error
 
-    def _cancel(self) -> None:
-        """Cancel all jobs of this run, and give them a moment to end."""
-        names = [array.name for array in self._earlier_arrays()]
-        try:
-            numbers = _at_work(names)
-            if numbers:
-                commands.cancel(dict.fromkeys(numbers))
-                _say(f"Slurm job {', '.join(sorted(numbers))} was cancelled.")
-            deadline = time.monotonic() + STOP_SECONDS
-            while numbers and time.monotonic() < deadline:
-                time.sleep(LOOK_SECONDS[0])
-                numbers = _at_work(names)
-        except SlurmError as error:
-            _say(f"{error} Cancel the jobs of the name {', '.join(names)} by hand.")
-
     def _say_once(self, sentence: str) -> None:
         if sentence != self._said:
             _say(sentence)
         self._said = sentence
+
+
+def cancel_all(scratch: Path) -> None:
+    """Cancel all jobs of the arrays in a job's scratch folder, and give them a moment to end."""
+    names = [array.name for array in _arrays_in(scratch / FOLDER)]
+    try:
+        numbers = _at_work(names)
+        if numbers:
+            commands.cancel(dict.fromkeys(numbers))
+            _say(f"Slurm job {', '.join(sorted(numbers))} was cancelled.")
+        deadline = time.monotonic() + STOP_SECONDS
+        while numbers and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS[0])
+            numbers = _at_work(names)
+    except SlurmError as error:
+        _say(f"{error} Cancel by hand what is left of the jobs called {', '.join(names)}.")
+
+
+def _arrays_in(folder: Path) -> list[JobArray]:
+    found = []
+    for own in sorted(folder.iterdir()) if folder.is_dir() else []:
+        try:
+            found.append(JobArray.open(own))
+        except (OSError, ValueError):  # a kill came before it was submitted
+            shutil.rmtree(own, ignore_errors=True)
+    return found
 
 
 def _at_work(names: Collection[str]) -> set[str]:
