@@ -254,7 +254,7 @@ class Waiting:
         """Try again later what may succeed then. Raises InputError for what will not."""
         shutil.rmtree(array.folder, ignore_errors=True)
         if not error.may_succeed_later:
-            raise InputError(str(error)) from error
+            raise InputError(f"{str(error).rstrip('.')}: correct --slurm-options.") from error
         if not self._jobs:
             raise error
         self._say_once(f"{error} The other jobs are submitted later.")
