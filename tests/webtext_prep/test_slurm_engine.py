@@ -200,18 +200,25 @@ def test_what_slurm_refuses_is_told_and_nothing_is_left(cluster, run, tmp_path):
 
 
 def test_a_limit_on_jobs_is_waited_for(cluster, run, monkeypatch):
-    """The second array is refused as long as the first one is there."""
+    """The second array is refused at first, with the first one at work; then again, with none."""
     cluster.set(most_jobs=1)
-    submit, refusals = commands.submit, ["limit"]
+    submit, refusals = commands.submit, ["limit", "limit", "limit"]
 
-    def refuse_once(*arguments, **named):
+    def refuse(*arguments, **named):
         if cluster.calls("sbatch") == 1 and refusals:
             raise commands.SlurmError(f"sbatch failed: job submit {refusals.pop()}.", may_succeed_later=True)
         return submit(*arguments, **named)
 
-    monkeypatch.setattr(commands, "submit", refuse_once)
+    monkeypatch.setattr(commands, "submit", refuse)
     assert run(practice_calls.square, tasks_of(2, 3)) == [(0, 4), (1, 9)]
     assert refusals == []
+
+
+def test_a_limit_that_stays_is_told(cluster, run):
+    cluster.set(refuses="Batch job submission failed: Job violates accounting/QOS policy (job submit limit)")
+    with pytest.raises(WebtextError, match=r"sbatch failed: .*job submit limit"):
+        run(practice_calls.square, tasks_of(3))
+    assert cluster.calls("sbatch") == 4
 
 
 def test_without_slurm_there_is_a_sentence(monkeypatch, tmp_path, webtext, write_shards):
@@ -224,6 +231,8 @@ def test_without_slurm_there_is_a_sentence(monkeypatch, tmp_path, webtext, write
 def test_options_that_cannot_be_split_are_refused(cluster):
     with pytest.raises(InputError, match=r"--slurm-options .* can't be split into options: No closing quotation"):
         SlurmEngine(0, SlurmSettings(slurm_options="--comment='one"))
+    with pytest.raises(InputError, match=r"--slurm-options may not have --array=0-9: the engine says that itself"):
+        SlurmEngine(0, SlurmSettings(slurm_options="--mem=2G --array=0-9"))
 
 
 def array_of(folder: Path, function, tasks: list[Task]) -> JobArray:

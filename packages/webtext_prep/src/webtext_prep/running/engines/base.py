@@ -25,6 +25,11 @@ OnProgress = Callable[[int, int], None]
 """Is told the position of a task and how many units of it are done in all; a retried task begins at 0 again."""
 
 
+def stage_of(call: Call) -> Any:
+    """The stage whose method a call is, also where the job has wrapped it; None for any other function."""
+    return getattr(getattr(call, "call", call), "__self__", None)
+
+
 @dataclass(frozen=True)
 class NoSettings:
     """The settings of an engine that has none of its own."""

@@ -26,7 +26,7 @@ from typing import Any, ClassVar
 
 from webtext_prep.documents import storage
 from webtext_prep.errors import InputError, RetryableError, WebtextError
-from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, Engine, OnProgress
+from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, Engine, OnProgress, stage_of
 from webtext_prep.running.task import Context, Task
 
 ALONE_AFTER = 2
@@ -200,7 +200,7 @@ class _Pool:
 
     def __init__(self, call: Call, tasks: Sequence[Task], workers: int, scratch: Path, on_progress: OnProgress) -> None:
         of_stores = {name for task in tasks for name in storage.modules_of((*task.inputs, *task.outputs))}
-        self._context = _start_context([*getattr(getattr(call, "__self__", None), "preload", ()), *sorted(of_stores)])
+        self._context = _start_context([*getattr(stage_of(call), "preload", ()), *sorted(of_stores)])
         self._tasks, self._count, self._on_progress = tasks, workers, on_progress
         self._totals = self._context.RawArray(ctypes.c_uint64, len(tasks))
         self._arguments = (call, self._totals, scratch, workers)

@@ -22,6 +22,11 @@ from webtext_prep.running.slurm import commands
 from webtext_prep.running.slurm.waiting import Submitting, Waiting, cancel_all
 from webtext_prep.running.task import Task
 
+_NOT_FOR_USERS = (
+    "--array", "-a", "--job-name", "-J", "--output", "-o", "--chdir", "-D", "--wrap", "--wait", "-W", "--test-only",
+)  # fmt: skip
+"""Options of sbatch that the engine gives itself, or that would have it run something else."""
+
 
 @dataclass(frozen=True)
 class SlurmSettings:
@@ -49,6 +54,8 @@ class SlurmEngine(Engine):
             raise InputError(
                 f"--slurm-options {self.settings.slurm_options!r} can't be split into options: {error}."
             ) from error
+        if wrong := [word for word in options if word.partition("=")[0] in _NOT_FOR_USERS]:
+            raise InputError(f"--slurm-options may not have {wrong[0]}: the engine says that itself. Leave it out.")
         self._how = Submitting(options, self.settings.slurm_tasks_per_job, workers)
         commands.require()
 

@@ -22,7 +22,7 @@ from typing import Any
 
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import wire
-from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, OnProgress
+from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, OnProgress, stage_of
 from webtext_prep.running.slurm import commands
 from webtext_prep.running.slurm.arrays import JobArray, digest_of, stamps
 from webtext_prep.running.slurm.commands import JobState, SlurmError
@@ -135,8 +135,7 @@ class Waiting:
     ) -> None:
         self._tasks, self._scratch, self._on_progress, self._how = tasks, scratch, on_progress, how
         self._folder = scratch / FOLDER
-        inner = getattr(call, "call", call)  # the job wraps it
-        self._label = getattr(getattr(inner, "__self__", inner), "name", getattr(inner, "__name__", "tasks"))
+        self._label = getattr(stage_of(call), "name", "") or getattr(call, "__name__", "tasks")
         self._call, self._encoded = wire.encode(call), [wire.encode(task) for task in tasks]
         self._digests = [digest_of(self._call, task) for task in self._encoded]
         self._left = set(range(len(tasks)))
@@ -145,7 +144,8 @@ class Waiting:
         self._jobs: dict[tuple[str, int], _Job] = {}
         self._has_begun = False  # whether any job ever has
         self._has_failed = False  # by an exception of a task, which needs no logs
-        self._look, self._ask, self._submit_due = _Pace(*LOOK_SECONDS), _Pace(*ASK_SECONDS), 0.0
+        self._look, self._ask = _Pace(*LOOK_SECONDS), _Pace(*ASK_SECONDS)
+        self._submit_due, self._refusals = 0.0, 0
         self._start, self._said = time.monotonic(), ""
 
     def run(self) -> Iterator[tuple[int, Any]]:
@@ -161,7 +161,8 @@ class Waiting:
                     self._ask_slurm()
                     yield from self._bury()
                 if self._left:
-                    time.sleep(max(0.0, min(self._look.due, self._ask.due) - time.monotonic()))
+                    due = min(self._look.due, self._ask.due) if self._jobs else self._look.due
+                    time.sleep(max(0.0, due - time.monotonic()))
         finally:
             if self._left:
                 cancel_all(self._scratch)
@@ -244,6 +245,7 @@ class Waiting:
                 self._refused(array, error)
                 return
             self._queue.popleft()
+            self._refusals = 0
             for at, positions in enumerate(jobs):
                 self._jobs[array.name, at] = _Job(array, at, positions, JobState(number, "PENDING", ""))
             self._ask.news()
@@ -255,9 +257,10 @@ class Waiting:
         shutil.rmtree(array.folder, ignore_errors=True)
         if not error.may_succeed_later:
             raise InputError(f"{str(error).rstrip('.')}: correct --slurm-options.") from error
-        if not self._jobs:
+        self._refusals += not self._jobs
+        if self._refusals >= MAX_ATTEMPTS:
             raise error
-        self._say_once(f"{error} The other jobs are submitted later.")
+        self._say_once(f"{error} It is asked again later.")
         self._submit_due = time.monotonic() + ASK_SECONDS[1]
 
     # Waiting
@@ -351,7 +354,7 @@ class Waiting:
             raise self._never_begun(job)
         units = dict(zip(job.positions, job.array.progress(job.number) or (), strict=False))
         begun = {position for position in positions if units.get(position) is not None}
-        for position in begun or positions:
+        for position in begun or {min(positions)}:  # they are begun in their order
             self._failures[position] += job.state.state != "PREEMPTED"
             self._on_progress(position, 0)
             if self._failures[position] >= MAX_ATTEMPTS:
