@@ -212,7 +212,9 @@ def memory_per_rank(
     last_block = activations + block_work + sending + (0 if accumulates else 4 * vocabulary * h)
     at_start = 4 * share + state + gathered + (4 * share if accumulates and not is_shared else 0)
     at_start += max(forward, loss, last_block)
-    at_end = 8 * share + state + max(block_work + sending_last, step_work)
+    # Half-precision copies of the matrices, which stay (half_copies.py); at other times they are among the activations.
+    copies = config.layers * block.casts + half * vocabulary * h if activation_checkpointing == "none" and t == 1 else 0
+    at_end = 8 * share + state + copies + max(block_work + sending_last, step_work)
     process = process_memory(logits) if on_cpu else 0
     staging = 4 * share + state if stages_checkpoints else 0
     return Memory(

@@ -31,6 +31,7 @@ from gpt2_train.data import BatchReader
 from gpt2_train.device import autocast, works_by_itself
 from gpt2_train.errors import Gpt2Error, explained_compile_failure
 from gpt2_train.feeding import open_feeds
+from gpt2_train.half_copies import half_copies
 from gpt2_train.local_shares import settle_gradients
 from gpt2_train.loss import token_losses
 from gpt2_train.metrics import EpochNotes, Heartbeat, MetricsLog, StepClock, line_of, metrics_row, peak_flops
@@ -60,6 +61,7 @@ class Trainer:
         self.until_the_end = contextlib.ExitStack()
         self.until_the_end.enter_context(attention_by(self.plan.attention))
         self.model = build_model(run)
+        self.copies = half_copies(self.model, self.world, self.plan.precision, self.settings.activation_checkpointing)
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, self.settings, self.world.device)
         self.tensors = model_tensors(self.model) | self.optimizer.tensors()
@@ -270,6 +272,8 @@ class Trainer:
         if self.settings.clip:
             factor = factor * (self.settings.clip / (norm + CLIP_EPSILON)).clamp(max=1.0)
         self.optimizer.step(self.learning_rate(self.state.step + 1), factor, torch.isfinite(norm))
+        if self.copies is not None:
+            self.copies.expire()
         self.model.zero_grad()
         self.scale.after_step()
 
