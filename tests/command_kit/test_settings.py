@@ -281,6 +281,27 @@ def test_a_switch_may_take_values_too(toml, flags, value):
         read("--open-to", "burglars")
 
 
+@dataclass(frozen=True)
+class Sized:
+    size: int | Literal["auto"] = setting("auto", "a number, or auto", ge=1)
+
+
+@pytest.mark.parametrize(("flags", "value"), [((), "auto"), (("--size", "3"), 3), (("--size", "auto"), "auto")])
+def test_a_setting_may_take_a_number_or_a_word(flags, value):
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Sized)
+    assert settings_from(Sized, parser.parse_args(flags), command="x").size == value
+    assert "--size N|auto" in parser.format_help()
+    with pytest.raises(SystemExit):
+        parser.parse_args(["--size", "large"])
+
+
+@pytest.mark.parametrize(("text", "sentence"), [('"large"', "a whole number, or auto"), ("0", "at least 1")])
+def test_a_number_or_a_word_of_a_file_is_checked(toml, text, sentence):
+    with pytest.raises(UsageError, match=sentence):
+        settings_from(Sized, argparse.Namespace(), command="x", config=toml(f"size = {text}"))
+
+
 def test_a_single_text_is_a_list_of_one():
     """A setting that became a list refused the files that gave it one text."""
 

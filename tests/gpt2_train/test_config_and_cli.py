@@ -151,11 +151,11 @@ def test_a_flag_replaces_what_the_file_says_in_other_words(
 
 
 def test_batches_are_divided_among_processes() -> None:
-    assert plan_batches(512, None, 4, on_cpu=False) == (8, 16)
-    assert plan_batches(12, None, 2, on_cpu=True) == (2, 3)
-    assert plan_batches(7, None, 1, on_cpu=False) == (7, 1)
+    assert plan_batches(512, "auto", 4, on_cpu=False) == (8, 16)
+    assert plan_batches(12, "auto", 2, on_cpu=True) == (2, 3)
+    assert plan_batches(7, "auto", 1, on_cpu=False) == (7, 1)
     with pytest.raises(Gpt2UsageError, match="choose a multiple of 3"):
-        plan_batches(8, None, 3, on_cpu=True)
+        plan_batches(8, "auto", 3, on_cpu=True)
 
 
 def test_length_comes_out_in_steps() -> None:

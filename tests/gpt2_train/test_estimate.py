@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
+from gpt2_train.auto_micro_batch import fitting_micro_batch
 from gpt2_train.cli import main
 from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.estimate import EstimateSettings
+from gpt2_train.estimate import RESERVE, EstimateSettings
 from gpt2_train.loss import token_losses
 from gpt2_train.memory import (
     GIB,
@@ -237,6 +238,19 @@ def test_whether_it_fits_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert (found["fits"], found["largest_micro_batch_size"]) == (False, 0)
     assert main(["estimate", "--model", "1.5B", "--memory", "24"]) == 0
     assert "it does not fit" in capsys.readouterr().out
+
+
+def test_auto_is_what_a_run_would_take(capsys: pytest.CaptureFixture[str]) -> None:
+    words = "--model 124M --dropout 0 --global-batch-size 48 --data-parallel 2 --micro-batch-size auto"
+    assert report(capsys, words)["micro_batch_size"] == 8  # nothing is known of the memory
+    sizes = [report(capsys, f"{words} --memory {gib}")["micro_batch_size"] for gib in (4, 8, 16, 80)]
+    assert sizes == sorted(sizes)
+    assert (sizes[0] < sizes[1], sizes[-1]) == (True, 24)
+    free = 8 * GIB - RESERVE
+    layout: dict[str, Any] = {"data_parallel": 2, "precision": "bf16", "compiled": True}
+    assert sizes[1] == fitting_micro_batch(ModelConfig.preset("124M", dropout=0.0), 24, free, **layout)
+    assert report(capsys, "--model 124M --memory 80")["micro_batch_size"] == 32
+    assert report(capsys, "--model 124M --memory 80 --device cpu")["micro_batch_size"] == 2
 
 
 def test_it_reads_the_file_of_a_training_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

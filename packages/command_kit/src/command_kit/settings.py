@@ -95,7 +95,7 @@ def setting(
         positional: whether it is given without a flag, by its place. It may also stand in a TOML file, so the command
             itself must say when it is missing.
         ge, gt, le, lt: the limits of a number (of each number in a list): at least, above, at most, below. With any
-            of them the number must be finite, too. None, where the annotation allows it, has no limits.
+            of them the number must be finite, too. None and words, where the annotation allows them, have no limits.
     """
     limits = Limits(ge, gt, le, lt)
     metadata = {"help": help, "metavar": metavar, "group": group, "identity": identity, "positional": positional}
@@ -128,8 +128,30 @@ def _switch_choices(annotation: Any) -> tuple[Any, ...]:
     return typing.get_args(literals[0]) if len(literals) == 1 and len(parts) == 2 else ()
 
 
+def _number_or_words(annotation: Any) -> tuple[type, tuple[str, ...]] | None:
+    """The kind of number and the words of a field that takes either: `int | Literal["auto"]` -> (int, ("auto",))."""
+    parts = typing.get_args(annotation)
+    if typing.get_origin(annotation) not in (types.UnionType, typing.Union) or len(parts) != 2:
+        return None
+    numbers = [part for part in parts if part in (int, float)]
+    words = [typing.get_args(part) for part in parts if typing.get_origin(part) is typing.Literal]
+    return (numbers[0], words[0]) if numbers and words else None
+
+
+def _reader(kind: type, words: Collection[str]) -> typing.Callable[[str], Any]:
+    """What makes a value of the text of a flag that takes a number or a word; argparse calls it by its name."""
+
+    def read(text: str) -> Any:
+        return text if text in words else kind(text)
+
+    read.__name__ = f"{kind.__name__} or {' or '.join(words)}"
+    return read
+
+
 def _described(annotation: Any) -> str:
     annotation = _without_none(annotation)
+    if either := _number_or_words(annotation):
+        return f"{_described(either[0])}, or {' or '.join(either[1])}"
     if choices := _switch_choices(annotation):
         return f"true, false, or one of {', '.join(map(str, choices))}"
     if typing.get_origin(annotation) is typing.Literal:
@@ -176,6 +198,10 @@ def add_flags(
             switched_off = {**options, "const": False, "help": f"the opposite of {flag_name(field.name)}"}
             target.add_argument(flag_name(field.name), nargs="?", const=True, choices=choices, **options)
             target.add_argument("--no-" + flag_name(field.name)[2:], action="store_const", **switched_off)
+            continue
+        if either := _number_or_words(kind):
+            options["metavar"] = field.metadata["metavar"] or "|".join(("N" if either[0] is int else "X", *either[1]))
+            target.add_argument(flag_name(field.name), type=_reader(*either), **options)
             continue
         is_positional = field.metadata["positional"]
         if typing.get_origin(kind) is tuple:
@@ -260,7 +286,7 @@ def check_limits(settings: Any, names: Mapping[str, str] | None = None) -> None:
 def _check_field(field: dataclasses.Field[Any], value: Any, name: str) -> None:
     limits: Limits | None = field.metadata.get("limits")
     for number in value if isinstance(value, tuple) else (value,):
-        if limits is not None and number is not None and not limits.hold(number):
+        if limits is not None and isinstance(number, int | float) and not limits.hold(number):
             finite = "" if math.isfinite(number) else " and finite"
             raise UsageError(f"{name} is {number}: it should be {limits}{finite}.")
 

@@ -287,10 +287,10 @@ class TrainSettings(ModelSettings, DataSettings):
         None, "autocast precision of matrix products: bf16 on GPUs that have it, else fp32", group=_OPTIMIZER
     )
 
-    micro_batch_size: int | None = setting(
-        None,
-        "sequences that one process takes at once; without it the largest that divides the batch, up to 8 (on CPU up "
-        "to 2048 tokens)",
+    micro_batch_size: int | Literal["auto"] = setting(
+        "auto",
+        "sequences that one process takes at once; auto takes the largest that divides the batch: on CUDA of those "
+        "that fit the memory, up to 32,768 tokens, on CPU up to 2048 tokens, on MPS up to 8 sequences",
         group=_SPEED,
         identity=False,
     )
@@ -452,7 +452,7 @@ class TrainSettings(ModelSettings, DataSettings):
         }  # fmt: skip
         for name, least in at_least.items():
             value = getattr(self, name)
-            if value is not None and not (value >= least and math.isfinite(value)):
+            if value is not None and value != "auto" and not (value >= least and math.isfinite(value)):
                 finite = " and finite" if value == math.inf else ""
                 raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least {least}{finite}.")
         for name in ("beta1", "beta2"):

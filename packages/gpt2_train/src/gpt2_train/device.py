@@ -141,6 +141,11 @@ def peak_memory(device: torch.device) -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
+def free_memory(device: torch.device) -> int | None:
+    """Bytes of a GPU that are still free; None on a device whose memory is the machine's."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
 def keep_freed_memory(device: torch.device) -> None:
     """On a CPU under glibc, reuse large blocks instead of giving them back to the system after each step.
 

@@ -21,15 +21,20 @@ class Gpt2UsageError(Gpt2Error, UsageError):
     exit_code = 2
 
 
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an error says that a GPU or the machine has no memory left."""
+    # torch's own class is for CUDA alone; its allocators for CPUs and Apple's GPUs say it in words only.
+    is_named = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
+    return is_named or any(words in str(error) for words in _OUT_OF_MEMORY)
+
+
 @contextlib.contextmanager
 def explained_out_of_memory(advice: str) -> Iterator[None]:
     """Turn running out of memory, on a GPU or on the machine, into a Gpt2Error that gives `advice`."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
-        # torch's own class is for CUDA alone; its allocators for CPUs and Apple's GPUs say it in words only.
-        is_out_of_memory = isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError"
-        if not is_out_of_memory and not any(words in str(error) for words in _OUT_OF_MEMORY):
+        if not is_out_of_memory(error):
             raise
         raise Gpt2Error(f"out of memory: {advice}.") from error
 

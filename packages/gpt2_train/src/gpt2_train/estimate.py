@@ -14,6 +14,7 @@ import math
 from typing import Any, Literal
 
 from command_kit import add_flags, duration, setting, settings_from
+from gpt2_train.auto_micro_batch import fitting_micro_batch
 from gpt2_train.config import ModelSettings, TrainSettings
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.layout import most_sequences, overridden_keys, plan_batches
@@ -43,10 +44,12 @@ class EstimateSettings(ModelSettings):
     global_batch_size: int | None = setting(
         None, "sequences in one optimizer step; one micro-batch per process without it", group=_LAYOUT
     )
-    micro_batch_size: int | None = setting(
-        None, "sequences that one process takes at once; the largest that fits the batch, up to 8, without it",
+    micro_batch_size: int | Literal["auto"] = setting(
+        "auto",
+        "sequences that one process takes at once; auto is what `gpt2 train` takes on GPUs with --memory, and without "
+        "it the largest that fits the batch, up to 8",
         group=_LAYOUT,
-    )  # fmt: skip
+    )
     activation_checkpointing: Literal["none", "full", "selective"] = setting(
         "none", "recompute activations in the backward pass", group=_LAYOUT
     )
@@ -73,7 +76,7 @@ class EstimateSettings(ModelSettings):
     def __post_init__(self) -> None:
         for name in ("tensor_parallel", "data_parallel", "global_batch_size", "micro_batch_size", "tokens"):
             value = getattr(self, name)
-            if value is not None and value < 1:
+            if value is not None and value != "auto" and value < 1:
                 raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least 1.")
         for name in ("memory", "tflops"):
             value = getattr(self, name)
@@ -90,16 +93,35 @@ class EstimateSettings(ModelSettings):
 
         Raises Gpt2UsageError where the global batch can't be divided so.
         """
-        on_cpu = self.device == "cpu"
+        on_cpu, asked = self.device == "cpu", self.micro_batch_size
+        if asked == "auto" and self.memory is not None and self.device in ("auto", "cuda"):
+            share = None if self.global_batch_size is None else self.global_batch_size // self.data_parallel
+            asked = fitting_micro_batch(self.model_config(), share, self.room(), **self.layout())
         if self.global_batch_size is None:
-            return self.micro_batch_size or most_sequences(self.sequence_length, on_cpu=on_cpu), 1
+            return most_sequences(self.sequence_length, on_cpu=on_cpu) if asked == "auto" else asked, 1
         return plan_batches(
             self.global_batch_size,
-            self.micro_batch_size,
+            asked,
             self.data_parallel,
             on_cpu=on_cpu,
             sequence_length=self.sequence_length,
         )
+
+    def room(self) -> float:
+        """Bytes that --memory leaves a process for what is counted."""
+        return (self.memory or 0.0) * GIB - (0 if self.device == "cpu" else RESERVE)
+
+    def layout(self) -> dict[str, Any]:
+        """What `memory_per_rank` is told of the run, but for the batches."""
+        on_cpu = self.device == "cpu"
+        return {
+            "tensor_parallel": self.tensor_parallel,
+            "data_parallel": self.data_parallel,
+            "precision": self.precision or ("fp32" if on_cpu else "bf16"),
+            "activation_checkpointing": self.activation_checkpointing,
+            "optimizer": self.optimizer,
+            "compiled": not on_cpu,
+        }
 
 
 SETTINGS = EstimateSettings
@@ -135,15 +157,7 @@ def estimate(settings: EstimateSettings) -> dict[str, Any]:
     config = settings.model_config()
     micro_batch, accumulation = settings.batches()
     on_cpu = settings.device == "cpu"
-    layout: dict[str, Any] = {
-        "tensor_parallel": settings.tensor_parallel,
-        "data_parallel": settings.data_parallel,
-        "accumulation": accumulation,
-        "precision": settings.precision or ("fp32" if on_cpu else "bf16"),
-        "activation_checkpointing": settings.activation_checkpointing,
-        "optimizer": settings.optimizer,
-        "compiled": not on_cpu,
-    }
+    layout = settings.layout() | {"accumulation": accumulation}
     memory = memory_per_rank(config, micro_batch=micro_batch, on_cpu=on_cpu, stages_checkpoints=True, **layout)
     processes = settings.tensor_parallel * settings.data_parallel
     tokens_per_step = micro_batch * accumulation * settings.data_parallel * config.sequence_length
@@ -159,7 +173,7 @@ def estimate(settings: EstimateSettings) -> dict[str, Any]:
         "memory_bytes": dataclasses.asdict(memory),
     }
     if settings.memory is not None:
-        room = settings.memory * GIB - (0 if on_cpu else RESERVE)
+        room = settings.room()
         result["fits"] = memory.peak <= room
         result["largest_micro_batch_size"] = largest_micro_batch(
             config, room, on_cpu=on_cpu, stages_checkpoints=True, **layout

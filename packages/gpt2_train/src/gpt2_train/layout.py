@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Literal
 
 from gpt2_train.config import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
 from gpt2_train.errors import Gpt2UsageError
@@ -100,7 +101,7 @@ def choose_data_parallel(settings: TrainSettings, gpus: int) -> int:
         raise Gpt2UsageError(
             f"--tensor-parallel {settings.tensor_parallel} needs that many GPUs, and this machine has {gpus}: lower it."
         )
-    unit = settings.micro_batch_size or 1
+    unit = 1 if settings.micro_batch_size == "auto" else settings.micro_batch_size
     most = gpus // settings.tensor_parallel
     return max((size for size in range(1, most + 1) if settings.global_batch_size % (size * unit) == 0), default=1)
 
@@ -117,7 +118,7 @@ def check_tensor_parallel(config: ModelConfig, size: int) -> None:
 
 def plan_batches(
     global_batch_size: int,
-    micro_batch_size: int | None,
+    micro_batch_size: int | Literal["auto"],
     data_parallel: int,
     *,
     on_cpu: bool,
@@ -125,7 +126,8 @@ def plan_batches(
 ) -> tuple[int, int]:
     """(micro-batch, accumulation) of a process: sequences that it takes at once, and how often in one step.
 
-    Without a micro-batch, the largest that divides the process's share, up to 8 (on CPU up to 2048 tokens, 2 at least).
+    With `auto`, the largest that divides the process's share, up to 8 (on CPU up to 2048 tokens, 2 at least): where the
+    memory of a GPU is known, `auto_micro_batch.py` has chosen before.
     Raises Gpt2UsageError where the global batch can't be divided so.
     """
     if global_batch_size % data_parallel:
@@ -134,7 +136,7 @@ def plan_batches(
             f"choose a multiple of {data_parallel}."
         )
     share = global_batch_size // data_parallel
-    if micro_batch_size is None:
+    if micro_batch_size == "auto":
         most = min(share, most_sequences(sequence_length, on_cpu=on_cpu))
         micro = max(size for size in range(1, most + 1) if share % size == 0)
         return micro, share // micro

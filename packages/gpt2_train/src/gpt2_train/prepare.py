@@ -18,6 +18,7 @@ from typing import Any
 import torch
 
 from gpt2_train.attention_kernels import AttentionChoice, choose_attention
+from gpt2_train.auto_micro_batch import choose_micro_batch
 from gpt2_train.checkpoint import FOLDER, CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
 from gpt2_train.collectives import from_first_rank, keep_on_all_ranks, on_all_ranks, rank_and_size
 from gpt2_train.compilation import Compilation, choose_compilation
@@ -26,7 +27,7 @@ from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.data import Blend, Corpus, blend_split, open_corpora
 from gpt2_train.data.made_with import recorded_fingerprint
 from gpt2_train.data.shared_cache import SharedIndexCache
-from gpt2_train.device import default_precision
+from gpt2_train.device import default_precision, free_memory
 from gpt2_train.documents import attention_kind
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference import InferenceModel, end_of_text
@@ -36,7 +37,7 @@ from gpt2_train.micro_batches import MicroBatches
 from gpt2_train.model import GPT2
 from gpt2_train.observations import Observations, read_observations
 from gpt2_train.parallel import World, parallelize
-from gpt2_train.run_folder import CACHE_FOLDER, check_same_run, data_identity, identity_settings
+from gpt2_train.run_folder import CACHE_FOLDER, CONFIG_FILE, check_same_run, data_identity, identity_settings
 from gpt2_train.seeding import mixed_seed
 from indexed_tokens import Tokenizer, corpus_tokenizer, tokenizer_path
 
@@ -49,6 +50,7 @@ class Plan:
         steps: optimizer steps of the whole run.
         micro_batch: sequences that a process takes at once.
         accumulation: micro-batches of a process in one step.
+        chosen_by_memory: whether the micro-batch is what fits a GPU, and not what was asked for.
         tokens_per_step: over all processes.
         precision: `fp32`, `bf16` or `fp16`.
         compilation: what torch.compile compiles; None for nothing.
@@ -58,6 +60,7 @@ class Plan:
     steps: int
     micro_batch: int
     accumulation: int
+    chosen_by_memory: bool
     tokens_per_step: int
     precision: str
     compilation: Compilation | None
@@ -257,7 +260,8 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
     validation = _blend(settings, world, folder, corpora, weights, "valid")
     if training is None:
         raise Gpt2UsageError("the training split holds no tokens: change --split or give other --data.")
-    plan = from_first_rank(lambda: make_plan(settings, world, config, training, resumed))
+    free = _free_everywhere(world)
+    plan = from_first_rank(lambda: make_plan(settings, world, config, training, resumed, folder, free))
     first_identity: dict[str, Any] = {}
     if first is not None:
         first_identity = {"init_from": from_first_rank(first.digest)}
@@ -352,29 +356,58 @@ def _blend(
     )
 
 
+def _free_everywhere(world: World) -> int | None:
+    """Free bytes of the GPU that has the fewest; None without GPUs. All processes call this together."""
+    found = on_all_ranks(lambda: free_memory(world.device))
+    return min((free for free in found if free is not None), default=None)
+
+
 def make_plan(
-    settings: TrainSettings, world: World, config: ModelConfig, training: Blend, resumed: CheckpointInfo | None
+    settings: TrainSettings,
+    world: World,
+    config: ModelConfig,
+    training: Blend,
+    resumed: CheckpointInfo | None,
+    folder: Path,
+    free: int | None = None,
 ) -> Plan:
     """Steps, batches, precision and kernels of the run; a resumed one keeps its precision.
 
+    `free` are the bytes of memory for a process that decide its micro-batch, unless that was asked for.
     Raises as `plan_batches`, `choose_compilation` and `choose_attention` do.
     """
+    recorded = resumed.settings.get("precision") if resumed else None
+    precision = settings.precision or recorded or default_precision(world.device)
+    compilation = choose_compilation(settings.compile, world.device, world.size)
+    asked = settings.micro_batch_size
+    by_memory = asked == "auto" and free is not None and settings.global_batch_size >= world.dp_size
+    if by_memory and free is not None:
+        asked = choose_micro_batch(
+            settings,
+            config,
+            free,
+            recorded_in=folder / CONFIG_FILE,
+            device=world.device.type,
+            tensor_parallel=world.tp_size,
+            data_parallel=world.dp_size,
+            precision=precision,
+            compiled=compilation is not None,
+        )
     micro_batch, accumulation = plan_batches(
         settings.global_batch_size,
-        settings.micro_batch_size,
+        asked,
         world.dp_size,
         on_cpu=world.device.type == "cpu",
         sequence_length=settings.sequence_length,
     )
-    recorded = resumed.settings.get("precision") if resumed else None
-    precision = settings.precision or recorded or default_precision(world.device)
     return Plan(
         steps=plan_steps(settings, training.epoch_samples),
         micro_batch=micro_batch,
         accumulation=accumulation,
+        chosen_by_memory=by_memory,
         tokens_per_step=settings.global_batch_size * config.sequence_length,
         precision=precision,
-        compilation=choose_compilation(settings.compile, world.device, world.size),
+        compilation=compilation,
         attention=choose_attention(
             settings,
             config,

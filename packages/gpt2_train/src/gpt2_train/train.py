@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from gpt2_train.collectives import on_all_ranks
 from gpt2_train.config import TrainSettings
 from gpt2_train.device import is_emulated
-from gpt2_train.errors import Gpt2UsageError, explained_out_of_memory
+from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_out_of_memory, is_out_of_memory
 from gpt2_train.observing import outstanding
 from gpt2_train.parallel import World
 from gpt2_train.plotting.runs import read_run
 from gpt2_train.plotting.terminal import loss_curves
 from gpt2_train.prepare import Prepared, describe_run, prepare
-from gpt2_train.run_folder import check_shared, lock_folder
+from gpt2_train.run_folder import check_shared, lock_folder, write_config
 from gpt2_train.size_advice import cpu_flops, size_advice
 from gpt2_train.stopping import StopRequest
 from gpt2_train.train_state import TrainState, summary
@@ -71,10 +74,51 @@ def _train(run: Prepared, stop: StopRequest) -> dict[str, Any]:
             f"warning: this CPU has no {run.plan.precision} instructions and emulates them, many times slower than "
             "--precision fp32."
         )
-    found = Trainer(run, stop).fit()
+    found = _fit(run, stop)
     if run.world.rank == 0 and found["stopped_by"] is None:
         show_losses(run.folder)
     return found
+
+
+def _fit(run: Prepared, stop: StopRequest) -> dict[str, Any]:
+    """Train; where memory decided the micro-batch, and it is not enough after all, with a smaller one.
+
+    Only a process that is alone can begin again: others would wait for the one that ran out of memory.
+    Raises Gpt2Error.
+    """
+    while True:
+        trainer = Trainer(run, stop)
+        try:
+            return trainer.fit()
+        except (MemoryError, RuntimeError) as error:
+            smaller = _with_smaller_micro_batch(run) if is_out_of_memory(error) else None
+            if smaller is None:
+                raise
+            size = smaller.plan.micro_batch
+            if run.world.size > 1 or trainer.state.step > run.step:
+                write_config(run.folder, smaller.resolved_settings())
+                raise Gpt2Error(
+                    f"out of memory with the micro-batch of {run.plan.micro_batch} that --micro-batch-size auto chose: "
+                    f"start the same command again, and it takes {size}."
+                ) from error
+        if trainer.background is not None:
+            trainer.background.close()
+        run.world.say(f"out of memory with a micro-batch of {run.plan.micro_batch}: beginning again with {size}.")
+        run = smaller
+        del trainer
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _with_smaller_micro_batch(run: Prepared) -> Prepared | None:
+    """`run` with the next smaller micro-batch, None if memory has not decided its size, or there is none."""
+    plan = run.plan
+    share = plan.micro_batch * plan.accumulation
+    smaller = [size for size in range(1, plan.micro_batch) if share % size == 0]
+    if not (plan.chosen_by_memory and smaller):
+        return None
+    plan = dataclasses.replace(plan, micro_batch=smaller[-1], accumulation=share // smaller[-1])
+    return dataclasses.replace(run, plan=plan, batches=dataclasses.replace(run.batches, size=smaller[-1]))
 
 
 def show_losses(folder: Path) -> None:
