@@ -28,6 +28,7 @@ import numpy as np
 from measuring import documents, webtext, write_json_lines
 from webtext_prep.deduplication.candidates import SORTED_DOCUMENTS
 from webtext_prep.documents.arrays import load_array, save_array
+from webtext_prep.documents.storage import local_path
 from webtext_prep.near_duplicates import greedy
 from webtext_prep.near_duplicates.blocks import BLOCK_DOCUMENTS, Blocks
 from webtext_prep.near_duplicates.candidates import Fingerprints
@@ -46,21 +47,28 @@ def write_keys(folder: Path, documents: int) -> Blocks:
         count = min(SHARD_DOCUMENTS, documents - first)
         counts.append([min(BLOCK_DOCUMENTS, count - at) for at in range(0, count, BLOCK_DOCUMENTS)])
         keys, lengths = Fingerprints.files(folder, shard)
-        with keys.open("wb") as file:
+        with local_path(keys).open("wb") as file:
             for size in counts[-1]:
                 found = generator.integers(0, 2**64, (BANDS, size), dtype=np.uint64)
                 pairs = size // 4  # a quarter of the documents repeats another quarter
                 shared = generator.random((BANDS, pairs)) < 0.6
                 found[:, : 2 * pairs : 2][shared] = found[:, 1 : 2 * pairs : 2][shared]
                 file.write(found.data)
-        np.full(count, CHARACTERS, np.int64).tofile(lengths)
+        np.full(count, CHARACTERS, np.int64).tofile(local_path(lengths))
     return Blocks.of(counts)
+
+
+def _fingerprints(folder: Path, blocks: Blocks) -> Fingerprints:
+    keys, lengths = zip(
+        *(Fingerprints.files(folder, shard) for shard in range(int(blocks.shards[-1]) + 1)), strict=True
+    )
+    return Fingerprints(blocks, BANDS, dict(enumerate(keys)), dict(enumerate(lengths)))
 
 
 def sort_band(folder: Path, blocks: Blocks, band: int, number: int, ranges: int) -> tuple[float, int]:
     """One task of the phase `bands`. Returns its CPU seconds, and the most memory that its process had."""
     start = time.process_time()
-    members, ends = Fingerprints(folder, blocks, BANDS).shared_buckets(band, number, ranges, lambda done: None)
+    members, ends = _fingerprints(folder, blocks).shared_buckets(band, number, ranges, lambda done: None)
     save_array(folder / f"{band}-{number}.members.npy", members)
     save_array(folder / f"{band}-{number}.ends.npy", ends)
     return time.process_time() - start, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -95,7 +103,7 @@ def components(folder: Path, blocks: Blocks, ranges: int) -> None:
     """The phase `components`."""
     names = [f"{band}-{number}" for band in range(BANDS) for number in range(ranges)]
     shared = ((load_array(folder / f"{name}.members.npy"), load_array(folder / f"{name}.ends.npy")) for name in names)
-    parts, count = Fingerprints(folder, blocks, BANDS).parts(shared, folder)
+    parts, count = _fingerprints(folder, blocks).parts(shared, folder)
     print(f"  {(parts >= 0).sum():,} suspects in {count:,} parts")
 
 

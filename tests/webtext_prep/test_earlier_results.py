@@ -35,11 +35,11 @@ def make_generation(tmp_path):
         for number, urls in enumerate(parts):
             write_finished(output, number, urls)
         for number, entries in enumerate(journals):
-            with Journal(journal_path(scratch, f"part-{number:05}")) as journal:
+            with Journal(journal_path(scratch / "journals", f"part-{number:05}")) as journal:
                 journal.add_many(iter(entries))
-        set_aside(output, scratch, tmp_path / "earlier")
+        set_aside(output, scratch / "journals", tmp_path / "earlier")
         generation = generations_in(tmp_path / "earlier")[0]
-        generation.build_index(lambda count: None)
+        generation.build_index(generation.index_files, tmp_path / "buckets", lambda count: None)
         return generation
 
     return make
@@ -48,7 +48,7 @@ def make_generation(tmp_path):
 def carried(tmp_path, urls):
     none = [tmp_path / "none.jsonl.zst", tmp_path / OUTCOMES / "none.jsonl.zst"]
     with Journal(tmp_path / "new" / "part-00000.sqlite") as journal:
-        carry_over(urls, journal, tmp_path / "earlier", none)
+        carry_over(urls, journal, generations_in(tmp_path / "earlier"), none)
         return {entry.row["url"]: entry for entry in journal.entries()}
 
 
@@ -112,6 +112,6 @@ def test_a_journal_is_newer_than_its_shard_also_where_there_are_no_links(tmp_pat
     name = "part-00000.jsonl.zst"
     outputs = [tmp_path / "out" / name, tmp_path / "out" / OUTCOMES / name]
     with Journal(tmp_path / "new" / "part-00000.sqlite") as journal:
-        carry_over(["http://a.org/1", "http://a.org/2"], journal, tmp_path / "earlier", outputs)
+        carry_over(["http://a.org/1", "http://a.org/2"], journal, generations_in(tmp_path / "earlier"), outputs)
         assert journal.get("http://a.org/1") == newer
         assert journal.get("http://a.org/2").row["outcome"] == "ok"

@@ -43,7 +43,7 @@ def written(folder, shards, parts, order) -> IndexedTokens:
     draft.create()
     Plan(shards, parts, draft).write(folder / "plan.json")
     plan = read_plan(folder / "plan.json")
-    assert sum(plan.write_part(number) for number in order) == documents
+    assert sum(plan.write_part(number, *plan.read_part(number)) for number in order) == documents
     return IndexedTokens(folder / "out")
 
 

@@ -67,6 +67,13 @@ class RunSettings:
     )
     engine: str = setting("local", "where tasks run", group="run")
     state: str = setting("", "folder of this machine for what resuming needs, if the output is a URL", group="run")
+    shared_scratch: str = setting(
+        "",
+        "a folder in storage, such as s3://bucket/scratch, for files between phases, where the machines of --engine do "
+        "not all see the state folder",
+        metavar="URL",
+        group="run",
+    )
     space_check: bool = setting(
         True, "stop before a run that needs more disk or memory than this machine has free", group="run"
     )
@@ -178,6 +185,7 @@ def job_of(stage: Stage, settings: RunSettings, engine: Engine, *, restart: bool
         standard_input="-" in settings.input,
         problems=[*inputs.notes(), *notes],
         space_check=settings.space_check,
+        shared_scratch=settings.shared_scratch,
     )
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -44,12 +43,11 @@ class CandidatePhases(Stage):
         """The new shards, and behind them those to compare with."""
         raise NotImplementedError
 
-    def _fingerprints(self, task: Task) -> Fingerprints:
-        """What `fingerprint_shard` wrote for all shards; the first input of a task says how they are divided."""
+    def _fingerprints(self, task: Task, **files: Mapping[int, Location]) -> Fingerprints:
+        """What `fingerprint_shard` wrote; the first input of a task says how all shards are divided."""
         from webtext_prep.near_duplicates.candidates import Fingerprints
 
-        folder = Path(task.hints["scratch"]) / "fingerprints"
-        return Fingerprints(folder, Blocks.load(task.inputs[0]), bands_for(self.similarity)[0])
+        return Fingerprints(Blocks.load(task.inputs[0]), bands_for(self.similarity)[0], **files)
 
     def fingerprint_shard(self, task: Task, context: Context) -> list[int]:
         """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block."""
@@ -86,7 +84,8 @@ class CandidatePhases(Stage):
     def sort_band(self, task: Task, context: Context) -> None:
         """Task: the buckets with several members of a band, or of one range of its keys."""
         band, number, ranges = (task.options[name] for name in ("band", "range", "ranges"))
-        members, ends = self._fingerprints(task).shared_buckets(band, number, ranges, context.report)
+        fingerprints = self._fingerprints(task, keys_of=dict(enumerate(task.reads)))
+        members, ends = fingerprints.shared_buckets(band, number, ranges, context.report)
         save_array(task.outputs[0], members)
         save_array(task.outputs[1], ends)
 
@@ -97,7 +96,7 @@ class CandidatePhases(Stage):
         """
         from webtext_prep.near_duplicates.preview import EVERYTHING, choose
 
-        fingerprints, new = self._fingerprints(task), task.options["new"]
+        fingerprints, new = self._fingerprints(task, lengths_of=dict(enumerate(task.reads))), task.options["new"]
         files = 1 + 2 * task.options["buckets"]
         hashes = [load_array(path) for path in task.inputs[files:]]
         last = choose(np.concatenate(hashes), task.options["sample"]) if hashes else EVERYTHING
@@ -117,9 +116,7 @@ class CandidatePhases(Stage):
 
     def divide(self, job: Run) -> dict[str, Any]:
         """Phases `fingerprints` to `components`."""
-        from webtext_prep.near_duplicates.candidates import Fingerprints
-
-        shards, scratch = self.all_shards(job), {"scratch": str(job.scratch)}
+        shards = self.all_shards(job)
         has_folders, groups = len({path.parent for path in job.inputs}) > 1, groups_of(job, len(shards))
         sampling = [job.scratch / "sample" / f"part-{shard:05}.npy" for shard in range(len(job.inputs))]
         sampling = sampling if self.sample else []
@@ -128,7 +125,7 @@ class CandidatePhases(Stage):
                 f"part-{shard:05}",
                 (path,),
                 (
-                    *Fingerprints.files(job.scratch / "fingerprints", shard),
+                    *fingerprints_of(job, shard),
                     groups[shard],
                     *sampling[shard : shard + 1],
                 ),
@@ -146,13 +143,14 @@ class CandidatePhases(Stage):
         made = {"fingerprints": digest(stamps), "new": new}
         bands, _ = bands_for(self.similarity)
         ranges = 1 << max(0, (blocks.documents - 1) // SORTED_DOCUMENTS).bit_length()
+        keys = tuple(task.outputs[0] for task in printing)
         sorting = [
             Task(
                 f"band-{band:03}-{number:03}",
                 (blocks_path,),
                 tuple(job.scratch / "bands" / f"{band:03}-{number:03}.{kind}.npy" for kind in ("members", "ends")),
                 {**made, "band": band, "range": number, "ranges": ranges},
-                scratch,
+                reads=keys,
             )
             for band in range(bands)
             for number in range(ranges)
@@ -160,7 +158,8 @@ class CandidatePhases(Stage):
         job.map("bands", self.sort_band, sorting, unit="keys", total=blocks.documents * bands)
         buckets = [path for task in sorting for path in task.outputs]
         chosen = {**made, "buckets": len(sorting), "sample": self.sample}
-        joining = Task("all", (blocks_path, *buckets, *sampling), (job.scratch / PARTS,), chosen, scratch)
+        lengths = tuple(task.outputs[1] for task in printing)
+        joining = Task("all", (blocks_path, *buckets, *sampling), (job.scratch / PARTS,), chosen, reads=lengths)
         (joined,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
         return {**made, "documents": blocks.documents, **joined}
 
@@ -172,6 +171,13 @@ def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Doc
         yield document
 
 
-def groups_of(job: Run, count: int | None = None) -> list[Path]:
+def fingerprints_of(job: Run, shard: int) -> tuple[Location, Location]:
+    """The keys and the lengths of the documents of one shard."""
+    from webtext_prep.near_duplicates.candidates import Fingerprints
+
+    return Fingerprints.files(job.scratch / "fingerprints", shard)
+
+
+def groups_of(job: Run, count: int | None = None) -> list[Location]:
     """The domains and sources of the documents of each shard, of the new ones unless a number is given."""
     return [job.scratch / "groups" / f"part-{shard:05}" for shard in range(count or len(job.inputs))]

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from webtext_prep.deduplication.candidates import BLOCKS, PARTS, CandidatePhases
+from webtext_prep.deduplication.candidates import BLOCKS, PARTS, CandidatePhases, fingerprints_of
 from webtext_prep.documents import storage
 from webtext_prep.documents.arrays import load_array, save_array
 from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.shards import read_chosen_documents
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.near_duplicates.against import Against
 from webtext_prep.near_duplicates.blocks import Blocks, Frame, FrameWriter, read_frame, runs_of
 from webtext_prep.near_duplicates.fingerprints import Shingling
@@ -35,9 +35,9 @@ class DecisionPhases(CandidatePhases):
         """Task: the documents of one shard that may be alike others, as a frame for each block and part."""
         from webtext_prep.near_duplicates.suspects import Suspects
 
-        fingerprints, parts = self._fingerprints(task), load_array(task.inputs[1])
-        blocks, count = fingerprints.blocks, task.options["parts"]
-        shard = task.options["shard"]
+        parts, count, shard = load_array(task.inputs[1]), task.options["parts"], task.options["shard"]
+        fingerprints = self._fingerprints(task, keys_of={shard: task.reads[0]})
+        blocks = fingerprints.blocks
         own, first = blocks.in_shard(shard), blocks.first_of(shard)
         checkpoint = Checkpoint(task, context)
         done, suspects = checkpoint.state or (0, 0)
@@ -114,9 +114,8 @@ class DecisionPhases(CandidatePhases):
         with write_zstd(task.outputs[1], durable=False) as table:
             for block in blocks.in_shard(task.options["shard"]):
                 found: list[tuple[int, bytes]] = []
-                for part in range(task.options["parts"]):
-                    path = Path(task.hints["scratch"]) / "pairs" / f"part-{part:05}.frames"
-                    frame = read_frame(path, block, len(blocks))
+                for of_part in task.reads:
+                    frame = read_frame(of_part, block, len(blocks))
                     if frame:
                         decided = Decided.unpack(frame)
                         found += zip(np.frombuffer(decided.numbers, np.int64).tolist(), decided.rows, strict=True)
@@ -133,9 +132,9 @@ class DecisionPhases(CandidatePhases):
             Task(
                 f"part-{shard:05}",
                 (job.scratch / BLOCKS, job.scratch / PARTS, path),
-                (job.scratch / "suspects" / f"part-{shard:05}.frames",),
+                (_suspects_of(job, shard),),
                 {**divided, "shard": shard},
-                {"scratch": str(job.scratch)},
+                reads=fingerprints_of(job, shard)[:1],
             )
             for shard, path in enumerate(self.all_shards(job))
         ]
@@ -145,39 +144,48 @@ class DecisionPhases(CandidatePhases):
 
     def decide_parts(self, job: Run, found: dict[str, Any]) -> dict[str, Any]:
         """Phases `pairs` and `receipts`."""
-        blocks_path, scratch = job.scratch / BLOCKS, {"scratch": str(job.scratch)}
+        blocks_path, suspects = job.scratch / BLOCKS, self.suspects(job)
         deciding = [
             Task(
                 f"part-{part:05}",
                 (blocks_path,),
                 (job.scratch / "pairs" / f"part-{part:05}.frames",),
                 {**found, "part": part},
-                scratch,
+                reads=suspects,
             )
             for part in range(found["parts"])
         ]
         results = job.map("pairs", self.decide, deciding, unit="suspects", total=found["suspects"])
-        decided = digest([result["digest"] for result in results])
+        of_all = {**found, "decided": digest([result["digest"] for result in results])}
+        pairs = tuple(task.outputs[0] for task in deciding)
         sorting = [
-            Task(f"part-{shard:05}", (blocks_path,), files, {**found, "decided": decided, "shard": shard}, scratch)
+            Task(f"part-{shard:05}", (blocks_path,), files, {**of_all, "shard": shard}, reads=pairs)
             for shard, files in enumerate(self.receipts(job))
         ]
         counts = job.map("receipts", self.sort_receipts, sorting, unit="duplicates")
         superseded = sum(counts[len(job.inputs) :])
         return {"groups": sum(result["groups"] for result in results), "superseded": superseded}
 
-    def receipts(self, job: Run) -> list[tuple[Path, Path]]:
+    def suspects(self, job: Run) -> tuple[Location, ...]:
+        """For each shard, the documents that may be alike others."""
+        return tuple(_suspects_of(job, shard) for shard in range(len(self.all_shards(job))))
+
+    def receipts(self, job: Run) -> list[tuple[Location, Location]]:
         """For each shard, the numbers of the documents that go, and their rows of the table."""
         folder, count = job.scratch / "receipts", len(self.all_shards(job))
         return [(folder / f"part-{shard:05}.npy", folder / f"part-{shard:05}.rows") for shard in range(count)]
 
 
+def _suspects_of(job: Run, shard: int) -> Location:
+    return job.scratch / "suspects" / f"part-{shard:05}.frames"
+
+
 def _frames(task: Task, blocks: Blocks) -> Iterator[tuple[int, bytes]]:
     """The suspects of one part, packed, by the numbers of their blocks."""
-    folder, parts = Path(task.hints["scratch"]) / "suspects", task.options["parts"]
+    parts = task.options["parts"]
     for block, shard in enumerate(blocks.shards.tolist()):
         own = blocks.in_shard(shard)
         frame = (block - own[0]) * parts + task.options["part"]
-        content = read_frame(folder / f"part-{shard:05}.frames", frame, len(own) * parts)
+        content = read_frame(task.reads[shard], frame, len(own) * parts)
         if content:
             yield block, content

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
 
 import numpy as np
@@ -19,4 +20,7 @@ def save_array(place: Location, array: npt.NDArray[Any]) -> None:
 
 def load_array(place: Location) -> npt.NDArray[Any]:
     """What `save_array` wrote."""
-    return np.load(storage.local_path(place), allow_pickle=False)
+    if storage.is_local(place):
+        return np.load(storage.local_path(place), allow_pickle=False)
+    with storage.open_for_reading(place) as file:
+        return np.load(io.BytesIO(file.read()), allow_pickle=False)

@@ -144,6 +144,11 @@ def remove(place: Location) -> None:
     store_of(place).remove(place)
 
 
+def remove_folder(folder: Location) -> None:
+    """Remove a folder and all that lies below it, if it is there. Raises OSError."""
+    store_of(folder).remove_folder(folder)
+
+
 def remove_leftovers(folder: Location) -> None:
     """Remove temporary files that killed writers left in a folder."""
     store_of(folder).remove_leftovers(folder)

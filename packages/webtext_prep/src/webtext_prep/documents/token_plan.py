@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from command_kit import atomic_file
 from indexed_tokens.draft import PairDraft
@@ -80,14 +81,16 @@ class Plan:
         with atomic_file(path, durable=False) as file:
             file.write(msgspec.json.encode(self, enc_hook=str))
 
-    def write_part(self, number: int) -> int:
-        """Write one part to its place in the draft; returns the number of its documents. Raises OSError.
+    def read_part(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+        """The tokens in each document of one part, and all of them. Memory is twice the part's tokens."""
+        part = self.parts[number]
+        slices = read_slices(self.shards[slice(*part.shards)], np.dtype(self.draft.dtype), part.low, part.high)
+        return slices.sorted()
 
-        Memory is twice the part's tokens.
-        """
-        part, dtype = self.parts[number], np.dtype(self.draft.dtype)
-        lengths, tokens = read_slices(self.shards[slice(*part.shards)], dtype, part.low, part.high).sorted()
-        offset = part.token * dtype.itemsize
+    def write_part(self, number: int, lengths: npt.NDArray[np.int64], tokens: npt.NDArray[Any]) -> int:
+        """Write what `read_part` gave to its place in the draft; returns the number of documents. Raises OSError."""
+        part, itemsize = self.parts[number], np.dtype(self.draft.dtype).itemsize
+        offset = part.token * itemsize
         self.draft.write_tokens(offset, tokens.view(np.uint8).data)
         self.draft.write_sequences(part.document, lengths, offset)
         # One sequence a document, and an entry behind the last one.

@@ -13,7 +13,6 @@ import functools
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from types import TracebackType
 from typing import Any, BinaryIO
 
@@ -163,9 +162,9 @@ class FrameWriter:
         return self._digest.hexdigest()
 
 
-def read_frame(path: Path, frame: int, frames: int) -> bytes:
+def read_frame(place: Location, frame: int, frames: int) -> bytes:
     """What one of the `frames` frames of a frame file holds; nothing if it was left out."""
-    with path.open("rb", buffering=0) as file:
+    with storage.local_path(place).open("rb", buffering=0) as file:
         file.seek(-_OFFSET.itemsize * (frames + 1 - frame), os.SEEK_END)
         start, end = np.frombuffer(file.read(2 * _OFFSET.itemsize), _OFFSET).tolist()
         if start == end:

@@ -7,15 +7,17 @@ without the others) and the lengths of its texts (int64, in characters).
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.near_duplicates import buckets
 from webtext_prep.near_duplicates.blocks import BLOCK_CHARACTERS, BLOCK_DOCUMENTS, PART_CHARACTERS, Blocks
 from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for, check_against_datasketch, signatures
@@ -64,20 +66,22 @@ def _text_blocks(documents: Iterable[Document]) -> Iterator[list[str]]:
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """The files of all shards.
+    """The files of all shards, as far as they are needed.
 
     Attributes:
-        folder: where they lie.
         blocks: of all shards.
         bands: keys of a document.
+        keys_of: the file of keys of each shard, by its number.
+        lengths_of: the file of lengths of each shard.
     """
 
-    folder: Path
     blocks: Blocks
     bands: int
+    keys_of: Mapping[int, Location] = field(default_factory=dict)
+    lengths_of: Mapping[int, Location] = field(default_factory=dict)
 
     @staticmethod
-    def files(folder: Path, shard: int) -> tuple[Path, Path]:
+    def files(folder: Location, shard: int) -> tuple[Location, Location]:
         """Keys and lengths of one shard."""
         return folder / f"part-{shard:05}.keys", folder / f"part-{shard:05}.lengths"
 
@@ -86,13 +90,13 @@ class Fingerprints:
         shard = int(self.blocks.shards[block])
         within = self.blocks.numbers(block)
         count, before = within.stop - within.start, within.start - self.blocks.first_of(shard)
-        with self.files(self.folder, shard)[0].open("rb", buffering=0) as file:
+        with storage.local_path(self.keys_of[shard]).open("rb", buffering=0) as file:
             file.seek(8 * (before * self.bands + first * count))
             return np.fromfile(file, np.uint64, (last - first) * count).reshape(-1, count)
 
     def lengths(self, shard: int) -> npt.NDArray[np.int64]:
         """The lengths of the texts of one shard."""
-        return np.fromfile(self.files(self.folder, shard)[1], np.int64)
+        return np.fromfile(storage.local_path(self.lengths_of[shard]), np.int64)
 
     def all_lengths(self, scratch: Path) -> npt.NDArray[np.int64]:
         """The lengths of all texts, in a nameless file of the folder `scratch` mapped into memory."""

@@ -63,9 +63,9 @@ def refuse_foreign_output(stage: Stage, output: Location, state: Path, inputs: S
         return
     if storage.is_file(output):
         raise InputError(f"--output {output} is a file: give a folder.")
-    home, own = str(_resolved(output)), str(state.resolve())
+    home, own = str(resolved(output)), str(state.resolve())
     for folder in {path.parent for path in inputs}:
-        place = str(_resolved(folder))
+        place = str(resolved(folder))
         if _is_within(place, home) and not _is_within(place, own):
             raise InputError(f"input {folder} lies in the output folder itself: give another --output.")
     if not is_claimed:
@@ -79,7 +79,8 @@ def _is_within(place: str, folder: str) -> bool:
     return place == folder or place.startswith(f"{folder}/")
 
 
-def _resolved(place: Location) -> Location:
+def resolved(place: Location) -> Location:
+    """The one name of a place, however it was given."""
     return storage.local_path(place).resolve() if is_local(place) else place
 
 
@@ -109,7 +110,7 @@ def read_claim(state: Path, stage: Stage, output: Location) -> dict[str, Any] | 
 
 def _output_elsewhere(state: Path, stage: Stage, output: Location) -> str | None:
     """Which output a state belongs to, where that does not follow from its place; beside it, both may be moved."""
-    return None if state == stage.state_folder(output) else hide_credentials(str(_resolved(output)))
+    return None if state == stage.state_folder(output) else hide_credentials(str(resolved(output)))
 
 
 def refuse_other_settings(claim: dict[str, Any], settings: dict[str, Any], output: Location) -> None:

@@ -34,6 +34,7 @@ from webtext_prep.running.checkpoint import units_done
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.findings import Findings
+from webtext_prep.running.handing_over import OnSharedFiles
 from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
 from webtext_prep.running.open_files import allow_open_files
 from webtext_prep.running.output import Output
@@ -60,6 +61,7 @@ class Job:
         standard_input: also read standard input, after `inputs`.
         problems: sentences about the input that the summary is to show (files that were not read).
         space_check: whether to stop before a run that will not fit this machine.
+        shared_scratch: a place in storage for files between phases, for an engine whose tasks do not see the state.
         machine: what there is of disk and memory.
     """
 
@@ -79,12 +81,19 @@ class Job:
         problems: Iterable[str] = (),
         space_check: bool = True,
         machine: Machine | None = None,
+        shared_scratch: str = "",
     ) -> None:
         if workers < 1:
             raise InputError(f"--workers must be at least 1, not {workers}.")
         self.stage, self.inputs, self.output = stage, list(inputs), output
         self.workers, self.keep_dropped, self.restart = workers, keep_dropped, restart
         self.engine = engine or LocalEngine(workers)
+        if shared_scratch and self.engine.is_here:
+            raise InputError(
+                f"--shared-scratch is for tasks on other machines, and --engine {self.engine.name} runs them here: "
+                "leave it out."
+            )
+        self._shared_scratch = shared_scratch
         self.format = check_format(format)
         if state is None and not is_local(output):
             raise InputError(f"--output {output} is remote: give a local folder for its state with --state DIR.")
@@ -92,7 +101,7 @@ class Job:
         # One folder has one name here, however --state spells it.
         is_beside = state is None or (is_local(beside) and storage.local_path(beside).resolve() == state.resolve())
         self.state = cast(Path, beside if is_beside else state)
-        self._own = Output(stage, output, self.state)
+        self._own = Output(stage, output, self.state, shared_scratch)
         self.record_path = self._own.record_path
         self._space_check, self._machine = space_check, machine or Machine()
         self._standard_input, self._problems = standard_input, list(problems)
@@ -102,9 +111,19 @@ class Job:
     # What stages ask for
 
     @property
-    def scratch(self) -> Path:
+    def scratch(self) -> Location:
         """A folder for files between phases; it is removed when the stage is done."""
-        return self._own.scratch
+        return self._own.between
+
+    @property
+    def is_here(self) -> bool:
+        """See `Run`."""
+        return self.engine.is_here
+
+    @property
+    def is_flushed(self) -> bool:
+        """See `Run`: tasks on other machines flush or publish what they make."""
+        return not self.engine.is_here
 
     def shard_outputs(self, number: int) -> tuple[Location, ...]:
         """The outputs of the task that makes shard `number`: the shard, and with `--keep-dropped` what it dropped."""
@@ -139,8 +158,9 @@ class Job:
             total: how many units there are in all, where known.
             again: is asked with the result of each task that is done whether to run it once more.
         """
-        markers = Markers(self.state / "markers" / phase, self.scratch)
-        keys = [self._key(phase, task) for task in tasks]
+        markers = Markers(self.state / "markers" / phase, None if self.is_flushed else self._own.scratch)
+        stamps: dict[Location, Any] = {path: storage.stamp(path) for task in tasks for path in task.inputs}
+        keys = [self._key(phase, task, stamps) for task in tasks]
         done = {
             position: found
             for position, (task, key) in enumerate(zip(tasks, keys, strict=True))
@@ -151,7 +171,8 @@ class Job:
             label = self.stage.name if phase == "shards" else f"{self.stage.name}: {phase}"
             earlier = sum(entry.units for entry in done.values())
             chosen = [dataclasses.replace(tasks[position], key=keys[position]) for position in todo]
-            resumed = [units_done(task, self.scratch) for task in chosen]
+            resumed = [units_done(task, self._own.scratch) for task in chosen]
+            call = self._handed_over(call, chosen, stamps)
             units = dict(zip(todo, resumed, strict=True))
             with Progress(label, unit, total, done=earlier + sum(resumed)) as progress:
 
@@ -161,11 +182,34 @@ class Job:
                     shards = f"{len(done)}/{len(tasks)} shards" if len(tasks) > 1 else ""
                     progress.update(earlier + sum(units.values()), shards)
 
-                for at, result in self.engine.run(call, chosen, scratch=self.scratch, on_progress=show):
+                for at, result in self.engine.run(call, chosen, scratch=self._own.scratch, on_progress=show):
                     position = todo[at]
                     done[position] = Done(result, units[position])
-                    markers.write(tasks[position], keys[position], done[position])
+                    self._mark(markers, tasks[position], keys[position], done[position])
         return [done[position].result for position in range(len(tasks))]
+
+    def _mark(self, markers: Markers, task: Task, key: str, done: Done) -> None:
+        """Mark a task as done. Raises WebtextError where this machine does not see what it made on another one."""
+        try:
+            markers.write(task, key, done)
+        except FileNotFoundError as error:
+            if self.engine.is_here:
+                raise
+            raise WebtextError(
+                f"{error.filename or task.outputs[0]} was made on another machine, and this one does not see it: give "
+                "an --output that all machines see, such as a folder in object storage."
+            ) from error
+
+    def _handed_over(
+        self, call: Callable[[Task, Context], Any], tasks: Sequence[Task], stamps: dict[Location, Any]
+    ) -> Callable[[Task, Context], Any]:
+        """The call, made fit for the machines on which the engine runs it."""
+        if self.engine.is_here:
+            return call
+        if self._own.shared is None:
+            return OnSharedFiles.of(call, self.state.absolute())
+        unknown = {path for task in tasks for path in task.reads if path not in stamps}
+        return self._own.shared.wrapped(call, stamps | {path: storage.stamp(path) for path in unknown})
 
     # How a job runs
 
@@ -190,7 +234,7 @@ class Job:
             key = self._whole_key(stamps)
             done = self._complete(key)
             if done is not None:
-                shutil.rmtree(self.scratch, ignore_errors=True)  # a kill may have come just before this
+                self._own.remove_scratch()  # a kill may have come just before this
                 return done
             estimate = self.estimate(self.sample([stamp[1] for stamp in stamps]))
             estimate.announce(is_checked=self._space_check)
@@ -208,7 +252,7 @@ class Job:
             run = {"seconds": seconds, "engine": self.engine.name, "workers": self.workers, "estimate": needs}
             self._own.finish(outcome, self._identity(), self.inputs, **run)
             self._finished.write(key, outcome.outputs, self.record_path.parent)
-            shutil.rmtree(self.scratch, ignore_errors=True)
+            self._own.remove_scratch()
         return self._summary(outcome.tally, outcome.facts, seconds=time.monotonic() - start)
 
     def check_output(self) -> None:
@@ -225,10 +269,11 @@ class Job:
         claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
         with claim.locked(self.state, self.output):
             self.state = self.state / "preview"
-            self._own = Output(self.stage, self.output, self.state)
+            self._own = Output(self.stage, self.output, self.state, self._shared_scratch)
             self.estimate(self.sample()).announce(is_checked=self._space_check)
-            self.scratch.mkdir(parents=True, exist_ok=True)
+            self._own.make_scratch()
             found = self.stage.preview(self)
+            self._own.remove_scratch()
             shutil.rmtree(self.state, ignore_errors=True)
         return found
 
@@ -270,7 +315,7 @@ class Job:
         """What every shard depends on besides its input."""
         return {**self._settings(), **self.stage.identity()}
 
-    def _key(self, phase: str, task: Task) -> str:
+    def _key(self, phase: str, task: Task, stamps: dict[Location, Any]) -> str:
         return digest(
             [
                 self.stage.name,
@@ -278,7 +323,7 @@ class Job:
                 self._identity(),
                 [storage.stamp(path) for path in self.stage.setting_files()],
                 phase,
-                [storage.stamp(path) for path in task.inputs],
+                [stamps[path] for path in task.inputs],
                 [output.name for output in task.outputs],
                 task.options,
             ]

@@ -40,11 +40,12 @@ class Markers:
 
     Args:
         folder: where they lie; it is made if need be.
-        scratch: the folder of files between phases, which are not flushed to the disk: a task that made some of them
-            is done only until the machine starts again, since a cut of power may have taken what they hold.
+        scratch: the folder of files between phases, where these are not flushed to the disk: a task that made some of
+            them is done only until the machine starts again, since a cut of power may have taken what they hold. None
+            where they are flushed, as those are that tasks on other machines make.
     """
 
-    def __init__(self, folder: Path, scratch: Path) -> None:
+    def __init__(self, folder: Path, scratch: Path | None = None) -> None:
         folder.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
         self._folder, self._scratch = folder, scratch
@@ -53,7 +54,7 @@ class Markers:
         """What the marker of `task` says, or None where there is none, or it no longer holds."""
         try:
             marker = json.loads((self._folder / f"{task.name}.json").read_bytes())
-            if marker.get("boot", "") != self._boot(task):
+            if marker.get("boot", "") not in ("", self._boot(task)):
                 return None
             if marker.get("key") != key or marker.get("sizes") != [storage.size(output) for output in task.outputs]:
                 return None
@@ -70,6 +71,8 @@ class Markers:
         write_json(self._folder / f"{task.name}.json", marker)
 
     def _boot(self, task: Task) -> str:
+        if self._scratch is None:
+            return ""
         is_scratch = any(isinstance(path, Path) and path.is_relative_to(self._scratch) for path in task.outputs)
         return boot_id() if is_scratch else ""
 

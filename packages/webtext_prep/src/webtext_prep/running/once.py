@@ -7,7 +7,6 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from command_kit import write_json
 from webtext_prep.documents import storage
 from webtext_prep.documents.stores.local import boot_id
 from webtext_prep.running.markers import digest
@@ -15,7 +14,8 @@ from webtext_prep.running.stage import Run
 
 
 def once(job: Run, name: str, version: Any, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `make` gives, or gave earlier for the same input since the machine was started.
+    """What `make` gives, or gave earlier for the same input, where the files between phases are not flushed to the disk
+    since the machine was started.
 
     Tasks are done as long as their outputs are there. What is remembered here stays done without: the scratch files of
     all but the last of its phases can be removed, and a resumed job does not make them again.
@@ -27,11 +27,12 @@ def once(job: Run, name: str, version: Any, make: Callable[[], dict[str, Any]]) 
         make: runs phases, and gives a JSON-like value.
     """
     path = job.scratch / f"{name}.json"
-    key = digest([version, boot_id(), [storage.stamp(place) for place in job.inputs]])
+    key, boot = digest([version, [storage.stamp(place) for place in job.inputs]]), "" if job.is_flushed else boot_id()
     with contextlib.suppress(OSError, ValueError, KeyError):
-        known = json.loads(path.read_bytes())
-        if known["key"] == key:
+        known = json.loads(storage.read_bytes(path))
+        if known["key"] == key and known["boot"] in ("", boot):
             return dict(known["result"])
     result = make()
-    write_json(path, {"key": key, "result": result}, durable=False)
+    with storage.create(path, durable=job.is_flushed) as file:
+        file.write(json.dumps({"key": key, "boot": boot, "result": result}).encode())
     return result

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import platform
 import shutil
@@ -10,15 +11,20 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from command_kit import hide_credentials, write_json
+from command_kit import hide_credentials, write_json, write_text
 from webtext_prep.documents import storage
 from webtext_prep.documents.stage_record import STATE, files_by_record, lineage_of, stage_folder
 from webtext_prep.documents.stores.base import Location
+from webtext_prep.errors import InputError
 from webtext_prep.running import claim, lease
+from webtext_prep.running.handing_over import SharedScratch
+from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import DROPPED, Outcome, Stage
 
 SPOOLED = "stdin-"
 """What the name of spooled standard input in the state folder begins with."""
+SHARED = "shared-scratch"
+"""In the state folder: where in storage the files between phases lie, for the run that removes them."""
 MOST_FILES = 1000
 """So many input files without a record are named in `run.json` at most."""
 
@@ -30,11 +36,14 @@ class Output:
         stage: the stage.
         place: the folder, or for a stage with `output_is_prefix` the prefix of its files.
         state: the folder of this machine for what resuming needs.
+        shared: the place in storage for files between phases, where tasks do not see the state; "" for none.
     """
 
-    def __init__(self, stage: Stage, place: Location, state: Path) -> None:
+    def __init__(self, stage: Stage, place: Location, state: Path, shared: str = "") -> None:
         self.stage, self.place, self.state = stage, place, state
         self.scratch = state / "scratch"
+        name = f"{stage.name}-{digest([str(claim.resolved(place)), str(state.resolve())])[:16]}"
+        self.shared = SharedScratch.of(shared, name) if shared else None
         self.record_path = stage.record_path(place)
 
     def make_own(self, settings: dict[str, Any], *, restart: bool) -> None:
@@ -61,6 +70,7 @@ class Output:
         return (
             storage.is_file(self.record_path)
             or any(path.is_file() for path in self.scratch.rglob("*"))
+            or (self.state / SHARED).is_file()
             or any((self.state / "markers").rglob("*.json"))
             or bool(self.stage.outputs_in(self.place))
         )
@@ -74,6 +84,7 @@ class Output:
         """Remove everything that the stage has made, but neither the lock nor what was read from standard input."""
         self.remove_others([])
         storage.remove(self.record_path)
+        self._remove_shared()
         for entry in self.state.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
@@ -99,7 +110,35 @@ class Output:
         if self._notice is not None:
             storage.write_json(self._notice, {"unfinished": self.stage.name})
         storage.remove(self.record_path)
+        self.make_scratch()
+
+    @property
+    def between(self) -> Location:
+        """The folder of the files between phases."""
+        return self.scratch if self.shared is None else self.shared.place
+
+    def make_scratch(self) -> None:
+        """Make the folders for files between phases. Raises InputError where the shared one can't be used."""
         self.scratch.mkdir(parents=True, exist_ok=True)
+        noted = self.state / SHARED
+        if self.shared is None or not noted.is_file() or noted.read_text(encoding="utf-8") != str(self.shared.place):
+            self._remove_shared()
+        if self.shared is not None:
+            write_text(noted, str(self.shared.place))
+            self.shared.begin()
+
+    def remove_scratch(self) -> None:
+        """Remove the files between phases, here and in storage."""
+        shutil.rmtree(self.scratch, ignore_errors=True)
+        self._remove_shared()
+
+    def _remove_shared(self) -> None:
+        """Remove what this run, or an earlier one, keeps in storage."""
+        noted = self.state / SHARED
+        if noted.is_file():
+            with contextlib.suppress(OSError, InputError):  # what is left costs room, and nothing else
+                SharedScratch(storage.location(noted.read_text(encoding="utf-8"))).remove()
+            noted.unlink()
 
     def finish(self, outcome: Outcome, identity: dict[str, Any], inputs: Sequence[Location], **run: Any) -> None:
         """Write the record, the same for the same input and settings, and beside the state how it was made (`run`)."""

@@ -47,8 +47,16 @@ class Run(Protocol):
     format: str
 
     @property
-    def scratch(self) -> Path:
-        """A folder for files between phases; it is removed when the stage is done."""
+    def scratch(self) -> Location:
+        """A folder for files between phases; it is removed when the stage is done. Tasks may see it elsewhere."""
+
+    @property
+    def is_here(self) -> bool:
+        """Whether tasks run on this machine: then several may each write their part of one file."""
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether the files between phases outlive a cut of power."""
 
     def shard_outputs(self, number: int) -> tuple[Location, ...]:
         """The outputs of the task that makes shard `number`: the shard, and with `--keep-dropped` what it dropped."""

@@ -2,6 +2,10 @@
 
 It is a pure function from files to files and a small JSON result. What its output depends on is its identity; hints
 are what it does not depend on, and may differ from run to run.
+
+A task reads and writes the files that it names and no others, so that it may run on a machine that sees nothing of the
+one that named them (`running/handing_over.py`): there its files lie elsewhere, and it finds them by its own `inputs`,
+`reads`, `outputs` and `folders`. No path stands anywhere else in it.
 """
 
 from __future__ import annotations
@@ -23,7 +27,10 @@ class Task:
         inputs: the files it reads; when one changes, the task is run again.
         outputs: the files it writes, each atomically.
         options: whatever else its output depends on, as JSON-like values.
-        hints: what its output does not depend on (where a journal lies, a limit on pace), as picklable values.
+        hints: what its output does not depend on (the number of a pass, a limit on pace), as JSON-like values.
+        reads: more files that it reads, which are not part of its identity: what they hold follows from its options (a
+            digest of it), or only saves work.
+        folders: folders for files whose number shows only when it is done. Tasks of later phases name them as inputs.
         key: the digest of all that its output depends on, which the job fills in before the task is run.
     """
 
@@ -32,6 +39,8 @@ class Task:
     outputs: tuple[Location, ...] = ()
     options: dict[str, Any] = field(default_factory=dict)
     hints: dict[str, Any] = field(default_factory=dict)
+    reads: tuple[Location, ...] = ()
+    folders: tuple[Location, ...] = ()
     key: str = ""
 
 

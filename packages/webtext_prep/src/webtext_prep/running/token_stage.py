@@ -89,9 +89,10 @@ def publish(draft: PairDraft, tokenizer: Tokenizer | None, outputs: tuple[Locati
     Args:
         draft: the two files.
         tokenizer: None leaves none beside the token files.
-        outputs: the final `.bin`, `.idx` and `.tokenizer.json`.
+        outputs: the final `.bin`, `.idx` and, if there is a tokenizer, `.tokenizer.json`.
     """
-    binary, index, sidecar = outputs
+    binary, index = outputs[:2]
+    sidecar = binary.with_name(binary.name.removesuffix(TOKEN_SUFFIXES[0]) + TOKEN_SUFFIXES[2])
     for path in (draft.binary, draft.index):
         with path.open("rb") as file:
             os.fsync(file.fileno())

@@ -308,6 +308,7 @@ class Blacklist(Stage):
                 (path,),
                 (job.scratch / f"list-{number:05}" / "state.json",),
                 {"run_bytes": RUN_BYTES},
+                folders=(job.scratch / f"list-{number:05}",),
             )
             for number, path in enumerate(job.inputs)
             if not parts[number] and _is_text(path) and sizes[number] > BYTES_PER_STREAM

@@ -26,7 +26,6 @@ import functools
 import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
@@ -261,12 +260,13 @@ class Dedup(DecisionPhases):
 
         wide = dataclasses.replace(self, similarity=THRESHOLDS[0])
         found = wide.collect(job, wide.divide(job))
+        suspects = wide.suspects(job)
         tasks = [
             Task(
                 f"part-{part:05}",
                 (job.scratch / BLOCKS,),
                 options={**found, "part": part},
-                hints={"scratch": str(job.scratch)},
+                reads=suspects,
             )
             for part in range(found["parts"])
         ]
@@ -292,15 +292,15 @@ class Dedup(DecisionPhases):
         return [loss for loss in losses if loss.share > self.alarm_share]
 
 
-def _write_table(place: Location, receipts: list[tuple[Path, Path]]) -> Location:
+def _write_table(place: Location, receipts: list[tuple[Location, Location]]) -> Location:
     """The rows of several shards as one file."""
     with storage.create(place) as table:
         for _, rows in receipts:
-            with rows.open("rb") as part:
+            with storage.open_for_reading(rows) as part:
                 shutil.copyfileobj(part, table, 1 << 20)
     return place
 
 
 def _remove_scratch(job: Run, *folders: str) -> None:
     for folder in folders:
-        shutil.rmtree(job.scratch / folder, ignore_errors=True)
+        storage.remove_folder(job.scratch / folder)

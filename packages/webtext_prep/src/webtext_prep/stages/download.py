@@ -12,7 +12,6 @@ import contextlib
 import dataclasses
 import itertools
 import json
-import shutil
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -53,8 +52,8 @@ BYTES_A_PLACE = 25
 """More, if the row says where the page was saved."""
 BYTES_A_SAVED_PAGE = 28_000
 """Of HTML, compressed: a page of the web has some 110 kB."""
-EARLIER = "earlier"
-"""The folder in the scratch folder with what runs over other lists have fetched."""
+EARLIER, JOURNALS = "earlier", "journals"
+"""The folders in the scratch folder with what runs over other lists have fetched, and with what this one has."""
 
 
 @dataclass
@@ -175,14 +174,14 @@ class Download(PageStage):
         history = self._look_back(job)
         retry_pass = history.passes + 1
         limits = self._limits(job)
-        hints = {"retry_pass": retry_pass, EARLIER: str(job.scratch / EARLIER)}
+        hints, earlier = {"retry_pass": retry_pass}, self._earlier_files(job)
         tasks = []
         for number, (path, limit) in enumerate(zip(job.inputs, limits, strict=False)):
             shard, *dropped = job.shard_outputs(number)
             pages = (pages_of(shard),) if self.save_pages else ()
             outputs = (shard, job.output / OUTCOMES / shard.name, *pages, *dropped)
             options = {} if limit is None else {"limit": limit}
-            tasks.append(Task(f"part-{number:05}", (path,), outputs, options, hints))
+            tasks.append(Task(f"part-{number:05}", (path,), outputs, options, hints, reads=earlier))
         total = job.expected_documents()
         if self.max_urls and (total is None or total > self.max_urls):
             total = sum(limit or 0 for limit in limits)
@@ -253,37 +252,54 @@ class Download(PageStage):
         if history.version and history.version != self.version:
             for output in self.outputs_in(job.output):
                 storage.remove(output)
-            shutil.rmtree(job.scratch, ignore_errors=True)
+            for folder in (EARLIER, JOURNALS):
+                storage.remove_folder(job.scratch / folder)
             history = _History()
         earlier = job.scratch / EARLIER
         if history.lists != lists and (history.lists or self.outputs_in(job.output)):
             from webtext_prep.web.earlier_results import set_aside
 
-            set_aside(job.output, job.scratch, earlier)
+            set_aside(job.output, job.scratch / JOURNALS, earlier)
         history.version, history.lists = self.version, lists
         history.write(job.state)
-        if earlier.is_dir():
+        if storage.is_folder(earlier):
             from webtext_prep.web.earlier_results import generations_in
 
             tasks = [
-                Task(f"earlier-{generation.folder.name}", tuple(generation.sources), generation.index_files)
+                Task(
+                    f"earlier-{generation.folder.name}",
+                    tuple(generation.sources),
+                    generation.index_files,
+                    reads=tuple(generation.files),
+                )
                 for generation in generations_in(earlier)
+                if generation.sources
             ]
             job.map("index", self.index_earlier, tasks, unit=self.unit)
         return history
+
+    @staticmethod
+    def _earlier_files(job: Run) -> tuple[Location, ...]:
+        """All that runs over other lists have fetched."""
+        if not storage.is_folder(job.scratch / EARLIER):
+            return ()
+        from webtext_prep.web.earlier_results import generations_in
+
+        return tuple(file for generation in generations_in(job.scratch / EARLIER) for file in generation.files)
 
     def index_earlier(self, task: Task, context: Context) -> int:
         """Task: make what runs over other lists have fetched findable by URL."""
         from webtext_prep.web.earlier_results import Generation
 
-        return Generation(storage.local_path(task.outputs[0]).parent).build_index(context.report)
+        generation, buckets = Generation(task.inputs[0].parent), context.scratch / f"{task.name}.buckets"
+        return generation.build_index(task.outputs, buckets, context.report)
 
     # One shard
 
     def fetch_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one list of URLs to documents and outcomes."""
         # What the network needs takes a second to import, which `--help` should not.
-        from webtext_prep.web.earlier_results import carry_over
+        from webtext_prep.web.earlier_results import carry_over, generations_of
         from webtext_prep.web.journal import Journal, journal_path
         from webtext_prep.web.saved_pages import SPOOL_SUFFIX, PageSpool
         from webtext_prep.web.shard import Shard
@@ -291,12 +307,12 @@ class Download(PageStage):
         def rows() -> Iterator[Document]:
             return itertools.islice(read_urls(task.inputs[0]), task.options.get("limit"))
 
-        path = journal_path(context.scratch, task.name)
+        path = journal_path(context.scratch / JOURNALS, task.name)
         with contextlib.ExitStack() as stack:
             journal, spool = stack.enter_context(Journal(path)), None
             if self.save_pages:
                 spool = stack.enter_context(PageSpool(path.with_suffix(SPOOL_SUFFIX), is_new=journal.is_empty))
-            carry_over((row.url for row in rows()), journal, Path(task.hints[EARLIER]), task.outputs, spool)
+            carry_over((row.url for row in rows()), journal, generations_of(task.reads), task.outputs, spool)
             fetching = self._fetching(context.slots, task.hints["retry_pass"])
             shard = Shard(rows, journal, fetching, context.report, spool)
             shard.fetch(context.scratch)

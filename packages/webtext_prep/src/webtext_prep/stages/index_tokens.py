@@ -123,7 +123,7 @@ class IndexTokens(Stage):
         """Task: the suffixes of one part in order. Returns the checksum of the file."""
         from webtext_prep.token_index.suffix_sorting import document_suffixes
 
-        tokens = IndexedTokens(task.hints["prefix"])
+        tokens = IndexedTokens(storage.local_path(task.inputs[0]).with_suffix(""))
         documents, places = task.options["documents"], task.options["tokens"]
         ends = document_begins(tokens)[documents[0] : documents[1] + 1] - places[0]
         ends = ends[1:][np.diff(ends) > 0]
@@ -139,7 +139,7 @@ class IndexTokens(Stage):
 
     def write_urls(self, task: Task, context: Context) -> tuple[int, int]:
         """Task: all URLs in the order of the token files. Returns the checksums of the two files."""
-        return write_urls(task.hints["tasks"], storage.local_path(task.outputs[0]).parent)
+        return write_urls(task)
 
     def run(self, job: Run) -> Outcome:
         """Sort each part, put the URLs in order, seal."""
@@ -161,7 +161,6 @@ class IndexTokens(Stage):
                 tuple(job.inputs),
                 (folder / part_name(number),),
                 {"documents": list(part.documents), "tokens": list(part.tokens)},
-                {"prefix": prefix},
             )
             for number, part in enumerate(parts)
         ]
@@ -199,7 +198,8 @@ class IndexTokens(Stage):
             )
             return None
         inputs = tuple(path for task in tasks for path in task.outputs)
-        task = Task("all", inputs, (folder / URLS, folder / URL_ENDS), {}, {"tasks": tasks})
+        shards = [[task.options["source"], task.options["shuffle"]] for task in tasks]
+        task = Task("all", inputs, (folder / URLS, folder / URL_ENDS), {"shards": shards})
         one, other = job.map("order-urls", self.write_urls, [task])[0]
         return one, other
 

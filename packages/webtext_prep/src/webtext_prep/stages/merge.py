@@ -312,7 +312,7 @@ class Merge(Stage):
         for group in file_groups(files, sizes, alone=parts):
             if group[0] in parts:
                 for path, part in parts[group[0]]:
-                    add([path], [[names[group[0]], False]], part, shown=group[0])
+                    add([path], [[names[group[0]], False]], part, shown=str(group[0]))
             else:
                 theirs = [sidecars[path] for path in group if path in sidecars]
                 add([*group, *theirs], [[names[path], path in sidecars] for path in group], None)
@@ -331,8 +331,8 @@ class Merge(Stage):
             if len(its_parts) > 1:
                 found[path] = its_parts
             elif reader.has_blocks and its_size > BYTES_PER_STREAM:
-                state = job.scratch / f"stream-{number:05}" / "state.json"
-                streams[path] = Task(f"stream-{number:05}", (path,), (state,), {"run_bytes": size})
+                folder, options = job.scratch / f"stream-{number:05}", {"run_bytes": size}
+                streams[path] = Task(folder.name, (path,), (folder / "state.json",), options, folders=(folder,))
         counting = [
             Task(f"file-{number:05}-{at:05}", (path,), (), {"part": [part.begin, part.end]})
             for number, (path, its_parts) in enumerate(found.items())

@@ -2,13 +2,14 @@
 
 As Megatron-LM joins its own: tokens are copied as they are, byte offsets and document numbers shifted. All parts of
 both files are copied by all cores into a draft of the final size; memory is that of a few parts, whatever the files'.
+Machines can't write to one file together: where tasks run on others, one task copies everything.
 Pairs belong together only if their tokens have one type and one tokenizer, which is what lies beside them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -26,6 +27,8 @@ from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 from webtext_prep.running.token_stage import SUFFIX, TokenFileStage, open_draft, pair_named, publish, token_files
 
+Shape = tuple[str, int, int, int]
+"""Of a draft: the type of a token, sequences, documents, and bytes of tokens."""
 COPY_BYTES = 8 << 20
 """Bytes that are copied at once."""
 
@@ -77,78 +80,118 @@ class MergeTokens(TokenFileStage):
 
     def copy(self, task: Task, context: Context) -> int:
         """Task: a range of the tokens, the sequences or the documents of one pair to its place. Returns its bytes."""
-        draft, source = PairDraft(*task.hints["draft"]), Source(*task.hints["source"])
-        begin, end = task.options["range"]
-        if task.options["kind"] == "tokens":
-            with bin_path(source.prefix).open("rb") as file:
-                file.seek(begin)
-                for at in range(begin, end, COPY_BYTES):
-                    draft.write_tokens(source.offset + at, file.read(min(COPY_BYTES, end - at)))
-            size = end - begin
-        else:
-            tokens = IndexedTokens(source.prefix)
-            if task.options["kind"] == "sequences":
-                offsets = tokens.offsets[begin:end] + source.offset
-                draft.write_index(source.sequences + begin, tokens.lengths[begin:end], offsets)
-                size = 12 * (end - begin)
-            else:
-                # Behind the first entry, which is where the pair before it ends.
-                ends = tokens.document_index[begin + 1 : end + 1] + source.sequences
-                draft.write_documents(source.documents + begin + 1, ends)
-                size = 8 * (end - begin)
+        draft = _draft_in(storage.local_path(task.outputs[0]), task.hints["draft"])
+        source = Source(prefix_of(storage.local_path(task.inputs[0])), *task.hints["source"])
+        size = _copy(draft, source, task.options["kind"], *task.options["range"])
         context.report(size)
         return size
 
     def publish(self, task: Task, context: Context) -> None:
         """Task: the finished draft and the tokenizer, if there is one, to their final names."""
-        tokenizer = corpus_tokenizer(task.hints["prefix"])
-        publish(PairDraft(*task.hints["draft"]), tokenizer, task.hints["outputs"])
+        draft = _draft_in(storage.local_path(task.inputs[0]), task.hints["draft"])
+        publish(draft, corpus_tokenizer(_prefixes(task.inputs[2:])[0]), task.outputs)
+
+    def join(self, task: Task, context: Context) -> None:
+        """Task: all ranges of all pairs to a draft, and that to its final names."""
+        pairs = [IndexedTokens(prefix) for prefix in _prefixes(task.inputs)]
+        draft, done = _draft_in(context.scratch / "joined.bin", task.hints["draft"]), 0
+        draft.create()
+        for source, pair in zip(_sources(pairs), pairs, strict=True):
+            for kind, begin, end in self._ranges(pair):
+                done += _copy(draft, source, kind, begin, end)
+                context.report(done)
+        publish(draft, corpus_tokenizer(pairs[0].prefix), task.outputs)
+        draft.binary.unlink(missing_ok=True)
+        draft.index.unlink(missing_ok=True)
 
     def run(self, job: Run) -> Outcome:
         """Check that all pairs belong together, copy them, publish."""
-        prefixes = list(
-            dict.fromkeys(prefix_of(path) for path in map(storage.local_path, job.inputs) if _is_pair(path))
-        )
-        pairs = [IndexedTokens(prefix) for prefix in prefixes]
+        pairs = [IndexedTokens(prefix) for prefix in _prefixes(job.inputs)]
         tokenizer = _common_tokenizer(pairs)
-        sources, sequences, documents, size = [], 0, 0, 0
-        for pair in pairs:
-            sources.append(Source(pair.prefix, sequences, documents, size))
-            sequences, documents = sequences + len(pair), documents + pair.documents
-            size += bin_path(pair.prefix).stat().st_size
-        tokens = sum(pair.total_tokens for pair in pairs)
-        made_of = digest([storage.stamp(path) for path in job.inputs])
-        draft = open_draft(job.scratch, made_of, pairs[0].dtype.str, sequences, documents, size)
-        tasks = [
-            task
-            for number, (source, pair) in enumerate(zip(sources, pairs, strict=True))
-            for task in self._tasks(f"pair-{number:05}", draft, source, pair)
-        ]
-        job.map("copy", self.copy, tasks, unit="bytes", total=size + 12 * sequences + 8 * documents)
+        sequences, documents = sum(map(len, pairs)), sum(pair.documents for pair in pairs)
+        size = sum(bin_path(pair.prefix).stat().st_size for pair in pairs)
         final = token_files(job.output)
         outputs = final if tokenizer else final[:2]
-        hints = {"draft": astuple(draft), "prefix": pairs[0].prefix, "outputs": final}
-        whole = Task("all", (draft.binary, draft.index, *job.inputs), outputs, {}, hints)
-        job.map("publish", self.publish, [whole])
+        shape = (pairs[0].dtype.str, sequences, documents, size)
+        total = size + 12 * sequences + 8 * documents
+        if job.is_here:
+            self._copy_together(job, pairs, shape, outputs, total)
+        else:
+            task = Task("all", tuple(job.inputs), outputs, {}, {"draft": list(shape)})
+            job.map("join", self.join, [task], unit="bytes", total=total)
+        tokens = sum(pair.total_tokens for pair in pairs)
         facts: dict[str, Any] = {"files": len(pairs), "tokens": tokens, "bytes": size}
         if tokenizer:
             facts |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
         tally = Tally(read=documents, kept=documents)
         return Outcome(tally, list(outputs), facts={**facts, "data": job.output.name + SUFFIX})
 
-    def _tasks(self, name: str, draft: PairDraft, source: Source, pair: IndexedTokens) -> Iterator[Task]:
-        size = bin_path(pair.prefix).stat().st_size
+    def _copy_together(
+        self, job: Run, pairs: Sequence[IndexedTokens], shape: Shape, outputs: tuple[Location, ...], total: int
+    ) -> None:
+        """Tasks on this machine, each of which copies a range to its place in one draft."""
+        made_of = digest([storage.stamp(path) for path in job.inputs])
+        draft = open_draft(storage.local_path(job.scratch), made_of, *shape)
+        both = (draft.binary, draft.index)
+        tasks = [
+            Task(
+                f"pair-{number:05}-{kind}-{at:05}",
+                (bin_path(pair.prefix), idx_path(pair.prefix)),
+                both,
+                {"kind": kind, "range": [begin, end]},
+                {"draft": list(shape), "source": [source.sequences, source.documents, source.offset]},
+            )
+            for number, (source, pair) in enumerate(zip(_sources(pairs), pairs, strict=True))
+            for at, (kind, begin, end) in enumerate(self._ranges(pair))
+        ]
+        job.map("copy", self.copy, tasks, unit="bytes", total=total)
+        whole = Task("all", (*both, *job.inputs), outputs, {}, {"draft": list(shape)})
+        job.map("publish", self.publish, [whole])
+
+    def _ranges(self, pair: IndexedTokens) -> Iterator[tuple[str, int, int]]:
+        """What is copied of a pair, in pieces: the kind, the first of them, and one behind the last."""
         kinds = (
-            ("tokens", size, self.part_bytes),
+            ("tokens", bin_path(pair.prefix).stat().st_size, self.part_bytes),
             ("sequences", len(pair), self.part_entries),
             ("documents", pair.documents, self.part_entries),
         )
-        hints = {"draft": astuple(draft), "source": astuple(source)}
         for kind, count, most in kinds:
-            for begin in range(0, count, most):
-                options = {"kind": kind, "range": [begin, min(begin + most, count)]}
-                files = bin_path(pair.prefix), idx_path(pair.prefix)
-                yield Task(f"{name}-{kind}-{begin // most:05}", files, (draft.binary, draft.index), options, hints)
+            yield from ((kind, begin, min(begin + most, count)) for begin in range(0, count, most))
+
+
+def _prefixes(files: Sequence[Location]) -> list[Path]:
+    """The pairs that some files belong to."""
+    return list(dict.fromkeys(prefix_of(path) for path in map(storage.local_path, files) if _is_pair(path)))
+
+
+def _sources(pairs: Sequence[IndexedTokens]) -> Iterator[Source]:
+    sequences = documents = size = 0
+    for pair in pairs:
+        yield Source(pair.prefix, sequences, documents, size)
+        sequences, documents = sequences + len(pair), documents + pair.documents
+        size += bin_path(pair.prefix).stat().st_size
+
+
+def _draft_in(binary: Path, shape: Sequence[Any]) -> PairDraft:
+    return PairDraft(binary, binary.with_suffix(".idx"), *shape)
+
+
+def _copy(draft: PairDraft, source: Source, kind: str, begin: int, end: int) -> int:
+    """Copy a range of one pair to its place in the draft; returns its bytes."""
+    if kind == "tokens":
+        with bin_path(source.prefix).open("rb") as file:
+            file.seek(begin)
+            for at in range(begin, end, COPY_BYTES):
+                draft.write_tokens(source.offset + at, file.read(min(COPY_BYTES, end - at)))
+        return end - begin
+    tokens = IndexedTokens(source.prefix)
+    if kind == "sequences":
+        offsets = tokens.offsets[begin:end] + source.offset
+        draft.write_index(source.sequences + begin, tokens.lengths[begin:end], offsets)
+        return 12 * (end - begin)
+    # Behind the first entry, which is where the pair before it ends.
+    draft.write_documents(source.documents + begin + 1, tokens.document_index[begin + 1 : end + 1] + source.sequences)
+    return 8 * (end - begin)
 
 
 def _is_pair(path: Path) -> bool:

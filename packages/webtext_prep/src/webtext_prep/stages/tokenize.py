@@ -4,12 +4,14 @@ Two phases. Each shard is encoded by itself to runs of documents sorted by a key
 (`documents/token_runs.py`). Then the range of keys is cut into parts of some 64 MiB of tokens; each part is gathered
 from all runs, sorted, and written to its place in the final files, by all cores. So memory is that of a run or a part,
 however many shards, documents and workers there are, and adding a document leaves the order of all others as it was.
+Tasks on other machines can't write to one file: there each part is a file of its own, and one task more joins them.
 
 A shard may be of any size: an encoder that is killed goes on after its last run, which is some seconds old.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import itertools
 import time
@@ -23,13 +25,15 @@ import numpy.typing as npt
 
 from command_kit import setting
 from indexed_tokens import IndexedTokensError, Tokenizer, smallest_dtype
+from indexed_tokens.draft import PairDraft
 from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
 from webtext_prep.documents import storage
+from webtext_prep.documents.arrays import load_array, save_array
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.token_plan import Plan, parts_by_key, parts_in_order, read_plan
+from webtext_prep.documents.token_plan import Part, Plan, parts_by_key, parts_in_order, read_plan
 from webtext_prep.documents.token_runs import EncodedShard, RunWriter, shuffle_key
 from webtext_prep.errors import InputError
 from webtext_prep.running.checkpoint import TaskState
@@ -40,6 +44,7 @@ from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 from webtext_prep.running.token_stage import SUFFIX, TokenFileStage, open_draft, publish, token_files
 
+Files = tuple[Location, ...]
 KINDS = ("tokens", "table")
 """The suffixes of an encoded shard's two files."""
 INDEX_BYTES = 20
@@ -194,13 +199,52 @@ class Tokenize(TokenFileStage):
 
     def write_part(self, task: Task, context: Context) -> int:
         """Task: one part of the plan to its place in the draft. Returns the number of its documents."""
-        documents = read_plan(task.hints["plan"]).write_part(task.options["part"])
+        plan, number = read_plan(storage.local_path(task.reads[0])), task.options["part"]
+        documents = plan.write_part(number, *plan.read_part(number))
         context.report(documents)
         return documents
 
     def publish(self, task: Task, context: Context) -> None:
         """Task: the finished draft and the tokenizer to their final names."""
-        publish(read_plan(task.hints["plan"]).draft, self.open_tokenizer(), task.outputs)
+        publish(read_plan(storage.local_path(task.reads[0])).draft, self.open_tokenizer(), task.outputs)
+
+    def plan_pieces(self, task: Task, context: Context) -> dict[str, int]:
+        """Task: from the tables of all shards to the plan of pieces. Returns how many, with documents and bytes."""
+        tables = map(storage.local_path, task.inputs)
+        shards = [EncodedShard(table, table, runs) for table, runs in zip(tables, task.options["runs"], strict=True)]
+        dtype = smallest_dtype(self.open_tokenizer().vocabulary_size)
+        parts, documents, size = self._divided(shards, dtype)
+        draft = PairDraft(Path(), Path(), dtype.str, documents, documents, size)
+        Plan(shards, parts, draft).write(storage.local_path(task.outputs[0]))
+        return {"pieces": len(parts), "documents": documents, "bytes": size}
+
+    def write_piece(self, task: Task, context: Context) -> int:
+        """Task: one part of the plan to files of its own. Returns the number of its documents."""
+        plan = read_plan(storage.local_path(task.inputs[0]))
+        files = [storage.local_path(place) for place in task.reads]
+        pairs = zip(plan.shards, files[::2], files[1::2], strict=True)
+        shards = [EncodedShard(tokens, table, shard.runs) for shard, tokens, table in pairs]
+        lengths, tokens = dataclasses.replace(plan, shards=shards).read_part(task.options["part"])
+        with storage.create(task.outputs[0], durable=False) as file:
+            file.write(tokens.view(np.uint8).data)
+        save_array(task.outputs[1], lengths)
+        context.report(len(lengths))
+        return len(lengths)
+
+    def join_pieces(self, task: Task, context: Context) -> None:
+        """Task: all pieces, one after another, to the final files."""
+        plan = read_plan(storage.local_path(task.inputs[0]))
+        binary = context.scratch / "joined.bin"
+        draft = dataclasses.replace(plan.draft, binary=binary, index=binary.with_suffix(".idx"))
+        plan, documents = dataclasses.replace(plan, draft=draft), 0
+        draft.create()
+        for number, (piece, lengths) in enumerate(zip(task.inputs[1::2], task.inputs[2::2], strict=True)):
+            tokens = np.fromfile(storage.local_path(piece), np.dtype(draft.dtype))
+            documents += plan.write_part(number, load_array(lengths), tokens)
+            context.report(documents)
+        publish(draft, self.open_tokenizer(), task.outputs)
+        draft.binary.unlink(missing_ok=True)
+        draft.index.unlink(missing_ok=True)
 
     def run(self, job: Run) -> Outcome:
         """Encode, then write in shuffled order."""
@@ -216,35 +260,68 @@ class Tokenize(TokenFileStage):
         if not tally.kept:
             return Outcome(tally, [])
         tokenizer = self.open_tokenizer()
-        paths = (map(storage.local_path, task.outputs) for task in tasks)
-        shards = [
-            EncodedShard(tokens, table, result["runs"]) for (tokens, table), result in zip(paths, results, strict=True)
-        ]
-        plan = self._plan(job, shards, smallest_dtype(tokenizer.vocabulary_size))
-        draft, outputs = plan.draft, token_files(job.output)
-        hints = {"plan": draft.binary.with_suffix(".plan.json")}
-        plan.write(hints["plan"])
-        parts = [
-            Task(f"part-{number:05}", (), (draft.binary, draft.index), {"part": number}, hints)
-            for number in range(len(plan.parts))
-        ]
-        job.map("write", self.write_part, parts, total=tally.kept)
-        job.map("publish", self.publish, [Task("all", (draft.binary, draft.index), outputs, {}, hints)])
+        outputs, files = token_files(job.output), [task.outputs for task in tasks]
+        write = self._write_draft if job.is_here else self._write_pieces
+        size = write(job, files, [result["runs"] for result in results], outputs, tally.kept)
         facts = {
-            "tokens": draft.size // np.dtype(draft.dtype).itemsize,
-            "bytes": draft.size,
+            "tokens": size // smallest_dtype(tokenizer.vocabulary_size).itemsize,
+            "bytes": size,
             "vocabulary_size": tokenizer.vocabulary_size,
             "tokenizer": tokenizer.fingerprint,
             "data": job.output.name + SUFFIX,
         }
         return Outcome(tally, list(outputs), facts=facts)
 
-    def _plan(self, job: Run, shards: Sequence[EncodedShard], dtype: np.dtype[Any]) -> Plan:
+    def _write_draft(
+        self, job: Run, files: Sequence[Files], runs: Sequence[list[int]], outputs: Files, documents: int
+    ) -> int:
+        """Tasks on this machine, each of which writes its part of one draft. Returns the bytes of all tokens."""
+        paths = (map(storage.local_path, pair) for pair in files)
+        shards = [EncodedShard(tokens, table, own) for (tokens, table), own in zip(paths, runs, strict=True)]
+        plan = self._plan(storage.local_path(job.scratch), shards)
+        draft = plan.draft
+        place = draft.binary.with_suffix(".plan.json")
+        plan.write(place)
+        both = (draft.binary, draft.index)
+        parts = [
+            Task(f"part-{number:05}", (), both, {"part": number}, reads=(place,)) for number in range(len(plan.parts))
+        ]
+        job.map("write", self.write_part, parts, total=documents)
+        job.map("publish", self.publish, [Task("all", both, outputs, reads=(place,))])
+        return draft.size
+
+    def _write_pieces(
+        self, job: Run, files: Sequence[Files], runs: Sequence[list[int]], outputs: Files, documents: int
+    ) -> int:
+        """Tasks on several machines, which can't write to one file: a file for each part, which one task then joins."""
+        planning = Task("all", tuple(table for _, table in files), (job.scratch / "plan.json",), {"runs": list(runs)})
+        (plan,) = job.map("plan", self.plan_pieces, [planning])
+        everything = tuple(itertools.chain.from_iterable(files))
+        pieces = [
+            Task(
+                f"piece-{number:05}",
+                planning.outputs,
+                tuple(job.scratch / f"piece-{number:05}.{kind}" for kind in ("tokens", "lengths.npy")),
+                {"part": number},
+                reads=everything,
+            )
+            for number in range(plan["pieces"])
+        ]
+        job.map("pieces", self.write_piece, pieces, total=documents)
+        inputs = (*planning.outputs, *(place for task in pieces for place in task.outputs))
+        job.map("join", self.join_pieces, [Task("all", inputs, outputs)], total=documents)
+        return int(plan["bytes"])
+
+    def _divided(self, shards: Sequence[EncodedShard], dtype: np.dtype[Any]) -> tuple[list[Part], int, int]:
+        """The parts in which the tokens of all shards are written; the documents, and the bytes of the tokens."""
         in_shuffle = parts_by_key(shards, dtype.itemsize, self.part_bytes)
         parts = list(in_shuffle if self.shuffle else parts_in_order(shards))
+        size = sum(shard.count_tokens() for shard in shards) * dtype.itemsize
+        return parts, sum(sum(shard.runs) for shard in shards), size
+
+    def _plan(self, folder: Path, shards: Sequence[EncodedShard]) -> Plan:
+        dtype = smallest_dtype(self.open_tokenizer().vocabulary_size)
+        parts, documents, size = self._divided(shards, dtype)
         stamps = [(storage.stamp(shard.tokens), storage.stamp(shard.table), shard.runs) for shard in shards]
         made_of = digest([stamps, list(map(astuple, parts))])
-        size = sum(shard.count_tokens() for shard in shards) * dtype.itemsize
-        documents = sum(sum(shard.runs) for shard in shards)
-        draft = open_draft(job.scratch, made_of, dtype.str, documents, documents, size)
-        return Plan(list(shards), parts, draft)
+        return Plan(list(shards), parts, open_draft(folder, made_of, dtype.str, documents, documents, size))

@@ -17,7 +17,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -178,7 +177,7 @@ class TrainTokenizer(Stage):
         documents = _documents(task.inputs[:half], context)
         tables = train_bpe(documents, self.vocabulary_size, self.min_frequency)
         tokenizer = Tokenizer(*tables, "the new tokenizer")
-        draft = Path(task.hints["draft"])
+        draft = context.scratch / "tokenizer"
         draft.mkdir(parents=True, exist_ok=True)
         tokenizer.save(draft)
         tokenizer.save_json(draft / "tokenizer.json")
@@ -214,7 +213,7 @@ class TrainTokenizer(Stage):
             return Outcome(tally, [])
         inputs = tuple(task.outputs[kind] for kind in range(len(KINDS)) for task in sampling)
         outputs = tuple(job.output / name for name in FILES)
-        hints = {"draft": job.scratch / "tokenizer", "threads": job.workers}
+        hints = {"threads": job.workers}
         (facts,) = job.map("train", self.train, [Task("all", inputs, outputs, {}, hints)], total=tally.kept)
         if facts["vocabulary_size"] < self.vocabulary_size:
             tally.problem(

@@ -282,7 +282,8 @@ class Urls(Stage):
                 name = f"dump-{len(tasks):05}"
                 dropped = job.dropped_path(first_dropped + len(tasks))
                 outputs = (job.scratch / name / "state.json", *([dropped] if dropped is not None else []))
-                tasks.append(Task(name, (path,), outputs, {"buckets": buckets, **options}))
+                options = {"buckets": buckets, **options}
+                tasks.append(Task(name, (path,), outputs, options, folders=(job.scratch / name,)))
         return tasks
 
     def _checked(self, results: Sequence[dict[str, Any]]) -> Tally:

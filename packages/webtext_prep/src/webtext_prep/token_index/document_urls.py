@@ -15,7 +15,6 @@ from zlib import crc32
 import numpy as np
 import numpy.typing as npt
 
-from indexed_tokens.suffix_index import URL_ENDS, URLS
 from webtext_prep.documents import storage
 from webtext_prep.documents.arrays import load_array, save_array
 from webtext_prep.documents.shards import read_documents
@@ -61,7 +60,7 @@ def _tokenized(step: Step) -> Iterator[Tokenized]:
         raise InputError(f"{step.name} is not known to be made from documents.")
 
 
-def shard_tasks(sources: Sequence[Tokenized], scratch: Path) -> list[Task]:
+def shard_tasks(sources: Sequence[Tokenized], scratch: Location) -> list[Task]:
     """A task for each shard, for `read_shard`."""
     shards = [(number, source, place) for number, source in enumerate(sources) for place in source.shards]
     return [
@@ -102,35 +101,36 @@ class _Urls:
     ends: npt.NDArray[np.uint64]
 
 
-def write_urls(tasks: Sequence[Task], folder: Path) -> tuple[int, int]:
-    """Write the URLs of all documents in the order of the token files, from what the tasks left.
+def write_urls(task: Task) -> tuple[int, int]:
+    """Task: the URLs of all documents in the order of the token files, from what the tasks of all shards left.
 
-    Returns the CRC-32 of both files.
+    Its option `shards` holds the source of each shard, and whether that is shuffled. Returns the CRC-32 of both files.
     """
     ends_of_all, found, size = [], [0, 0], 0
-    with storage.create(folder / URLS) as urls:
-        for source in sorted({task.options["source"] for task in tasks}):
-            own = [task for task in tasks if task.options["source"] == source]
-            for some in _in_order(own):
+    files = zip(*(task.inputs[kind :: len(KINDS)] for kind in range(len(KINDS))), strict=True)
+    shards = [(*about, its) for about, its in zip(task.options["shards"], files, strict=True)]
+    with storage.create(task.outputs[0]) as urls:
+        for source in sorted({source for source, _, _ in shards}):
+            own = [(is_shuffled, its) for its_source, is_shuffled, its in shards if its_source == source]
+            for some in _in_order([its for _, its in own], is_shuffled=own[0][0]):
                 found[0] = crc32(b"".join(some), found[0])
                 urls.writelines(some)
                 lengths = np.fromiter(map(len, some), np.uint64, len(some))
                 ends_of_all.append(np.uint64(size) + np.cumsum(lengths, dtype=np.uint64))
                 size += int(lengths.sum())
-    with storage.create(folder / URL_ENDS) as file:
+    with storage.create(task.outputs[1]) as file:
         for ends in ends_of_all:
             found[1] = crc32(ends.tobytes(), found[1])
             file.write(ends.astype("<u8").tobytes())
     return found[0], found[1]
 
 
-def _in_order(tasks: Sequence[Task]) -> Iterator[list[bytes]]:
-    """The URLs of one source in the order of its documents, some at a time."""
-    shards = [_Urls(_content(task), load_array(task.outputs[1])) for task in tasks]
+def _in_order(files: Sequence[tuple[Location, ...]], *, is_shuffled: bool) -> Iterator[list[bytes]]:
+    """The URLs of one source in the order of its documents, some at a time; `files` of each of its shards."""
+    shards = [_Urls(_content(urls), load_array(ends)) for _, ends, urls in files]
     firsts = np.cumsum([0, *(len(shard.ends) for shard in shards)])
-    keys = np.concatenate([np.zeros(0, np.uint64), *(load_array(task.outputs[0]) for task in tasks)])
+    keys = np.concatenate([np.zeros(0, np.uint64), *(load_array(its_keys) for its_keys, _, _ in files)])
     # Without a shuffle the order is that of the shards, whatever the keys.
-    is_shuffled = tasks[0].options["shuffle"]
     order = np.argsort(keys, kind="stable") if is_shuffled else np.arange(len(keys))
     del keys
     for at in range(0, len(order), _AT_ONCE):
@@ -147,6 +147,6 @@ def _url(shard: _Urls, document: int) -> bytes:
     return bytes(shard.content[begin : int(shard.ends[document])])
 
 
-def _content(task: Task) -> memoryview:
-    path = storage.local_path(task.outputs[2])
+def _content(place: Location) -> memoryview:
+    path = storage.local_path(place)
     return np.memmap(path, np.uint8, "r").data if storage.size(path) else memoryview(b"")

@@ -19,7 +19,6 @@ from typing import BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from command_kit import atomic_file
 from webtext_prep.documents import storage
 from webtext_prep.documents.outcomes import OUTCOMES, PageOutcome
 from webtext_prep.documents.shards import read_documents, shards_in
@@ -27,12 +26,14 @@ from webtext_prep.documents.stage_record import PAGES
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.pages import PAGE_METADATA
-from webtext_prep.web.journal import SUFFIX, Entry, Journal, journal_path, url_digest
+from webtext_prep.web.journal import SUFFIX, Entry, Journal, url_digest
 from webtext_prep.web.page_files import pages_of
 from webtext_prep.web.saved_pages import SPOOL_SUFFIX, PageSpool
 
 KEYS, SOURCES = "urls.u64", "sources.u32"
 """The index: sorted keys of URLs, and for each the number of the source that holds it."""
+WHOLE = "whole.json"
+"""The last file of a generation: without it, making it was cut short."""
 _ENTRY = np.dtype([("key", "<u8"), ("source", "<u4")])
 _BUCKETS = 256
 _CHUNK = 1 << 18
@@ -72,19 +73,25 @@ class Generation:
         folder: where it lies.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Location) -> None:
         self.folder = folder
 
     @property
     def sources(self) -> list[Location]:
         """Journals, whose rows are the newest, and then shards; the index knows them by their position."""
-        journals = sorted(self.folder.glob(f"part-*{SUFFIX}"))
+        journals = [file for file in storage.files_in(self.folder) if file.name.endswith(SUFFIX)]
         return [*journals, *shards_in(self.folder)]
 
     @property
-    def index_files(self) -> tuple[Path, Path]:
+    def index_files(self) -> tuple[Location, Location]:
         """The two files of the index."""
         return self.folder / KEYS, self.folder / SOURCES
+
+    @property
+    def files(self) -> list[Location]:
+        """All files of it."""
+        folders = (self.folder, self.folder / OUTCOMES, self.folder / PAGES)
+        return [file for folder in folders for file in storage.files_in(folder) if file.name != WHOLE]
 
     def pages(self, source: Location) -> Location:
         """The file that holds the pages of one source, if they were saved."""
@@ -107,15 +114,14 @@ class Generation:
                 for row in read_documents(self.folder / OUTCOMES / source.name):
                     yield row.url
 
-    def build_index(self, report: Callable[[int], None]) -> int:
-        """Write the index; `report` is told the URLs done so far. Returns their number.
+    def build_index(self, files: Sequence[Location], buckets: Path, report: Callable[[int], None]) -> int:
+        """Write the two files of the index; `report` is told the URLs done so far. Returns their number.
 
-        Entries go into buckets by their first byte, which are then sorted one after the other: memory holds one of
-        256 buckets, whatever the number of URLs.
+        Entries go into buckets by their first byte, files in the folder `buckets`, which are then sorted one after the
+        other: memory holds one of 256 buckets, whatever the number of URLs.
         """
-        buckets = self.folder / "buckets"
         shutil.rmtree(buckets, ignore_errors=True)
-        buckets.mkdir()
+        buckets.mkdir(parents=True)
         count = 0
         for number, source in enumerate(self.sources):
             keys = map(key_of, self._urls(source))
@@ -123,7 +129,7 @@ class Generation:
                 _append_to_buckets(buckets, chunk, number)
                 count += len(chunk)
                 report(count)
-        with atomic_file(self.folder / KEYS) as key_file, atomic_file(self.folder / SOURCES) as source_file:
+        with storage.create(files[0]) as key_file, storage.create(files[1]) as source_file:
             for bucket in sorted(buckets.iterdir()):
                 entries = np.unique(np.fromfile(bucket, _ENTRY))  # sorted, too
                 key_file.write(entries["key"].tobytes())
@@ -133,10 +139,11 @@ class Generation:
 
     def sources_with(self, keys: NDArray[np.uint64]) -> list[Location]:
         """The sources that hold any of the URLs with these keys (sorted)."""
-        if not (self.folder / KEYS).stat().st_size:
+        key_file, source_file = map(storage.local_path, self.index_files)
+        if not key_file.stat().st_size:
             return []
-        known = np.memmap(self.folder / KEYS, "<u8", "r")
-        numbers = np.memmap(self.folder / SOURCES, "<u4", "r")
+        known = np.memmap(key_file, "<u8", "r")
+        numbers = np.memmap(source_file, "<u4", "r")
         wanted: set[int] = set()
         for start in range(0, len(keys), _CHUNK):
             chunk = keys[start : start + _CHUNK]
@@ -159,19 +166,24 @@ def _append_to_buckets(folder: Path, keys: NDArray[np.uint64], source: int) -> N
                 file.write(part.tobytes())
 
 
-def generations_in(folder: Path) -> list[Generation]:
+def generations_in(folder: Location) -> list[Generation]:
     """The generations that were set aside, the newest first."""
-    return [Generation(entry) for entry in sorted(folder.glob("[0-9]*"), reverse=True)]
+    found = [entry for entry, is_folder in storage.list_folder(folder) if is_folder and entry.name.isdigit()]
+    return [Generation(entry) for entry in reversed(found) if storage.is_file(entry / WHOLE)]
 
 
-def set_aside(output: Location, scratch: Path, folder: Path) -> None:
-    """Make a generation in `folder` of the shards of `output` and the journals in `scratch`.
+def generations_of(files: Iterable[Location]) -> list[Generation]:
+    """The generations whose files these are, the newest first; those without an index hold nothing."""
+    return [Generation(folder) for folder in sorted({file.parent for file in files if file.name == KEYS}, reverse=True)]
+
+
+def set_aside(output: Location, journals: Location, folder: Location) -> None:
+    """Make a generation in `folder` of the shards of `output` and the files of the folder `journals`.
 
     Shards are linked, not copied, where the system can: they are only ever replaced as a whole. Journals are moved.
     """
-    unfinished = folder / "unfinished"
-    shutil.rmtree(unfinished, ignore_errors=True)
-    (unfinished / OUTCOMES).mkdir(parents=True)
+    unfinished = folder / f"{len(generations_in(folder)):05}"
+    storage.remove_folder(unfinished)
     for shard in shards_in(output):
         outcomes = output / OUTCOMES / shard.name
         if storage.is_file(outcomes):
@@ -179,25 +191,27 @@ def set_aside(output: Location, scratch: Path, folder: Path) -> None:
             _link(outcomes, unfinished / OUTCOMES / shard.name)
         pages = pages_of(shard)
         if storage.is_file(pages):
-            (unfinished / PAGES).mkdir(exist_ok=True)
             _link(pages, unfinished / PAGES / pages.name)
-    journals = journal_path(scratch, "part").parent
-    for journal in sorted(journals.glob(f"part-*{SUFFIX}")):
-        Journal(journal).close()  # what a kill has left in its log goes into the file
+    for journal in storage.files_in(journals):
+        if not journal.name.endswith(SUFFIX):
+            continue
+        if storage.is_local(journal):
+            Journal(storage.local_path(journal)).close()  # what a kill has left in its log goes into the file
         _link(journal, unfinished / journal.name)
         spool = journal.with_suffix(SPOOL_SUFFIX)
-        if spool.is_file():
+        if storage.is_file(spool):
             _link(spool, unfinished / spool.name)
-    unfinished.rename(folder / f"{len(list(folder.glob('[0-9]*'))):05}")
-    shutil.rmtree(journals, ignore_errors=True)
+    storage.write_json(unfinished / WHOLE, {})
+    storage.remove_folder(journals)
 
 
-def _link(place: Location, target: Path) -> None:
-    if storage.is_local(place):
+def _link(place: Location, target: Location) -> None:
+    if storage.is_local(place) and storage.is_local(target):
+        storage.local_path(target).parent.mkdir(parents=True, exist_ok=True)
         with contextlib.suppress(OSError):  # a file system without links
-            os.link(storage.local_path(place), target)
+            os.link(storage.local_path(place), storage.local_path(target))
             return
-    with storage.open_for_reading(place) as source, target.open("wb") as copy:
+    with storage.open_for_reading(place) as source, storage.create(target) as copy:
         shutil.copyfileobj(source, copy)
 
 
@@ -211,7 +225,7 @@ def sorted_keys(urls: Iterable[str]) -> NDArray[np.uint64]:
 def carry_over(
     urls: Iterable[str],
     journal: Journal,
-    earlier: Path,
+    generations: Sequence[Generation],
     outputs: Sequence[Location],
     spool: PageSpool | None = None,
 ) -> None:
@@ -220,12 +234,11 @@ def carry_over(
     Args:
         urls: of one list.
         journal: what it has already is newer, and stays.
-        earlier: the folder of generations.
+        generations: what was set aside, the newest first.
         outputs: documents and outcomes of the shard as it was finished last, if it was.
         spool: takes the pages, if they are saved; what has lost its page is fetched again.
     """
     documents, outcomes = outputs[:2]
-    generations = generations_in(earlier)
     if not generations and not storage.is_file(outcomes):
         return
     keys = sorted_keys(urls)
@@ -256,15 +269,15 @@ def _add(journal: Journal, entries: Iterator[Entry]) -> None:
         journal.add_many(itertools.chain([first], itertools.islice(entries, _TOGETHER - 1)))
 
 
-def _is_same(one: Location, other: Path) -> bool:
+def _is_same(one: Location, other: Location) -> bool:
     """Whether both hold the same bytes: one is a link to the other, or a copy where there are no links."""
-    if not (storage.is_file(one) and other.is_file()):
+    if not (storage.is_file(one) and storage.is_file(other)):
         return False
-    if storage.is_local(one) and storage.local_path(one).samefile(other):
+    if isinstance(one, Path) and isinstance(other, Path) and one.samefile(other):
         return True
     if storage.size(one) != storage.size(other):
         return False
-    with storage.open_for_reading(one) as left, other.open("rb") as right:
+    with storage.open_for_reading(one) as left, storage.open_for_reading(other) as right:
         pieces = itertools.zip_longest(_pieces(left), _pieces(right))
         return all(piece == counterpart for piece, counterpart in pieces)
 

@@ -48,9 +48,9 @@ def url_digest(url: str) -> bytes:
     return xxhash.xxh3_128_digest(url.encode("utf-8", "surrogatepass"))
 
 
-def journal_path(scratch: Path, task: str) -> Path:
-    """Where the journal of a task lies."""
-    return scratch / "journals" / f"{task}{SUFFIX}"
+def journal_path(folder: Path, task: str) -> Path:
+    """Where the journal of a task lies, in the folder of all journals."""
+    return folder / f"{task}{SUFFIX}"
 
 
 def _checksum(digest: bytes, row: bytes, document: bytes | None) -> bytes:

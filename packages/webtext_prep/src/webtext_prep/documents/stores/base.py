@@ -82,6 +82,14 @@ class Store(abc.ABC):
     def remove(self, location: Location) -> None:
         """Remove a file, if it is there."""
 
+    def remove_folder(self, folder: Location) -> None:
+        """Remove a folder and all that lies below it, if it is there."""
+        for entry, is_folder in self.list_folder(folder):
+            if is_folder:
+                self.remove_folder(entry)
+            else:
+                self.remove(entry)
+
     @abc.abstractmethod
     def remove_leftovers(self, folder: Location) -> None:
         """Remove temporary files that killed writers left in `folder`."""

@@ -92,6 +92,10 @@ class LocalStore(Store):
         """See `Store`."""
         _path(location).unlink(missing_ok=True)
 
+    def remove_folder(self, folder: Location) -> None:
+        """See `Store`."""
+        shutil.rmtree(_path(folder), ignore_errors=True)
+
     def remove_leftovers(self, folder: Location) -> None:
         """See `Store`."""
         if _path(folder).is_dir():

@@ -3,6 +3,9 @@
 An engine is given picklable tasks and gives back their small results as they finish; nothing else passes between
 them. Everything a task makes lies in the files that it names. An engine tries a task again where trying may help: a
 worker that died, or a `RetryableError`, costs its task one of `MAX_ATTEMPTS`; any other exception is raised at once.
+
+An engine need not know how files come to a task on another machine: the call that the job gives it does that
+(`running/handing_over.py`), and raises InputError on a machine that can't see them.
 """
 
 from __future__ import annotations
@@ -50,7 +53,8 @@ class Engine(abc.ABC):
     name: ClassVar[str]
     """What `--engine` calls it."""
     is_here: ClassVar[bool] = False
-    """Whether tasks run on this machine, whose memory they then need."""
+    """Whether tasks run on this machine, whose memory they then need, and whose files they see. If not, the job hands
+    the engine a call that brings the files between phases to each task and takes them back."""
     settings_class: ClassVar[type] = NoSettings
     """A frozen dataclass of its own settings, made by `setting`. Each begins with the engine's name, as `ray_address`
     of the engine `ray`; none is part of the identity of an output."""
@@ -66,9 +70,10 @@ class Engine(abc.ABC):
         """Call `call(task, context)` for each task and yield (position, result) as they finish, in any order.
 
         Args:
-            call: the function.
-            tasks: what to call it with.
-            scratch: the job's folder for files that only this node needs.
+            call: the function; picklable.
+            tasks: what to call it with; picklable, options and hints JSON-like.
+            scratch: the job's folder for files that only one node needs, the same path on each. It is there on this
+                machine; an engine of other machines makes it where it is not.
             on_progress: is told, now and then, how far each task has come.
 
         Raises a task's exception, after the other running tasks have been stopped; WebtextError naming the task that

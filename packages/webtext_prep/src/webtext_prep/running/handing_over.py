@@ -1,0 +1,356 @@
+"""How the files between phases come to tasks on other machines, and how what those make comes back.
+
+Tasks of an engine that runs them here see this machine's files, and nothing of this is used. Of the tasks of other
+engines one of two things is true; the job chooses by whether `--shared-scratch URL` is given:
+
+    every machine sees the state folder under one path     `OnSharedFiles`: the files between phases lie in it
+    they see storage alone                                 `HandedOver`: they lie in a folder of that storage
+
+Both wrap a task's call and are picklable calls themselves: an engine runs them as it runs any other. With `HandedOver`
+the job names its files between phases by their places in storage. On a node, those that a task declares are fetched to
+a folder below the node's temporary folder (TMPDIR), the task runs on these copies, and what it made is published.
+Beside a copy it is noted which version of the file it is, so that it is never an old one; all tasks of a node share it.
+It costs each node the disk for the inputs of one phase, and the storage one reading of them a node.
+
+Files that outlive a node are safe before their task counts as done: storage keeps what was published, and on a shared
+file system they are flushed first. So no boot id, which tells of this machine alone, limits how long they count.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+import os
+import platform
+import secrets
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from command_kit import atomic_file, hide_credentials, write_json, write_text
+from command_kit.atomic import sync_folder
+from webtext_prep.documents import storage
+from webtext_prep.documents.stores.base import Location
+from webtext_prep.errors import InputError, RetryableError, WebtextError
+from webtext_prep.running.markers import digest
+from webtext_prep.running.task import Context, Task
+
+try:
+    import fcntl
+except ImportError:  # not on this system: there a file may be fetched twice at once
+    fcntl = None  # type: ignore[assignment]
+
+BEACON = "job.json"
+"""Begins the job's folder in shared storage, and is the last file that is removed from it."""
+SEEN = "seen.json"
+"""In the state folder: what a machine must find there to see the same folder as the one that wrote it."""
+_FILES, _VERSIONS, _MADE, _OWN, _PLACE = "files", "versions", "made", "own", "place"
+_CHUNK = 1 << 20
+
+Call = Callable[[Task, Context], Any]
+_known: set[tuple[str, str]] = set()
+"""What this process has looked at: files and tokens of jobs, and the phases for which it has made room."""
+
+
+# On a shared file system
+
+
+@dataclass(frozen=True)
+class OnSharedFiles:
+    """A call on a machine that sees the state folder as the one that started the job does.
+
+    Attributes:
+        call: the task's function.
+        state: the folder.
+        token: what its file `SEEN` holds.
+    """
+
+    call: Call
+    state: Path
+    token: str
+
+    @classmethod
+    def of(cls, call: Call, state: Path) -> OnSharedFiles:
+        """Wrap a call on the machine that starts the job. Raises OSError."""
+        place = state / SEEN
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            return cls(call, state, json.loads(place.read_bytes())["token"])
+        token = secrets.token_hex(8)
+        write_json(place, {"token": token})
+        return cls(call, state, token)
+
+    def __call__(self, task: Task, context: Context) -> Any:
+        """Run the task, and flush the files between phases that it made.
+
+        Raises InputError on a machine that does not see the state folder.
+        """
+        self._check()
+        result = self.call(task, context)
+        made = [*task.outputs, *(file for folder in task.folders for file in storage.files_in(folder))]
+        for file in made:
+            if isinstance(file, Path) and file.is_relative_to(self.state):
+                _flush(file)
+        return result
+
+    def _check(self) -> None:
+        if (str(self.state), self.token) in _known:
+            return
+        try:
+            found = json.loads((self.state / SEEN).read_bytes())["token"]
+        except (OSError, ValueError, KeyError):
+            found = None
+        if found != self.token:
+            raise InputError(
+                f"the machine {platform.node()} does not see the state folder {self.state}: put it on a file system "
+                "that all machines of the engine share, with --state DIR, or give --shared-scratch URL."
+            )
+        _known.add((str(self.state), self.token))
+
+
+def _flush(file: Path) -> None:
+    with file.open("rb") as opened:
+        os.fsync(opened.fileno())
+    sync_folder(file.parent)
+
+
+# In storage
+
+
+@dataclass(frozen=True)
+class SharedScratch:
+    """The folder of one job for files between phases, in storage that all machines see.
+
+    Attributes:
+        place: the folder.
+    """
+
+    place: Location
+
+    @classmethod
+    def of(cls, url: str, job: str) -> SharedScratch:
+        """The folder of the job of that name in the place that `--shared-scratch` names. Raises InputError."""
+        return cls(storage.location(url) / job)
+
+    def begin(self) -> None:
+        """Show that the job has begun. Raises InputError where nothing can be written."""
+        try:
+            storage.write_json(self.place / BEACON, {"host": platform.node()})
+        except OSError as error:
+            raise _unusable(self.place, error) from error
+
+    def remove(self) -> None:
+        """Remove all of it, the beacon last."""
+        for entry, is_folder in storage.list_folder(self.place):
+            if is_folder:
+                storage.remove_folder(entry)
+            elif entry.name != BEACON:
+                storage.remove(entry)
+        storage.remove_folder(self.place)
+
+    def wrapped(self, call: Call, stamps: Mapping[Location, Any]) -> HandedOver:
+        """Wrap a call on the machine that starts the job.
+
+        Args:
+            call: the task's function.
+            stamps: of all files that the tasks of the phase read.
+        """
+        prefix = f"{self.place}/"
+        versions = {
+            name: digest(stamp)
+            for place, stamp in stamps.items()
+            if str(place).startswith(prefix) and (name := str(place).removeprefix(prefix))
+        }
+        return HandedOver(call, self.place, versions)
+
+
+@dataclass(frozen=True)
+class HandedOver:
+    """A call on a machine that sees storage alone; see the top of the module.
+
+    Attributes:
+        call: the task's function.
+        place: the folder of the job's files between phases in storage.
+        versions: for each of them that the tasks of this phase read, by its path from there, a digest of its stamp.
+    """
+
+    call: Call
+    place: Location
+    versions: Mapping[str, str]
+
+    def __call__(self, task: Task, context: Context) -> Any:
+        """Fetch what the task reads, run it on the copies, and publish what it made.
+
+        Raises InputError on a machine that can't read the storage, or does not see an input; RetryableError where a
+        file could not be copied.
+        """
+        node = self.node_folder()
+        self._prepare(node)
+        made = node / _MADE / (task.key or task.name)
+        own = dataclasses.replace(
+            task,
+            inputs=tuple(self._fetched(file, node) for file in task.inputs),
+            reads=tuple(self._fetched(file, node) for file in task.reads),
+            outputs=tuple(self._local(file, made) for file in task.outputs),
+            folders=tuple(self._local(file, made) for file in task.folders),
+        )
+        for file in [*own.outputs, *own.folders]:
+            if isinstance(file, Path) and file.is_relative_to(made):
+                file.parent.mkdir(parents=True, exist_ok=True)
+        result = self.call(own, dataclasses.replace(context, scratch=node / _OWN))
+        self._publish(task, own, node)
+        shutil.rmtree(made, ignore_errors=True)
+        return result
+
+    def node_folder(self) -> Path:
+        """The job's folder on this machine, below the temporary folder. Raises WebtextError if it is another user's."""
+        root = Path(tempfile.gettempdir()) / f"webtext-scratch-{os.getuid() if hasattr(os, 'getuid') else 'own'}"
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if hasattr(os, "getuid") and root.stat().st_uid != os.getuid():
+            raise WebtextError(f"{root} on {platform.node()} belongs to another user: set TMPDIR to another folder.")
+        return root / f"{self.place.name}-{digest(str(self.place))[:8]}"
+
+    def _prepare(self, node: Path) -> None:
+        """Once in a process: look whether the storage is there, and remove copies that nobody needs any more."""
+        if ("job", str(self.place)) not in _known:
+            try:
+                storage.read_bytes(self.place / BEACON)
+            except OSError as error:
+                raise _unusable(self.place, error) from error
+            (node / _OWN).mkdir(parents=True, exist_ok=True)
+            with atomic_file(node / _PLACE, durable=False) as file:
+                file.write(str(self.place).encode())
+            _remove_finished(node)
+            _known.add(("job", str(self.place)))
+        phase = digest(sorted(self.versions.items()))
+        if ("phase", phase) not in _known:
+            for note in sorted((node / _VERSIONS).glob("*")):
+                version, _, name = note.read_text(encoding="utf-8").partition(" ")
+                if name and self.versions.get(name) != version:
+                    note.unlink(missing_ok=True)
+                    (node / _FILES / name).unlink(missing_ok=True)
+            _known.add(("phase", phase))
+
+    def _name_of(self, file: Location) -> str | None:
+        """The path of a file between phases from the job's folder; None for any other file."""
+        prefix = f"{self.place}/"
+        return str(file).removeprefix(prefix) if str(file).startswith(prefix) else None
+
+    def _local(self, file: Location, folder: Path) -> Location:
+        name = self._name_of(file)
+        return file if name is None else folder / name
+
+    def _fetched(self, file: Location, node: Path) -> Location:
+        """A file as this machine sees it; fetched, if that is not done yet."""
+        name = self._name_of(file)
+        if name is None:
+            if isinstance(file, Path) and not file.is_file():
+                raise InputError(
+                    f"the machine {platform.node()} does not see {file}: put it where all machines of the engine see "
+                    "it, such as in object storage."
+                )
+            return file
+        copy = _Copy(node, name)
+        if not copy.is_version(self.versions[name]):
+            with copy.locked(), _retried(file):
+                if not copy.is_version(self.versions[name]):
+                    copy.forget()
+                    with storage.open_for_reading(file) as source, atomic_file(copy.path, durable=False) as target:
+                        shutil.copyfileobj(source, target, _CHUNK)
+                    copy.note(self.versions[name])
+        return copy.path
+
+    def _publish(self, task: Task, own: Task, node: Path) -> None:
+        """Put what the task made in its place in storage; the copies stay, as if they had been fetched."""
+        files = list(zip(own.outputs, task.outputs, strict=True))
+        for folder, place in zip(own.folders, task.folders, strict=True):
+            named = {file for file, _ in files}
+            found = [file for file in storage.files_in(folder) if file not in named and not file.name.startswith(".")]
+            files[:0] = [(file, place / file.name) for file in found]
+        for file, place in files:
+            if file == place:
+                continue
+            local = storage.local_path(file)
+            with _retried(place):
+                if storage.is_local(place):
+                    _flush(local)
+                kept = local.with_name(f"{local.name}.kept")
+                kept.unlink(missing_ok=True)
+                with contextlib.suppress(OSError):  # a file system without links
+                    kept.hardlink_to(local)
+                storage.publish(local, place)
+                if kept.is_file():
+                    copy = _Copy(node, str(self._name_of(place)))
+                    copy.path.parent.mkdir(parents=True, exist_ok=True)
+                    with copy.locked():
+                        copy.forget()
+                        kept.replace(copy.path)
+                        copy.note(digest(storage.stamp(place)))
+
+
+def _unusable(place: Location, error: OSError) -> InputError:
+    return InputError(
+        f"the machine {platform.node()} can't use {hide_credentials(str(place))} ({error}): give a --shared-scratch "
+        "that every machine of the engine can read and write."
+    )
+
+
+def _remove_finished(node: Path) -> None:
+    """Remove what jobs left on this machine whose folder in storage is gone: they are done."""
+    for folder in list(node.parent.iterdir()):
+        if folder != node:
+            # What can't be looked at stays.
+            with contextlib.suppress(OSError, ValueError, InputError):
+                place = storage.location((folder / _PLACE).read_text(encoding="utf-8"))
+                if not storage.is_file(place / BEACON):
+                    shutil.rmtree(folder, ignore_errors=True)
+
+
+class _Copy:
+    """The copy of a file between phases on this machine.
+
+    Args:
+        node: the job's folder here.
+        name: the path of the file from the job's folder in storage.
+    """
+
+    def __init__(self, node: Path, name: str) -> None:
+        self._name, self.path, self._note = name, node / _FILES / name, node / _VERSIONS / digest(name)
+
+    def is_version(self, version: str) -> bool:
+        """Whether it is there, and of that version."""
+        with contextlib.suppress(OSError):
+            return self._note.read_text(encoding="utf-8") == f"{version} {self._name}" and self.path.is_file()
+        return False
+
+    def forget(self) -> None:
+        """Before it is replaced: its version is not known until it is noted."""
+        self._note.unlink(missing_ok=True)
+
+    def note(self, version: str) -> None:
+        """Note which version it is."""
+        write_text(self._note, f"{version} {self._name}", durable=False)
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Only one process of this machine at a time."""
+        place = self._note.with_name(f"{self._note.name}.lock")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        with place.open("w") as lock:
+            if fcntl is not None:
+                with contextlib.suppress(OSError):  # a file system without locks
+                    fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+
+@contextlib.contextmanager
+def _retried(place: Location) -> Iterator[None]:
+    """Have the engine try a task again that could not copy a file."""
+    try:
+        yield
+    except OSError as error:
+        name = hide_credentials(str(place))
+        raise RetryableError(f"{name} could not be copied on {platform.node()} ({error})") from error
