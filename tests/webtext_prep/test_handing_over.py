@@ -1,0 +1,268 @@
+"""Tasks on machines that see nothing but storage: each stage gives the same bytes, and nothing stays behind."""
+
+import gzip
+import json
+import random
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+from pages_on_loopback import serve_pages
+
+from indexed_tokens.suffix_index import URLS
+from webtext_prep.documents import storage
+from webtext_prep.errors import InputError, RetryableError
+from webtext_prep.running import engines, handing_over
+from webtext_prep.running.handing_over import SEEN, OnSharedFiles, SharedScratch
+from webtext_prep.running.task import Context, Task
+
+WORDS = [f"word{number}" for number in range(300)]
+QUESTION = "What is the name of the river that flows through the old town of the capital in spring"
+
+
+@pytest.fixture
+def on_nodes(webtext, tmp_path, monkeypatch):
+    """`on_nodes(...)` runs a command with the engine `strict`, and looks whether anything was left behind."""
+    folder = Path(__file__).parent / "support" / "engines"
+    monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(folder)])
+
+    def run(*arguments):
+        shared = tmp_path / "shared"
+        shared.mkdir(exist_ok=True)
+        done = webtext(*arguments, "--engine", "strict", "--shared-scratch", shared, "--workers", 1)
+        assert done.code or not [path for path in shared.rglob("*") if path.is_file()]
+        return done
+
+    yield run
+    sys.modules.pop("webtext_prep.running.engines.strict", None)
+
+
+def text_of(seed: int) -> str:
+    source = random.Random(seed)
+    return " ".join(" ".join(source.choices(WORDS, k=12)).capitalize() + "." for _ in range(30))
+
+
+def write_inputs(folder: Path) -> None:
+    """A dump, texts of which some are nearly the same, and an evaluation text that one of them holds."""
+    folder.mkdir()
+    rows = [
+        {"url": f"http://h{n % 9}.org/{n % 40}", "score": n % 7, "over_18": False, "is_self": False, "id": f"i{n}",
+         "title": "T", "subreddit": "news", "created_utc": 1338508800, "num_comments": 0}
+        for n in range(120)
+    ]  # fmt: skip
+    (folder / "RS_2012-06.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    texts = [{"url": f"http://a.com/{n}", "text": text_of(n % 17) + f" {QUESTION}." * (n == 5)} for n in range(40)]
+    lines = "".join(json.dumps(row) + "\n" for row in texts)
+    (folder / "texts.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
+    (folder / "questions.txt").write_text(QUESTION)
+    (folder / "keep.py").write_text("def keep(document):\n    return not document.url.endswith('/3')\n")
+
+
+def small_parts(monkeypatch) -> None:
+    """Files are cut into runs, and divided into parts, as large ones are."""
+    monkeypatch.setattr("webtext_prep.documents.compression.CHUNK_BYTES", 2000)
+    for name in ("BYTES_PER_PART", "BYTES_PER_STREAM"):
+        monkeypatch.setattr(f"webtext_prep.stages.merge.{name}", 3000)
+    monkeypatch.setattr("webtext_prep.stages.blacklist.BYTES_PER_STREAM", 500)
+    monkeypatch.setattr("webtext_prep.stages.blacklist.RUN_BYTES", 1500)
+    monkeypatch.setattr("webtext_prep.stages.tokenize.Tokenize.part_bytes", 4000)
+
+
+def road(run, inputs: Path, place: Path) -> None:
+    """All stages but download; after it the outputs lie below `place`."""
+
+    def stage(name: str, source: Path, target: str, *options: object) -> None:
+        done = run(name, "--input", source, *(("--output", place / target) if target else ()), *options, "--json")
+        assert done.code == 0, done.err
+
+    stage("urls", inputs / "RS_2012-06.jsonl", "urls", "--keep-dropped", "--shards", 2)
+    stage("blacklist", place / "urls", "clean_urls", "--shards", 2)
+    stage("merge", inputs / "texts.jsonl.gz", "merged", "--shards", 2)
+    stage("clean", place / "merged", "clean", "--language", "any")
+    stage("filter", place / "clean", "mine", "--function", f"{inputs / 'keep.py'}:keep")
+    stage("dedup", place / "mine", "unique")
+    stage("decontaminate", place / "unique", "decontaminated", "--evaluation", inputs / "questions.txt")
+    stage("train-tokenizer", place / "decontaminated", "tokenizer", "--vocabulary-size", 300)
+    stage("tokenize", place / "decontaminated", "corpus", "--tokenizer", place / "tokenizer")
+    stage("tokenize", place / "decontaminated", "ordered", "--tokenizer", place / "tokenizer", "--no-shuffle")
+    stage("merge-tokens", place / "corpus", "both", "--input", place / "ordered")
+    stage("index-tokens", place / "corpus", "", "--part-tokens", 2000)
+    stage("export", place / "decontaminated", "dataset")
+    found = run("dedup", "--input", place / "mine", "--output", place / "preview", "--dry-run", "--json")
+    (place / "preview.json").write_text(found.out)
+
+
+def test_each_stage_gives_the_same_bytes_where_tasks_see_only_what_they_declare(
+    webtext, on_nodes, contents, tmp_path, monkeypatch
+):
+    """Stages read folders named in hints, and wrote files that no task declared: on another machine there were none."""
+    small_parts(monkeypatch)
+    write_inputs(tmp_path / "inputs")
+    road(lambda *arguments: webtext(*arguments, "--workers", 1), tmp_path / "inputs", tmp_path / "here")
+    expected = contents(tmp_path / "here")
+    (tmp_path / "here").rename(tmp_path / "expected")
+    road(on_nodes, tmp_path / "inputs", tmp_path / "here")
+    expected, found = (
+        {name: data for name, data in files.items() if ".state/" not in name}
+        for files in (expected, contents(tmp_path / "here"))
+    )
+    assert {name for name in found if found[name] != expected.get(name)} == set()
+    assert found.keys() == expected.keys()
+    assert {"unique/duplicates.jsonl.zst", "both_text_document.idx", f"corpus_text_document.suffixes/{URLS}"} <= {
+        *found
+    }
+
+
+def test_a_download_takes_what_it_has_to_nodes_also_when_its_lists_change(webtext, on_nodes, read_shards, tmp_path):
+    asked: list[str] = []
+
+    def page(path: str) -> str:
+        asked.append(path)
+        return f"<html><body><article><p>{text_of(len(path))}</p></article></body></html>"
+
+    with serve_pages(page) as address:
+        urls = [f"{address}/{'a' * number}" for number in range(1, 7)]
+        (tmp_path / "one.txt").write_text("\n".join(urls[:4]))
+        (tmp_path / "two.txt").write_text("\n".join(reversed(urls)))
+        flags = ("--output", tmp_path / "pages", "--allow-private-addresses", "loopback", "--no-robots", "--json")
+        flags = (*flags, "--save-pages", "--delay", 0)
+        assert on_nodes("download", "--input", tmp_path / "one.txt", *flags).json["out"] == 4
+        assert on_nodes("download", "--input", tmp_path / "two.txt", *flags).json["out"] == 6
+    assert len(asked) == len(set(asked)) == 6
+    assert [found.url for found in read_shards(tmp_path / "pages")] == urls[::-1]
+    assert on_nodes("extract", "--input", tmp_path / "pages", "--output", tmp_path / "again", "--json").json["out"] == 6
+
+
+# A call by itself
+
+
+def join_files(task, context):
+    """What the inputs hold, to the output; and how often that was done on this node, to a file of a folder."""
+    text = "+".join(Path(file).read_text() for file in (*task.inputs, *task.reads))
+    for place in task.outputs:
+        Path(place).write_text(text)
+    for folder in task.folders:
+        Path(folder).mkdir(exist_ok=True)
+        (Path(folder) / "one").write_text(text)
+    return text
+
+
+@pytest.fixture
+def node(tmp_path, monkeypatch):
+    """This process is a node with a temporary folder of its own."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "node"))
+    monkeypatch.setattr(handing_over, "_known", set())
+    (tmp_path / "node").mkdir()
+    return tmp_path / "node"
+
+
+@pytest.fixture(params=["local", "memory"])
+def shared(request, home, tmp_path, node):
+    place = tmp_path / "shared" if request.param == "local" else f"memory://{tmp_path}/shared"
+    found = SharedScratch.of(str(place), "job")
+    found.begin()
+    yield found
+    found.remove()
+    assert not storage.files_in(found.place)
+
+
+def run(shared, task, tmp_path):
+    stamps = {place: storage.stamp(place) for place in (*task.inputs, *task.reads)}
+    return shared.wrapped(join_files, stamps)(task, Context(tmp_path / "scratch", 1, lambda units: None))
+
+
+def write(place, text: str) -> None:
+    with storage.create(place) as file:
+        file.write(text.encode())
+
+
+def test_files_come_to_a_node_once_and_what_it_made_goes_back(shared, node, tmp_path, monkeypatch):
+    a, b, c = (shared.place / "deep" / name for name in "abc")
+    write(a, "A")
+    write(b, "B")
+    task = Task("one", (a,), (c,), reads=(b,), folders=(shared.place / "many",))
+    assert run(shared, task, tmp_path) == "A+B"
+    assert storage.read_bytes(c) == storage.read_bytes(shared.place / "many" / "one") == b"A+B"
+    opened = []
+    monkeypatch.setattr(handing_over.storage, "open_for_reading", lambda place: opened.append(place))
+    assert run(shared, Task("two", (a, c), reads=(b,)), tmp_path) == "A+A+B+B"
+    assert not opened
+
+
+def test_a_copy_of_an_older_file_is_not_used(shared, node, tmp_path):
+    """A file that was made again, of the same name and size, is another one."""
+    a = shared.place / "a"
+    write(a, "first")
+    assert run(shared, Task("one", (a,)), tmp_path) == "first"
+    write(a, "again")
+    assert run(shared, Task("one", (a,)), tmp_path) == "again"
+
+
+def test_a_node_keeps_the_files_of_one_phase_and_of_no_job_that_is_over(shared, node, tmp_path):
+    other = SharedScratch.of(str(tmp_path / "shared"), "other")
+    other.begin()
+    a, b = shared.place / "a", shared.place / "b"
+    write(other.place / "a", "of another job")
+    for place in (a, b):
+        write(place, place.name)
+    run(other, Task("one", (other.place / "a",)), tmp_path)
+    run(shared, Task("one", (a,)), tmp_path)
+    run(shared, Task("two", (b,)), tmp_path)
+    copies = [path for path in node.rglob("files/*") if path.is_file()]
+    assert sorted(path.read_text() for path in copies) == ["b", "of another job"]
+    other.remove()
+    handing_over._known.clear()
+    run(shared, Task("two", (b,)), tmp_path)
+    assert len([path for path in node.rglob("files/*") if path.is_file()]) == 1
+
+
+def test_a_file_that_can_not_be_copied_is_tried_again(shared, node, tmp_path):
+    a = shared.place / "a"
+    write(a, "text")
+    call = shared.wrapped(join_files, {a: storage.stamp(a)})
+    storage.remove(a)
+    with pytest.raises(RetryableError, match="could not be copied on"):
+        call(Task("one", (a,)), Context(tmp_path, 1, lambda units: None))
+
+
+def test_a_node_without_the_storage_or_an_input_says_so(tmp_path, node):
+    shared = SharedScratch.of(str(tmp_path / "shared"), "job")
+    with pytest.raises(InputError, match=r"can't use .*give a --shared-scratch that every machine"):
+        shared.wrapped(join_files, {})(Task("one", ()), Context(tmp_path, 1, lambda units: None))
+    shared.begin()
+    with pytest.raises(InputError, match=r"does not see .*here\.txt: put it where all machines"):
+        shared.wrapped(join_files, {})(Task("one", (tmp_path / "here.txt",)), Context(tmp_path, 1, lambda units: None))
+
+
+def test_a_node_that_does_not_see_the_state_folder_says_so(tmp_path, node):
+    """It would have found nothing, or files of another machine under the same path."""
+    state, task = tmp_path / "state", Task("one", (), (tmp_path / "state" / "out",))
+    call = OnSharedFiles.of(join_files, state)
+    assert call(task, Context(tmp_path, 1, lambda units: None)) == ""
+    assert OnSharedFiles.of(join_files, state) == call
+    (state / SEEN).unlink()
+    handing_over._known.clear()
+    for other in (None, OnSharedFiles.of(join_files, state)):
+        assert other is None or other.token != call.token
+        with pytest.raises(InputError, match=r"does not see the state folder .*--state DIR, or give --shared-scratch"):
+            call(task, Context(tmp_path, 1, lambda units: None))
+
+
+def test_storage_for_tasks_that_run_here_is_refused(webtext, write_shards, tmp_path):
+    source = write_shards([["a"]])
+    done = webtext("clean", "--input", source, "--output", tmp_path / "out", "--shared-scratch", tmp_path / "shared")
+    assert done.code == 2
+    assert "--shared-scratch is for tasks on other machines, and --engine local runs them here" in done.sentence
+
+
+def test_what_an_interrupted_run_left_in_storage_is_removed_by_the_next_one(webtext, on_nodes, write_shards, tmp_path):
+    source, out = write_shards([["some text"], ["other text"]]), tmp_path / "out"
+    flags = ("shout", "--input", source, "--output", out)
+    assert on_nodes(*flags).code == 0
+    left = tmp_path / "elsewhere" / "shout-1"
+    SharedScratch(left).begin()
+    write(left / "deep" / "file", "left behind")
+    (out / ".state" / "shared-scratch").write_text(str(left))
+    assert webtext(*flags, "--restart").code == 0
+    assert not left.exists()
