@@ -233,6 +233,9 @@ def test_a_node_without_the_storage_or_an_input_says_so(tmp_path, node):
     shared.begin()
     with pytest.raises(InputError, match=r"does not see .*here\.txt: put it where all machines"):
         shared.wrapped(join_files, {})(Task("one", (tmp_path / "here.txt",)), Context(tmp_path, 1, lambda units: None))
+    handing_over._known.clear()
+    with pytest.raises(InputError, match=r"does not see rules\.txt: put it where all machines"):
+        shared.wrapped(join_files, {}, ["rules.txt"])(Task("one", ()), Context(tmp_path, 1, lambda units: None))
 
 
 def test_a_node_that_does_not_see_the_state_folder_says_so(tmp_path, node):

@@ -12,6 +12,9 @@ a folder below the node's temporary folder (TMPDIR), the task runs on these copi
 Beside a copy it is noted which version of the file it is, so that it is never an old one; all tasks of a node share it.
 It costs each node the disk for the inputs of one phase, and the storage one reading of them a node.
 
+Relative paths hold on a node, too: the call goes to the folder in which the command was given, if the node has it.
+Files that settings name (a list of rules, a tokenizer) are not brought anywhere; a node that lacks one says so.
+
 Files that outlive a node are safe before their task counts as done: storage keeps what was published, and on a shared
 file system they are flushed first. So no boot id, which tells of this machine alone, limits how long they count.
 """
@@ -26,7 +29,7 @@ import platform
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,21 +70,23 @@ class OnSharedFiles:
         call: the task's function.
         state: the folder.
         token: what its file `SEEN` holds.
+        here: the folder in which the command was given.
     """
 
     call: Call
     state: Path
     token: str
+    here: str
 
     @classmethod
     def of(cls, call: Call, state: Path) -> OnSharedFiles:
         """Wrap a call on the machine that starts the job. Raises OSError."""
-        place = state / SEEN
+        state = state.absolute()
         with contextlib.suppress(OSError, ValueError, KeyError):
-            return cls(call, state, json.loads(place.read_bytes())["token"])
+            return cls(call, state, json.loads((state / SEEN).read_bytes())["token"], str(Path.cwd()))
         token = secrets.token_hex(8)
-        write_json(place, {"token": token})
-        return cls(call, state, token)
+        write_json(state / SEEN, {"token": token})
+        return cls(call, state, token, str(Path.cwd()))
 
     def __call__(self, task: Task, context: Context) -> Any:
         """Run the task, and flush the files between phases that it made.
@@ -92,7 +97,7 @@ class OnSharedFiles:
         result = self.call(task, context)
         made = [*task.outputs, *(file for folder in task.folders for file in storage.files_in(folder))]
         for file in made:
-            if isinstance(file, Path) and file.is_relative_to(self.state):
+            if isinstance(file, Path) and file.absolute().is_relative_to(self.state):
                 _flush(file)
         return result
 
@@ -108,7 +113,13 @@ class OnSharedFiles:
                 f"the machine {platform.node()} does not see the state folder {self.state}: put it on a file system "
                 "that all machines of the engine share, with --state DIR, or give --shared-scratch URL."
             )
+        _go_to(self.here)
         _known.add((str(self.state), self.token))
+
+
+def _go_to(folder: str) -> None:
+    with contextlib.suppress(OSError):
+        os.chdir(folder)
 
 
 def _flush(file: Path) -> None:
@@ -151,12 +162,13 @@ class SharedScratch:
                 storage.remove(entry)
         storage.remove_folder(self.place)
 
-    def wrapped(self, call: Call, stamps: Mapping[Location, Any]) -> HandedOver:
+    def wrapped(self, call: Call, stamps: Mapping[Location, Any], named: Sequence[str] = ()) -> HandedOver:
         """Wrap a call on the machine that starts the job.
 
         Args:
             call: the task's function.
             stamps: of all files that the tasks of the phase read.
+            named: files that settings name.
         """
         prefix = f"{self.place}/"
         versions = {
@@ -164,7 +176,7 @@ class SharedScratch:
             for place, stamp in stamps.items()
             if str(place).startswith(prefix) and (name := str(place).removeprefix(prefix))
         }
-        return HandedOver(call, self.place, versions)
+        return HandedOver(call, self.place, versions, str(Path.cwd()), tuple(named))
 
 
 @dataclass(frozen=True)
@@ -175,11 +187,15 @@ class HandedOver:
         call: the task's function.
         place: the folder of the job's files between phases in storage.
         versions: for each of them that the tasks of this phase read, by its path from there, a digest of its stamp.
+        here: the folder in which the command was given.
+        named: files that settings name.
     """
 
     call: Call
     place: Location
     versions: Mapping[str, str]
+    here: str
+    named: tuple[str, ...] = ()
 
     def __call__(self, task: Task, context: Context) -> Any:
         """Fetch what the task reads, run it on the copies, and publish what it made.
@@ -224,6 +240,9 @@ class HandedOver:
             with atomic_file(node / _PLACE, durable=False) as file:
                 file.write(str(self.place).encode())
             _remove_finished(node)
+            _go_to(self.here)
+            if missing := [name for name in self.named if not Path(name).is_file()]:
+                raise _not_seen(missing[0])
             _known.add(("job", str(self.place)))
         phase = digest(sorted(self.versions.items()))
         if ("phase", phase) not in _known:
@@ -248,10 +267,7 @@ class HandedOver:
         name = self._name_of(file)
         if name is None:
             if isinstance(file, Path) and not file.is_file():
-                raise InputError(
-                    f"the machine {platform.node()} does not see {file}: put it where all machines of the engine see "
-                    "it, such as in object storage."
-                )
+                raise _not_seen(file)
             return file
         copy = _Copy(node, name)
         if not copy.is_version(self.versions[name]):
@@ -289,6 +305,13 @@ class HandedOver:
                         copy.forget()
                         kept.replace(copy.path)
                         copy.note(digest(storage.stamp(place)))
+
+
+def _not_seen(file: Path | str) -> InputError:
+    return InputError(
+        f"the machine {platform.node()} does not see {file}: put it where all machines of the engine see it under that "
+        "name; input may also be in object storage."
+    )
 
 
 def _unusable(place: Location, error: OSError) -> InputError:

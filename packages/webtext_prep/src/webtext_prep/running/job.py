@@ -207,9 +207,10 @@ class Job:
         if self.engine.is_here:
             return call
         if self._own.shared is None:
-            return OnSharedFiles.of(call, self.state.absolute())
+            return OnSharedFiles.of(call, self.state)
         unknown = {path for task in tasks for path in task.reads if path not in stamps}
-        return self._own.shared.wrapped(call, stamps | {path: storage.stamp(path) for path in unknown})
+        stamps = stamps | {path: storage.stamp(path) for path in unknown}
+        return self._own.shared.wrapped(call, stamps, [str(path) for path in self.stage.setting_files()])
 
     # How a job runs
 
