@@ -20,7 +20,7 @@ from indexed_tokens.suffix_index import index_folder
 from pipeline_file import WHOLE, as_flags
 from webtext_prep.cli import RunSettings, find_commands, find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.documents.storage import location
+from webtext_prep.documents.storage import is_local, location
 from webtext_prep.running.engines.choosing import engine_settings
 from webtext_prep.running.stage import Stage
 from webtext_prep.running.token_stage import SUFFIX
@@ -182,8 +182,13 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
         raise UsageError(f"the first stage, {name}, has no input: give it with --input PATH.")
     beside = kind.output_beside(inputs)
     output = beside or settings.output or (so_far.corpus if kind.output_is_prefix else str(so_far.folder / name))
-    step = Step(name, "webtext_prep", table, dataclasses.replace(settings, input=tuple(inputs), output=output))
+    state = settings.state
+    if not (beside or state or is_local(location(output))):
+        state = str(so_far.folder / f"{name}.state")
+    settings = dataclasses.replace(settings, input=tuple(inputs), output=output, state=state)
+    step = Step(name, "webtext_prep", table, settings)
     step.arguments = ["--input", *inputs, *([] if beside else ["--output", output])]
+    step.arguments += ["--state", state] if "state" not in table and state else []
     step.arguments += [flag for key, value in passed.items() for flag in as_flags(key, value, so_far.where(WHOLE))]
     step.output, step.stage, step.made = output, stage, so_far.are_made(inputs)
     step.engine_settings = chosen

@@ -113,7 +113,13 @@ def play(arguments: argparse.Namespace) -> int:
     of_all_stages = {key: value for key, value in given.items() if key in everywhere}
     rest = {key: value for key, value in table.items() if key not in everywhere}
     whole = make_settings(Pipeline, rest, str(path), neighbours=sorted(everywhere))
-    folder = Path(arguments.folder or whole.folder or Path("runs") / path.stem)
+    written_to = arguments.folder or whole.folder
+    if "://" in written_to:
+        raise UsageError(
+            f"--folder {written_to} is a URL, and training needs a folder of this machine: give one, and name the "
+            'stages\' URLs in their tables, as output = "s3://...".'
+        )
+    folder = Path(written_to or Path("runs") / path.stem)
     first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
     steps = plan(path, tables, folder, first, flags, site=whole.site, of_all_stages=of_all_stages)
     names = [step.name for step in steps]

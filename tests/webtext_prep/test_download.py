@@ -961,3 +961,19 @@ def test_help_comes_without_the_libraries_that_take_long():
     code = f"import sys, webtext_prep.cli as c; c.find_stages(); print([m for m in {heavy} if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
     assert done.stdout.strip() == "[]"
+
+
+def test_shards_and_pages_go_to_object_storage(site, bucket, tmp_path, webtext, contents):
+    (tmp_path / "urls.txt").write_text("\n".join(site.urls("/1", "/2", "/3")) + "\n")
+
+    def download(output, *options) -> dict:
+        flags = ["--input", tmp_path / "urls.txt", "--output", output, "--allow-private-addresses", "loopback"]
+        result = webtext("download", *flags, "--save-pages", "--workers", 1, *options, "--json")
+        assert result.json["out"] == 3
+        return {name: data for name, data in contents(output).items() if not name.startswith(("pages/", "outcomes/"))}
+
+    expected = download(tmp_path / "here")
+    assert download(bucket / "there", "--state", tmp_path / "state") == expected
+    assert any(name.endswith(".warc.gz") for name in contents(bucket / "there" / "pages"))
+    assert download(bucket / "there", "--state", tmp_path / "state") == expected
+    assert sum(site.counts().values()) == 2 * 4  # three pages and robots.txt, here and there, and none of them again

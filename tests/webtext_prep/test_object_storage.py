@@ -2,6 +2,7 @@
 
 import errno
 import itertools
+import json
 import os
 import random
 import re
@@ -9,6 +10,7 @@ import shutil
 import signal
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from object_store import Fault
@@ -20,6 +22,8 @@ from webtext_prep.documents.stores import failures, read_ahead
 from webtext_prep.documents.stores import s3 as s3_module
 from webtext_prep.errors import InputError, StorageBusyError, StorageError
 from webtext_prep.running import lease
+
+PIPELINES = Path(__file__).resolve().parents[2] / "pipelines"
 
 
 @pytest.fixture
@@ -433,9 +437,35 @@ def test_what_was_made_is_exported_and_looked_at_there(home, write_shards, webte
     looked = webtext("inspect", home / "mine")
     assert looked.code == 0, looked.err
     assert "more" in looked.out + looked.err
+    report = webtext("report", home / "mine", "--output", tmp_path / "report.html")
+    assert report.code == 0, report.err
     assert "is a URL, and the indices" in webtext("why", "http://1.org/0", home / "mine").sentence
 
 
 def _keep(folder) -> str:
     (folder / "keep.py").write_text("def keep(document):\n    return document.url.endswith('/1')\n")
     return f"{folder / 'keep.py'}:keep"
+
+
+def test_a_pipeline_writes_to_object_storage_with_its_state_here(bucket, tmp_path, contents, webtext):
+    (tmp_path / "texts").mkdir()
+    for number in range(5):
+        (tmp_path / "texts" / f"{number}.txt").write_text(f"A text of some words, of which this is number {number}.")
+    webtext("merge", "--input", tmp_path / "texts", "--output", tmp_path / "merge", "--json").json
+    tables = [f'[{name}]\noutput = "{bucket / name}"\n' for name in ("merge", "filter")]
+    (tmp_path / "road.toml").write_text("".join([*tables, f'function = "{_keep_all(tmp_path)}"\n']))
+    command = [sys.executable, PIPELINES / "run.py", "road.toml", "--input", "texts", "--folder"]
+    done = subprocess.run([*command, "run"], cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert json.loads((tmp_path / "run" / "pipeline.json").read_text())["filter"]["out"] == 5
+    assert contents(bucket / "merge") == contents(tmp_path / "merge")
+    assert "stage.json" in names(bucket / "filter")
+    assert (tmp_path / "run" / "merge.state" / "run.json").is_file()
+    refused = subprocess.run([*command, "s3://bucket"], cwd=tmp_path, capture_output=True, text=True)
+    assert refused.returncode == 2
+    assert "is a URL, and training needs a folder of this machine" in refused.stderr
+
+
+def _keep_all(folder) -> str:
+    (folder / "all.py").write_text("def keep(document):\n    return True\n")
+    return f"{folder / 'all.py'}:keep"

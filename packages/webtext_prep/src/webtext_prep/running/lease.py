@@ -57,7 +57,7 @@ class Lease:
             "lasts_seconds": LASTS_SECONDS,
             "renewals": 0,
         }
-        self._version, self._taken_by = "", ""
+        self._taken_by = ""
         self._is_over = threading.Event()
         self._renewer = threading.Thread(target=self._renew_often, name="lease", daemon=True)
 
@@ -67,9 +67,9 @@ class Lease:
             with contextlib.suppress(FileExistsError, FileNotFoundError):
                 if not self._is_there():
                     self._store.create_note(self._place, self._content())
-                self._version = self._store.read_note(self._place).version
-                self._renewer.start()
-                return
+                if self._is_mine(self._store.read_note(self._place)):  # storage without conditions takes every writer
+                    self._renewer.start()
+                    return
         raise InputError(f"other webtext commands begin to work on {self._output} at this moment: run one of them.")
 
     def _is_there(self) -> bool:
@@ -102,17 +102,20 @@ class Lease:
         """Renew it; note it if it is another's. Raises OSError if it can't be told."""
         self._mine["renewals"] += 1
         try:
-            self._version = self._store.replace_note(self._place, self._content(), self._version)
-        except FileExistsError:
-            with contextlib.suppress(FileNotFoundError):
-                note = self._store.read_note(self._place)
-                theirs = _read(note)
-                if theirs.get("run") != self._mine["run"]:
-                    self._taken_by = _who(theirs)
-                self._version = note.version
-                return
-            if not self._is_over.is_set():  # somebody removed it
-                self._store.create_note(self._place, self._content())
+            note = self._store.read_note(self._place)
+        except FileNotFoundError:  # somebody removed it
+            if not self._is_over.is_set():
+                with contextlib.suppress(FileExistsError):
+                    self._store.create_note(self._place, self._content())
+            return
+        if not self._is_mine(note):
+            self._taken_by = _who(_read(note))
+            return
+        with contextlib.suppress(FileExistsError):  # seen the next time
+            self._store.replace_note(self._place, self._content(), note.version)
+
+    def _is_mine(self, note: Note) -> bool:
+        return bool(_read(note).get("run") == self._mine["run"])
 
     def _renew_often(self) -> None:
         while not self._taken_by and not self._is_over.wait(RENEWED_SECONDS):
@@ -124,7 +127,7 @@ class Lease:
         self._is_over.set()
         self._renewer.join(5)
         with contextlib.suppress(OSError):  # it runs out by itself
-            if _read(self._store.read_note(self._place)).get("run") == self._mine["run"]:
+            if self._is_mine(self._store.read_note(self._place)):
                 self._store.remove(self._place)
 
 
