@@ -100,6 +100,19 @@ def give_what_cannot_travel(task, context):
     return lambda: None
 
 
+def much(task, context):
+    return "x" * task.options["value"]
+
+
+def wait_and_name_the_node(task, context):
+    """Wait at a gate, and say which node of a Ray cluster this is."""
+    import ray
+    from practice_stages import wait_at
+
+    wait_at(Path(task.options["gate"]))
+    return ray.get_runtime_context().get_node_id()
+
+
 def hears_ctrl_c(task, context):
     return signal.SIGINT not in signal.pthread_sigmask(signal.SIG_BLOCK, ())
 

@@ -7,6 +7,7 @@ when a stage runs, so that `--help` answers at once.
 from __future__ import annotations
 
 import argparse
+import contextlib
 import dataclasses
 import signal
 import sys
@@ -203,10 +204,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             show_findings(command.find(), as_json=arguments.json)
             return 0
         job = make_job(known[arguments.command], arguments)
-        if job.stage.is_preview:
-            show_findings(job.preview(), as_json=arguments.json)
-        else:
-            show(job.run(), as_json=arguments.json)
+        with contextlib.closing(job.engine):
+            if job.stage.is_preview:
+                show_findings(job.preview(), as_json=arguments.json)
+            else:
+                show(job.run(), as_json=arguments.json)
         return 0
 
     # SIGTERM ends a stage as Ctrl-C does: workers stopped, nothing half-written.

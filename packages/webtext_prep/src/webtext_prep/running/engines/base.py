@@ -52,7 +52,7 @@ class Engine(abc.ABC):
 
     name: ClassVar[str]
     """What `--engine` calls it."""
-    is_here: ClassVar[bool] = False
+    is_here: bool = False
     """Whether tasks run on this machine, whose memory they then need, and whose files they see. If not, the job hands
     the engine a call that brings the files between phases to each task and takes them back."""
     settings_class: ClassVar[type] = NoSettings
@@ -82,3 +82,6 @@ class Engine(abc.ABC):
 
     def abandon(self, scratch: Path) -> None:  # noqa: B027 - most engines leave nothing
         """Stop what a killed command with the same scratch folder has left at work elsewhere: all begins anew."""
+
+    def close(self) -> None:  # noqa: B027 - most engines keep nothing
+        """Stop what `run` has started and kept for its next call."""

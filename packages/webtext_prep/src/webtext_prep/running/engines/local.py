@@ -15,18 +15,17 @@ import sys
 import tempfile
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Iterator, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
-from multiprocessing.reduction import ForkingPickler
 from pathlib import Path
 from typing import Any, ClassVar
 
 from webtext_prep.documents import storage
-from webtext_prep.errors import InputError, RetryableError, WebtextError
-from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, Engine, OnProgress, stage_of
+from webtext_prep.errors import InputError, RetryableError
+from webtext_prep.running.engines.attempts import Attempts, answer, travelling
+from webtext_prep.running.engines.base import Call, Engine, OnProgress, stage_of
 from webtext_prep.running.task import Context, Task
 
 ALONE_AFTER = 2
@@ -73,30 +72,11 @@ def _work(connection: Connection, call: Call, totals: Any, scratch: Path, slots:
                 totals[position] = units
 
             try:
-                answer: tuple[bool, Any] = True, call(task, Context(scratch, slots, report))
-            except (Exception, SystemExit) as error:
-                answer = False, _picklable(error)
-            try:
-                connection.send(answer)
+                connection.send(answer(call, task, Context(scratch, slots, report)))
             except ConnectionError:
                 raise
             except Exception as error:  # the result can't travel
-                connection.send((False, _picklable(error)))
-
-
-def _picklable(error: Exception | SystemExit) -> Exception:
-    """The exception with its traceback as a note; if it can't travel, an error that names it."""
-    error.add_note("in a worker process:\n" + "".join(traceback.format_exception(error)).rstrip())
-    if isinstance(error, SystemExit):
-        return WebtextError(f"internal error: a task ended its process with exit code {error.code}.")
-    message = ""
-    try:
-        message = f": {error}"  # some fail even here
-        # As the connection does it.
-        ForkingPickler.loads(ForkingPickler.dumps(error))
-    except Exception:
-        return WebtextError(f"internal error: {type(error).__name__}{message} (run again with --debug for more).")
-    return error
+                connection.send((False, travelling(error)))
 
 
 # In the parent
@@ -136,7 +116,7 @@ class LocalEngine(Engine):
     """Tasks in local processes; with one worker, or one task, in this process."""
 
     name: ClassVar[str] = "local"
-    is_here: ClassVar[bool] = True
+    is_here = True
 
     def run(
         self, call: Call, tasks: Sequence[Task], *, scratch: Path, on_progress: OnProgress
@@ -151,18 +131,18 @@ class LocalEngine(Engine):
     def _run_here(
         call: Call, tasks: Sequence[Task], scratch: Path, on_progress: OnProgress
     ) -> Iterator[tuple[int, Any]]:
+        attempts = Attempts(tasks)
         for position, task in enumerate(tasks):
 
             def report(units: int, position: int = position) -> None:
                 on_progress(position, units)
 
-            for attempt in range(1, MAX_ATTEMPTS + 1):
+            while True:
                 report(0)
                 try:
                     result = call(task, Context(scratch, 1, report))
                 except RetryableError as error:
-                    if attempt == MAX_ATTEMPTS:
-                        raise _given_up(task, str(error)) from error
+                    attempts.fail(position, str(error), error)
                 else:
                     yield position, result
                     break
@@ -206,7 +186,7 @@ class _Pool:
         self._arguments = (call, self._totals, scratch, workers)
         self._workers: list[_Worker] = []
         self._todo = deque(range(len(tasks)))
-        self._failures: dict[int, int] = {}
+        self._attempts = Attempts(tasks)
 
     def run(self) -> Iterator[tuple[int, Any]]:
         """Yield (position, result) as tasks finish."""
@@ -250,10 +230,10 @@ class _Pool:
                 if worker.is_proven:
                     self._todo.appendleft(position)
                 else:  # workers that die before they take a task would be started for ever
-                    self._fail(position, f"its worker process {worker.how_it_ended()}", None)
+                    self._fail(position, f"its worker process {worker.how_it_ended()}")
 
     def _is_alone(self, position: int | None) -> bool:
-        return position is not None and self._failures.get(position, 0) >= ALONE_AFTER
+        return position is not None and self._attempts.failed(position) >= ALONE_AFTER
 
     def _take(self, worker: _Worker, position: int) -> Iterator[tuple[int, Any]]:
         """What a worker has to say of its task; or, if it is dead, the task once more."""
@@ -261,25 +241,25 @@ class _Pool:
             is_good, value = worker.connection.recv()
         except (EOFError, OSError):
             self._remove(worker)
-            self._fail(position, f"its worker process {worker.how_it_ended()}", None)
+            self._fail(position, f"its worker process {worker.how_it_ended()}")
             return
         worker.position, worker.is_proven = None, True
         if is_good:
             self._on_progress(position, self._totals[position])
             yield position, value
-        elif isinstance(value, RetryableError):
-            self._fail(position, str(value), value)
         else:
-            raise value
+            self._attempts.refuse_or_fail(position, value)
+            self._again(position)
 
     def _remove(self, worker: _Worker) -> None:
         self._workers.remove(worker)
         worker.connection.close()
 
-    def _fail(self, position: int, reason: str, error: Exception | None) -> None:
-        self._failures[position] = self._failures.get(position, 0) + 1
-        if self._failures[position] >= MAX_ATTEMPTS:
-            raise _given_up(self._tasks[position], reason) from error
+    def _fail(self, position: int, reason: str) -> None:
+        self._attempts.fail(position, reason)
+        self._again(position)
+
+    def _again(self, position: int) -> None:
         self._totals[position] = 0
         self._on_progress(position, 0)
         self._todo.append(position)
@@ -295,11 +275,3 @@ class _Pool:
             if worker.process.is_alive():
                 worker.process.kill()
                 worker.process.join()
-
-
-def _given_up(task: Task, reason: str) -> WebtextError:
-    source = f" (reading {task.inputs[0]})" if task.inputs else ""
-    return WebtextError(
-        f"the task {task.name}{source} failed {MAX_ATTEMPTS} times: {reason.rstrip('.')}: run the same command again, "
-        "it resumes from the last finished shard; if memory ran out, with fewer --workers."
-    )

@@ -1,0 +1,1 @@
+"""What engine ray is made of: reaching a cluster, and the tasks there."""

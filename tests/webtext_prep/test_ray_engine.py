@@ -1,0 +1,262 @@
+"""The engine ray on a cluster of real Ray processes on this machine: the contract of engines, deaths, and the bytes.
+
+Starting them takes seconds, so all tests share one cluster, as few as will do.
+"""
+
+import importlib.util
+import json
+import logging
+import os
+import shutil
+import signal
+import tempfile
+import threading
+from pathlib import Path
+
+import practice_calls
+import pytest
+from processes import descendants, is_alive, until
+
+from webtext_prep.documents.document import Document
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running.engines import attempts
+from webtext_prep.running.engines.ray import RayEngine, RaySettings
+from webtext_prep.running.stage import PROCESS_BYTES
+from webtext_prep.running.task import Task
+
+ray = pytest.importorskip("ray")
+
+CORES = 2
+
+
+@pytest.fixture(scope="module")
+def cluster():
+    """A cluster with one node of two cores, which this process has joined."""
+    from ray.cluster_utils import Cluster
+
+    folder = tempfile.mkdtemp(prefix="r", dir="/tmp")  # short: sockets lie in it
+    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder}
+    (Path(folder) / "ray").mkdir()
+    before = signal.getsignal(signal.SIGTERM)
+    for attempt in range(3):
+        found = Cluster()
+        try:
+            found.add_node(num_cpus=CORES, object_store_memory=80 << 20, include_dashboard=False)
+            break
+        except Exception:  # a busy machine may take longer than Ray waits
+            found.shutdown()
+            if attempt == 2:
+                raise
+    ray.init(address=found.address, log_to_driver=False, logging_level=logging.ERROR)
+    yield found
+    ray.shutdown()
+    found.shutdown()
+    shutil.rmtree(folder, ignore_errors=True)
+    del os.environ["RAY_TMPDIR"]
+    signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture
+def run(cluster, tmp_path):
+    """`run(function, tasks)`: the sorted results."""
+
+    def call(function, tasks, on_progress=lambda position, units: None, *, workers=0) -> list:
+        engine = RayEngine(workers, RaySettings(cluster.address))
+        return sorted(engine.run(function, tasks, scratch=tmp_path / "scratch", on_progress=on_progress))
+
+    return call
+
+
+def tasks_of(*values, **options) -> list[Task]:
+    return [
+        Task(f"task-{number}", (), options={"value": value if isinstance(value, int) else 0, **options},
+             hints={"value": value})
+        for number, value in enumerate(values)
+    ]  # fmt: skip
+
+
+def test_every_result_comes_with_its_position_and_tasks_report(run):
+    seen: dict[int, int] = {}
+    found = run(practice_calls.square, tasks_of(*range(1, 20)), seen.__setitem__)
+    assert found == [(number - 1, number**2) for number in range(1, 20)]
+    assert seen == {number - 1: number for number in range(1, 20)}
+
+
+@pytest.mark.parametrize(("workers", "slots"), [(0, CORES), (1, 1)])
+def test_a_task_knows_its_surroundings(run, tmp_path, workers, slots):
+    found = run(practice_calls.where, tasks_of(1, 2, 3), workers=workers)
+    assert found == [(position, (str(tmp_path / "scratch"), slots)) for position in range(3)]
+
+
+def test_no_tasks_are_no_work():
+    """Not even a Ray is started."""
+    assert list(RayEngine(2).run(practice_calls.square, [], scratch=Path(), on_progress=lambda *_: None)) == []
+
+
+@pytest.mark.parametrize("error", [InputError("the file is bad."), KeyError("bug"), OSError(28, "No space left")])
+def test_an_exception_is_raised_as_it_is_and_stops_the_other_tasks(run, error):
+    """They would wait forever."""
+    with pytest.raises(type(error)) as caught:
+        run(practice_calls.fail_or_wait, tasks_of(None, error, None))
+    assert caught.value.args == error.args
+    assert "in fail_or_wait" in "".join(caught.value.__notes__)
+
+
+@pytest.mark.parametrize(
+    ("function", "sentence"),
+    [
+        (practice_calls.fail_unpicklably, "internal error: Unpicklable: just one"),
+        (practice_calls.fail_speechlessly, r"internal error: Speechless \(run again"),
+        (practice_calls.end_the_process, "internal error: a task ended its process with exit code 3"),
+    ],
+)
+def test_whatever_a_task_raises_has_a_name(run, function, sentence):
+    with pytest.raises(WebtextError, match=sentence):
+        run(function, tasks_of(1))
+
+
+def test_a_result_that_cannot_travel_is_not_tried_again(run, tmp_path):
+    with pytest.raises(Exception, match="pickle"):
+        run(practice_calls.give_what_cannot_travel, tasks_of(1, folder=str(tmp_path)))
+    assert len(list(tmp_path.glob("task-0-*"))) == 1
+
+
+def test_a_result_too_large_for_a_message_comes_too(run):
+    assert run(practice_calls.much, tasks_of(300_000)) == [(0, "x" * 300_000)]
+
+
+def test_what_dies_or_may_succeed_is_tried_again(run, tmp_path, capfd):
+    """And nothing is said of it: standard output is the command's own, a JSON object with --json."""
+    tasks = tasks_of(0, 0, folder=str(tmp_path))
+    tasks[1].options["deaths"] = 1
+    seen: dict[int, int] = {}
+    assert run(practice_calls.die_at_first, tasks, seen.__setitem__) == [(0, 0), (1, 1)]
+    assert seen == {0: 10, 1: 10}
+    assert run(practice_calls.be_busy_at_first, tasks_of(0, folder=str(tmp_path), failures=3)) == [(0, 3)]
+    assert capfd.readouterr().out == ""
+
+
+def test_a_task_that_kills_every_worker_is_named(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 2)
+    with pytest.raises(WebtextError, match=r"the task task-0 failed 2 times: its worker process died.*memory.*resumes"):
+        run(practice_calls.die_at_first, tasks_of(0, folder=str(tmp_path), deaths=99))
+    assert len(list(tmp_path.glob("task-0-*"))) == 2
+
+
+def test_a_node_that_dies_costs_its_tasks_which_are_tried_again(cluster, run, gate):
+    """Four tasks wait on two nodes, one of which is killed with its workers."""
+    gate.close()
+    node = cluster.add_node(num_cpus=CORES, object_store_memory=80 << 20)
+    tasks = tasks_of(*range(4), gate=str(gate.folder))
+    found: list = []
+    driver = threading.Thread(target=lambda: found.extend(run(practice_calls.wait_and_name_the_node, tasks)))
+    driver.start()
+    until(lambda: len(list(gate.folder.glob("reached-*"))) == 4, "tasks on both nodes")
+    workers = descendants(node.all_processes["raylet"][0].process.pid)
+    cluster.remove_node(node, allow_graceful=False)
+    until(lambda: not any(map(is_alive, workers)), "the end of the node's workers")
+    gate.open()
+    driver.join()
+    assert [position for position, _ in found] == [0, 1, 2, 3]
+    assert len({name for _, name in found}) == 1
+
+
+def test_a_node_with_other_versions_is_refused(run, monkeypatch):
+    from webtext_prep.running.ray import cluster as module
+
+    ours = module.versions()
+    monkeypatch.setattr(module, "versions", lambda: {**ours, "webtext-prep": "9.9"})
+    with pytest.raises(InputError, match=r"the node .* has Python 3\.\d+ and webtext-prep .*, and this machine Python"):
+        run(practice_calls.square, tasks_of(1))
+
+
+def test_the_memory_that_a_stage_states_is_found_in_a_wrapped_call():
+    from webtext_prep.running.ray.waiting import _memory_of
+    from webtext_prep.stages.merge import Merge
+
+    class Wrapped:
+        call = Merge().run
+
+    assert _memory_of(Wrapped()) == Merge.process_bytes >= PROCESS_BYTES
+    assert _memory_of(practice_calls.square) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["--engine", "ray", "--ray-address", "ray://head:10001"], "run the command on a machine of the cluster"),
+        (["--ray-address", "head:6379"], "--ray-address is a setting of --engine ray"),
+    ],
+)
+def test_wrong_settings_are_refused(webtext, write_shards, tmp_path, arguments, sentence):
+    result = webtext("shout", "--input", write_shards([["a"]]), "--output", tmp_path / "out", *arguments)
+    assert result.code == 2
+    assert sentence in result.sentence
+
+
+def test_without_ray_there_is_a_sentence(webtext, write_shards, tmp_path, monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    result = webtext("shout", "--input", write_shards([["a"]]), "--output", tmp_path / "out", "--engine", "ray")
+    assert result.code == 2
+    assert "pip install 'webtext-prep[ray]'" in result.sentence
+
+
+def test_a_stage_of_several_phases_makes_the_same_bytes(cluster, webtext, contents, tmp_path):
+    (tmp_path / "texts").mkdir()
+    for number in range(4):
+        (tmp_path / f"texts/{number}.txt").write_text(f"The text of file {number}.")
+    for output, more in {"local": [], "ray": ["--engine", "ray", "--ray-address", cluster.address]}.items():
+        result = webtext("merge", "--input", tmp_path / "texts", "--output", tmp_path / output, *more)
+        assert result.code == 0, result.err
+    assert contents(tmp_path / "ray") == contents(tmp_path / "local")
+    assert json.loads((tmp_path / "ray/.state/run.json").read_text())["engine"] == "ray"
+
+
+@pytest.fixture
+def shouting(write_shards, gate, webtext, contents, tmp_path):
+    """The arguments of a command of which two tasks wait at the gate and one does not, and the bytes of its output."""
+    waiting = [[Document("http://a.org", "text", {"wait": 1})] for _ in range(2)]
+    folder = write_shards([["one"], *waiting])
+    assert webtext("shout", "--input", folder, "--output", tmp_path / "local").code == 0
+    arguments = ["shout", "--input", folder, "--output", tmp_path / "out", "--gate", gate.folder, "--engine", "ray"]
+    return arguments, contents(tmp_path / "local")
+
+
+def at_the_gate(running, tmp_path) -> set[int]:
+    """Wait until both tasks are there, and the other one is done; their processes."""
+    done = tmp_path / "out/.state/markers/shards/part-00000.json"
+    running.wait_until(lambda: len(running.at_the_gate()) == 2 and done.exists(), "the tasks at the gate")
+    return set(running.at_the_gate())
+
+
+def test_a_driver_that_is_killed_takes_its_tasks_with_it_and_nothing_is_done_twice(
+    cluster, shouting, start, gate, webtext, contents, tmp_path
+):
+    arguments, expected = shouting
+    arguments += ["--ray-address", cluster.address]
+    gate.close()
+    running = start(*arguments)
+    workers = at_the_gate(running, tmp_path)
+    first = (tmp_path / "out/part-00000.jsonl.zst").stat().st_ino
+    running.process.kill()
+    until(lambda: not any(map(is_alive, workers)), "the end of the dead driver's tasks")
+    gate.open()
+    assert webtext(*arguments).code == 0
+    assert contents(tmp_path / "out") == expected
+    assert (tmp_path / "out/part-00000.jsonl.zst").stat().st_ino == first
+
+
+def test_an_interrupt_stops_the_ray_that_was_started(shouting, start, gate, tmp_path, monkeypatch):
+    arguments, _ = shouting
+    folder = Path(tempfile.mkdtemp(prefix="w", dir="/tmp"))
+    monkeypatch.setenv("TMPDIR", str(folder))
+    gate.close()
+    running = start(*arguments, "--workers", 2)
+    at_the_gate(running, tmp_path)
+    assert descendants(running.process.pid) >= set(running.at_the_gate())
+    running.process.send_signal(signal.SIGINT)
+    result = running.end()
+    assert (result.code, result.out) == (130, "")
+    assert result.err.endswith("webtext: interrupted; the same command resumes from here.\n")
+    assert "Traceback" not in result.err
+    folder.rmdir()  # it is empty
