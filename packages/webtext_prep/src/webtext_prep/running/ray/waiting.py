@@ -22,7 +22,7 @@ from ray import exceptions
 
 from webtext_prep.errors import WebtextError
 from webtext_prep.running.engines.attempts import Attempts
-from webtext_prep.running.engines.base import Call, OnProgress
+from webtext_prep.running.engines.base import Call, OnProgress, stage_of
 from webtext_prep.running.ray.cluster import Cluster
 from webtext_prep.running.ray.work import REPORT_SECONDS, Surroundings, forget, look, work
 from webtext_prep.running.task import Task
@@ -158,9 +158,7 @@ class Waiting:
 
 def _memory_of(call: Call) -> int:
     """Bytes that a stage states for a process of its own; 0 where it is not known."""
-    while (inner := getattr(call, "call", None)) is not None:  # wrapped, for files on other machines
-        call = inner
-    return int(getattr(getattr(call, "__self__", None), "process_bytes", 0))
+    return int(getattr(stage_of(call), "process_bytes", 0))
 
 
 def _how_it_ended(error: exceptions.RayError) -> str:
