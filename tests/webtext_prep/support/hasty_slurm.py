@@ -10,7 +10,7 @@ from webtext_prep.running.slurm import waiting
 
 def hurry() -> dict[str, object]:
     """Names in `running.slurm.waiting`, and the values that tests give them."""
-    return {"LOOK_SECONDS": (0.02, 0.1), "ASK_SECONDS": (0.1, 0.3), "COSTS": 1, "LATE_SECONDS": 0.1}
+    return {"LOOK_SECONDS": (0.02, 0.1), "ASK_SECONDS": (0.1, 0.3), "LATE_SECONDS": 0.1}
 
 
 if __name__ == "__main__":

@@ -19,7 +19,8 @@ from command_kit import setting
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.base import Call, Engine, OnProgress
 from webtext_prep.running.slurm import commands
-from webtext_prep.running.slurm.waiting import Submitting, Waiting, cancel_all
+from webtext_prep.running.slurm.cancelling import cancel_all
+from webtext_prep.running.slurm.waiting import FOLDER, Submitting, Waiting
 from webtext_prep.running.task import Task
 
 _NOT_FOR_USERS = (
@@ -68,4 +69,4 @@ class SlurmEngine(Engine):
 
     def abandon(self, scratch: Path) -> None:
         """See `Engine.abandon`."""
-        cancel_all(scratch.absolute())
+        cancel_all(scratch.absolute() / FOLDER)

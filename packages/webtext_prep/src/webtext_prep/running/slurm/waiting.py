@@ -12,7 +12,6 @@ are the same, to the letter; jobs that only do other tasks are cancelled.
 from __future__ import annotations
 
 import shutil
-import sys
 import time
 from collections import Counter, deque
 from collections.abc import Collection, Generator, Iterator, Sequence
@@ -25,7 +24,10 @@ from webtext_prep.running import wire
 from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, OnProgress, stage_of
 from webtext_prep.running.slurm import commands
 from webtext_prep.running.slurm.arrays import JobArray, digest_of, stamps
+from webtext_prep.running.slurm.cancelling import arrays_in, cancel_all, say
 from webtext_prep.running.slurm.commands import JobState, SlurmError
+from webtext_prep.running.slurm.jobs import NODE_TROUBLES, Job
+from webtext_prep.running.slurm.pace import Pace
 from webtext_prep.running.task import Task
 
 FOLDER = "slurm"
@@ -36,30 +38,10 @@ LOOK_SECONDS = (0.2, 10.0)
 """Between two looks for results, soon after the last one and long after it."""
 ASK_SECONDS = (2.0, 60.0)
 """Between two questions to Slurm, at first and later."""
-SLOWER = 0.05
-"""What has been waited for so long is looked at again after this share of the time,"""
-COSTS = 10
-"""and after so many times the time that the last look took."""
 LATE_SECONDS = 10.0
 """So long after the end of a job its results may come into sight."""
-STOP_SECONDS = 15.0
-"""How long jobs that were cancelled may take to end before they are left to Slurm."""
 WAIT_SECONDS = 60.0
 """After waiting so long for a first job it is said why."""
-NODE_TROUBLES = frozenset(["BOOT_FAIL", "LAUNCH_FAILED", "NODE_FAIL", "PREEMPTED", "RECONFIG_FAIL", "REVOKED"])
-"""States that say nothing of the job itself."""
-_ENDS = {
-    "OUT_OF_MEMORY": ("was killed, because memory ran out", "ask for more, as with --slurm-options '--mem=16G', and "),
-    "TIMEOUT": (
-        "came to its time limit",
-        "ask for more, as with --slurm-options '--time=8:00:00', or give fewer --slurm-tasks-per-job, and ",
-    ),
-    "NODE_FAIL": ("lost its node", ""),
-    "PREEMPTED": ("was preempted", ""),
-    "FORGOTTEN": ("ended without a result, and Slurm does not know why", ""),
-    "COMPLETED": ("ended without a result", ""),
-}
-"""State -> what happened, and what to do about it."""
 
 
 @dataclass(frozen=True)
@@ -75,52 +57,6 @@ class Submitting:
     options: Sequence[str]
     tasks_per_job: int
     at_once: int
-
-
-@dataclass
-class _Job:
-    """One job that may still give results.
-
-    Attributes:
-        array: the array that it belongs to.
-        number: its number there.
-        positions: of its tasks among those of this run; None for one that this run does not ask for.
-        state: what Slurm said last.
-        ended: when it was first said to have ended.
-    """
-
-    array: JobArray
-    number: int
-    positions: Sequence[int | None]
-    state: JobState
-    ended: float | None = None
-
-    def __str__(self) -> str:
-        return f"Slurm job {self.state.array}_{self.number}"
-
-    def how_it_ended(self) -> str:
-        reason = f" ({self.state.state}{f', {self.state.reason}' if self.state.reason not in ('', 'None') else ''})"
-        known, _ = _ENDS.get(self.state.state, ("ended early" + reason, ""))
-        return f"its {self} {known}"
-
-
-class _Pace:
-    """When to look again: soon after news, and more and more seldom while there are none."""
-
-    def __init__(self, least: float, most: float) -> None:
-        self._least, self._most = least, most
-        self.due = self._news = 0.0
-        self.news()
-
-    def news(self) -> None:
-        self._news = time.monotonic()
-
-    def is_due(self) -> bool:
-        return time.monotonic() >= self.due
-
-    def looked(self, begun: float) -> None:
-        now = time.monotonic()
-        self.due = now + max(min(max(self._least, SLOWER * (now - self._news)), self._most), COSTS * (now - begun))
 
 
 class Waiting:
@@ -141,10 +77,10 @@ class Waiting:
         self._left = set(range(len(tasks)))
         self._failures: Counter[int] = Counter()
         self._queue: deque[Sequence[Sequence[int]]] = deque()  # arrays to submit: for each job the positions of tasks
-        self._jobs: dict[tuple[str, int], _Job] = {}
+        self._jobs: dict[tuple[str, int], Job] = {}
         self._has_begun = False  # whether any job ever has
         self._has_failed = False  # by an exception of a task, which needs no logs
-        self._look, self._ask = _Pace(*LOOK_SECONDS), _Pace(*ASK_SECONDS)
+        self._look, self._ask = Pace(*LOOK_SECONDS), Pace(*ASK_SECONDS)
         self._submit_due, self._refusals = 0.0, 0
         self._start, self._said = time.monotonic(), ""
 
@@ -165,7 +101,7 @@ class Waiting:
                     time.sleep(max(0.0, due - time.monotonic()))
         finally:
             if self._left:
-                cancel_all(self._scratch)
+                cancel_all(self._folder)
             if not self._left or self._has_failed:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
@@ -173,7 +109,7 @@ class Waiting:
 
     def _take_over(self) -> Generator[tuple[int, Any], None, set[int]]:
         """Yield what earlier arrays have done; returns the positions of tasks that they are still at."""
-        arrays = _arrays_in(self._folder)
+        arrays = arrays_in(self._folder)
         if not arrays:
             return set()
         states = self._states_by_all_means([array.name for array in arrays])
@@ -189,12 +125,12 @@ class Waiting:
                 if self._left.isdisjoint(positions):
                     unwanted.setdefault(state.array, []).append(number)
                 else:
-                    self._jobs[array.name, number] = _Job(array, number, positions, state)
+                    self._jobs[array.name, number] = Job(array, number, positions, state)
         commands.cancel(unwanted)
         at_work = {position for job in self._jobs.values() for position in job.positions if position in self._left}
         if at_work:
             numbers = ", ".join(sorted({job.state.array for job in self._jobs.values()}))
-            _say(f"Slurm job {numbers} of an earlier run is still at work on {_several(len(at_work), 'task%s')}.")
+            say(f"Slurm job {numbers} of an earlier run is still at work on {_several(len(at_work), 'task%s')}.")
         return at_work
 
     def _earlier_results(self, array: JobArray, wanted: dict[str, int]) -> Iterator[tuple[int, Any]]:
@@ -247,10 +183,10 @@ class Waiting:
             self._queue.popleft()
             self._refusals = 0
             for at, positions in enumerate(jobs):
-                self._jobs[array.name, at] = _Job(array, at, positions, JobState(number, "PENDING", ""))
+                self._jobs[array.name, at] = Job(array, at, positions, JobState(number, "PENDING", ""))
             self._ask.news()
             count = _several(sum(map(len, jobs)), f"task%s of {self._label}")
-            _say(f"Slurm job {number}: {count} in {_several(len(jobs), 'job%s')}, logs in {logs}")
+            say(f"Slurm job {number}: {count} in {_several(len(jobs), 'job%s')}, logs in {logs}")
 
     def _refused(self, array: JobArray, error: SlurmError) -> None:
         """Try again later what may succeed then. Raises InputError for what will not."""
@@ -318,7 +254,7 @@ class Waiting:
         self._say_why_they_wait()
         self._ask.looked(begun)
 
-    def _show_progress(self, job: _Job) -> None:
+    def _show_progress(self, job: Job) -> None:
         for position, units in zip(job.positions, job.array.progress(job.number) or (), strict=False):
             self._has_begun = True
             if units is not None and position is not None and position in self._left:
@@ -341,7 +277,7 @@ class Waiting:
                 del self._jobs[job.array.name, job.number]
                 self._line_up(self._count_death(job))
 
-    def _count_death(self, job: _Job) -> set[int]:
+    def _count_death(self, job: Job) -> set[int]:
         """Count the death of a job; returns the positions of the tasks that it has not done.
 
         Raises WebtextError where trying again would not help, or has not.
@@ -351,87 +287,23 @@ class Waiting:
         if job.state.state == "CANCELLED":
             raise WebtextError(f"{job} was cancelled: run the same command again, it resumes.")
         if not (self._has_begun or job.state.state in NODE_TROUBLES):
-            raise self._never_begun(job)
+            raise job.never_begun()
         units = dict(zip(job.positions, job.array.progress(job.number) or (), strict=False))
         begun = {position for position in positions if units.get(position) is not None}
         for position in begun or {min(positions)}:  # they are begun in their order
             self._failures[position] += job.state.state != "PREEMPTED"
             self._on_progress(position, 0)
             if self._failures[position] >= MAX_ATTEMPTS:
-                raise self._given_up(self._tasks[position], job)
-        _say(f"{ended.removeprefix('its ')}: {_several(len(positions), 'task%s')} of it tried again.")
+                raise job.given_up(self._tasks[position], MAX_ATTEMPTS)
+        say(f"{ended.removeprefix('its ')}: {_several(len(positions), 'task%s')} of it tried again.")
         return positions
-
-    def _never_begun(self, job: _Job) -> WebtextError:
-        lines = job.array.last_lines(job.number)
-        if lines is None:
-            return InputError(
-                f"{job} left no log in {job.array.log(job.number).parent}: the state folder must lie on a file system "
-                "that this machine and all nodes of the cluster see under the same path, give such a one with --state "
-                "DIR."
-            )
-        said = next((line for line in reversed(lines) if line.strip()), "it says nothing").strip().rstrip(".")
-        error = WebtextError(
-            f"{job} ended ({job.state.state}) before its first task: {said}: see {job.array.log(job.number)}, and run "
-            "the same command again."
-        )
-        error.add_note("\n".join(lines))
-        return error
-
-    def _given_up(self, task: Task, job: _Job) -> WebtextError:
-        source = f" (reading {task.inputs[0]})" if task.inputs else ""
-        _, advice = _ENDS.get(job.state.state, ("", f"see {job.array.log(job.number)}, and "))
-        error = WebtextError(
-            f"the task {task.name}{source} failed {MAX_ATTEMPTS} times: {job.how_it_ended()}: {advice}run the same "
-            "command again, it resumes from the last finished shard."
-        )
-        error.add_note(f"the end of {job.array.log(job.number)}:")
-        error.add_note("\n".join(job.array.last_lines(job.number) or ["(there is no such file)"]))
-        return error
 
     def _say_once(self, sentence: str) -> None:
         if sentence != self._said:
-            _say(sentence)
+            say(sentence)
         self._said = sentence
-
-
-def cancel_all(scratch: Path) -> None:
-    """Cancel all jobs of the arrays in a job's scratch folder, and give them a moment to end."""
-    names = [array.name for array in _arrays_in(scratch / FOLDER)]
-    try:
-        numbers = _at_work(names)
-        if numbers:
-            commands.cancel(dict.fromkeys(numbers))
-            _say(f"Slurm job {', '.join(sorted(numbers))} was cancelled.")
-        deadline = time.monotonic() + STOP_SECONDS
-        while numbers and time.monotonic() < deadline:
-            time.sleep(LOOK_SECONDS[0])
-            numbers = _at_work(names)
-    except SlurmError as error:
-        _say(f"{error} Cancel by hand what is left of the jobs called {', '.join(names)}.")
-
-
-def _arrays_in(folder: Path) -> list[JobArray]:
-    found = []
-    for own in sorted(folder.iterdir()) if folder.is_dir() else []:
-        try:
-            found.append(JobArray.open(own))
-        except (OSError, ValueError):  # a kill came before it was submitted
-            shutil.rmtree(own, ignore_errors=True)
-    return found
-
-
-def _at_work(names: Collection[str]) -> set[str]:
-    """The numbers of those arrays of such names that have jobs which have not ended."""
-    return {state.array for state in commands.states(names).values() if not state.has_ended} if names else set()
 
 
 def _several(count: int, word: str) -> str:
     """`1 task`, `1,000 tasks`; the word has `%s` for the plural's letter."""
     return f"{count:,} {word.replace('%s', '' if count == 1 else 's')}"
-
-
-def _say(sentence: str) -> None:
-    """Print a line, also where the line of progress is redrawn."""
-    clear = "\r\x1b[K" if sys.stderr.isatty() else ""
-    print(f"{clear}webtext: {sentence}", file=sys.stderr, flush=True)
