@@ -34,4 +34,4 @@ class Pace:
     def looked(self, begun: float) -> None:
         """Plan the next look, after one that began at that time."""
         now = time.monotonic()
-        self.due = now + max(min(max(self._least, SLOWER * (now - self._news)), self._most), COSTS * (now - begun))
+        self.due = now + min(max(self._least, SLOWER * (now - self._news), COSTS * (now - begun)), self._most)
