@@ -16,7 +16,7 @@ from gpt2_train.layout import overridden_keys
 HERE = Path(__file__).resolve().parent
 WHOLE = "pipeline"
 """The table that concerns the whole run."""
-OF_ALL_STAGES = ("engine", "workers")
+OF_ALL_STAGES = ("engine", "workers", "shared_scratch")
 """Settings of every stage that `[pipeline]` may hold for all of them, as it may those of the engines."""
 
 

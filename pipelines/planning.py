@@ -21,7 +21,7 @@ from pipeline_file import WHOLE, as_flags
 from webtext_prep.cli import RunSettings, find_commands, find_stages
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.storage import is_local, location
-from webtext_prep.running.engines.choosing import engine_settings
+from webtext_prep.running.engines.choosing import engine_settings, find_engines
 from webtext_prep.running.stage import Stage
 from webtext_prep.running.token_stage import SUFFIX
 
@@ -167,8 +167,11 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
     own = {field.name for field in dataclasses.fields(kind)}
     of_engines = engine_settings()
     engine = table.get("engine", of_all_stages.get("engine", "local"))
+    is_here = engine in find_engines() and find_engines()[engine].is_here
     passed = {
-        key: value for key, value in of_all_stages.items() if key not in table and of_engines.get(key, engine) == engine
+        key: value
+        for key, value in of_all_stages.items()
+        if key not in table and of_engines.get(key, engine) == engine and not (key == "shared_scratch" and is_here)
     }
     values = {**passed, **table}
     given = {key: value for key, value in values.items() if key not in own and key in RunSettings.__dataclass_fields__}

@@ -382,6 +382,7 @@ def test_where_all_stages_run_is_said_once(check_without_gpu):
     assert "--workers" not in clean + report
     assert "--workers=2" in check_without_gpu(text, *arguments, "--workers", "2", code=0).splitlines()[0]
     assert "--engine steam is not known" in check_without_gpu(text, *arguments, "--engine", "steam")
+    assert "--shared-scratch" not in check_without_gpu(text, *arguments, "--shared-scratch", "/shared", code=0)
 
 
 def test_all_mistakes_are_named_at_once(check_without_gpu):

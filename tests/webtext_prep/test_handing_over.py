@@ -9,12 +9,16 @@ from pathlib import Path
 
 import pytest
 from pages_on_loopback import serve_pages
+from practice_stages import Shout
 
 from indexed_tokens.suffix_index import URLS
 from webtext_prep.documents import storage
-from webtext_prep.errors import InputError, RetryableError
+from webtext_prep.documents.shards import shards_in
+from webtext_prep.errors import InputError, RetryableError, WebtextError
 from webtext_prep.running import engines, handing_over
+from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.handing_over import SEEN, OnSharedFiles, SharedScratch
+from webtext_prep.running.job import Job
 from webtext_prep.running.task import Context, Task
 
 WORDS = [f"word{number}" for number in range(300)]
@@ -250,6 +254,28 @@ def test_a_node_that_does_not_see_the_state_folder_says_so(tmp_path, node):
         assert other is None or other.token != call.token
         with pytest.raises(InputError, match=r"does not see the state folder .*--state DIR, or give --shared-scratch"):
             call(task, Context(tmp_path, 1, lambda units: None))
+
+
+class Elsewhere(LocalEngine):
+    """An engine whose machines write to disks of their own."""
+
+    is_here = False
+
+    def run(self, call, tasks, **options):
+        for position, result in super().run(call, tasks, **options):
+            for file in tasks[position].outputs:
+                file.unlink()
+            yield position, result
+
+
+def test_an_output_on_the_disk_of_another_machine_is_named(write_shards, tmp_path):
+    """Its size was asked for, and the command ended with a traceback."""
+    job = Job(Shout(), shards_in(write_shards([["a"]])), tmp_path / "out", engine=Elsewhere(1))
+    with pytest.raises(
+        WebtextError, match=r"out/part-00000.* was made on another machine, and this one does not see it"
+    ):
+        job.run()
+    assert not list((tmp_path / "out").glob(".look*"))
 
 
 def test_storage_for_tasks_that_run_here_is_refused(webtext, write_shards, tmp_path):

@@ -38,3 +38,15 @@ def test_files_between_phases_count_until_the_machine_starts_again(kept, tmp_pat
     assert kept.read(task, "key") == Done(1, 1)
     monkeypatch.setattr(markers, "boot_id", lambda: "second")
     assert (kept.read(task, "key") is not None) == is_done
+
+
+def test_flushed_files_between_phases_count_after_any_restart_and_others_only_here(tmp_path, monkeypatch):
+    """Tasks on other machines flush what they make; a boot id would say nothing of them."""
+    flushed, here = Markers(tmp_path / "markers"), Markers(tmp_path / "markers", tmp_path / "scratch")
+    task = task_that_made(tmp_path / "scratch" / "a")
+    monkeypatch.setattr(markers, "boot_id", lambda: "first")
+    flushed.write(task, "key", Done(1, 1))
+    assert flushed.read(task, "key") == here.read(task, "key") == Done(1, 1)
+    here.write(task, "key", Done(1, 1))
+    assert here.read(task, "key") == Done(1, 1)
+    assert flushed.read(task, "key") is None

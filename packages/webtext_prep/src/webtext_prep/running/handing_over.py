@@ -117,6 +117,21 @@ class OnSharedFiles:
         _known.add((str(self.state), self.token))
 
 
+def unseen(files: Sequence[Location]) -> Location | None:
+    """The first of some files, made on another machine, that this one does not see; None if it sees all.
+
+    A network file system may say for a minute that there is none, unless its folder changes.
+    """
+    for file in files:
+        if not storage.is_file(file):
+            if isinstance(file, Path) and file.parent.is_dir():
+                with tempfile.NamedTemporaryFile(dir=file.parent, prefix=".look-"):
+                    pass
+            if not storage.is_file(file):
+                return file
+    return None
+
+
 def _go_to(folder: str) -> None:
     with contextlib.suppress(OSError):
         os.chdir(folder)

@@ -29,12 +29,11 @@ from webtext_prep.documents.stage_record import read_record, recorded_documents
 from webtext_prep.documents.storage import is_local
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import claim, lease
+from webtext_prep.running import claim, handing_over, lease
 from webtext_prep.running.checkpoint import units_done
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.findings import Findings
-from webtext_prep.running.handing_over import OnSharedFiles
 from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
 from webtext_prep.running.open_files import allow_open_files
 from webtext_prep.running.output import Output
@@ -192,13 +191,16 @@ class Job:
         """Mark a task as done. Raises WebtextError where this machine does not see what it made on another one."""
         try:
             markers.write(task, key, done)
-        except FileNotFoundError as error:
+        except FileNotFoundError:
             if self.engine.is_here:
                 raise
-            raise WebtextError(
-                f"{error.filename or task.outputs[0]} was made on another machine, and this one does not see it: give "
-                "an --output that all machines see, such as a folder in object storage."
-            ) from error
+            missing = handing_over.unseen(task.outputs)
+            if missing is not None:
+                raise WebtextError(
+                    f"{missing} was made on another machine, and this one does not see it: give an --output that all "
+                    "machines see, such as a folder in object storage."
+                ) from None
+            markers.write(task, key, done)
 
     def _handed_over(
         self, call: Callable[[Task, Context], Any], tasks: Sequence[Task], stamps: dict[Location, Any]
@@ -207,7 +209,7 @@ class Job:
         if self.engine.is_here:
             return call
         if self._own.shared is None:
-            return OnSharedFiles.of(call, self.state)
+            return handing_over.OnSharedFiles.of(call, self.state)
         unknown = {path for task in tasks for path in task.reads if path not in stamps}
         stamps = stamps | {path: storage.stamp(path) for path in unknown}
         return self._own.shared.wrapped(call, stamps, [str(path) for path in self.stage.setting_files()])
