@@ -1,8 +1,10 @@
 """Object storage, against a server of S3's protocol that fails as asked: nothing half, nothing wrong, nothing twice."""
 
+import bz2
 import errno
 import itertools
 import json
+import lzma
 import os
 import random
 import re
@@ -16,7 +18,9 @@ import pytest
 from object_store import Fault
 
 from webtext_prep.documents import storage
+from webtext_prep.documents.compression import read_chunks
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.shards import read_documents, write_documents
 from webtext_prep.documents.storage import location
 from webtext_prep.documents.stores import failures, read_ahead
 from webtext_prep.documents.stores import s3 as s3_module
@@ -203,6 +207,27 @@ def test_other_object_stores_are_read_ahead_and_compared_too(monkeypatch, small)
         put(place, noise(20_001))
         with pytest.raises(StorageError, match="file was changed while it was read"):
             file.read()
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.jsonl.zst", "a.jsonl.gz", "a.jsonl.bz2", "a.jsonl.xz", "a.jsonl"])
+def test_a_failing_storage_is_not_taken_for_a_damaged_file(bucket, s3, small, pauses, name):
+    documents = [Document(f"http://a.org/{number}", noise(2000 + number).hex()) for number in range(20)]
+    if name.endswith((".bz2", ".xz")):
+        text = "\n".join(document.text for document in documents).encode()
+        put(bucket / name, (bz2 if name.endswith(".bz2") else lzma).compress(text))
+    else:
+        with write_documents(bucket / name) as writer:
+            for document in documents:
+                writer.write(document)
+
+    def read() -> list:
+        return list(read_chunks(bucket / name) if "jsonl" in name else read_documents(bucket / name))
+
+    assert read()
+    # The beginning can be read, and then no more.
+    s3.faults.append(Fault(lambda method, path: s3.ranges[-1] != "bytes=0-999", times=99, status=503, code="SlowDown"))
+    with pytest.raises(StorageBusyError):
+        read()
 
 
 # Writing

@@ -1,5 +1,7 @@
 """The errors of text preparation. A message says what was found, where, and what to do."""
 
+import errno
+
 from command_kit import CommandError, UsageError
 
 
@@ -16,7 +18,14 @@ class InputError(WebtextError, UsageError):
 
 
 class StorageError(WebtextError, OSError):
-    """A storage system refused or failed: no bucket of that name, credentials that are missing or have expired."""
+    """A storage system refused or failed: no bucket of that name, credentials that are missing or have expired.
+
+    It has an `errno`, as errors of the system do: those of readers of formats (a damaged .bz2 file) have none.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        self.errno = errno.EIO
 
 
 class StorageBusyError(StorageError, RetryableError):
