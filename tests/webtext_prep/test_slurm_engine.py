@@ -179,6 +179,22 @@ def test_while_slurm_does_not_answer_results_are_taken(cluster, run, capsys):
     assert capsys.readouterr().err.startswith("webtext: Slurm job 1: 1 task of square in 1 job, logs in ")
 
 
+def test_jobs_that_wait_long_are_told_with_their_reason(cluster, run, monkeypatch):
+    """The cluster starts jobs once that was said."""
+    (cluster.folder / "hold").touch()
+    said = []
+
+    def say(sentence):
+        said.append(sentence)
+        if sentence.startswith("the Slurm jobs wait"):
+            (cluster.folder / "hold").unlink()
+
+    monkeypatch.setattr(waiting, "say", say)
+    monkeypatch.setattr(waiting, "WAIT_SECONDS", 0)
+    assert run(practice_calls.square, tasks_of(3)) == [(0, 9)]
+    assert said[1:] == ["the Slurm jobs wait, most of them for this reason: Resources."]
+
+
 def test_nodes_without_the_same_python_are_told_by_the_log(cluster, run, monkeypatch):
     monkeypatch.setattr(commands, "script_for", lambda *_: "#!/bin/sh\nexec /none/python -m module\n")
     with pytest.raises(WebtextError, match=r"job 1_0 ended \(FAILED\) before its first task: .*/none/python.*: see /"):

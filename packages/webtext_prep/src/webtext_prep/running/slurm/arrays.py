@@ -74,7 +74,7 @@ class JobArray:
         for name in ("tasks", "progress", "results", "logs"):
             (array.folder / name).mkdir(parents=True)
         for number, own in enumerate(tasks):
-            _write(array.folder / "tasks" / f"{number}.json", own)
+            _write(array.folder / "tasks" / f"{number}.json", own, durable=False)
         _write(array.folder / "call.json", {"call": call, "scratch": str(scratch), "cwd": str(Path.cwd())})
         # Last, and before anything is submitted: what lies without it never was.
         _write(array.folder / "array.json", {"name": array.name, "jobs": array.jobs})
