@@ -8,8 +8,9 @@ For each size the largest micro-batches are tried, ours with its blocks compiled
 fastest is kept; so it is done for transformers' GPT-2 with `scaled_dot_product_attention` and for a minimal one,
 compiled as a whole and not, in the same process. What compiling takes is said with each.
 Ours is the step of `gpt2 train` itself, with reading and bookkeeping. Then: where the GPU's time goes (the kernels
-that take most), what saving costs, and one step with tensor parallelism and FSDP2 put on in a group of one process
-over NCCL, whose loss must be that of the plain model. Without a GPU a tiny model shows that everything runs.
+that take most), what output matrix and loss cost in several ways, what saving costs, and one step with tensor
+parallelism and FSDP2 put on in a group of one process over NCCL, whose loss must be that of the plain model. Without
+a GPU a tiny model shows that everything runs.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from gpt2_train.model import GPT2
 from gpt2_train.parallel import World, apply_data_parallel
 from gpt2_train.tensor_parallel import apply_tensor_parallel
 from machine import describe, save
+from output_losses import steps
 from training_steps import Case, Step, minimal_step, our_trainer, transformers_step
 
 Mode = Literal["blocks", "model"] | None
@@ -195,6 +197,31 @@ def kernels(bench: Bench, case: Case, *, compiled: Mode) -> list[dict[str, Any]]
     ]
 
 
+def ways_of_the_loss(bench: Bench, case: Case) -> list[dict[str, Any]]:
+    """Time and memory of the output matrix with its loss, ours and torch's, on a micro-batch; and each one's loss."""
+    rows = []
+    with cleared():
+        ways = steps(case.config, case.batch, bench.device, case.precision)
+    for name, step in ways.items():
+        if "compiled" in name and not bench.on_gpu:
+            continue  # seconds of C++ for nothing
+        with cleared():
+            try:
+                loss = step()
+                if bench.on_gpu:
+                    torch.cuda.reset_peak_memory_stats()  # without what compiling took
+                row = {
+                    "ms": round(1000 * bench.seconds(step), 2),
+                    "loss": loss / (case.batch * case.config.sequence_length),
+                }
+            except torch.OutOfMemoryError:
+                row = {"failed": "out of memory"}
+            if bench.on_gpu:
+                row["peak_memory_GiB"] = round(torch.cuda.max_memory_allocated() / GIB, 2)
+            rows.append({"way": name, **row})
+    return rows
+
+
 def saving(bench: Bench, case: Case, *, compiled: Mode) -> dict[str, Any]:
     """How much longer the steps around a save take than others, and how long it is until all is on the disk."""
     with tempfile.TemporaryDirectory() as name, cleared():
@@ -289,6 +316,7 @@ def size_results(bench: Bench, name: str, config: ModelConfig, *, smoke: bool) -
     if "micro_batch" in best:
         case, compiled = bench.case(name, config, best["micro_batch"]), best["compiled"]
         found["kernels"] = kernels(bench, case, compiled=compiled)
+        found["losses"] = ways_of_the_loss(bench, case)
         if not smoke:
             found["saving"] = saving(bench, case, compiled=compiled)
     return found

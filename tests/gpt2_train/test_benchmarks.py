@@ -80,5 +80,8 @@ def test_the_gpu_benchmark_runs_on_a_cpu() -> None:
         ("ours", "transformers", "minimal"), 2
     )
     assert found["kernels"]
+    ways = {row["way"]: row["loss"] for row in found["losses"]}
+    assert len(ways) > 3
+    assert list(ways.values()) == pytest.approx([ways["cross_entropy"]] * len(ways), rel=1e-5)
     assert 0 <= found["saving"]["stall_seconds"] <= found["saving"]["seconds_until_written"]
     assert group["largest_difference"] < 1e-5
