@@ -135,7 +135,13 @@ def ours(bench: Bench, case: Case, *, compiled: Mode) -> dict[str, Any]:
         finally:
             trainer.reader.close()
     row = bench.row(case, "gpt2 train", compiled, seconds)
-    expected = memory_per_rank(case.config, micro_batch=case.batch, precision=case.precision, on_cpu=not bench.on_gpu)
+    expected = memory_per_rank(
+        case.config,
+        micro_batch=case.batch,
+        precision=case.precision,
+        compiled=compiled is not None,
+        on_cpu=not bench.on_gpu,
+    )
     return row | {"estimated_memory_GiB": round(expected.peak / GIB, 2)}
 
 

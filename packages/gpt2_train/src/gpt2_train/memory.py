@@ -195,11 +195,11 @@ def memory_per_rank(
     activations += tokens * (4 * h + size * h + 8 + mask + 28)
     logits = tokens * vocabulary * size
 
-    # What comes and goes: float32 pieces of logits in the loss, two or three at a time; the gradients of a matrix (in
+    # What comes and goes: float32 pieces of logits in the loss, one or two at a time; the gradients of a matrix (in
     # half precision first) and of its input; in a block, those of the wide activations and of the residual stream,
     # and all activations of one block where they are computed again.
     piece = min(piece_elements("cpu" if on_cpu else "cuda"), tokens * vocabulary)
-    loss_work = 0 if compiled else piece * 4 * (3 if half else 2)
+    loss_work = 0 if compiled else piece * 4 * (2 if half else 1)
     output_work = vocabulary * h * (4 + half) + tokens * h * (4 + size)
     block_work = tokens * h * (8 + 8 * size // t) + 4 * h * h // t * (4 + half)
     block_work += block.none + block.casts - kept[activation_checkpointing]
