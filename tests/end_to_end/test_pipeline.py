@@ -381,6 +381,8 @@ def test_where_all_stages_run_is_said_once(check_without_gpu):
     assert "--engine=local" in clean
     assert "--workers" not in clean + report
     assert "--workers=2" in check_without_gpu(text, *arguments, "--workers", "2", code=0).splitlines()[0]
+    unused = check_without_gpu(text, *arguments, "--ray-address", "head:6379")
+    assert "--ray-address is a setting of --engine ray, which no stage of wrong.toml runs on" in unused
     assert "--engine steam is not known" in check_without_gpu(text, *arguments, "--engine", "steam")
     assert "--shared-scratch" not in check_without_gpu(text, *arguments, "--shared-scratch", "/shared", code=0)
 

@@ -14,6 +14,7 @@ import threading
 from pathlib import Path
 
 import practice_calls
+import processes
 import pytest
 from processes import descendants, is_alive, until
 
@@ -54,6 +55,12 @@ def cluster():
     shutil.rmtree(folder, ignore_errors=True)
     del os.environ["RAY_TMPDIR"]
     signal.signal(signal.SIGTERM, before)
+
+
+@pytest.fixture(autouse=True)
+def patience(monkeypatch):
+    """A busy machine takes minutes to start what else takes seconds."""
+    monkeypatch.setattr(processes, "PATIENCE", 300)
 
 
 @pytest.fixture
