@@ -72,11 +72,37 @@ def test_the_same_state_folder_takes_over_what_a_killed_command_left(output, tak
     assert capsys.readouterr().err == ""
 
 
-def test_a_state_folder_copied_to_another_machine_waits(output, take, on_another_machine):
-    with take("one"):
+def test_a_state_folder_on_another_machine_waits_until_its_lease_has_run_out(
+    bucket, s3, tmp_path, on_another_machine, capsys, monkeypatch
+):
+    """It may be a shared folder, whose other machine has died, or a copy, whose original is at work."""
+    output = bucket / "out"
+    killed = taken(output, tmp_path / "one")
+    slept = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        s3.clock += timedelta(seconds=seconds)
+
+    monkeypatch.setattr(lease.time, "sleep", sleep)
+    on_another_machine()
+    with held(output / LEASE, output, tmp_path / "one"):
+        assert content(output)["host"] == "second"
+    assert LASTS_SECONDS - 60 < sum(slept) <= LASTS_SECONDS + 1
+    said = capsys.readouterr().err
+    assert "worked on" in said
+    assert "with this state: waiting up to 1" in said
+    assert "is taken over from process" in said
+    assert killed._mine["host"] != "second"
+
+
+def test_a_copied_state_folder_keeps_away_from_its_original(output, take, on_another_machine, monkeypatch):
+    with take("one") as mine:
+        monkeypatch.setattr(lease.time, "sleep", lambda seconds: mine.renew())
         on_another_machine()
         with pytest.raises(InputError, match="at work on"), take("one"):
             pass
+        mine.check()
 
 
 def test_another_machine_takes_over_what_has_run_out_by_the_clock_of_the_storage(bucket, s3, tmp_path, capsys):

@@ -4,7 +4,8 @@ The lock of a state folder keeps two commands of one machine apart; those of two
 command that writes to a URL first makes a small object there, `.webtext-lease.json`, which the storage system makes for
 one of several writers only, renews it while it runs, and removes it at its end. A command that was killed leaves it: it
 runs out some minutes after it was renewed last, by the clock of the storage. The same state folder on the same machine
-takes its own lease over at once, since its lock says that nobody else has it.
+takes its own lease over at once, since its lock says that nobody else has it; on another machine, where it may be a
+copy, the command waits until the lease has run out.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ import platform
 import secrets
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +35,8 @@ LASTS_SECONDS = 180
 """How long a lease holds without being renewed."""
 RENEWED_SECONDS = 30
 """How often it is renewed: several attempts may fail."""
+LOOK_SECONDS = 10
+"""How often a lease that is waited for is looked at."""
 OWNER = "owner"
 """In the state folder: what tells its leases from those of others."""
 
@@ -80,12 +84,30 @@ class Lease:
             return False
         theirs = _read(note)
         is_ours = (theirs.get("owner"), theirs.get("host")) == (self._mine["owner"], self._mine["host"])
-        if not is_ours:
+        if not is_ours and theirs.get("owner") == self._mine["owner"]:
+            note = self._wait_for(note)
+        elif not is_ours:
             refuse_if_held(note, self._output)
         self._store.replace_note(self._place, self._content(), note.version)
         if not is_ours:
             print(f"webtext: {self._output} is taken over from {_who(theirs)}, which did not end it.", file=sys.stderr)
         return True
+
+    def _wait_for(self, note: Note) -> Note:
+        """The lease that this state folder had on another machine, as it has run out. Raises InputError if it lives."""
+        if (left := _left(note)) > 0:
+            print(
+                f"webtext: {_who(_read(note))} worked on {self._output} with this state: waiting up to "
+                f"{math.ceil(left)} seconds, in case that it still does.",
+                file=sys.stderr,
+            )
+        version = note.version
+        while (left := _left(note)) > 0:
+            time.sleep(min(left, LOOK_SECONDS))
+            note = self._store.read_note(self._place)
+            if note.version != version:
+                refuse_if_held(note, self._output)
+        return note
 
     def _content(self) -> bytes:
         return (json.dumps(self._mine, indent=2) + "\n").encode()
@@ -160,19 +182,23 @@ def refuse_if_taken(place: Location, output: Location, state: Path) -> None:
     with contextlib.suppress(FileNotFoundError):
         note = storage.store_of(place).read_note(place)
         theirs = _read(note)
-        if (theirs.get("owner"), theirs.get("host")) != (_known_owner(state), platform.node()):
+        if theirs.get("owner") != _known_owner(state):
             refuse_if_held(note, hide_credentials(str(output)))
 
 
 def refuse_if_held(note: Note, output: str) -> None:
     """Raise InputError if a lease has not run out."""
-    theirs = _read(note)
-    left = float(theirs.get("lasts_seconds", LASTS_SECONDS)) - note.age
-    if left > 0:
+    if (left := _left(note)) > 0:
+        who = _who(_read(note))
         raise InputError(
-            f"another webtext command is at work on {output}, {_who(theirs)}: wait for it, give another --output, or, "
+            f"another webtext command is at work on {output}, {who}: wait for it, give another --output, or, "
             f"if it was killed, run this again in {math.ceil(left)} seconds."
         )
+
+
+def _left(note: Note) -> float:
+    """Seconds until a lease runs out, if it is not renewed."""
+    return float(_read(note).get("lasts_seconds", LASTS_SECONDS)) - note.age
 
 
 def _read(note: Note) -> dict[str, Any]:
