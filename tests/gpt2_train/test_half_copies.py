@@ -80,7 +80,7 @@ def test_a_run_casts_its_weights_once_per_step(
         assert gpt2(tmp_path / "copies", *words, "--steps", 2) == 0
         assert casts.count == 9 * (2 + 1)  # For each step, and for the validation after the last.
         assert gpt2(tmp_path / "copies", *words, "--steps", 3) == 0
-    monkeypatch.setattr(train_module, "half_copies", lambda *_: None)
+    monkeypatch.setattr(train_module, "half_copies", lambda *_, **__: None)
     assert gpt2(tmp_path / "autocast", *words, "--steps", 3) == 0
     copies, autocast = (
         {row["step"]: [row.get("loss"), row.get("grad_norm")] for row in rows(tmp_path / name) if "loss" in row}
@@ -93,5 +93,6 @@ def test_where_there_are_none() -> None:
     """Where autocast casts nothing, or copies would cost memory that it does not."""
     assert half_copies(small(), World(CPU), "fp32", "none") is None
     assert half_copies(small(), World(CPU), "bf16", "full") is None
+    assert half_copies(small(), World(CPU), "bf16", "none", reshard=True) is None
     assert half_copies(small(), dataclasses.replace(World(CPU), tp_size=2), "bf16", "none") is None
     assert half_copies(small(), World(CPU), "fp16", "none") is not None

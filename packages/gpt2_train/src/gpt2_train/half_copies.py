@@ -45,13 +45,19 @@ class _LinearByCopies(nn.Linear):
 
 
 def half_copies(
-    model: GPT2, world: World, precision: str, activation_checkpointing: Literal["none", "full", "selective"]
+    model: GPT2,
+    world: World,
+    precision: str,
+    activation_checkpointing: Literal["none", "full", "selective"],
+    *,
+    reshard: bool = False,
 ) -> HalfCopies | None:
     """Copies of the weights of a model that is trained; None where there is nothing to gain, or memory to lose.
 
-    That is in fp32, with activation checkpointing, and with tensor parallelism, whose processes cast a share each.
+    That is in fp32, with activation checkpointing, where gathered parameters are dropped after each use (`reshard`),
+    and with tensor parallelism, whose processes cast a share each.
     """
-    if precision == "fp32" or activation_checkpointing != "none" or world.tp_size > 1:
+    if precision == "fp32" or activation_checkpointing != "none" or reshard or world.tp_size > 1:
         return None
     return HalfCopies(model, torch.bfloat16 if precision == "bf16" else torch.float16)
 
