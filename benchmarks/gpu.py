@@ -35,8 +35,9 @@ from gpt2_train.loss import token_losses
 from gpt2_train.memory import GIB, memory_per_rank
 from gpt2_train.metrics import peak_flops
 from gpt2_train.model import GPT2
-from gpt2_train.parallel import World, apply_data_parallel
+from gpt2_train.parallel import apply_data_parallel
 from gpt2_train.tensor_parallel import apply_tensor_parallel
+from gpt2_train.world import World
 from machine import describe, save
 from output_losses import steps
 from training_steps import Case, Step, minimal_step, our_trainer, transformers_step
@@ -271,7 +272,7 @@ PATHS = {
 def group_of_one(bench: Bench, config: ModelConfig) -> dict[str, Any]:
     """Steps with tensor parallelism and FSDP2 put on in a group of one process, beside those of the plain model."""
     dist.init_process_group("nccl" if bench.on_gpu else "gloo", store=dist.HashStore(), rank=0, world_size=1)
-    mesh = init_device_mesh(bench.device, (1, 1), mesh_dim_names=("dp", "tp"))
+    mesh = init_device_mesh(bench.device, (1, 1), mesh_dim_names=("dp_shard", "tp"))
     world = World(torch.device(bench.device), mesh=mesh)
     case = bench.case("group", config, bench.batches[0])
     shape = (case.batch, config.sequence_length + 1)

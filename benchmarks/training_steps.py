@@ -16,10 +16,10 @@ import torch
 from torch import Tensor, nn
 
 from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.parallel import make_world
 from gpt2_train.prepare import prepare
 from gpt2_train.stopping import StopRequest
 from gpt2_train.trainer import Trainer
+from gpt2_train.world import make_world
 from indexed_tokens import IndexedTokensWriter
 from minimal_gpt2 import MinimalGPT2
 

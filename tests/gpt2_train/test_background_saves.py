@@ -286,7 +286,8 @@ from gpt2_train.config import TrainSettings
 from gpt2_train.model import GPT2
 from gpt2_train.optimizers import make_optimizer
 from gpt2_train.optimizers import make_optimizer
-from gpt2_train.parallel import make_world, parallelize
+from gpt2_train.parallel import parallelize
+from gpt2_train.world import make_world
 
 rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 store = dist.TCPStore("127.0.0.1", port, is_master=False)

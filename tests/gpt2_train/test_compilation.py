@@ -21,7 +21,8 @@ from gpt2_train.config import ModelConfig
 from gpt2_train.documents import find_documents
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.model import GPT2
-from gpt2_train.parallel import World, parallelize
+from gpt2_train.parallel import parallelize
+from gpt2_train.world import World
 
 Checkpointing = Literal["none", "full", "selective"]
 CPU = torch.device("cpu")

@@ -24,8 +24,9 @@ from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.data import IndexCache, blend_split, open_corpora
 from gpt2_train.documents import Documents, attention_kind, find_documents
 from gpt2_train.model import GPT2
-from gpt2_train.parallel import World, parallelize
+from gpt2_train.parallel import parallelize
 from gpt2_train.seeding import mixed_seed
+from gpt2_train.world import World
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 END = 99

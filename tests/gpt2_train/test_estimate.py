@@ -29,7 +29,8 @@ from gpt2_train.memory import (
 )
 from gpt2_train.model import GPT2
 from gpt2_train.optimizers import make_optimizer
-from gpt2_train.parallel import World, parallelize
+from gpt2_train.parallel import parallelize
+from gpt2_train.world import World
 
 SMALL = ModelConfig(layers=3, hidden=64, heads=4, sequence_length=32, vocabulary_size=300, dropout=0.0)
 PRESET = ModelConfig.preset("345M")

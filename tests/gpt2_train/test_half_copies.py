@@ -19,7 +19,7 @@ from gpt2_train import trainer as train_module
 from gpt2_train.compilation import Compilation, apply_compile
 from gpt2_train.half_copies import HalfCopies, half_copies
 from gpt2_train.model import GPT2
-from gpt2_train.parallel import World
+from gpt2_train.world import World
 
 CPU = torch.device("cpu")
 

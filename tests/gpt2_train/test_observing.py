@@ -32,8 +32,9 @@ from gpt2_train.evaluation.wikitext import Wikitext
 from gpt2_train.metrics import line_of
 from gpt2_train.model import GPT2
 from gpt2_train.model_in_training import plain_view
-from gpt2_train.parallel import World, parallelize
+from gpt2_train.parallel import parallelize
 from gpt2_train.scoring import Scorer
+from gpt2_train.world import World
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 TRAINING = ("--steps", 12, "--save-every", 4, "--dropout", 0.2, "--vocabulary-size", 257)
@@ -187,7 +188,7 @@ import json, sys
 import torch
 import torch.distributed as dist
 from gpt2_train.config import TrainSettings
-from gpt2_train.parallel import make_world
+from gpt2_train.world import make_world
 from gpt2_train.stopping import StopRequest
 from gpt2_train.train import train
 

@@ -27,8 +27,8 @@ from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.layout import check_tensor_parallel
 from gpt2_train.local_processes import LocalProcesses
 from gpt2_train.model import GPT2, AttentionCore
-from gpt2_train.parallel import World
 from gpt2_train.seeding import seed_micro_step
+from gpt2_train.world import World
 
 EXACT = ("--steps", 20, "--dropout", 0, "--save-every", 10)
 
@@ -338,7 +338,8 @@ from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from gpt2_train.config import ModelConfig
 from gpt2_train.model import GPT2
-from gpt2_train.parallel import make_world, parallelize
+from gpt2_train.parallel import parallelize
+from gpt2_train.world import make_world
 from gpt2_train.seeding import seed_micro_step
 
 # All of inductor's steps but the generation of code.

@@ -65,8 +65,10 @@ def repeated_random_numbers(state: RandomState, inner: Callable[[], Contexts] | 
     return recorded(), repeated()
 
 
-def apply_activation_checkpointing(model: GPT2, mode: Literal["none", "full", "selective"]) -> None:
-    """Recompute activations in the backward pass.
+def apply_activation_checkpointing(
+    model: GPT2, mode: Literal["none", "full", "selective"], device: torch.device | None = None
+) -> None:
+    """Recompute activations in the backward pass; `device` is where the model will be, if it has no memory yet.
 
     `full` keeps each block's input only: a third more work, the least memory. `selective` keeps the outputs of matrix
     products and attention, and computes norms, GELU and dropout again.
@@ -76,7 +78,7 @@ def apply_activation_checkpointing(model: GPT2, mode: Literal["none", "full", "s
     contexts: Callable[[], Contexts] | None = None
     if mode == "selective":
         contexts = functools.partial(create_selective_checkpoint_contexts, _keep_products)
-    random = unkept_random_state(model.final_norm.weight.device)
+    random = unkept_random_state(device or model.final_norm.weight.device)
     if random is not None and model.config.dropout > 0:
         contexts = functools.partial(repeated_random_numbers, random, contexts)
     options: dict[str, Any] = {"use_reentrant": False} | ({} if contexts is None else {"context_fn": contexts})

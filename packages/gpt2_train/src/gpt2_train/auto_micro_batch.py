@@ -25,7 +25,15 @@ MARGIN = 0.1
 
 _DECIDE_MEMORY = (
     *("layers", "hidden", "heads", "sequence_length", "vocabulary_size", "global_batch_size", "tensor_parallel"),
-    *("data_parallel", "activation_checkpointing", "optimizer", "documents", "device"),
+    *(
+        "data_parallel",
+        "data_parallel_replicate",
+        "reshard",
+        "activation_checkpointing",
+        "optimizer",
+        "documents",
+        "device",
+    ),
 )
 
 
@@ -69,6 +77,8 @@ def choose_micro_batch(
     share = settings.global_batch_size // data_parallel
     layout |= {
         "data_parallel": data_parallel,
+        "data_parallel_replicate": settings.data_parallel_replicate,
+        "reshard": settings.reshard,
         "activation_checkpointing": settings.activation_checkpointing,
         "optimizer": settings.optimizer,
     }

@@ -7,6 +7,7 @@ continue, or all of them raise. In a single process without a group they are pla
 
 from __future__ import annotations
 
+import datetime
 import socket
 from collections.abc import Callable
 from pathlib import Path
@@ -72,14 +73,14 @@ def check_is_shared(folder: Path, group: dist.ProcessGroup | None = None) -> Non
     on_all_ranks(look, group)
 
 
-def group_for_a_thread() -> dist.ProcessGroup | None:
+def group_for_a_thread(minutes: float | None = None) -> dist.ProcessGroup | None:
     """A group of all processes, over gloo, for one thread beside the training loop; None in a single process.
 
-    All processes call this together.
+    All processes call this together. Its operations wait `minutes` for the others, as long as torch has it without.
     """
     if rank_and_size()[1] == 1:
         return None
-    return dist.new_group(backend="gloo")
+    return dist.new_group(backend="gloo", timeout=datetime.timedelta(minutes=minutes) if minutes else None)
 
 
 def keep_on_all_ranks(work: Callable[[], Result]) -> Result:

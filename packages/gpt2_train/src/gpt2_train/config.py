@@ -310,6 +310,28 @@ class TrainSettings(ModelSettings, DataSettings):
         group=_SPEED,
         identity=False,
     )
+    data_parallel_replicate: int = setting(
+        1,
+        "copies of the model's state among the data-parallel processes: each group of --data-parallel divided by this "
+        "has all of it, and groups exchange gradients alone; as many as there are machines keeps the rest inside them",
+        group=_SPEED,
+        identity=False,
+    )
+    reshard: bool = setting(
+        False,
+        "with data parallelism, gather each block's parameters when it is computed and drop them after it, forward and "
+        "backward, instead of keeping all of them for a step: less memory, more communication",
+        group=_SPEED,
+        identity=False,
+    )
+    distributed_timeout: float | None = setting(
+        None,
+        "minutes that a process waits for the others in an exchange before the run ends; 10 on GPUs and 30 on CPU "
+        "without it",
+        metavar="MINUTES",
+        group=_SPEED,
+        identity=False,
+    )
     compile: Literal["blocks", "model"] | bool | None = setting(
         None,
         "compile each block with torch.compile (blocks, also without a value), or the model as a whole, which takes "
@@ -445,10 +467,10 @@ class TrainSettings(ModelSettings, DataSettings):
     def _check_ranges(self) -> None:
         at_least = {
             "steps": 1, "tokens": 1, "global_batch_size": 1, "micro_batch_size": 1, "tensor_parallel": 1,
-            "data_parallel": 1, "log_every": 1, "eval_every": 0, "eval_batches": 1, "save_every": 0,
-            "keep_checkpoints": 0, "sample_every": 0, "sample_tokens": 1, "sample_temperature": 0, "sample_top_k": 0,
-            "sample_seed": 0, "eval_task_every": 0, "seed": 0, "lr": 0, "min_lr": 0, "warmup": 0, "weight_decay": 0,
-            "clip": 0,
+            "data_parallel": 1, "data_parallel_replicate": 1, "log_every": 1, "eval_every": 0, "eval_batches": 1,
+            "save_every": 0, "keep_checkpoints": 0, "sample_every": 0, "sample_tokens": 1, "sample_temperature": 0,
+            "sample_top_k": 0, "sample_seed": 0, "eval_task_every": 0, "seed": 0, "lr": 0, "min_lr": 0, "warmup": 0,
+            "weight_decay": 0, "clip": 0,
         }  # fmt: skip
         for name, least in at_least.items():
             value = getattr(self, name)
@@ -458,6 +480,8 @@ class TrainSettings(ModelSettings, DataSettings):
         for name in ("beta1", "beta2"):
             if not 0 <= getattr(self, name) < 1:
                 raise Gpt2UsageError(f"--{name} is {getattr(self, name)}: it should be at least 0 and less than 1.")
+        if self.distributed_timeout is not None and not 0 < self.distributed_timeout < math.inf:
+            raise Gpt2UsageError(f"--distributed-timeout is {self.distributed_timeout}: it should be above 0.")
         if not 0 < self.cooldown <= 1:
             raise Gpt2UsageError(f"--cooldown is {self.cooldown}: it should be above 0 and at most 1.")
         if self.epochs is not None and not (self.epochs > 0 and math.isfinite(self.epochs)):

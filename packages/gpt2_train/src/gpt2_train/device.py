@@ -80,11 +80,17 @@ def default_precision(device: torch.device) -> Precision:
     return "bf16" if has_bf16 else "fp32"
 
 
-def autocast(device: torch.device, precision: str) -> contextlib.AbstractContextManager[Any]:
-    """Matrix products in `precision`, with norms, softmax and the residual stream in float32."""
+def autocast(
+    device: torch.device, precision: str, *, keeps_copies: bool = True
+) -> contextlib.AbstractContextManager[Any]:
+    """Matrix products in `precision`, with norms, softmax and the residual stream in float32.
+
+    Copies of parameters in `precision` are kept to its end, for other uses of them, or else made for each use.
+    """
     if precision == "fp32":
         return contextlib.nullcontext()
-    return torch.autocast(device.type, torch.bfloat16 if precision == "bf16" else torch.float16)
+    half = torch.bfloat16 if precision == "bf16" else torch.float16
+    return torch.autocast(device.type, half, cache_enabled=keeps_copies)
 
 
 def is_emulated(device: torch.device, precision: str) -> bool:

@@ -47,11 +47,14 @@ def _mixed_bits(x: Tensor) -> Tensor:
     return (x >> 16) ^ x
 
 
-def share_dropout(model: GPT2) -> None:
-    """Replace dropout on the residual stream by `SharedDropout`; `seed_micro_step` then seeds it."""
+def share_dropout(model: GPT2, device: torch.device | None = None) -> None:
+    """Replace dropout on the residual stream by `SharedDropout`; `seed_micro_step` then seeds it.
+
+    The seeds are on `device`, where the model will be if it has no memory yet.
+    """
     places = [(module, name) for module in model.modules() for name, child in module.named_children()
               if isinstance(child, nn.Dropout)]  # fmt: skip
-    seeds = torch.zeros(len(places), 2, dtype=torch.int64, device=model.final_norm.weight.device)
+    seeds = torch.zeros(len(places), 2, dtype=torch.int64, device=device or model.final_norm.weight.device)
     model.register_buffer("dropout_seeds", seeds, persistent=False)
     for (module, name), seed in zip(places, seeds, strict=True):
         setattr(module, name, SharedDropout(model.config.dropout, seed))

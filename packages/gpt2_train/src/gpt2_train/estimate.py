@@ -17,7 +17,7 @@ from command_kit import add_flags, duration, setting, settings_from
 from gpt2_train.auto_micro_batch import fitting_micro_batch
 from gpt2_train.config import ModelSettings, TrainSettings
 from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.layout import most_sequences, overridden_keys, plan_batches
+from gpt2_train.layout import check_replicas, most_sequences, overridden_keys, plan_batches
 from gpt2_train.memory import GIB, largest_micro_batch, memory_per_rank, parameters_per_rank
 
 EXAMPLE = """\
@@ -41,6 +41,10 @@ class EstimateSettings(ModelSettings):
 
     tensor_parallel: int = setting(1, "tensor-parallel size: processes that share each matrix", group=_LAYOUT)
     data_parallel: int = setting(1, "data-parallel size: processes that share each batch", group=_LAYOUT)
+    data_parallel_replicate: int = setting(
+        1, "copies of the model's state among the data-parallel processes", group=_LAYOUT
+    )
+    reshard: bool = setting(False, "gather each block's parameters only while it is computed", group=_LAYOUT)
     global_batch_size: int | None = setting(
         None, "sequences in one optimizer step; one micro-batch per process without it", group=_LAYOUT
     )
@@ -74,7 +78,10 @@ class EstimateSettings(ModelSettings):
     )
 
     def __post_init__(self) -> None:
-        for name in ("tensor_parallel", "data_parallel", "global_batch_size", "micro_batch_size", "tokens"):
+        for name in (
+            "tensor_parallel", "data_parallel", "data_parallel_replicate", "global_batch_size", "micro_batch_size",
+            "tokens",
+        ):  # fmt: skip
             value = getattr(self, name)
             if value is not None and value != "auto" and value < 1:
                 raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least 1.")
@@ -86,6 +93,7 @@ class EstimateSettings(ModelSettings):
             raise Gpt2UsageError("--tflops says how long a number of tokens takes: give --tokens, too.")
         self.check_model()
         self.model_config()
+        check_replicas(self.data_parallel, self.data_parallel_replicate)
         self.batches()
 
     def batches(self) -> tuple[int, int]:
@@ -117,6 +125,8 @@ class EstimateSettings(ModelSettings):
         return {
             "tensor_parallel": self.tensor_parallel,
             "data_parallel": self.data_parallel,
+            "data_parallel_replicate": self.data_parallel_replicate,
+            "reshard": self.reshard,
             "precision": self.precision or ("fp32" if on_cpu else "bf16"),
             "activation_checkpointing": self.activation_checkpointing,
             "optimizer": self.optimizer,
@@ -188,7 +198,9 @@ def estimate(settings: EstimateSettings) -> dict[str, Any]:
 
 def described(result: dict[str, Any]) -> str:
     """The estimate as a person reads it."""
-    model, memory = result["model"], result["memory_bytes"]
+    model, memory, data_parallel = result["model"], result["memory_bytes"], str(result["data_parallel"])
+    if result["data_parallel_replicate"] > 1:
+        data_parallel += f" with {result['data_parallel_replicate']} copies"
     moments = (
         "two moments of Adam" if result["optimizer"] == "adamw" else "one moment of Muon, two of Adam for the rest"
     )
@@ -209,7 +221,7 @@ def described(result: dict[str, Any]) -> str:
         f"{result['parameters']:,} parameters, {result['parameters_per_process']:,} in each tensor-parallel process; "
         f"{result['flops_per_token'] / 1e9:.3f} GFLOP per token, forward and backward",
         f"{result['processes']} process{'es' if result['processes'] > 1 else ''} (tensor parallel "
-        f"{result['tensor_parallel']}, data parallel {result['data_parallel']}), {result['micro_batch_size']} × "
+        f"{result['tensor_parallel']}, data parallel {data_parallel}), {result['micro_batch_size']} × "
         f"{result['accumulation']} sequences each, {result['precision']}: {result['tokens_per_step']:,} tokens per "
         "step",
         "memory of each process, in GiB:",
@@ -218,7 +230,7 @@ def described(result: dict[str, Any]) -> str:
     if "fits" in result:
         largest = result["largest_micro_batch_size"]
         advice = f"the largest --micro-batch-size that fits is {largest}" if largest else (
-            "no micro-batch fits: give --activation-checkpointing full, or more --tensor-parallel"
+            "no micro-batch fits: give --activation-checkpointing full, --reshard, or more --tensor-parallel"
         )  # fmt: skip
         lines.append(f"{'it fits' if result['fits'] else 'it does not fit'}; {advice}")
     if "flops" in result:

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from gpt2_train.model import GPT2
-from gpt2_train.parallel import World
+from gpt2_train.world import World
 
 
 class _CopyOf(torch.autograd.Function):

@@ -17,19 +17,21 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
 
 from command_kit.command import sentence_for
 from command_kit.errors import CommandError
+from gpt2_train.absence import Attendance
 from gpt2_train.collectives import is_shared
 from gpt2_train.config import TrainSettings
 from gpt2_train.device import choose_device, keep_freed_memory, use_threads
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.layout import check_layout
 from gpt2_train.local_processes import LocalProcesses
-from gpt2_train.parallel import make_world
 from gpt2_train.stopping import StopRequest
 from gpt2_train.train import train
-from gpt2_train.worker import close_group, finish, join_group, leave
+from gpt2_train.worker import arrange, close_group, finish, join_group, leave
+from gpt2_train.world import make_world
 
 
 def launch(settings: TrainSettings, *, as_json: bool = False, debug: bool = False) -> int:
@@ -50,7 +52,11 @@ def launch(settings: TrainSettings, *, as_json: bool = False, debug: bool = Fals
     use_threads(settings.threads)
     device = choose_device(settings.device)
     keep_freed_memory(device)
-    return finish(train(settings, make_world(device, settings.tensor_parallel), stop), settings, as_json=as_json)
+    return finish(
+        train(settings, make_world(device, settings.tensor_parallel, settings.data_parallel_replicate), stop),
+        settings,
+        as_json=as_json,
+    )
 
 
 def processes_wanted(settings: TrainSettings) -> int:
@@ -91,6 +97,16 @@ def use_compile_cache(settings: TrainSettings, environment: Callable[[str, str],
 
 def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool) -> NoReturn:
     rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    attendance: Attendance | None = None
+
+    def end(error: BaseException) -> NoReturn:
+        if debug:
+            traceback.print_exception(error)
+        # What all processes raise is said once.
+        if rank == 0 or not is_shared(error):
+            print(f"gpt2: error: {sentence_for(error)}", file=sys.stderr)
+        leave(error.exit_code if isinstance(error, CommandError) else 1)
+
     try:
         stop = StopRequest()
         stop.install()
@@ -105,15 +121,12 @@ def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool)
         use_threads(settings.threads, local_size)
         device = choose_device(settings.device, local_rank=local_rank, local_size=local_size, sees_own_only=True)
         keep_freed_memory(device)
-        join_group(device)
-        summary = train(settings, make_world(device, settings.tensor_parallel), stop)
+        store, _, _ = next(dist.rendezvous("env://"))
+        join_group(device, store=store, rank=rank, world_size=size)
+        attendance = Attendance(store, rank, size)
+        summary = train(settings, arrange(attendance, settings, device, end), stop)
         status = finish(summary, settings, as_json=as_json and rank == 0)
         close_group()
     except BaseException as error:
-        if debug:
-            traceback.print_exc()
-        # What all processes raise is said once.
-        if rank == 0 or not is_shared(error):
-            print(f"gpt2: error: {sentence_for(error)}", file=sys.stderr)
-        leave(error.exit_code if isinstance(error, CommandError) else 1)
+        end(error if attendance is None else attendance.explained(error))
     leave(status)

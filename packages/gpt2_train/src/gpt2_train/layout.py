@@ -69,6 +69,7 @@ def check_layout(settings: TrainSettings, gpus: int = 0, vocabulary_size: int = 
     Raises Gpt2UsageError if model, batch and layout don't fit together, or the layout needs more GPUs than there are.
     """
     data_parallel = choose_data_parallel(settings, gpus)
+    check_replicas(data_parallel, settings.data_parallel_replicate)
     if settings.init_from is None:  # else the model's own shape decides, once it is read
         check_tensor_parallel(settings.model_config(vocabulary_size), settings.tensor_parallel)
     plan_batches(
@@ -91,7 +92,8 @@ def choose_data_parallel(settings: TrainSettings, gpus: int) -> int:
     """The data-parallel size on a machine with `gpus` GPUs (0: on CPU): as asked, else the largest that fits.
 
     That is the largest number of processes for which there are GPUs and which divides the global batch (in whole
-    micro-batches, where their size is given). Raises Gpt2UsageError if --tensor-parallel alone needs more GPUs.
+    micro-batches, where their size is given) and is a multiple of --data-parallel-replicate. Raises Gpt2UsageError if
+    --tensor-parallel alone needs more GPUs.
     """
     if settings.data_parallel is not None:
         return settings.data_parallel
@@ -103,7 +105,17 @@ def choose_data_parallel(settings: TrainSettings, gpus: int) -> int:
         )
     unit = 1 if settings.micro_batch_size == "auto" else settings.micro_batch_size
     most = gpus // settings.tensor_parallel
-    return max((size for size in range(1, most + 1) if settings.global_batch_size % (size * unit) == 0), default=1)
+    sizes = range(settings.data_parallel_replicate, most + 1, settings.data_parallel_replicate)
+    return max((size for size in sizes if settings.global_batch_size % (size * unit) == 0), default=1)
+
+
+def check_replicas(data_parallel: int, replicas: int) -> None:
+    """Raise Gpt2UsageError if `data_parallel` processes can't be divided into so many groups of equal size."""
+    if data_parallel % replicas:
+        raise Gpt2UsageError(
+            f"--data-parallel-replicate {replicas} does not divide the {data_parallel} data-parallel "
+            f"process{'es' if data_parallel > 1 else ''}: choose a divisor, or give --data-parallel a multiple of it."
+        )
 
 
 def check_tensor_parallel(config: ModelConfig, size: int) -> None:

@@ -15,6 +15,7 @@ from typing import Any, NoReturn
 import torch.distributed as dist
 
 from command_kit.settings import as_table, make_settings
+from gpt2_train.absence import Attendance
 from gpt2_train.child_processes import (
     Child,
     describe_death,
@@ -27,10 +28,9 @@ from gpt2_train.child_processes import (
 from gpt2_train.config import TrainSettings
 from gpt2_train.device import choose_device, keep_freed_memory, use_threads
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.parallel import make_world
 from gpt2_train.stopping import STOP_SIGNALS, StopRequest
 from gpt2_train.train import train
-from gpt2_train.worker import close_group, join_group, leave
+from gpt2_train.worker import arrange, close_group, join_group, leave
 
 POLL_SECONDS = 0.05
 GRACE_SECONDS = 2.0
@@ -146,6 +146,13 @@ def _child() -> NoReturn:
     stop.install()
     config = read_config()
     end_with_parent()
+    attendance: Attendance | None = None
+
+    def end(error: BaseException) -> NoReturn:
+        # The group is left as it is: the others may be inside a collective operation.
+        send_report(config["report"], failure(error))
+        leave(1)
+
     try:
         values = {name: tuple(v) if isinstance(v, list) else v for name, v in config["settings"].items()}
         settings = make_settings(TrainSettings, values, "the parent process")
@@ -155,12 +162,11 @@ def _child() -> NoReturn:
         keep_freed_memory(device)
         store = dist.TCPStore("127.0.0.1", config["port"], is_master=False)
         join_group(device, store=store, rank=rank, world_size=size)
-        summary = train(settings, make_world(device, settings.tensor_parallel), stop)
+        attendance = Attendance(store, rank, size)
+        summary = train(settings, arrange(attendance, settings, device, end), stop)
         close_group()
     except BaseException as error:
-        # The group is left as it is: the others may be inside a collective operation.
-        send_report(config["report"], failure(error))
-        leave(1)
+        end(error if attendance is None else attendance.explained(error))
     send_report(config["report"], {"summary": summary})
     # Whether a stop counts as a failure is for the parent to say, which waits for all to stop.
     leave(128 + signal.Signals[summary["stopped_by"]] if summary["stopped_by"] else 0)

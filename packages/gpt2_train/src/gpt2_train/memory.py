@@ -20,7 +20,7 @@ import math
 from typing import Any
 
 from gpt2_train.config import ModelConfig
-from gpt2_train.layout import check_tensor_parallel
+from gpt2_train.layout import check_replicas, check_tensor_parallel
 from gpt2_train.loss_pieces import piece_elements
 
 GIB = 2**30
@@ -38,7 +38,8 @@ class Memory:
 
     Attributes:
         parameters, gradients, optimizer: this process's share of each, all float32.
-        gathered: copies of all parameters (and of gradients, if they accumulate) that data parallelism makes.
+        gathered: copies of parameters (and of gradients, if they accumulate) that data parallelism makes: of all, or,
+            with --reshard, of those around the blocks and of the blocks that are computed and fetched.
         activations: what is saved for the backward pass, the logits aside.
         logits: logits, and then their gradient in the same place.
         staging: host memory for the copy that checkpoints are written from; on CPU a part of the peak.
@@ -75,17 +76,17 @@ def _block_parameters(config: ModelConfig, t: int) -> int:
     return (12 * h * h + 7 * h) // t + 6 * h
 
 
-def _optimizer_memory(config: ModelConfig, optimizer: str, t: int, data_parallel: int) -> tuple[int, int]:
+def _optimizer_memory(config: ModelConfig, optimizer: str, t: int, data_parallel: int, shards: int) -> tuple[int, int]:
     """(state, work) of an optimizer in one process: bytes that it keeps, and that its step takes beside them.
 
     Muon keeps one moment of the blocks' matrices instead of Adam's two. Of as many of them as there are processes at a
     time it holds the whole update and the step made of it, and works on one: its copy, and two products of it.
     """
-    state = 8 * math.ceil(parameters_per_rank(config, t) / data_parallel)
+    state = 8 * math.ceil(parameters_per_rank(config, t) / shards)
     if optimizer != "muon":
         return state, 0
     h = config.hidden
-    saved = 4 * config.layers * 12 * h * h // (t * data_parallel)
+    saved = 4 * config.layers * 12 * h * h // (t * shards)
     return state - saved, 4 * 4 * h * h * (2 * t * data_parallel + 3)
 
 
@@ -149,6 +150,8 @@ def memory_per_rank(
     micro_batch: int,
     tensor_parallel: int = 1,
     data_parallel: int = 1,
+    data_parallel_replicate: int = 1,
+    reshard: bool = False,
     accumulation: int = 1,
     precision: str = "fp32",
     activation_checkpointing: str = "none",
@@ -163,6 +166,8 @@ def memory_per_rank(
         config: the model.
         micro_batch: sequences that a process takes at once.
         tensor_parallel, data_parallel: processes on each axis.
+        data_parallel_replicate: copies of parameters, gradients and optimizer among the data-parallel processes.
+        reshard: whether blocks are gathered one at a time.
         accumulation: micro-batches of a process in one step; gradients are then there from the start of the last.
         precision: `fp32`, or `bf16` or `fp16` by autocast.
         activation_checkpointing: `none`, `selective` or `full`.
@@ -174,20 +179,25 @@ def memory_per_rank(
     Raises Gpt2UsageError if the model can't be shared among `tensor_parallel` processes.
     """
     check_tensor_parallel(config, tensor_parallel)
+    check_replicas(data_parallel, data_parallel_replicate)
     h, t = config.hidden, tensor_parallel
     half = 0 if precision == "fp32" else 2  # Bytes of the copy that autocast makes of a weight, or of its gradient.
     size = half or 4
     tokens, vocabulary = micro_batch * config.sequence_length, config.padded_vocabulary // t
     is_shared, accumulates = data_parallel > 1, accumulation > 1
+    reshard = reshard and is_shared
 
     whole = parameters_per_rank(config, t)
-    share = math.ceil(whole / data_parallel)
+    share = math.ceil(whole * data_parallel_replicate / data_parallel)
     in_block, around = _block_parameters(config, t), whole - config.layers * _block_parameters(config, t)
     gathered = 4 * whole * (2 if accumulates else 1) if is_shared else 0
+    if reshard:
+        # One block is computed; the next arrives in one piece, from which its parameters are then copied.
+        gathered = 4 * (around + min(3, config.layers + 1) * in_block)
 
     block = block_activations(config, micro_batch, tensor_parallel=t, precision=precision, on_cpu=on_cpu)
     kept = {"none": block.none + block.casts, "selective": block.selective, "full": block.full}
-    state, step_work = _optimizer_memory(config, optimizer, t, data_parallel)
+    state, step_work = _optimizer_memory(config, optimizer, t, data_parallel, data_parallel // data_parallel_replicate)
     # Around the blocks: the final norm (input, output, mean and deviation), the output matrix in half precision, the
     # mask of the embeddings, and the ids and numbers of the loss.
     mask = 0 if config.dropout == 0 else 4 * h if on_cpu else h
@@ -207,13 +217,16 @@ def memory_per_rank(
     sending = 8 * in_block if is_shared else 0
     sending_last = 12 * around + sending if is_shared else 0
 
-    forward = activations + logits + (0 if activation_checkpointing == "none" else config.layers * block.casts)
+    # Autocast's copies are kept to the end of the forward pass, where parameters are.
+    keeps_casts = activation_checkpointing != "none" and not reshard
+    forward = activations + logits + (config.layers * block.casts if keeps_casts else 0)
     loss = activations + logits + max(loss_work, output_work)
-    last_block = activations + block_work + sending + (0 if accumulates else 4 * vocabulary * h)
-    at_start = 4 * share + state + gathered + (4 * share if accumulates and not is_shared else 0)
+    last_block = activations + block_work + sending + (0 if accumulates and not reshard else 4 * vocabulary * h)
+    at_start = 4 * share + state + gathered + (4 * share if accumulates and (reshard or not is_shared) else 0)
     at_start += max(forward, loss, last_block)
     # Half-precision copies of the matrices, which stay (half_copies.py); at other times they are among the activations.
-    copies = config.layers * block.casts + half * vocabulary * h if activation_checkpointing == "none" and t == 1 else 0
+    keeps_copies = activation_checkpointing == "none" and t == 1 and not reshard
+    copies = config.layers * block.casts + half * vocabulary * h if keeps_copies else 0
     at_end = 8 * share + state + copies + max(block_work + sending_last, step_work)
     process = process_memory(logits) if on_cpu else 0
     staging = 4 * share + state if stages_checkpoints else 0

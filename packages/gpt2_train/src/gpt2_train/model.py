@@ -10,6 +10,7 @@ exists. GELU is the tanh approximation that GPT-2 was trained with.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 
 import torch
 import torch.nn.functional as F
@@ -121,30 +122,36 @@ class GPT2(nn.Module):
         return self.output.weight is self.token_embedding.weight
 
     def materialise(self, device: torch.device | str) -> GPT2:
-        """Give a model built on the meta device memory on `device`, its values not set yet; returns itself."""
-        self.to_empty(device=device)
+        """Give what is on the meta device memory on `device`, without values yet; returns itself."""
+        self._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
         self.tie()
         return self
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator | None = None) -> GPT2:
-        """Set new weights: normal with deviation 0.02, biases 0, norms 1; returns itself.
+        """Set new weights, those of `initial_weights`; returns itself."""
+        parameters = dict(self.named_parameters())
+        for name, values in self.initial_weights(generator):
+            parameters[name].copy_(values)
+        return self
 
-        They are drawn on the CPU, one matrix at a time, and copied to where the model is: the same `generator`, one of
-        the CPU, gives the same weights on any device. The two matrices that add to the residual stream get
-        0.02/√(2·layers), so that its variance does not grow with depth (Radford et al. 2019, section 2.3).
+    def initial_weights(self, generator: torch.Generator | None = None) -> Iterator[tuple[str, Tensor]]:
+        """New values of each parameter by its name, whole, on the CPU: normal with deviation 0.02, biases 0, norms 1.
+
+        They are drawn one matrix at a time when they are asked for: the same `generator`, one of the CPU, gives the
+        same weights on any device and in any layout, for the price of one matrix on the host. The two matrices that
+        add to the residual stream get 0.02/√(2·layers), so that its variance does not grow with depth (Radford et al.
+        2019, section 2.3).
         """
         residual = INIT_STD / math.sqrt(2 * self.config.layers)
-        for name, module in self.named_modules():
-            if isinstance(module, nn.Linear | nn.Embedding) and name != "output":
-                std = residual if name.endswith(("attention.out", "feed_forward.down")) else INIT_STD
-                drawn = torch.empty(module.weight.shape, dtype=module.weight.dtype, device="cpu")
-                module.weight.copy_(drawn.normal_(0.0, std, generator=generator))
-            if isinstance(module, nn.LayerNorm):
-                module.weight.fill_(1.0)
-            if isinstance(module, nn.Linear | nn.LayerNorm) and module.bias is not None:
-                module.bias.zero_()
-        return self
+        for name, parameter in self.named_parameters():
+            values = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+            if parameter.dim() == 2:
+                is_residual = name.endswith(("attention.out.weight", "feed_forward.down.weight"))
+                values.normal_(0.0, residual if is_residual else INIT_STD, generator=generator)
+            else:
+                values.fill_(1.0 if name.endswith("norm.weight") else 0.0)
+            yield name, values
 
     def forward(
         self, tokens: Tensor, cache: CacheUpdate | None = None, *, documents: Documents | None = None

@@ -23,8 +23,9 @@ from gpt2_train.cached_model import CachedModel
 from gpt2_train.collectives import on_all_ranks
 from gpt2_train.inference import ModelRunner
 from gpt2_train.model import GPT2
-from gpt2_train.parallel import World, free_gathered_parameters
+from gpt2_train.parallel import free_gathered_parameters
 from gpt2_train.shards import divide, whole_logits
+from gpt2_train.world import World
 
 
 @contextlib.contextmanager

@@ -36,9 +36,8 @@ from gpt2_train.memory import memory_per_rank, size_line
 from gpt2_train.micro_batches import MicroBatches
 from gpt2_train.model import GPT2
 from gpt2_train.observations import Observations, read_observations
-from gpt2_train.parallel import World, parallelize
 from gpt2_train.run_folder import CACHE_FOLDER, CONFIG_FILE, check_same_run, data_identity, identity_settings
-from gpt2_train.seeding import mixed_seed
+from gpt2_train.world import World
 from indexed_tokens import Tokenizer, corpus_tokenizer, tokenizer_path
 
 
@@ -452,6 +451,8 @@ def describe_run(run: Prepared) -> list[str]:
         micro_batch=plan.micro_batch,
         tensor_parallel=world.tp_size,
         data_parallel=world.dp_size,
+        data_parallel_replicate=world.replicas,
+        reshard=run.settings.reshard,
         accumulation=plan.accumulation,
         precision=plan.precision,
         activation_checkpointing=run.settings.activation_checkpointing,
@@ -460,29 +461,13 @@ def describe_run(run: Prepared) -> list[str]:
         on_cpu=world.device.type == "cpu",
         stages_checkpoints=run.saves_in_background,
     )
+    data_parallel = f"{world.dp_size}" + (f" with {world.replicas} copies" if world.replicas > 1 else "")
     return [
         size_line(config, memory),
         f"data: {run.training.epoch_tokens:,} tokens to train on ({run.training.epoch_samples:,} sequences per epoch), "
         f"{run.validation.epoch_tokens if run.validation else 0:,} to validate",
         f"run: {plan.steps:,} steps of {plan.tokens_per_step:,} tokens ({run.epochs(plan.steps):.2f} epochs) on "
         f"{world.size} process{'es' if world.size > 1 else ''} ({world.device.type}, {plan.precision}): data parallel "
-        f"{world.dp_size}, tensor parallel {world.tp_size}, {plan.micro_batch} × {plan.accumulation} sequences each",
+        f"{data_parallel}, tensor parallel {world.tp_size}, {plan.micro_batch} × {plan.accumulation} sequences each",
         *([str(plan.attention)] if plan.attention is not None else []),
     ]
-
-
-def build_model(run: Prepared) -> GPT2:
-    """The model on its device, parallelised; with its initial weights if the run is new, else without values."""
-    with torch.device("meta"):
-        model = GPT2(run.config)
-    model.materialise(run.world.device)
-    if run.resumed is None and run.first_weights is not None:
-        run.first_weights.load_into(model)
-    elif run.resumed is None:
-        model.initialise(torch.Generator().manual_seed(mixed_seed(run.settings.seed)))
-    return parallelize(
-        model,
-        run.world,
-        activation_checkpointing=run.settings.activation_checkpointing,
-        compilation=run.plan.compilation,
-    ).train()

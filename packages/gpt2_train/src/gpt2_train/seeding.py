@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 if TYPE_CHECKING:
-    from gpt2_train.parallel import World
+    from gpt2_train.world import World
 
 
 def mixed_seed(*numbers: int) -> int:

@@ -20,7 +20,7 @@ from gpt2_train.layout import check_tensor_parallel
 from gpt2_train.model import GPT2
 
 if TYPE_CHECKING:
-    from gpt2_train.parallel import World
+    from gpt2_train.world import World
 
 
 def _replicate(module: nn.Module, mesh: DeviceMesh) -> None:
@@ -64,4 +64,4 @@ def apply_tensor_parallel(model: GPT2, world: World) -> None:
     if not model.is_tied or any(not isinstance(parameter, DTensor) for parameter in model.parameters()):
         raise Gpt2Error("tensor parallelism left a parameter untied or whole: this version of torch is not supported.")
     if model.config.dropout > 0:
-        share_dropout(model)
+        share_dropout(model, world.device)

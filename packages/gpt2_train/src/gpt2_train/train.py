@@ -17,7 +17,6 @@ from gpt2_train.config import TrainSettings
 from gpt2_train.device import is_emulated
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_out_of_memory, is_out_of_memory
 from gpt2_train.observing import outstanding
-from gpt2_train.parallel import World
 from gpt2_train.plotting.runs import read_run
 from gpt2_train.plotting.terminal import loss_curves
 from gpt2_train.prepare import Prepared, describe_run, prepare
@@ -26,6 +25,7 @@ from gpt2_train.size_advice import cpu_flops, size_advice
 from gpt2_train.stopping import StopRequest
 from gpt2_train.train_state import TrainState, summary
 from gpt2_train.trainer import Trainer
+from gpt2_train.world import World
 
 
 def train(settings: TrainSettings, world: World, stop: StopRequest) -> dict[str, Any]:

@@ -22,6 +22,7 @@ from torch import Tensor
 from command_kit import duration
 from command_kit.settings import as_table
 from gpt2_train.attention_kernels import attention_by
+from gpt2_train.building import build_model
 from gpt2_train.checkpoint import FOLDER, model_tensors
 from gpt2_train.checkpoint.background import BackgroundSaver, Saved
 from gpt2_train.checkpoint.restoring import load_tensors
@@ -40,7 +41,7 @@ from gpt2_train.observing import Observer
 from gpt2_train.optim import LossScale, gradient_norm, learning_rate
 from gpt2_train.optimizers import make_optimizer
 from gpt2_train.parallel import synchronize_gradients
-from gpt2_train.prepare import Prepared, build_model
+from gpt2_train.prepare import Prepared
 from gpt2_train.run_folder import write_config
 from gpt2_train.seeding import seed_micro_step
 from gpt2_train.stopping import StopRequest
@@ -61,7 +62,10 @@ class Trainer:
         self.until_the_end = contextlib.ExitStack()
         self.until_the_end.enter_context(attention_by(self.plan.attention))
         self.model = build_model(run)
-        self.copies = half_copies(self.model, self.world, self.plan.precision, self.settings.activation_checkpointing)
+        self.copies = None
+        if not self.settings.reshard:
+            mode = self.settings.activation_checkpointing
+            self.copies = half_copies(self.model, self.world, self.plan.precision, mode)
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, self.settings, self.world.device)
         self.tensors = model_tensors(self.model) | self.optimizer.tensors()
@@ -81,7 +85,7 @@ class Trainer:
             settings=run.identity,
             data=run.data,
             keep=self.settings.keep_checkpoints,
-            group=group_for_a_thread() if run.saves_in_background else None,
+            group=group_for_a_thread(self.settings.distributed_timeout) if run.saves_in_background else None,
         )
         self.background = (
             BackgroundSaver(self.checkpointer, self.tensors, self.note_saved) if run.saves_in_background else None
@@ -235,8 +239,11 @@ class Trainer:
         for micro, waiting in enumerate(batches):
             batch = self.run.batches.on_device(waiting)
             seed_micro_step(self.model, self.settings.seed, self.state.step, micro, self.world)
-            synchronize_gradients(self.model, micro == self.plan.accumulation - 1)
-            with autocast(self.world.device, self.plan.precision):
+            is_last = micro == self.plan.accumulation - 1
+            synchronize_gradients(self.model, is_last, reshard=self.settings.reshard)
+            # Kept to the end of the forward pass, they would be most of what resharding gives back.
+            keeps_copies = not self.settings.reshard
+            with autocast(self.world.device, self.plan.precision, keeps_copies=keeps_copies):
                 logits = self.model(batch.inputs, documents=batch.documents)
             losses = token_losses(
                 logits,

@@ -12,7 +12,8 @@ from gpt2_train.device import autocast, widest_float
 from gpt2_train.loss import token_losses
 from gpt2_train.micro_batches import MicroBatches
 from gpt2_train.model import GPT2
-from gpt2_train.parallel import World, free_gathered_parameters
+from gpt2_train.parallel import free_gathered_parameters
+from gpt2_train.world import World
 
 
 @torch.no_grad()

@@ -7,13 +7,16 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Callable
 from typing import Any, NoReturn
 
 import torch
 import torch.distributed as dist
 
+from gpt2_train.absence import Attendance
 from gpt2_train.config import TrainSettings
 from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.world import World, make_world
 
 
 def join_group(device: torch.device, **meeting_point: Any) -> None:
@@ -33,6 +36,21 @@ def join_group(device: torch.device, **meeting_point: Any) -> None:
                 "two processes of the job were given the same GPU: start one process for each GPU."
             ) from error
         raise
+
+
+def arrange(
+    attendance: Attendance, settings: TrainSettings, device: torch.device, end: Callable[[BaseException], object]
+) -> World:
+    """The world of this process, whose groups wait as long as the settings say, and `end` it if NCCL gives up."""
+    world = make_world(device, settings.tensor_parallel, settings.data_parallel_replicate)
+    assert world.mesh is not None
+    groups = {
+        group.group_name: group for group in (dist.group.WORLD, *world.mesh.get_all_groups()) if group is not None
+    }
+    attendance.be_patient(groups.values(), settings.distributed_timeout)
+    if device.type == "cuda":
+        attendance.watch(groups.values(), end)
+    return world
 
 
 def close_group() -> None:

@@ -92,11 +92,20 @@ class ModelWeights:
             found.update(tensor.float().contiguous().numpy().data)
         return found.hexdigest()
 
+    def padded(self) -> Iterator[tuple[str, Tensor]]:
+        """Name and values of each parameter as a model of this shape has it, the embedding with its padding.
+
+        Raises Gpt2UsageError.
+        """
+        for name in shapes_of(self.config):
+            yield name, self.read(name, rows=self.config.padded_vocabulary if name == EMBEDDING else None)
+
     @torch.no_grad()
     def load_into(self, model: GPT2) -> GPT2:
         """Copy the weights into a model of this shape; returns it. Raises Gpt2UsageError."""
-        for name, parameter in model.named_parameters():
-            parameter.copy_(self.read(name, rows=parameter.size(0) if name == EMBEDDING else None))
+        parameters = dict(model.named_parameters())
+        for name, values in self.padded():
+            parameters[name].copy_(values)
         return model
 
     def load(self, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> GPT2:

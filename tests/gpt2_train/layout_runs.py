@@ -1,0 +1,173 @@
+"""Training runs one after the other, each in so many processes.
+
+Importing torch takes seconds, a tiny run a fraction of one: it is imported once, and each process of a run is a fork.
+`runs.json` in the folder says which runs; each process writes what it saw of its run to `ID.RANK.json`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import sys
+import traceback
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch._dynamo  # Loaded by the first model on the meta device, in seconds.
+import torch.distributed as dist
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+from torch.utils.weak import WeakIdKeyDictionary
+
+from gpt2_train import trainer as train_module
+from gpt2_train.building import build_model
+from gpt2_train.config import TrainSettings
+from gpt2_train.data import BatchReader
+from gpt2_train.model import GPT2
+from gpt2_train.prepare import Prepared
+from gpt2_train.stopping import StopRequest
+from gpt2_train.train import train
+from gpt2_train.world import make_world
+from indexed_tokens import Tokenizer
+
+seen: dict[str, Any] = {"samples": []}
+"""What this process sees of its run."""
+
+
+class LiveBytes(TorchDispatchMode):
+    """The most bytes that tensors made under it held at one moment, those without memory (meta) aside."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.live, self.peak = WeakIdKeyDictionary(), 0
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = function(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            # A DTensor's own storage is empty; the tensor inside it is seen, too.
+            if type(tensor) in (torch.Tensor, torch.nn.Parameter) and not tensor.is_meta:
+                self.live[tensor.untyped_storage()] = tensor.untyped_storage().nbytes()
+        self.peak = max(self.peak, sum(self.live.values()))
+        return result
+
+
+class Collectives(TorchDispatchMode):
+    """Counts exchanges between processes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.counts: Counter[str] = Counter()
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if function.namespace == "c10d":
+            self.counts[function.overloadpacket.__name__.strip("_")] += 1
+        return function(*args, **(kwargs or {}))
+
+
+def watched_build(run: Prepared) -> GPT2:
+    with LiveBytes() as memory:
+        model = build_model(run)
+    local = [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]
+    seen["build_peak"], seen["share"] = memory.peak, sum(part.nbytes for part in local)
+    if run.resumed is None:
+        seen["weights"] = {name: digest(parameter) for name, parameter in model.named_parameters()}
+    model.register_forward_hook(note_shards)
+    return model
+
+
+def digest(parameter: torch.Tensor) -> str:
+    whole = parameter.full_tensor() if isinstance(parameter, DTensor) else parameter
+    return hashlib.sha256(whole.detach().numpy().tobytes()).hexdigest()
+
+
+def note_shards(model: torch.nn.Module, *_: Any) -> None:
+    """After a forward pass: which blocks have their parameters shared out."""
+    blocks = [block for block in model.blocks if isinstance(block, FSDPModule)]
+    seen["sharded_after_forward"] = [isinstance(block.attention.qkv.weight, DTensor) for block in blocks]
+
+
+def watched_step(self: Any, batches: Any) -> torch.Tensor:
+    with Collectives() as collectives:
+        total = plain_step(self, batches)
+    seen["collectives"] = collectives.counts
+    return total
+
+
+def watched_read(self: BatchReader, places: list[tuple[int, int]]) -> Any:
+    samples = self.blend.read(places)
+    seen["samples"].append([self._step, *(hashlib.sha256(sample.tobytes()).hexdigest() for sample in samples)])
+    return plain_read(self, places)
+
+
+plain_step, plain_read = train_module.Trainer.forward_backward, BatchReader._read
+train_module.build_model = watched_build
+train_module.Trainer.forward_backward = watched_step  # type: ignore[method-assign]
+BatchReader._read = watched_read  # type: ignore[method-assign]
+
+
+def begin(folder: Path, run: dict[str, Any]) -> None:
+    """Copy the run that this one goes on from, as it was after a step."""
+    source, step = run["after"]
+    shutil.copytree(folder / source, folder / run["name"])
+    for checkpoint in (folder / run["name"] / "checkpoints").glob("step-*"):
+        if checkpoint.name > f"step-{step:07d}":
+            shutil.rmtree(checkpoint)
+
+
+def work(folder: Path, run: dict[str, Any], rank: int, port: int) -> None:
+    """One process of a run."""
+    if run["size"] > 1:
+        store = dist.TCPStore("127.0.0.1", port, is_master=False)
+        dist.init_process_group("gloo", store=store, rank=rank, world_size=run["size"])
+    settings = TrainSettings(**{key: tuple(v) if isinstance(v, list) else v for key, v in run["settings"].items()})
+    world = make_world(torch.device("cpu"), settings.tensor_parallel, settings.data_parallel_replicate)
+    train(settings, world, StopRequest())
+    (folder / f"{run['id']}.{rank}.json").write_text(json.dumps(seen))
+    if run["size"] > 1:
+        dist.barrier()
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    torch.set_num_threads(1)
+    tokenizer = Tokenizer.gpt2()
+    Tokenizer.gpt2 = lambda: tokenizer  # type: ignore[method-assign]
+    for run in json.loads((folder / "runs.json").read_text()):
+        if run["after"]:
+            begin(folder, run)
+        # A store of its own for each run; it has a thread, which a fork would not have.
+        reading, writing = os.pipe()
+        if (keeper := os.fork()) == 0:
+            store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+            os.write(writing, str(store.port).encode())
+            os.read(os.pipe()[0], 1)
+        port = int(os.read(reading, 100))
+        children = []
+        for rank in range(run["size"]):
+            if (child := os.fork()) == 0:
+                status = 1
+                try:
+                    work(folder, run, rank, port)
+                    status = 0
+                except BaseException:
+                    traceback.print_exc()
+                finally:
+                    sys.stderr.flush()
+                    os._exit(status)
+            children.append(child)
+        failed = [os.waitpid(child, 0)[1] for child in children]
+        os.kill(keeper, signal.SIGKILL)
+        os.waitpid(keeper, 0)
+        if any(failed):
+            sys.exit(f"{run['id']}: {failed}")
+
+
+if __name__ == "__main__":
+    main()

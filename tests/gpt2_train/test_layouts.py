@@ -1,0 +1,311 @@
+"""Layouts of data parallelism: copies and shards, resharding, and the same run in all of them."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import itertools
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from tests.gpt2_train.conftest import command, losses, rows
+
+from command_kit import settings_from
+from command_kit.settings import as_table
+from gpt2_train.checkpoint import load_model, read_info
+from gpt2_train.checkpoint.tensor_index import TensorReader
+from gpt2_train.cli import main, make_parser
+from gpt2_train.config import ModelConfig, TrainSettings
+from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.layout import check_layout, choose_data_parallel
+from gpt2_train.memory import memory_per_rank
+from gpt2_train.seeding import mixed_seed
+from gpt2_train.world import make_world
+
+CONFIG = ModelConfig(2, 32, 4, 16, 100, dropout=0.0)
+STEPS = 8
+LONG = 16
+EPOCH = 114
+"""Samples of the training split."""
+RUN = (
+    "--dropout", 0, "--micro-batch-size", 1, "--keep-checkpoints", 0, "--save-every", 4, "--steps", STEPS,
+    "--eval-batches", 2,
+)  # fmt: skip
+CHANGING = (*RUN, "--schedule", "constant", "--warmup", 0)
+COPIES = ("--data-parallel", 4, "--data-parallel-replicate", 2)
+RUNS: list[tuple[str, int, tuple[object, ...], tuple[str, int] | None]] = [
+    ("one", 1, RUN, None),
+    ("shards", 4, (*RUN, "--data-parallel", 4), None),
+    ("copies", 4, (*RUN, *COPIES, "--sample-every", 4, "--sample-prompt", "!", "--sample-tokens", 2), None),
+    ("copies resharded", 4, (*RUN, *COPIES, "--reshard", "--activation-checkpointing", "full"), None),
+    ("shards resharded", 2, (*RUN, "--data-parallel", 2, "--reshard"), None),
+    ("copies of halves", 4, (*RUN, "--data-parallel", 2, "--data-parallel-replicate", 2, "--tensor-parallel", 2), None),
+    ("one then copies", 4, (*RUN, *COPIES), ("one", 4)),
+    ("copies then one", 1, RUN, ("copies", 4)),
+    ("muon", 1, (*RUN, "--optimizer", "muon"), None),
+    ("muon in copies", 4, (*RUN, *COPIES, "--optimizer", "muon"), None),
+    ("unbroken", 1, (*CHANGING, "--steps", LONG), None),
+    ("changing 3", 1, (*CHANGING, "--steps", 3), None),
+    ("changing 6", 2, (*CHANGING, "--steps", 6, "--data-parallel", 2), None),
+    ("changing 10", 4, (*CHANGING, "--steps", 10, *COPIES), None),
+    ("changing 16", 1, (*CHANGING, "--steps", LONG), None),
+    ("second", 4, (*RUN, "--data-parallel", 2, "--tensor-parallel", 2, "--steps", 1, "--init-from", "one"), None),
+]
+"""Name (without a number at its end that of the folder), processes, flags, and the run and step to go on from."""
+PARTS = [name for name, *_ in RUNS if name.startswith("changing")]
+
+
+def folder_of(name: str) -> str:
+    """The folder of a run; those that differ in a number go on in one folder."""
+    return name.rpartition(" ")[0] if name[-1].isdigit() else name
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path:
+    """All runs."""
+    folder = tmp_path_factory.mktemp("layouts")
+    table = []
+    for name, size, flags, after in RUNS:
+        flags = tuple(folder / "one" if flag == "one" else flag for flag in flags)
+        arguments = make_parser("train")[0].parse_args(command(folder / folder_of(name), *flags, data=corpus)[3:])
+        settings = as_table(settings_from(TrainSettings, arguments, command="train"))
+        run = {"id": name, "name": folder_of(name), "size": size, "settings": settings, "after": after}
+        table.append(run)
+    (folder / "runs.json").write_text(json.dumps(table))
+    words = [sys.executable, str(Path(__file__).with_name("layout_runs.py")), str(folder)]
+    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr[-6000:]
+    return folder
+
+
+def seen(runs: Path, name: str) -> list[dict[str, Any]]:
+    """What each process saw of a run."""
+    size = next(size for other, size, *_ in RUNS if other == name)
+    return [json.loads((runs / f"{name}.{rank}.json").read_text()) for rank in range(size)]
+
+
+# --- the same course -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "like"),
+    [
+        ("shards", "one"),
+        ("copies", "one"),
+        ("copies", "shards"),
+        ("copies resharded", "one"),
+        ("shards resharded", "one"),
+        ("copies of halves", "one"),
+        ("one then copies", "one"),
+        ("copies then one", "one"),
+        ("muon in copies", "muon"),
+    ],
+)
+def test_every_layout_takes_the_same_course(runs: Path, name: str, like: str) -> None:
+    ours, theirs = losses(runs / name), losses(runs / like)
+    assert list(ours) == list(range(1, STEPS + 1))
+    assert ours == pytest.approx(theirs, abs=1e-4)
+    norms = [[row["grad_norm"] for row in rows(runs / run) if "grad_norm" in row] for run in (name, like)]
+    assert norms[0] == pytest.approx(norms[1], rel=1e-3)
+    valid = [[row["valid_loss"] for row in rows(runs / run) if "valid_loss" in row] for run in (name, like)]
+    assert valid[0] == pytest.approx(valid[1], abs=1e-4) and len(valid[0]) == 1
+
+
+def test_copies_write_samples_like_one_process(runs: Path) -> None:
+    texts = [row["text"] for row in rows(runs / "copies") if row.get("kind") == "sample"]
+    assert len(texts) == 3
+
+
+def test_what_copies_have_alike_is_saved_once(runs: Path) -> None:
+    """The tensor files hold what their index names, which knows each part of a tensor once, and nothing else."""
+    for name in ("shards", "copies"):
+        info = read_info(runs / name)
+        for part, tensors in (("model", 1), ("optimizer", 2)):
+            index = TensorReader(info.folder, part).read_metadata()
+            written = sum(entry["bytes"] for file, entry in info.files.items() if file.endswith(".distcp")
+                          and file.startswith(f"{part}/"))  # fmt: skip
+            assert written == sum(item.length for item in index.storage_data.values())
+            assert written > tensors * 4 * CONFIG.parameters
+            # Each of the processes writes some of it.
+            assert len({item.relative_path for item in index.storage_data.values()}) == 4
+
+
+def test_shares_are_those_of_the_shards(runs: Path) -> None:
+    whole = 4 * CONFIG.parameters
+    assert [part["share"] for part in seen(runs, "one")] == [whole]
+    for name, parts in (("shards", 4), ("copies", 2), ("copies resharded", 2)):
+        shares = [part["share"] for part in seen(runs, name)]
+        assert sum(shares) == whole * 4 // parts
+        assert max(shares) <= whole // parts + 4 * 32 * 20
+
+
+# --- exchanges -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        # Two blocks and what is around them, and two micro-batches in each step.
+        ("shards", {"allgather_base": 3, "reduce_scatter_base": 3}),
+        ("copies", {"allgather_base": 3, "reduce_scatter_base": 3, "allreduce": 3}),
+        # A block is gathered for each pass, the rest once in a micro-step; copies exchange gradients once.
+        ("copies resharded", {"allgather_base": 10, "reduce_scatter_base": 6, "allreduce": 3}),
+    ],
+)
+def test_a_step_exchanges_what_its_layout_asks_for(runs: Path, name: str, expected: dict[str, int]) -> None:
+    assert [part["collectives"] for part in seen(runs, name)] == [expected] * 4
+
+
+def test_only_resharding_drops_parameters_after_the_forward_pass(runs: Path) -> None:
+    for name, is_sharded in (("shards", False), ("copies", False), ("copies resharded", True)):
+        assert all(part["sharded_after_forward"] == [is_sharded] * 2 for part in seen(runs, name))
+
+
+# --- initial weights -------------------------------------------------------------------------------------------------
+
+
+def expected_weights(seed: int) -> dict[str, str]:
+    """SHA-256 of each parameter: drawn one after the other on the CPU, as ever since the first version."""
+    generator = torch.Generator().manual_seed(mixed_seed(seed))
+    hidden, deviation = CONFIG.hidden, 0.02
+    found = {}
+
+    def add(name: str, values: torch.Tensor) -> None:
+        found[name] = hashlib.sha256(values.numpy().tobytes()).hexdigest()
+
+    def draw(name: str, outputs: int, inputs: int, std: float = deviation) -> None:
+        add(f"{name}.weight", torch.empty(outputs, inputs).normal_(0.0, std, generator=generator))
+
+    draw("token_embedding", CONFIG.padded_vocabulary, hidden)
+    draw("position_embedding", CONFIG.sequence_length, hidden)
+    residual = deviation / math.sqrt(2 * CONFIG.layers)
+    for layer in range(CONFIG.layers):
+        block = f"blocks.{layer}"
+        for name, outputs, inputs, std in (
+            ("attention.qkv", 3 * hidden, hidden, deviation),
+            ("attention.out", hidden, hidden, residual),
+            ("feed_forward.up", 4 * hidden, hidden, deviation),
+            ("feed_forward.down", hidden, 4 * hidden, residual),
+        ):
+            draw(f"{block}.{name}", outputs, inputs, std)
+            add(f"{block}.{name}.bias", torch.zeros(outputs))
+    for norm in [
+        "final_norm",
+        *(f"blocks.{n}.{name}_norm" for n in range(2) for name in ("attention", "feed_forward")),
+    ]:
+        add(f"{norm}.weight", torch.ones(hidden))
+        add(f"{norm}.bias", torch.zeros(hidden))
+    return found
+
+
+@pytest.mark.parametrize("name", ["one", "shards", "shards resharded", "copies", "copies of halves"])
+def test_initial_weights_are_the_same_bits_in_every_layout(runs: Path, name: str) -> None:
+    expected = expected_weights(TrainSettings().seed)
+    assert all(part["weights"] == expected for part in seen(runs, name))
+
+
+def test_weights_of_another_model_are_the_same_bits_in_every_layout(runs: Path) -> None:
+    model = load_model(runs / "one")[0]
+    expected = {
+        name: hashlib.sha256(values.detach().numpy().tobytes()).hexdigest() for name, values in model.named_parameters()
+    }
+    # What is stored as padding is not taken over.
+    del expected["token_embedding.weight"]
+    for part in seen(runs, "second"):
+        assert expected.items() <= part["weights"].items()
+
+
+@pytest.mark.parametrize("name", ["shards", "copies", "copies of halves", "second", "one then copies"])
+def test_no_process_ever_holds_the_whole_model(runs: Path, name: str) -> None:
+    """It was built whole on each device, then shared out: at most a share and, on the host, one matrix are held now."""
+    matrix = 4 * CONFIG.padded_vocabulary * CONFIG.hidden
+    for part in seen(runs, name):
+        # FSDP2 pads shares to equal sizes.
+        assert part["share"] <= part["build_peak"] < 1.1 * part["share"] + 2.1 * matrix
+        assert part["build_peak"] < 4 * CONFIG.parameters
+
+
+# --- each sample once ------------------------------------------------------------------------------------------------
+
+
+def samples_by_step(runs: Path, name: str) -> dict[int, list[str]]:
+    """What was read for each step of a run, by SHA-256: the rows of all data-parallel processes in their order."""
+    found: dict[int, list[str]] = {}
+    for part in seen(runs, name):
+        for step, *samples in part["samples"]:
+            found.setdefault(step, []).extend(samples)
+    return found
+
+
+def test_each_sample_is_read_once_while_the_number_of_processes_changes(runs: Path) -> None:
+    """In the middle of an epoch from one process to two, to two copies of two shards, to one."""
+    unbroken = samples_by_step(runs, "unbroken")
+    assert list(unbroken) == list(range(1, LONG + 1))
+    changing: dict[int, list[str]] = {}
+    for name in PARTS:
+        part = samples_by_step(runs, name)
+        assert not part.keys() & changing.keys()
+        changing |= part
+    assert changing == unbroken
+    read = [sample for step in range(1, LONG + 1) for sample in changing[step]]
+    assert len(set(read[:EPOCH])) == EPOCH and 10 * 8 < EPOCH < LONG * 8
+    assert losses(runs / "changing") == pytest.approx(losses(runs / "unbroken"), abs=1e-4)
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+def test_copies_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str], tmp_path: Path, corpus: str) -> None:
+    sentence = "--data-parallel-replicate 3 does not divide the 4 data-parallel processes: choose a divisor"
+    flags = ("--data-parallel", 4, "--data-parallel-replicate", 3)
+    assert main(command(tmp_path / "run", *flags, data=corpus)[3:]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+    assert main(["estimate", *map(str, flags)]) == 2
+    assert sentence in capsys.readouterr().err
+    with pytest.raises(
+        Gpt2UsageError, match="--data-parallel-replicate 2 does not divide the 1 data-parallel process:"
+    ):
+        make_world(torch.device("cpu"), 1, 2)
+    with pytest.raises(Gpt2UsageError, match="--data-parallel-replicate is 0"):
+        TrainSettings(data_parallel_replicate=0)
+
+
+def test_copies_decide_how_many_gpus_are_used() -> None:
+    settings = TrainSettings(global_batch_size=12, data_parallel_replicate=2)
+    assert choose_data_parallel(settings, 8) == 6
+    assert choose_data_parallel(dataclasses.replace(settings, data_parallel_replicate=4), 8) == 4
+    assert check_layout(settings, 7) == 6
+
+
+# --- memory ----------------------------------------------------------------------------------------------------------
+
+
+def test_copies_and_resharding_are_estimated() -> None:
+    preset = ModelConfig.preset("1.5B", dropout=0.0)
+    layouts: list[dict[str, Any]] = [
+        {"data_parallel_replicate": replicas, "reshard": reshard} for replicas, reshard in
+        itertools.product((1, 2, 8), (False, True))
+    ]  # fmt: skip
+    found = [
+        memory_per_rank(preset, micro_batch=1, data_parallel=8, precision="bf16", accumulation=2, **layout)
+        for layout in layouts
+    ]
+    assert [memory.parameters for memory in found] == [
+        4 * math.ceil(preset.parameters * replicas / 8) for replicas in (1, 1, 2, 2, 8, 8)
+    ]
+    for kept, resharded in zip(found[::2], found[1::2], strict=True):
+        assert kept.gathered == 2 * 4 * preset.parameters
+        assert resharded.gathered < kept.gathered / 10
+        assert resharded.peak < kept.peak - 2 * preset.parameters
+    # Alone there is nothing to gather.
+    alone = [memory_per_rank(preset, micro_batch=1, reshard=reshard) for reshard in (False, True)]
+    assert alone[0] == alone[1]
