@@ -62,10 +62,8 @@ class Trainer:
         self.until_the_end = contextlib.ExitStack()
         self.until_the_end.enter_context(attention_by(self.plan.attention))
         self.model = build_model(run)
-        self.copies = None
-        if not self.settings.reshard:
-            mode = self.settings.activation_checkpointing
-            self.copies = half_copies(self.model, self.world, self.plan.precision, mode)
+        mode, reshard = self.settings.activation_checkpointing, self.settings.reshard
+        self.copies = half_copies(self.model, self.world, self.plan.precision, mode, reshard=reshard)
         self.parameters: list[Tensor] = list(self.model.parameters())
         self.optimizer = make_optimizer(self.model, self.settings, self.world.device)
         self.tensors = model_tensors(self.model) | self.optimizer.tensors()
