@@ -29,6 +29,7 @@ _DECIDE_MEMORY = (
         "data_parallel",
         "data_parallel_replicate",
         "reshard",
+        "sequence_parallel",
         "activation_checkpointing",
         "optimizer",
         "documents",
@@ -81,6 +82,7 @@ def choose_micro_batch(
         "reshard": settings.reshard,
         "activation_checkpointing": settings.activation_checkpointing,
         "optimizer": settings.optimizer,
+        "sequence_parallel": settings.sequence_parallel,
     }
     # As far as it is resolved. What else decides memory is the same in any run that resumes.
     now = as_table(settings) | config.as_table() | {"data_parallel": data_parallel, "device": device}

@@ -29,6 +29,7 @@ def build_model(run: Prepared) -> GPT2:
         activation_checkpointing=run.settings.activation_checkpointing,
         compilation=run.plan.compilation,
         reshard=run.settings.reshard,
+        sequence_parallel=run.settings.sequence_parallel,
     )
     model.materialise(run.world.device)
     if run.resumed is None:

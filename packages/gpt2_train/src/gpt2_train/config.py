@@ -303,6 +303,13 @@ class TrainSettings(ModelSettings, DataSettings):
     tensor_parallel: int = setting(
         1, "tensor-parallel size: processes that share each matrix", group=_SPEED, identity=False
     )
+    sequence_parallel: bool = setting(
+        False,
+        "with --tensor-parallel, divide the tokens, too, where no matrix is: less memory for activations, as much "
+        "communication; the sequence length must be a multiple of the tensor-parallel size",
+        group=_SPEED,
+        identity=False,
+    )
     data_parallel: int | None = setting(
         None,
         "data-parallel size: processes that share each batch; without it as many of the GPUs as divide the global "

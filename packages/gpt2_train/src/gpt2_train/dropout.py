@@ -21,11 +21,12 @@ class SharedDropout(nn.Module):
     Args:
         probability: of an element to be dropped.
         seed: int64 (2,), each below 2^32; whoever changes it in place changes the mask.
+        part: which of the parts of equal size, laid end to end, that make the whole tensor a process has.
     """
 
-    def __init__(self, probability: float, seed: Tensor) -> None:
+    def __init__(self, probability: float, seed: Tensor, part: int = 0) -> None:
         super().__init__()
-        self.probability = probability
+        self.probability, self.part = probability, part
         self.seed: Tensor
         self.register_buffer("seed", seed, persistent=False)
 
@@ -33,7 +34,8 @@ class SharedDropout(nn.Module):
         """`x` with elements dropped and the others scaled up, in training; else `x`."""
         if not self.training:
             return x
-        index = torch.arange(x.numel(), device=x.device).view(x.shape)
+        count = x.numel()
+        index = torch.arange(self.part * count, (self.part + 1) * count, device=x.device).view(x.shape)
         bits = _mixed_bits(_mixed_bits(index ^ self.seed[0]) ^ self.seed[1])
         kept = bits >= round(self.probability * 2**32)
         return x * (kept / (1 - self.probability)).to(x.dtype)
@@ -47,14 +49,15 @@ def _mixed_bits(x: Tensor) -> Tensor:
     return (x >> 16) ^ x
 
 
-def share_dropout(model: GPT2, device: torch.device | None = None) -> None:
+def share_dropout(model: GPT2, device: torch.device | None = None, part: int = 0) -> None:
     """Replace dropout on the residual stream by `SharedDropout`; `seed_micro_step` then seeds it.
 
-    The seeds are on `device`, where the model will be if it has no memory yet.
+    The seeds are on `device`, where the model will be if it has no memory yet. `part` is this process's where each has
+    a share of the tokens.
     """
     places = [(module, name) for module in model.modules() for name, child in module.named_children()
               if isinstance(child, nn.Dropout)]  # fmt: skip
     seeds = torch.zeros(len(places), 2, dtype=torch.int64, device=device or model.final_norm.weight.device)
     model.register_buffer("dropout_seeds", seeds, persistent=False)
     for (module, name), seed in zip(places, seeds, strict=True):
-        setattr(module, name, SharedDropout(model.config.dropout, seed))
+        setattr(module, name, SharedDropout(model.config.dropout, seed, part))

@@ -40,6 +40,9 @@ class EstimateSettings(ModelSettings):
     """
 
     tensor_parallel: int = setting(1, "tensor-parallel size: processes that share each matrix", group=_LAYOUT)
+    sequence_parallel: bool = setting(
+        False, "with --tensor-parallel, divide the tokens, too, where no matrix is", group=_LAYOUT
+    )
     data_parallel: int = setting(1, "data-parallel size: processes that share each batch", group=_LAYOUT)
     data_parallel_replicate: int = setting(
         1, "copies of the model's state among the data-parallel processes", group=_LAYOUT
@@ -124,6 +127,7 @@ class EstimateSettings(ModelSettings):
         on_cpu = self.device == "cpu"
         return {
             "tensor_parallel": self.tensor_parallel,
+            "sequence_parallel": self.sequence_parallel,
             "data_parallel": self.data_parallel,
             "data_parallel_replicate": self.data_parallel_replicate,
             "reshard": self.reshard,

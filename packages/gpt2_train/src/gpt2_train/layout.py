@@ -42,7 +42,9 @@ def check_before_torch(settings: TrainSettings) -> None:
     if not settings.output:
         raise Gpt2UsageError("no --output: give a folder for the run.")
     if settings.init_from is None:  # else the model's own shape decides, once it is read
-        check_tensor_parallel(settings.model_config(), settings.tensor_parallel)
+        check_tensor_parallel(
+            settings.model_config(), settings.tensor_parallel, sequence_parallel=settings.sequence_parallel
+        )
     plan_batches(settings.global_batch_size, settings.micro_batch_size, settings.data_parallel or 1, on_cpu=True)
     chosen_sinks(settings.log_to)
     check_observed(settings)
@@ -71,7 +73,11 @@ def check_layout(settings: TrainSettings, gpus: int = 0, vocabulary_size: int = 
     data_parallel = choose_data_parallel(settings, gpus)
     check_replicas(data_parallel, settings.data_parallel_replicate)
     if settings.init_from is None:  # else the model's own shape decides, once it is read
-        check_tensor_parallel(settings.model_config(vocabulary_size), settings.tensor_parallel)
+        check_tensor_parallel(
+            settings.model_config(vocabulary_size),
+            settings.tensor_parallel,
+            sequence_parallel=settings.sequence_parallel,
+        )
     plan_batches(
         settings.global_batch_size,
         settings.micro_batch_size,
@@ -118,14 +124,21 @@ def check_replicas(data_parallel: int, replicas: int) -> None:
         )
 
 
-def check_tensor_parallel(config: ModelConfig, size: int) -> None:
-    """Raise Gpt2UsageError if heads, width or vocabulary can't be shared among `size` processes."""
+def check_tensor_parallel(config: ModelConfig, size: int, *, sequence_parallel: bool = False) -> None:
+    """Raise Gpt2UsageError if heads, width, vocabulary or sequences can't be shared among `size` processes."""
     for what, value in (("heads", config.heads), ("padded vocabulary", config.padded_vocabulary)):
         if value % size:
             raise Gpt2UsageError(
                 f"--tensor-parallel {size} does not divide the model's {what} ({value:,}): choose a divisor of "
                 f"{config.heads} heads and {config.padded_vocabulary:,} ids."
             )
+    if sequence_parallel and size == 1:
+        raise Gpt2UsageError("--sequence-parallel divides tokens as --tensor-parallel divides matrices: give both.")
+    if sequence_parallel and config.sequence_length % size:
+        raise Gpt2UsageError(
+            f"--sequence-parallel can't divide sequences of {config.sequence_length:,} tokens among "
+            f"--tensor-parallel {size}: give a --sequence-length that is a multiple of {size}."
+        )
 
 
 def plan_batches(

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
@@ -42,11 +43,25 @@ def gradient_of(parameter: Tensor) -> Tensor:
     return parameter.grad
 
 
-def settle_gradients(parameters: Iterable[Tensor]) -> None:
-    """Add up gradients that tensor-parallel processes have in parts, so that each lies as its parameter does."""
-    for parameter in parameters:
-        gradient = parameter.grad
-        if not isinstance(gradient, DTensor) or not isinstance(parameter, DTensor):
-            continue
-        if gradient.placements != parameter.placements:
-            parameter.grad = gradient.redistribute(placements=parameter.placements)
+@torch.no_grad()
+def settle_gradients(parameters: Iterable[Tensor], group: dist.ProcessGroup | None) -> None:
+    """Add up over `group` the gradients of parameters that are whole on each of its processes, in one message.
+
+    With sequence parallelism each of them has the gradient of its own tokens; once all micro-batches of a step are
+    through, and data parallelism has averaged them, is early enough. None: there is nothing to add up.
+    """
+    if group is None:
+        return
+    gradients = [local(gradient_of(parameter)) for parameter in parameters if is_whole_in(parameter, "tp")]
+    together = torch.cat([gradient.reshape(-1) for gradient in gradients])
+    dist.all_reduce(together, group=group)
+    parts = together.split([gradient.numel() for gradient in gradients])
+    torch._foreach_copy_(gradients, [part.view_as(gradient) for part, gradient in zip(parts, gradients, strict=True)])
+
+
+def is_whole_in(parameter: Tensor, axis: str) -> bool:
+    """Whether each process along an axis of the mesh has the same part of a parameter."""
+    if not isinstance(parameter, DTensor) or axis not in (parameter.device_mesh.mesh_dim_names or ()):
+        return True
+    assert parameter.device_mesh.mesh_dim_names is not None
+    return parameter.placements[parameter.device_mesh.mesh_dim_names.index(axis)].is_replicate()

@@ -112,10 +112,17 @@ class BlockActivations:
 
 
 def block_activations(
-    config: ModelConfig, micro_batch: int, *, tensor_parallel: int = 1, precision: str = "fp32", on_cpu: bool = False
+    config: ModelConfig,
+    micro_batch: int,
+    *,
+    tensor_parallel: int = 1,
+    sequence_parallel: bool = False,
+    precision: str = "fp32",
+    on_cpu: bool = False,
 ) -> BlockActivations:
     """What each block saves for a micro-batch of `micro_batch` whole sequences."""
     h, t, length = config.hidden, tensor_parallel, config.sequence_length
+    s = t if sequence_parallel else 1
     tokens, size = micro_batch * length, 4 if precision == "fp32" else 2
     residual = 4 * h  # The residual stream is float32 in any precision.
     norms = 2 * (residual + size * h + 8)  # Input and output of both, and mean and deviation of each row.
@@ -128,9 +135,9 @@ def block_activations(
             attention += (12 * length - 4) * config.heads // t + (3 * size * h // t if size == 2 else 0)
     products = size * (2 * h + 8 * h // t) + 4 * config.heads // t  # qkv, attention, out, up, down.
     return BlockActivations(
-        none=tokens * (norms + attention + feed_forward + dropped),
-        selective=tokens * (residual + products),
-        full=tokens * residual,
+        none=tokens * ((norms + dropped) // s + attention + feed_forward),
+        selective=tokens * (residual // s + products),
+        full=tokens * residual // s,
         casts=2 * 12 * h * h // t if size == 2 else 0,
     )
 
@@ -149,6 +156,7 @@ def memory_per_rank(
     *,
     micro_batch: int,
     tensor_parallel: int = 1,
+    sequence_parallel: bool = False,
     data_parallel: int = 1,
     data_parallel_replicate: int = 1,
     reshard: bool = False,
@@ -166,6 +174,7 @@ def memory_per_rank(
         config: the model.
         micro_batch: sequences that a process takes at once.
         tensor_parallel, data_parallel: processes on each axis.
+        sequence_parallel: whether tensor-parallel processes also divide the tokens between the matrices.
         data_parallel_replicate: copies of parameters, gradients and optimizer among the data-parallel processes.
         reshard: whether blocks are gathered one at a time.
         accumulation: micro-batches of a process in one step; gradients are then there from the start of the last.
@@ -178,9 +187,10 @@ def memory_per_rank(
 
     Raises Gpt2UsageError if the model can't be shared among `tensor_parallel` processes.
     """
-    check_tensor_parallel(config, tensor_parallel)
+    check_tensor_parallel(config, tensor_parallel, sequence_parallel=sequence_parallel)
     check_replicas(data_parallel, data_parallel_replicate)
     h, t = config.hidden, tensor_parallel
+    s = t if sequence_parallel else 1
     half = 0 if precision == "fp32" else 2  # Bytes of the copy that autocast makes of a weight, or of its gradient.
     size = half or 4
     tokens, vocabulary = micro_batch * config.sequence_length, config.padded_vocabulary // t
@@ -195,14 +205,16 @@ def memory_per_rank(
         # One block is computed; the next arrives in one piece, from which its parameters are then copied.
         gathered = 4 * (around + min(3, config.layers + 1) * in_block)
 
-    block = block_activations(config, micro_batch, tensor_parallel=t, precision=precision, on_cpu=on_cpu)
+    block = block_activations(
+        config, micro_batch, tensor_parallel=t, sequence_parallel=sequence_parallel, precision=precision, on_cpu=on_cpu
+    )
     kept = {"none": block.none + block.casts, "selective": block.selective, "full": block.full}
     state, step_work = _optimizer_memory(config, optimizer, t, data_parallel, data_parallel // data_parallel_replicate)
     # Around the blocks: the final norm (input, output, mean and deviation), the output matrix in half precision, the
     # mask of the embeddings, and the ids and numbers of the loss.
     mask = 0 if config.dropout == 0 else 4 * h if on_cpu else h
     activations = config.layers * kept[activation_checkpointing] + half * vocabulary * h
-    activations += tokens * (4 * h + size * h + 8 + mask + 28)
+    activations += tokens * ((4 * h + size * h + 8 + mask) // s + 28)
     logits = tokens * vocabulary * size
 
     # What comes and goes: float32 pieces of logits in the loss, one or two at a time; the gradients of a matrix (in
@@ -210,8 +222,10 @@ def memory_per_rank(
     # and all activations of one block where they are computed again.
     piece = min(piece_elements("cpu" if on_cpu else "cuda"), tokens * vocabulary)
     loss_work = 0 if compiled else piece * 4 * (2 if half else 1)
-    output_work = vocabulary * h * (4 + half) + tokens * h * (4 + size)
-    block_work = tokens * h * (8 + 8 * size // t) + 4 * h * h // t * (4 + half)
+    # Where tokens are divided, a matrix has all of them gathered, and the gradient of all before it is reduced.
+    whole_tokens = 2 * size if sequence_parallel else 0
+    output_work = vocabulary * h * (4 + half) + tokens * h * ((4 + size) // s + whole_tokens)
+    block_work = tokens * h * (8 // s + 8 * size // t + whole_tokens) + 4 * h * h // t * (4 + half)
     block_work += block.none + block.casts - kept[activation_checkpointing]
     # The gradient of a block before and after it is sent, and of the embeddings, whose parameters are whole to the end.
     sending = 8 * in_block if is_shared else 0

@@ -52,8 +52,10 @@ class Attention(nn.Module):
 
     def forward(self, x: Tensor, cache: CacheUpdate | None = None, documents: Documents | None = None) -> Tensor:
         """(B, T, hidden) -> (B, T, hidden)."""
-        batch, length, _ = x.shape
-        fused = self.qkv(x).view(batch, length, -1, 3, self.head_dim)  # (B, T, heads, 3, d)
+        fused = self.qkv(x)
+        # Not those of the input, of which sequence parallelism has a share.
+        batch, length, _ = fused.shape
+        fused = fused.view(batch, length, -1, 3, self.head_dim)  # (B, T, heads, 3, d)
         if cache is not None:
             mixed = cache.attend(self.layer, *fused.unbind(3))  # (1, T, heads, d)
         else:
@@ -164,13 +166,16 @@ class GPT2(nn.Module):
         Padding ids get logits like any other: the loss never has them as targets, and generation must leave them out.
         Raises Gpt2UsageError if the positions run past the sequence length.
         """
-        x = self.token_embedding(tokens) + self.position_embedding(self._positions(tokens, cache, documents))
-        x = self.dropout(x)  # (B, T, hidden)
+        x = self.dropout(self.embed(tokens, self._positions(tokens, cache, documents)))  # (B, T, hidden)
         for block in self.blocks:
             x = block(x, cache, documents)
         if cache is not None:
             x = x[:, cache.last]  # (1, rows, hidden)
         return self.output(self.final_norm(x))
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Tokens (B, T) at positions (T,) or (B, T) -> (B, T, hidden)."""
+        return self.token_embedding(tokens) + self.position_embedding(positions)
 
     def _positions(self, tokens: Tensor, cache: CacheUpdate | None, documents: Documents | None) -> Tensor:
         length, limit = tokens.size(1), self.config.sequence_length

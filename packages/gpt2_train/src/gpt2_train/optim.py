@@ -58,6 +58,7 @@ NORM_PIECE = 1 << 12
 """Elements that are squared and added in float32 at a time: one sum over a large matrix is wrong in the third digit."""
 
 
+@torch.no_grad()  # Else each DTensor's part would be taken for autograd.
 def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     """The 2-norm of the whole gradient, a scalar on its device, the same on all processes; infinite or NaN if it is.
 
@@ -92,9 +93,11 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
 def _sum_of_squares(values: Tensor) -> Tensor:
     """The sum of squares of (n,) values, in float64."""
     whole = values.numel() // NORM_PIECE * NORM_PIECE
+    rest = torch.linalg.vector_norm(values[whole:]).double().square()
+    if not whole:
+        return rest
     pieces = torch.linalg.vector_norm(values[:whole].view(-1, NORM_PIECE), dim=1)
-    rest = torch.linalg.vector_norm(values[whole:])
-    return pieces.double().square().sum() + rest.double().square()
+    return pieces.double().square().sum() + rest
 
 
 @dataclasses.dataclass

@@ -46,21 +46,17 @@ def parallelize(
     activation_checkpointing: Literal["none", "full", "selective"] = "none",
     compilation: Compilation | None = None,
     reshard: bool = False,
+    sequence_parallel: bool = False,
 ) -> GPT2:
     """Put all that is asked for on `model`, in place, in the one order that works; returns it.
 
     In a single process only checkpointing and compilation remain. Raises as `apply_tensor_parallel` does.
     """
     if world.tp_size > 1:
-        apply_tensor_parallel(model, world)
-        # What is recomputed inside a graph would have to keep DTensor's mesh, which torch 2.13 can't.
-        if compilation:
-            apply_compile(model, compilation)
-        apply_activation_checkpointing(model, activation_checkpointing, world.device)
-    else:
-        apply_activation_checkpointing(model, activation_checkpointing, world.device)
-        if compilation:
-            apply_compile(model, compilation)
+        apply_tensor_parallel(model, world, sequence_parallel=sequence_parallel)
+    apply_activation_checkpointing(model, activation_checkpointing, world.device)
+    if compilation:
+        apply_compile(model, compilation)
     if world.dp_size > 1:
         apply_data_parallel(model, world, reshard=reshard)
     return model

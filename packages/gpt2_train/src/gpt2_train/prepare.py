@@ -249,7 +249,7 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
         config = dataclasses.replace(resumed.config, dropout=settings.dropout)
     elif first is not None:
         config = keep_on_all_ranks(lambda: config_of_first_weights(settings, first, tokenizer))
-    check_tensor_parallel(config, world.tp_size)
+    check_tensor_parallel(config, world.tp_size, sequence_parallel=settings.sequence_parallel)
     corpora, weights = keep_on_all_ranks(lambda: open_corpora(settings.corpora(), settings.split_weights()))
     data = data_identity(corpora, weights)
     check_same_data(data, [prefix for _, prefix in settings.corpora()])
@@ -456,6 +456,7 @@ def describe_run(run: Prepared) -> list[str]:
         accumulation=plan.accumulation,
         precision=plan.precision,
         activation_checkpointing=run.settings.activation_checkpointing,
+        sequence_parallel=run.settings.sequence_parallel,
         optimizer=run.settings.optimizer,
         compiled=plan.compilation is not None,
         on_cpu=world.device.type == "cpu",

@@ -1,67 +1,69 @@
 """Tensor parallelism (Shoeybi et al. 2019, section 3), put on a plain model from outside.
 
-Each matrix is split over the processes of one group, qkv and up by rows, out and down by columns, the embedding by
-vocabulary; two sums over the group a block, forward and backward. Norms and positions stay whole but become DTensors
-like the rest, since clipping needs all parameters of one kind.
+Each matrix is divided over the processes of one group, qkv and up by rows, out and down by columns, the embedding,
+which is the output matrix, by vocabulary; norms and positions are whole on each. `tensor_parallel_layers` has the
+layers, which keep the names of those that they replace, and says what is sent.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import functools
+from typing import TYPE_CHECKING
 
-from torch import Tensor, nn
-from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.tensor import DTensor, Replicate, Shard, distribute_module
-from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+from torch import Tensor
 
 from gpt2_train.dropout import share_dropout
-from gpt2_train.errors import Gpt2Error
 from gpt2_train.layout import check_tensor_parallel
-from gpt2_train.model import GPT2
+from gpt2_train.model import GPT2, Block
+from gpt2_train.tensor_parallel_layers import (
+    ColumnLinear,
+    DividedEmbedding,
+    DividedLayer,
+    Part,
+    RowLinear,
+    WholeEmbedding,
+    WholeLayerNorm,
+    take_parameters_before,
+)
 
 if TYPE_CHECKING:
     from gpt2_train.world import World
 
 
-def _replicate(module: nn.Module, mesh: DeviceMesh) -> None:
-    """Make the parameters of `module` replicated DTensors, while plain tensors go in and come out."""
+def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool = False) -> None:
+    """Divide the matrices of `model` over the `tp` axis; its logits are then this process's share of the vocabulary.
 
-    def wrap(_: nn.Module, inputs: tuple[Any, ...], mesh: DeviceMesh) -> tuple[Any, ...]:
-        return tuple(DTensor.from_local(value, mesh, [Replicate()], run_check=False) for value in inputs)
-
-    def unwrap(_: nn.Module, output: DTensor, mesh: DeviceMesh) -> Tensor:
-        return output.to_local()
-
-    # The type stubs know only of older signatures of the two hooks.
-    distribute_module(module, mesh, input_fn=wrap, output_fn=unwrap)  # type: ignore[arg-type]
-
-
-def apply_tensor_parallel(model: GPT2, world: World) -> None:
-    """Split the matrices of `model` over the `tp` axis; its logits are then this process's share of the vocabulary.
-
+    With `sequence_parallel` each process also has a share of the tokens between the matrices; gradients of parameters
+    that are whole on each are then of these tokens alone, until `settle_gradients` has added them up.
     Raises Gpt2UsageError if the model can't be shared among so many.
     """
-    check_tensor_parallel(model.config, world.tp_size)
+    check_tensor_parallel(model.config, world.tp_size, sequence_parallel=sequence_parallel)
     assert world.mesh is not None
     mesh = world.mesh["tp"]
-    parallelize_module(
-        model,
-        mesh,
-        {
-            "token_embedding": RowwiseParallel(input_layouts=Replicate()),
-            "blocks.*.attention.qkv": ColwiseParallel(),
-            "blocks.*.attention.out": RowwiseParallel(),
-            "blocks.*.feed_forward.up": ColwiseParallel(),
-            "blocks.*.feed_forward.down": RowwiseParallel(),
-            "output": ColwiseParallel(output_layouts=Shard(-1)),
-        },
-    )
-    # Splitting makes new parameters, each for itself: without this the two copies would drift apart without an error.
+    part = Part(mesh.get_group().group_name, world.tp_rank, world.tp_size, sequence_parallel)
+    model.token_embedding = DividedEmbedding(model.token_embedding, mesh, part)
+    model.position_embedding = WholeEmbedding(model.position_embedding, mesh)
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        attention, feed_forward = block.attention, block.feed_forward
+        block.attention_norm = WholeLayerNorm(block.attention_norm, mesh)
+        attention.qkv, attention.out = ColumnLinear(attention.qkv, mesh, part), RowLinear(attention.out, mesh, part)
+        block.feed_forward_norm = WholeLayerNorm(block.feed_forward_norm, mesh)
+        feed_forward.up = ColumnLinear(feed_forward.up, mesh, part)
+        feed_forward.down = RowLinear(feed_forward.down, mesh, part)
+    model.final_norm = WholeLayerNorm(model.final_norm, mesh)
+    model.output = ColumnLinear(model.output, mesh, part)
     model.tie()
-    for module in model.modules():
-        if isinstance(module, nn.LayerNorm) or module is model.position_embedding:
-            _replicate(module, mesh)
-    if not model.is_tied or any(not isinstance(parameter, DTensor) for parameter in model.parameters()):
-        raise Gpt2Error("tensor parallelism left a parameter untied or whole: this version of torch is not supported.")
+    for module in model.blocks:
+        take_parameters_before(module, [layer for layer in module.modules() if isinstance(layer, DividedLayer)])
+    take_parameters_before(model, [layer for layer in model.children() if isinstance(layer, DividedLayer)])
     if model.config.dropout > 0:
-        share_dropout(model, world.device)
+        share_dropout(model, world.device, world.tp_rank if sequence_parallel else 0)
+    if sequence_parallel:
+        model.embed = functools.partial(_embed_own_tokens, model, part)  # type: ignore[method-assign]
+
+
+def _embed_own_tokens(model: GPT2, part: Part, tokens: Tensor, positions: Tensor) -> Tensor:
+    """What `GPT2.embed` gives, of this process's share of the tokens: (B, T) -> (B, T/t, hidden)."""
+    own = part.own_tokens(positions.expand(tokens.shape))
+    return model.token_embedding(tokens) + model.position_embedding(own)

@@ -167,7 +167,7 @@ class Trainer:
             self.begin = time.monotonic()
         batches, waited = self.next_batches()
         loss_here = self.forward_backward(batches)
-        settle_gradients(self.parameters)
+        settle_gradients(self.parameters, self.world.tp_group if self.settings.sequence_parallel else None)
         norm = gradient_norm(self.parameters)
         counted = sum(batch.counted for batch in batches)
         failed_save = self.background is not None and self.background.has_failed

@@ -1,0 +1,203 @@
+"""What `test_tensor_parallel.py` runs in each of several processes over gloo; writes what it found as JSON."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch._dynamo.utils import counters
+from torch.distributed.tensor import DTensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from gpt2_train.config import ModelConfig
+from gpt2_train.documents import find_documents
+from gpt2_train.local_shares import settle_gradients
+from gpt2_train.loss import token_losses
+from gpt2_train.model import GPT2
+from gpt2_train.optim import gradient_norm
+from gpt2_train.parallel import parallelize
+from gpt2_train.seeding import seed_micro_step
+from gpt2_train.world import World, make_world
+
+CPU = torch.device("cpu")
+SHAPE = {"layers": 2, "hidden": 32, "heads": 4, "sequence_length": 16, "vocabulary_size": 100}
+END = 7
+CASES: list[tuple[bool, float, Literal["none", "full", "selective"]]] = [
+    (False, 0.1, "none"),
+    (True, 0.0, "none"),
+    (True, 0.1, "selective"),
+]
+"""Of compilation: whether tokens are divided, dropout, activation checkpointing."""
+
+
+class Collectives(TorchDispatchMode):
+    """Records what tensors are exchanged as: (operation, dtype, elements in this process)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: list[tuple[str, str, int]] = []
+
+    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        space, _, name = function._schema.name.partition("::")
+        if space in ("c10d", "_c10d_functional") and name != "wait_tensor":
+            tensor = args[0]
+            while isinstance(tensor, list | tuple):
+                tensor = tensor[0]
+            self.calls.append((name, str(tensor.dtype).removeprefix("torch."), tensor.numel()))
+        return function(*args, **(kwargs or {}))
+
+
+class Run:
+    """A model in one layout, and what it computes."""
+
+    def __init__(
+        self,
+        world: World,
+        *,
+        dropout: float = 0.0,
+        sequence_parallel: bool = False,
+        mode: Literal["none", "full", "selective"] = "none",
+        compiled: bool = False,
+    ) -> None:
+        torch._dynamo.reset()
+        counters.clear()
+        self.world, self.divides_tokens = world, sequence_parallel
+        config = ModelConfig(**SHAPE, dropout=dropout)
+        self.model = GPT2(config).initialise(torch.Generator().manual_seed(1))
+        with torch.no_grad():
+            for parameter in self.model.parameters():
+                parameter.mul_(4)
+        for block in self.model.blocks:
+            # Its random numbers are the device's, of which a graph takes others.
+            block.attention.core.dropout = 0.0  # type: ignore[union-attr]
+        parallelize(
+            self.model.train(), world, activation_checkpointing=mode, compilation="blocks" if compiled else None,
+            sequence_parallel=sequence_parallel,
+        )  # fmt: skip
+        self.parameters: list[Tensor] = list(self.model.parameters())
+
+    def step(self, *, separate: bool = False, half: bool = False) -> dict[str, Any]:
+        """Loss and gradients of a step of two micro-batches of four sequences each, which the processes share."""
+        loss = 0.0
+        self.model.zero_grad()
+        for micro in range(2):
+            rows = torch.randint(0, 20, (4, 17), generator=torch.Generator().manual_seed(micro))
+            rows = rows.chunk(self.world.dp_size)[self.world.dp_rank]
+            inputs, targets = rows[:, :-1], rows[:, 1:]
+            documents = find_documents(inputs.numpy(), END, "mask").with_mask() if separate else None
+            seed_micro_step(self.model, 1, 2, micro, self.world)
+            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                logits = self.model(inputs, documents=documents)
+            losses = token_losses(logits, targets, self.world.tp_group, vocabulary=100)
+            losses.mean().backward()
+            loss += losses.mean().item()
+        self.settle()
+        norm = float(gradient_norm(self.parameters))
+        return {"loss": loss, "norm": norm, "gradients": self.gradients()}
+
+    def settle(self) -> None:
+        """Add up what processes have in parts."""
+        settle_gradients(self.parameters, self.world.tp_group if self.divides_tokens else None)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """Whole gradients by name."""
+        return {
+            name: gradient.full_tensor() if isinstance(gradient := parameter.grad, DTensor) else gradient.clone()
+            for name, parameter in self.model.named_parameters()
+        }
+
+
+def assert_same(found: dict[str, Any], expected: dict[str, Any]) -> None:
+    torch.testing.assert_close(found["norm"], expected["norm"], rtol=1e-4, atol=0.0)
+    for name, gradient in expected["gradients"].items():
+        torch.testing.assert_close(found["gradients"][name], gradient, rtol=1e-3, atol=2e-5, msg=name)
+
+
+@contextlib.contextmanager
+def without_code_generation() -> Iterator[None]:
+    """All of inductor's steps but the generation of code."""
+    plain: Any = torch.compile
+    torch.compile = lambda function, **options: plain(function, backend="aot_eager_decomp_partition", **options)  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        torch.compile = plain
+
+
+def graphs(world: World) -> None:
+    """Compiled blocks are one graph, whatever the seed, and compute what others do."""
+    for divides, dropout, mode in CASES:
+        expected = Run(world, dropout=dropout, sequence_parallel=divides).step()
+        run = Run(world, dropout=dropout, sequence_parallel=divides, mode=mode, compiled=True)
+        assert_same(run.step(), expected)
+        stats = dict(counters["stats"])
+        # The second of two micro-batches, with other seeds, was none of its own.
+        assert stats["unique_graphs"] == 1, (divides, dropout, mode, stats)
+        assert not counters["graph_break"], dict(counters["graph_break"])
+
+
+def layouts(world: World) -> None:
+    """Sequence parallelism computes what tensor parallelism does, with dropout too, and one process without it."""
+    single = World(CPU)
+    for separate in (False, True):
+        expected = Run(single).step(separate=separate)
+        for divides in (False, True):
+            assert_same(Run(world, sequence_parallel=divides).step(separate=separate), expected)
+    dropped = Run(world, dropout=0.3).step()
+    for mode in ("none", "full", "selective"):
+        assert_same(Run(world, dropout=0.3, sequence_parallel=True, mode=mode).step(), dropped)
+
+
+def sequences(world: World) -> None:
+    """The same of sequence parallelism alone, in fewer steps."""
+    assert_same(Run(world, sequence_parallel=True).step(), Run(World(CPU)).step())
+    assert_same(Run(world, dropout=0.3, sequence_parallel=True).step(), Run(world, dropout=0.3).step())
+
+
+def collectives(world: World) -> dict[str, Any]:
+    """What a micro-batch exchanges, forward and backward, and a step in its end; in bf16 and in float32."""
+    found = {}
+    for divides in (False, True):
+        for half in (False, True):
+            run = Run(world, sequence_parallel=divides)
+            with Collectives() as recorded:
+                with torch.autocast("cpu", torch.bfloat16, enabled=half):
+                    logits = run.model(torch.arange(64).view(4, 16))
+                forward = len(recorded.calls)
+                logits.float().square().sum().backward()
+                backward = len(recorded.calls)
+                run.settle()
+            key = ("sequence" if divides else "tensor") + (" bf16" if half else " fp32")
+            calls = recorded.calls
+            found[key] = {"forward": calls[:forward], "backward": calls[forward:backward], "step": calls[backward:]}
+    return found
+
+
+def main() -> None:
+    """Arguments: rank, size, port of the store, what to do as `layouts:2`, with the tensor-parallel size."""
+    rank, size, port = map(int, sys.argv[1:4])
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    dist.init_process_group("gloo", store=store, rank=rank, world_size=size)
+    for task in sys.argv[4:]:
+        name, _, tensor_parallel = task.partition(":")
+        world = make_world(CPU, int(tensor_parallel))
+        if name == "collectives":
+            print(json.dumps(collectives(world)))
+        elif name == "graphs":
+            with without_code_generation():
+                graphs(world)
+        else:
+            {"layouts": layouts, "sequences": sequences}[name](world)
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+if __name__ == "__main__":
+    main()
