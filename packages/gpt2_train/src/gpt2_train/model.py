@@ -96,6 +96,14 @@ class Block(nn.Module):
         return x + self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
+def empty_embedding(ids: int, hidden: int) -> nn.Embedding:
+    """A table (ids, hidden) without values.
+
+    `nn.Embedding` draws some, which on the meta device imports torch's compiler: 1.2 s for nothing.
+    """
+    return nn.Embedding.from_pretrained(torch.empty(ids, hidden), freeze=False)
+
+
 class GPT2(nn.Module):
     """The model: tokens in, logits of the next token out.
 
@@ -106,8 +114,8 @@ class GPT2(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.config = config
-        self.token_embedding = nn.Embedding(config.padded_vocabulary, config.hidden)
-        self.position_embedding = nn.Embedding(config.sequence_length, config.hidden)
+        self.token_embedding = empty_embedding(config.padded_vocabulary, config.hidden)
+        self.position_embedding = empty_embedding(config.sequence_length, config.hidden)
         self.dropout = nn.Dropout(config.dropout)
         self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
         self.final_norm = nn.LayerNorm(config.hidden)

@@ -41,7 +41,7 @@ class DividedEmbedding(nn.Embedding):
     """The embeddings of some ids, neighbours beginning with `first`; those of all ids come out on every process."""
 
     def __init__(self, ids: int, hidden: int, group: dist.ProcessGroup) -> None:
-        super().__init__(ids, hidden)
+        super().__init__(ids, hidden, _weight=torch.empty(ids, hidden))
         self.first, self.group = ids * group.rank(), group
 
     def forward(self, tokens: Tensor) -> Tensor:
