@@ -67,7 +67,10 @@ def documentation_site(folder: Path) -> Iterator[None]:
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
     parser = argparse.ArgumentParser(
-        prog="run.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="run.py",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     parser.add_argument("pipeline", nargs="?", default="quickstart", help="a name or a TOML file (default: quickstart)")
     parser.add_argument(

@@ -249,13 +249,14 @@ def test_a_mistake_in_the_settings_is_found_without_torch(tmp_path: Path) -> Non
     assert len(done.stderr.splitlines()) == len(wrong)
 
 
-def test_an_unknown_flag_shows_the_usage_of_its_command(capsys: pytest.CaptureFixture[str]) -> None:
-    """It showed that of `gpt2`, which names none of the flags."""
+@pytest.mark.parametrize("flag", ["--stepz", "--step"])
+def test_an_unknown_flag_shows_the_usage_of_its_command(flag: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """It showed that of `gpt2`, which names none of the flags. The beginning of a flag is none."""
     with pytest.raises(SystemExit) as end:
-        main(["train", "--stepz", "3"])
+        main(["train", flag, "3"])
     assert end.value.code == 2
     err = capsys.readouterr().err
-    assert err.startswith("usage: gpt2 train") and "unrecognized arguments: --stepz 3" in err
+    assert err.startswith("usage: gpt2 train") and f"unrecognized arguments: {flag} 3" in err
 
 
 def test_a_failure_of_the_compiler_names_the_way_round_it() -> None:

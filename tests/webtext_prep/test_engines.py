@@ -63,6 +63,13 @@ def test_one_worker_is_this_process_and_more_are_others():
     assert 1 <= len(others) <= 2
 
 
+def test_workers_have_the_environment_of_their_parent_as_it_is_now(monkeypatch):
+    """They are forked by a server that may have begun before a setting was made."""
+    run(2, practice_calls.square, tasks_of(1, 2))
+    monkeypatch.setenv("WEBTEXT_PRACTICE", "new")
+    assert run(2, practice_calls.environment, tasks_of("WEBTEXT_PRACTICE", "ABSENT")) == [(0, "new"), (1, None)]
+
+
 def test_a_task_knows_its_scratch_folder_and_how_many_run_beside_it():
     assert run(1, practice_calls.where, tasks_of(1, 2)) == [(0, ("scratch", 1)), (1, ("scratch", 1))]
     assert run(3, practice_calls.where, tasks_of(1, 2)) == [(0, ("scratch", 2)), (1, ("scratch", 2))]

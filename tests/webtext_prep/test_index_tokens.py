@@ -236,5 +236,7 @@ def test_the_record_follows_from_the_input(prefix, tmp_path, webtext):
     record = json.loads((tmp_path / "corpus_text_document.suffixes" / "stage.json").read_bytes())
     assert record["inputs"][0]["stage"] == "tokenize"
     assert str(tmp_path) not in json.dumps(record)
-    refused = webtext("takedown", tmp_path / "corpus_text_document.suffixes", "--url", "http://site1.org/1", "--apply")
-    assert refused.code == 2
+    (tmp_path / "urls.txt").write_text("http://site1.org/1\n", encoding="utf-8")
+    folder = tmp_path / "corpus_text_document.suffixes"
+    refused = webtext("takedown", folder, "--urls", tmp_path / "urls.txt", "--apply")
+    assert (refused.code, "made by `webtext index-tokens`" in refused.sentence) == (2, True)

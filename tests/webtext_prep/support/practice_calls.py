@@ -21,6 +21,10 @@ def process_id(task, context):
     return os.getpid()
 
 
+def environment(task, context):
+    return os.environ.get(task.hints["value"])
+
+
 def where(task, context):
     return str(context.scratch), context.slots
 

@@ -51,7 +51,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     commands = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     for name, (settings, _, summary) in ACTIONS.items():
-        child = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
+        description = summary[0].upper() + summary[1:] + "."
+        child = commands.add_parser(name, help=summary, description=description, allow_abbrev=False)
         add_flags(child, settings)
         child.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
         child.add_argument(

@@ -56,6 +56,7 @@ def make_parser(command: str | None, *, whole: bool = False) -> tuple[argparse.A
         description="Train, evaluate and sample GPT-2 from token files (.bin/.idx), on one process or many.",
         epilog=EXAMPLE,
         formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add_shell_flags(parser, "gpt2-train", others=["torch"], whole=lambda: make_parser(None, whole=True)[0])
     own = parser
@@ -66,6 +67,7 @@ def make_parser(command: str | None, *, whole: bool = False) -> tuple[argparse.A
             help=summary,
             description=summary[0].upper() + summary[1:] + ".",
             formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         if name == command:
             own = child

@@ -96,7 +96,11 @@ def find_commands() -> dict[str, type[Command]]:
 def build_parser(known: dict[str, type[Stage]], others: dict[str, type[Command]]) -> argparse.ArgumentParser:
     """The parser with a subcommand for each stage and each other command."""
     parser = argparse.ArgumentParser(
-        prog="webtext", description=DESCRIPTION, epilog=EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+        prog="webtext",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        allow_abbrev=False,
     )
     add_shell_flags(parser, "webtext-prep", others=["trafilatura"])
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="stages and commands")
@@ -104,7 +108,11 @@ def build_parser(known: dict[str, type[Stage]], others: dict[str, type[Command]]
     both: list[type[Stage] | type[Command]] = [*known.values(), *others.values()]
     for one in both:
         own = subparsers.add_parser(
-            one.name, help=one.summary, description=one.__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+            one.name,
+            help=one.summary,
+            description=one.__doc__,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+            allow_abbrev=False,
         )
         if issubclass(one, Stage):
             own.add_argument("places", nargs="*", metavar="PATH", help="what to read, as with --input")

@@ -59,8 +59,12 @@ def end_with_parent() -> None:
             fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
 
 
-def _work(connection: Connection, call: Call, totals: Any, scratch: Path, slots: int) -> None:
+def _work(
+    connection: Connection, environment: dict[str, str], call: Call, totals: Any, scratch: Path, slots: int
+) -> None:
     """A worker's life: a task at a time from the pipe, its result or its exception back, until the pipe ends."""
+    os.environ.clear()  # of the server that forks, which may be older than the parent's settings
+    os.environ.update(environment)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     end_with_parent()
@@ -87,7 +91,7 @@ class _Worker:
 
     def __init__(self, context: Any, arguments: tuple[Any, ...]) -> None:
         self.connection, other_end = multiprocessing.Pipe()
-        self.process = context.Process(target=_work, args=(other_end, *arguments), daemon=True)
+        self.process = context.Process(target=_work, args=(other_end, dict(os.environ), *arguments), daemon=True)
         self.process.start()
         other_end.close()
         self.position: int | None = None
