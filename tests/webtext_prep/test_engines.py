@@ -76,10 +76,11 @@ def test_a_task_knows_its_scratch_folder_and_how_many_run_beside_it():
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("error", [InputError("the file is bad."), KeyError("bug"), OSError(28, "No space left")])
-def test_an_exception_of_a_task_is_raised_as_it_is(workers, error):
+@pytest.mark.parametrize("name", practice_calls.ERRORS)
+def test_an_exception_of_a_task_is_raised_as_it_is(workers, name):
+    error = practice_calls.ERRORS[name]()
     with pytest.raises(type(error)) as caught:
-        run(workers, practice_calls.fail, tasks_of(None, error, None, None))
+        run(workers, practice_calls.fail, tasks_of(None, name, None, None))
     assert caught.value.args == error.args
 
 
@@ -169,7 +170,7 @@ def test_a_worker_that_is_stuck_ends_with_a_killed_parent():
 def test_an_exception_stops_the_other_tasks():
     """They would wait forever."""
     with pytest.raises(InputError):
-        run(2, practice_calls.fail_or_wait, tasks_of(None, InputError("stop"), None, None))
+        run(2, practice_calls.fail_or_wait, tasks_of(None, "input", None, None))
     assert not multiprocessing.active_children()
 
 

@@ -92,7 +92,7 @@ def test_an_exception_comes_back_as_it_is_with_its_traceback(error):
     ("error", "sentence"),
     [
         (practice_calls.Unpicklable(1, 2), "internal error: Unpicklable: just one (run again"),
-        (practice_calls.Speechless(lambda: None), "internal error: Speechless (run again"),
+        (practice_calls.Speechless(), "internal error: Speechless (run again"),
         (SystemExit(3), "internal error: a task ended its process with exit code 3."),
     ],
 )

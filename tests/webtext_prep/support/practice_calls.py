@@ -29,14 +29,21 @@ def where(task, context):
     return str(context.scratch), context.slots
 
 
+ERRORS = {
+    "input": lambda: InputError("the file is bad."),
+    "key": lambda: KeyError("bug"),
+    "disk": lambda: OSError(28, "No space left"),
+}
+
+
 def fail(task, context):
+    """Raise the error that the task names, if it names one."""
     if task.hints["value"] is not None:
-        raise task.hints["value"]
+        raise ERRORS[task.hints["value"]]()
 
 
 def fail_or_wait(task, context):
-    if task.hints["value"] is not None:
-        raise task.hints["value"]
+    fail(task, context)
     threading.Event().wait()
 
 

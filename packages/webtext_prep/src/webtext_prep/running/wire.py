@@ -1,8 +1,8 @@
-"""Calls, tasks, results and errors as JSON, for engines whose tasks run in processes that share only files.
+"""Calls, tasks, results and errors as JSON, for engines whose tasks run on other machines.
 
-Pickle would be shorter, and runs whatever a file tells it to. What is read here is data, and names: of a function at
-the top of a module, of a dataclass, whose fields follow, or of an exception. Nothing else is looked up, and of what is
-found nothing is called but the dataclass and the exception. A stage is its class and its settings.
+Pickle would be shorter, and runs whatever a message or a file tells it to. What is read here is data, and names: of a
+function at the top of a module, of a dataclass, whose fields follow, or of an exception. Nothing else is looked up, and
+of what is found nothing is called but the dataclass and the exception. A stage is its class and its settings.
 
 JSON has no tuples and no paths. What it lacks is an object with a key `@`, its kind:
 
@@ -72,14 +72,17 @@ def decode(value: Any) -> Any:
 
 def encode_error(error: BaseException) -> dict[str, Any]:
     """An exception, with its traceback as a note; one that can't travel becomes a WebtextError that names it."""
-    notes = [*getattr(error, "__notes__", ()), f"on the node:\n{''.join(traceback.format_exception(error)).rstrip()}"]
+    notes = [
+        *getattr(error, "__notes__", ()),
+        f"where the task ran:\n{''.join(traceback.format_exception(error)).rstrip()}",
+    ]
     try:
         reduced = error.__reduce__()  # as pickle asks: some have more to them than their arguments
         if not isinstance(reduced, tuple) or reduced[0] is not type(error):
             raise TypeError
         arguments = reduced[1]
         values = {"class": _name_of(type(error)), "arguments": encode(arguments)}
-        decode_error({**values, "notes": []})
+        str(decode_error({**values, "notes": []}))
     except Exception:
         return {"class": _name_of(WebtextError), "arguments": encode((_sentence(error),)), "notes": notes}
     return {**values, "notes": notes}

@@ -1,42 +1,13 @@
-"""What all engines do alike with the tries of a task: how it is called, how often, and how its exceptions travel."""
+"""How often a task is tried, which is the same whatever the engine."""
 
 from __future__ import annotations
 
-import traceback
 from collections import Counter
 from collections.abc import Sequence
-from multiprocessing.reduction import ForkingPickler
-from typing import Any
 
 from webtext_prep.errors import RetryableError, WebtextError
-from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call
-from webtext_prep.running.task import Context, Task
-
-Answer = tuple[bool, Any]
-"""Whether a task went well; its result, or the exception that it ended with."""
-
-
-def answer(call: Call, task: Task, context: Context) -> Answer:
-    """Call a task in another process than the one that waits for it."""
-    try:
-        return True, call(task, context)
-    except (Exception, SystemExit) as error:
-        return False, travelling(error)
-
-
-def travelling(error: Exception | SystemExit) -> Exception:
-    """The exception with its traceback as a note; if it can't be pickled, an error that names it."""
-    error.add_note("in a worker process:\n" + "".join(traceback.format_exception(error)).rstrip())
-    if isinstance(error, SystemExit):
-        return WebtextError(f"internal error: a task ended its process with exit code {error.code}.")
-    message = ""
-    try:
-        message = f": {error}"  # some fail even here
-        # As connections do it.
-        ForkingPickler.loads(ForkingPickler.dumps(error))
-    except Exception:
-        return WebtextError(f"internal error: {type(error).__name__}{message} (run again with --debug for more).")
-    return error
+from webtext_prep.running.engines.base import MAX_ATTEMPTS
+from webtext_prep.running.task import Task
 
 
 class Attempts:

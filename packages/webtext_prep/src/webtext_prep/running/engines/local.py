@@ -24,7 +24,8 @@ from typing import Any, ClassVar
 
 from webtext_prep.documents import storage
 from webtext_prep.errors import InputError, RetryableError
-from webtext_prep.running.engines.attempts import Attempts, answer, travelling
+from webtext_prep.running import wire
+from webtext_prep.running.engines.attempts import Attempts
 from webtext_prep.running.engines.base import Call, Engine, OnProgress, stage_of
 from webtext_prep.running.task import Context, Task
 
@@ -75,12 +76,26 @@ def _work(
             def report(units: int, position: int = position) -> None:
                 totals[position] = units
 
+            is_good, value = _answer(call, task, Context(scratch, slots, report))
             try:
-                connection.send(answer(call, task, Context(scratch, slots, report)))
+                connection.send((is_good, value))
             except ConnectionError:
                 raise
             except Exception as error:  # the result can't travel
-                connection.send((False, travelling(error)))
+                connection.send((False, _travelling(error)))
+
+
+def _answer(call: Call, task: Task, context: Context) -> tuple[bool, Any]:
+    """Whether a task went well; its result, or the exception that it ended with."""
+    try:
+        return True, call(task, context)
+    except (Exception, SystemExit) as error:
+        return False, _travelling(error)
+
+
+def _travelling(error: Exception | SystemExit) -> Exception:
+    """An exception as engines of other machines have it arrive; what they can't send can't always be pickled either."""
+    return wire.decode_error(wire.encode_error(error))
 
 
 # In the parent

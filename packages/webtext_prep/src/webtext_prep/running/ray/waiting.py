@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import pickle
+import json
 import secrets
 import sys
 import time
@@ -21,10 +21,11 @@ import ray
 from ray import exceptions
 
 from webtext_prep.errors import WebtextError
+from webtext_prep.running import wire
 from webtext_prep.running.engines.attempts import Attempts
 from webtext_prep.running.engines.base import Call, OnProgress, stage_of
 from webtext_prep.running.ray.cluster import Cluster
-from webtext_prep.running.ray.work import REPORT_SECONDS, Surroundings, forget, look, work
+from webtext_prep.running.ray.work import REPORT_SECONDS, Surroundings, forget, look, pack, work
 from webtext_prep.running.task import Task
 
 AT_ONCE_PER_CORE = 2
@@ -61,11 +62,12 @@ class Waiting:
         on_progress: OnProgress,
         most: int = 0,
     ) -> None:
-        self._cluster, self._call, self._tasks, self._on_progress = cluster, call, tasks, on_progress
+        self._cluster, self._tasks, self._on_progress = cluster, tasks, on_progress
         self._most = min(most or len(tasks), len(tasks))
         search = tuple(str(Path(folder).absolute()) for folder in sys.path)
-        run = f"webtext-{secrets.token_hex(8)}"
-        self._surroundings = Surroundings(run, scratch, self._most, str(Path.cwd()), search)
+        self._run = f"webtext-{secrets.token_hex(8)}"
+        # Once for all tasks: with the versions of files that they read it may be large.
+        self._phase = ray.put(pack(Surroundings(scratch, self._most, str(Path.cwd()), search), call))
         self._memory = _memory_of(call)
         self._remote = ray.remote(work)
         self._running: dict[Any, int] = {}
@@ -105,27 +107,30 @@ class Waiting:
         memory = min(self._memory << attempt, self._largest_memory)
         task = self._tasks[position]
         remote = self._remote.options(num_cpus=1, memory=memory or None, max_retries=0, name=f"webtext {task.name}")
-        packed = pickle.dumps((self._call, task))
-        self._running[remote.remote(self._surroundings, position, attempt, packed)] = position
+        reference = remote.remote(self._phase, json.dumps(wire.encode(task)), self._report_of(position))
+        self._running[reference] = position
+
+    def _report_of(self, position: int) -> str:
+        """The key of a running task's reports."""
+        return f"{self._run}/{position}/{self._attempts.failed(position)}"
 
     def _take(self, reference: Any) -> Iterator[tuple[int, Any]]:
         """What a task has to say; or, if its worker or node died, the task once more."""
         position = self._running.pop(reference)
         try:
-            packed, units = ray.get(reference)
+            said = json.loads(ray.get(reference))
         except exceptions.RayTaskError as error:  # not the task's own: that is in its answer
             raise WebtextError(f"the task {self._tasks[position].name} could not be begun: {error.cause!r}.") from error
         except exceptions.RayError as error:
             self._attempts.fail(position, _how_it_ended(error))
             self._again(position)
             return
-        is_good, value = pickle.loads(packed)  # noqa: S301 - from a task of ours
-        if is_good:
-            self._on_progress(position, units)
-            yield position, value
-        else:
-            self._attempts.refuse_or_fail(position, value)
+        if "error" in said:
+            self._attempts.refuse_or_fail(position, wire.decode_error(said["error"]))
             self._again(position)
+        else:
+            self._on_progress(position, said["units"])
+            yield position, wire.decode(said["result"])
 
     def _again(self, position: int) -> None:
         self._on_progress(position, 0)
@@ -138,10 +143,7 @@ class Waiting:
             positions = list(self._running.values())
             begin = self._turn % max(1, len(positions))
             asked = list(itertools.islice(itertools.cycle(positions), begin, begin + min(LOOKED_AT, len(positions))))
-            look(
-                ((one, f"{self._surroundings.run}/{one}/{self._attempts.failed(one)}") for one in asked),
-                self._on_progress,
-            )
+            look(((position, self._report_of(position)) for position in asked), self._on_progress)
             self._turn += LOOKED_AT
             self._next_look = time.monotonic() + REPORT_SECONDS
 
@@ -153,7 +155,7 @@ class Waiting:
         if self._running:
             with contextlib.suppress(Exception):
                 ray.wait(list(self._running), num_returns=len(self._running), timeout=STOP_SECONDS)
-        forget(self._surroundings.run)
+        forget(self._run)
 
 
 def _memory_of(call: Call) -> int:

@@ -8,20 +8,22 @@ fail, progress comes as tasks end, and nothing else is lost.
 from __future__ import annotations
 
 import contextlib
+import json
 import os
-import pickle
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
+from typing import Any
 
 import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from command_kit import available_cores
-from webtext_prep.running.engines.attempts import answer, travelling
+from webtext_prep.running import wire
+from webtext_prep.running.engines.base import Call
 from webtext_prep.running.open_files import allow_open_files
 from webtext_prep.running.task import Context
 
@@ -32,37 +34,59 @@ NAMESPACE = b"webtext"
 
 @dataclass(frozen=True)
 class Surroundings:
-    """What all tasks of a run have in common.
+    """What all tasks of a phase have in common.
 
     Attributes:
-        run: names the run in the control store.
         scratch: the job's folder.
         at_once: how many tasks the run has at once.
         cwd: the folder that relative paths begin at.
         search: where the driver looks for modules.
     """
 
-    run: str
     scratch: Path
     at_once: int
     cwd: str
     search: tuple[str, ...]
 
 
-def work(surroundings: Surroundings, position: int, attempt: int, packed: bytes) -> tuple[bytes, int]:
-    """Run a task; returns its pickled `Answer`, and how many units it reported."""
+def work(phase: str, task: str, report_as: str) -> str:
+    """Run a task.
+
+    Args:
+        phase: the `Surroundings` and the call, as `pack` puts them together.
+        task: the task, encoded by `wire`, as JSON.
+        report_as: the key of its reports in the control store.
+
+    Returns the JSON object of the units that it reported, and its `result` or its `error`, encoded by `wire`.
+    """
+    reports = _Reports(report_as)
+    said: dict[str, Any]
+    try:
+        surroundings, call = _unpack(phase)
+        slots = min(surroundings.at_once, _cores_here())
+        result = call(wire.decode(json.loads(task)), Context(surroundings.scratch, slots, reports))
+        said = {"result": wire.encode(result)}
+    except (Exception, SystemExit) as error:
+        said = {"error": wire.encode_error(error)}
+    return json.dumps({"units": reports.units, **said})
+
+
+def pack(surroundings: Surroundings, call: Call) -> str:
+    """What all tasks of a phase are told. Raises TypeError for a call that can't travel."""
+    return json.dumps({"surroundings": wire.encode(surroundings), "call": wire.encode(call)})
+
+
+@lru_cache(maxsize=1)
+def _unpack(phase: str) -> tuple[Surroundings, Call]:
+    """The inverse of `pack`; makes this process look like the driver. Ray keeps it for tasks of one driver alone."""
+    values = json.loads(phase)
+    surroundings: Surroundings = wire.decode(values["surroundings"])
     with contextlib.suppress(OSError):  # a node that sees storage alone
         surroundings.scratch.mkdir(parents=True, exist_ok=True)
         os.chdir(surroundings.cwd)
     sys.path += [folder for folder in surroundings.search if folder not in sys.path]
     allow_open_files()
-    reports = _Reports(f"{surroundings.run}/{position}/{attempt}")
-    try:
-        call, task = pickle.loads(packed)  # noqa: S301 - from the driver, by Ray
-        slots = min(surroundings.at_once, _cores_here())
-        return pickle.dumps(answer(call, task, Context(surroundings.scratch, slots, reports))), reports.units
-    except Exception as error:  # the result can't travel
-        return pickle.dumps((False, travelling(error))), reports.units
+    return surroundings, wire.decode(values["call"])
 
 
 @cache
