@@ -18,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from typing import Any
+from typing import Any, Literal
 
 from command_kit import available_cores
 from command_kit.command import sentence_for
@@ -93,9 +93,9 @@ class Child:
                 self.process.stdin.close()
 
 
-def threads_of_each(threads: int | None, size: int) -> int:
+def threads_of_each(threads: int | Literal["auto"] | None, size: int) -> int:
     """CPU threads of each of `size` processes: as asked, or the cores shared among them."""
-    return threads or max(1, available_cores() // size)
+    return threads if isinstance(threads, int) else max(1, available_cores() // size)
 
 
 def describe_death(rank: int, size: int, number: int) -> str:

@@ -262,6 +262,14 @@ class TrainSettings(ModelSettings, DataSettings):
         identity=False,
     )
     tokens: int | None = setting(None, "train for this many tokens", group=_LENGTH, identity=False)
+    minutes: float | None = setting(
+        None,
+        "train for about this long: steps are timed for some seconds, and as many are taken as fit, with evaluations "
+        "but without samples and tasks; how many depends on the machine's load, so that a second run takes others and "
+        "ends with other weights, while one that resumes keeps its number",
+        group=_LENGTH,
+        identity=False,
+    )
 
     global_batch_size: int = setting(8, "sequences in one optimizer step, over all processes", group=_OPTIMIZER)
     optimizer: Literal["adamw", "muon"] = setting(
@@ -355,8 +363,12 @@ class TrainSettings(ModelSettings, DataSettings):
         identity=False,
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute", group=_SPEED, identity=False)
-    threads: int | None = setting(
-        None, "CPU threads of each process; the cores shared among them without it", group=_SPEED, identity=False
+    threads: int | Literal["auto"] | None = setting(
+        None,
+        "CPU threads of each process; the cores shared among them without it; auto measures for some seconds how many "
+        "are fastest, and keeps to them when the run resumes",
+        group=_SPEED,
+        identity=False,
     )
 
     sample_every: int | None = setting(
@@ -444,8 +456,10 @@ class TrainSettings(ModelSettings, DataSettings):
         self._check_ranges()
         self.check_model()
         self.split_weights()
-        if sum(value is not None for value in (self.steps, self.epochs, self.tokens)) > 1:
-            raise Gpt2UsageError("the run's length is given twice: give one of --steps, --epochs and --tokens.")
+        if sum(value is not None for value in (self.steps, self.epochs, self.tokens, self.minutes)) > 1:
+            raise Gpt2UsageError(
+                "the run's length is given twice: give one of --steps, --epochs, --tokens and --minutes."
+            )
         if self.documents == "separate" and self.dropout:
             raise Gpt2UsageError(
                 f"--documents separate has no dropout of attention, and dropout is {self.dropout}: give --dropout 0."
@@ -491,11 +505,13 @@ class TrainSettings(ModelSettings, DataSettings):
             raise Gpt2UsageError(f"--distributed-timeout is {self.distributed_timeout}: it should be above 0.")
         if not 0 < self.cooldown <= 1:
             raise Gpt2UsageError(f"--cooldown is {self.cooldown}: it should be above 0 and at most 1.")
-        if self.epochs is not None and not (self.epochs > 0 and math.isfinite(self.epochs)):
-            raise Gpt2UsageError(f"--epochs is {self.epochs}: it should be above 0.")
+        for name in ("epochs", "minutes"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise Gpt2UsageError(f"--{name} is {value}: it should be above 0.")
         if self.lr == 0:
             raise Gpt2UsageError("--lr is 0: nothing would be learned; give a rate above 0.")
-        check_threads(self.threads)
+        check_threads(None if self.threads == "auto" else self.threads)
         if self.seed >= 2**31:
             raise Gpt2UsageError(f"--seed is {self.seed}: it should be below 2147483648.")
 

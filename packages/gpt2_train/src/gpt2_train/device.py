@@ -66,9 +66,13 @@ def choose_device(
     return torch.device(kind)
 
 
-def use_threads(threads: int | None = None, local_size: int = 1) -> None:
-    """Limit this process's CPU threads: as asked, or the machine's cores shared among its `local_size` processes."""
-    torch.set_num_threads(threads or max(1, available_cores() // local_size))
+def use_threads(threads: int | Literal["auto"] | None = None, local_size: int = 1) -> None:
+    """Limit this process's CPU threads: as asked, or the machine's cores shared among its `local_size` processes.
+
+    `auto` begins with those, too: which number is fastest is measured once there is a model.
+    """
+    shared = max(1, available_cores() // local_size)
+    torch.set_num_threads(threads if isinstance(threads, int) else shared)
 
 
 def default_precision(device: torch.device) -> Precision:

@@ -16,7 +16,7 @@ from indexed_tokens import GPT2_VOCABULARY_SIZE
 CPU_MICRO_BATCH_TOKENS = 2048
 """Tokens that keep a CPU's cores busy; more at once cost memory and gain nothing."""
 
-LENGTH_KEYS = frozenset({"steps", "epochs", "tokens"})
+LENGTH_KEYS = frozenset({"steps", "epochs", "tokens", "minutes"})
 SHAPE_KEYS = frozenset({"layers", "hidden", "heads"})
 
 

@@ -37,6 +37,7 @@ from gpt2_train.micro_batches import MicroBatches
 from gpt2_train.model import GPT2
 from gpt2_train.observations import Observations, read_observations
 from gpt2_train.run_folder import CACHE_FOLDER, CONFIG_FILE, check_same_run, data_identity, identity_settings
+from gpt2_train.time_budget import UNSETTLED, TimeBudget, recorded_budget
 from gpt2_train.world import World
 from indexed_tokens import Tokenizer, corpus_tokenizer, tokenizer_path
 
@@ -46,7 +47,8 @@ class Plan:
     """What follows from settings, data and world before the first step.
 
     Attributes:
-        steps: optimizer steps of the whole run.
+        steps: optimizer steps of the whole run; `UNSETTLED` where the first ones are still to be timed.
+        budget: how many steps a time budget was found to hold, as checkpoints record it; None for none.
         micro_batch: sequences that a process takes at once.
         accumulation: micro-batches of a process in one step.
         chosen_by_memory: whether the micro-batch is what fits a GPU, and not what was asked for.
@@ -57,6 +59,7 @@ class Plan:
     """
 
     steps: int
+    budget: TimeBudget | None
     micro_batch: int
     accumulation: int
     chosen_by_memory: bool
@@ -123,7 +126,8 @@ class Prepared:
     def resolved_settings(self) -> TrainSettings:
         """The settings with every default that depends on machine or data filled in."""
         settings, plan = self.settings, self.plan
-        has_length = settings.steps or settings.tokens or settings.epochs
+        has_length = settings.steps or settings.tokens or settings.epochs or settings.minutes
+        is_timed = settings.minutes is not None and plan.steps != UNSETTLED
         changes: dict[str, Any] = {
             "model": None,
             "layers": self.config.layers,
@@ -138,12 +142,18 @@ class Prepared:
             "device": self.world.device.type,
             "threads": torch.get_num_threads(),
             **({} if has_length else {"epochs": 1.0}),
+            **({"minutes": None, "steps": plan.steps} if is_timed else {}),
         }
         return dataclasses.replace(settings, **changes)
 
 
-def plan_steps(settings: TrainSettings, epoch_samples: int) -> int:
-    """Optimizer steps of the run, from its length in steps, tokens or epochs (one epoch if none is given)."""
+def plan_steps(settings: TrainSettings, epoch_samples: int, budget: TimeBudget | None = None) -> int:
+    """Optimizer steps of the run, from its length in steps, tokens, minutes or epochs (one epoch if none is given).
+
+    A time budget is converted at the speed of the one that the run began with (`budget`), else left `UNSETTLED`.
+    """
+    if settings.minutes is not None:
+        return UNSETTLED if budget is None else budget.steps_in(settings.minutes)
     if settings.steps is not None:
         return settings.steps
     if settings.tokens is not None:
@@ -399,8 +409,10 @@ def make_plan(
         on_cpu=world.device.type == "cpu",
         sequence_length=settings.sequence_length,
     )
+    budget = recorded_budget(settings, resumed)
     return Plan(
-        steps=plan_steps(settings, training.epoch_samples),
+        steps=plan_steps(settings, training.epoch_samples, budget),
+        budget=budget,
         micro_batch=micro_batch,
         accumulation=accumulation,
         chosen_by_memory=by_memory,
@@ -463,12 +475,15 @@ def describe_run(run: Prepared) -> list[str]:
         stages_checkpoints=run.saves_in_background,
     )
     data_parallel = f"{world.dp_size}" + (f" with {world.replicas} copies" if world.replicas > 1 else "")
+    length = f"{plan.steps:,} steps of {plan.tokens_per_step:,} tokens ({run.epochs(plan.steps):.2f} epochs)"
+    if plan.steps == UNSETTLED:
+        length = f"{run.settings.minutes:g} minutes in steps of {plan.tokens_per_step:,} tokens"
     return [
         size_line(config, memory),
         f"data: {run.training.epoch_tokens:,} tokens to train on ({run.training.epoch_samples:,} sequences per epoch), "
         f"{run.validation.epoch_tokens if run.validation else 0:,} to validate",
-        f"run: {plan.steps:,} steps of {plan.tokens_per_step:,} tokens ({run.epochs(plan.steps):.2f} epochs) on "
-        f"{world.size} process{'es' if world.size > 1 else ''} ({world.device.type}, {plan.precision}): data parallel "
-        f"{data_parallel}, tensor parallel {world.tp_size}, {plan.micro_batch} × {plan.accumulation} sequences each",
+        f"run: {length} on {world.size} process{'es' if world.size > 1 else ''} ({world.device.type}, "
+        f"{plan.precision}): data parallel {data_parallel}, tensor parallel {world.tp_size}, "
+        f"{plan.micro_batch} × {plan.accumulation} sequences each",
         *([str(plan.attention)] if plan.attention is not None else []),
     ]

@@ -23,6 +23,7 @@ from gpt2_train.prepare import Prepared, describe_run, prepare
 from gpt2_train.run_folder import check_shared, lock_folder, write_config
 from gpt2_train.size_advice import cpu_flops, size_advice
 from gpt2_train.stopping import StopRequest
+from gpt2_train.time_budget import UNSETTLED
 from gpt2_train.train_state import TrainState, summary
 from gpt2_train.trainer import Trainer
 from gpt2_train.world import World
@@ -60,12 +61,13 @@ def _train(run: Prepared, stop: StopRequest) -> dict[str, Any]:
     if run.step >= run.plan.steps and outstanding(run, run.step).is_empty:
         run.world.say(
             f"{run.folder} is at step {run.step:,} of {run.plan.steps:,} already: nothing to do; "
-            "ask for more --steps to train it further."
+            f"ask for more {'--steps' if run.settings.minutes is None else '--minutes'} to train it further."
         )
         return summary(run, TrainState.resumed(run))
     for line in describe_run(run):
         run.world.say(line)
-    if run.world.device.type == "cpu" and run.resumed is None and not run.settings.names_a_size:
+    is_open = run.resumed is None and not run.settings.names_a_size and run.plan.steps != UNSETTLED
+    if run.world.device.type == "cpu" and is_open:
         advice = size_advice(run.config, run.plan.steps * run.plan.tokens_per_step, run.world.size * cpu_flops())
         if advice is not None:
             run.world.say(advice)

@@ -23,6 +23,7 @@ from command_kit import duration
 from command_kit.settings import as_table
 from gpt2_train.attention_kernels import attention_by
 from gpt2_train.building import build_model
+from gpt2_train.calibration import calibrated, measured_state
 from gpt2_train.checkpoint import FOLDER, model_tensors
 from gpt2_train.checkpoint.background import BackgroundSaver, Saved
 from gpt2_train.checkpoint.restoring import load_tensors
@@ -45,6 +46,7 @@ from gpt2_train.prepare import Prepared
 from gpt2_train.run_folder import write_config
 from gpt2_train.seeding import seed_micro_step
 from gpt2_train.stopping import StopRequest
+from gpt2_train.time_budget import UNSETTLED
 from gpt2_train.train_state import StepOutcome, TrainState, summary
 from gpt2_train.validate import validation_loss
 
@@ -75,7 +77,6 @@ class Trainer:
         self.begin = 0.0
         if run.resumed is not None:
             self._restore(run.resumed.folder, run.resumed.state)
-        on_all_ranks(self._write_config)
         self.checkpointer = Checkpointer(
             run.folder / FOLDER,
             config=run.config,
@@ -114,6 +115,11 @@ class Trainer:
         self.clock = StepClock(state["loss_sum"], state["loss_steps"])
         self.world.say(f"resuming {self.run.folder} at step {self.state.step:,}")
 
+    def use(self, run: Prepared) -> None:
+        """Go on with `run`, in which more is settled."""
+        self.run = self.observer.run = run
+        self.plan = run.plan
+
     def _write_config(self) -> None:
         if self.world.rank == 0:
             write_config(self.run.folder, self.run.resolved_settings())
@@ -126,6 +132,8 @@ class Trainer:
         gc.freeze()
         try:
             with explained_compile_failure():
+                self.use(calibrated(self.run, self))
+                on_all_ranks(self._write_config)
                 self.observer.observe(state.step)
                 while state.step < self.plan.steps and not state.stop_signal:
                     if self.train_step():
@@ -189,6 +197,28 @@ class Trainer:
         if before is not None and self.look_at(before):
             self.count(before)
         return True
+
+    def practice_step(self, *, moves: bool) -> float:
+        """Take the next step with a learning rate of 0, and wait for it; the optimizer has a part in it if `moves`.
+
+        The weights stay as they are. Returns the norm of the gradient.
+        """
+        batches, _ = self.reader.take(self.state.step + 1)
+        self.forward_backward(batches)
+        settle_gradients(self.parameters, self.world.tp_group if self.settings.sequence_parallel else None)
+        norm = gradient_norm(self.parameters)
+        if moves:
+            self.optimizer.step(0.0, torch.ones_like(norm), torch.isfinite(norm))
+            if self.copies is not None:
+                self.copies.expire()
+        self.model.zero_grad()
+        return float(norm)
+
+    def forget_practice(self) -> None:
+        """Clear what practice steps have left in the optimizer of a new run."""
+        for tensor in self.optimizer.tensors().values():
+            tensor.zero_()
+        self.optimizer.set_step(0)
 
     def settle(self) -> None:
         """Wait for what came of the last step, where that is still on its way. Raises as `train_step` does."""
@@ -257,7 +287,8 @@ class Trainer:
             (share * (self.world.dp_size * self.scale.scale)).backward()
             total += share.detach()
             del losses, share
-            if micro + 1 < self.plan.accumulation and self.heartbeat.is_due():
+            is_between = micro + 1 < self.plan.accumulation and self.plan.steps != UNSETTLED
+            if is_between and self.heartbeat.is_due():
                 self.world.say(
                     f"step {self.state.step + 1:,}/{self.plan.steps:,}  micro-batch {micro + 1:,} of "
                     f"{self.plan.accumulation:,}"
@@ -382,7 +413,8 @@ class Trainer:
             "state": self.scale.state()
             | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
             | {"loss": state.loss, "valid_loss": state.valid_loss}
-            | (self.plan.attention.state() if self.plan.attention is not None else {}),
+            | (self.plan.attention.state() if self.plan.attention is not None else {})
+            | measured_state(self.run),
         }
         state.saved_step = state.step
         if self.background is not None and state.step < self.plan.steps and not state.stop_signal:
