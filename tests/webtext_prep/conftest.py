@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import logging
 import os
 import signal
 import subprocess
@@ -24,6 +25,28 @@ sys.path.insert(0, str(SUPPORT))
 import practice_storage  # noqa: E402, F401 - a file system for tests
 from object_store import ObjectStore  # noqa: E402
 from processes import PATIENCE, descendants, is_alive, until  # noqa: E402
+from ray_nodes import RayNodes  # noqa: E402
+
+
+@pytest.fixture(scope="session")
+def ray_nodes() -> Iterator[RayNodes]:
+    """A Ray cluster with one node of two cores: processes that are started once."""
+    pytest.importorskip("ray")
+    found = RayNodes()
+    yield found
+    found.stop()
+
+
+@pytest.fixture(scope="module")
+def joined_ray(ray_nodes) -> Iterator[RayNodes]:
+    """The cluster, which this process has joined, so that its workers serve all commands of a module."""
+    import ray
+
+    before = signal.getsignal(signal.SIGTERM)
+    ray.init(address=ray_nodes.address, log_to_driver=False, logging_level=logging.ERROR)
+    yield ray_nodes
+    ray.shutdown()
+    signal.signal(signal.SIGTERM, before)
 
 
 @pytest.fixture(scope="session")

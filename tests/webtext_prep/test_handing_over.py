@@ -1,13 +1,11 @@
 """Tasks on machines that see nothing but storage: each stage gives the same bytes, and nothing stays behind."""
 
-import gzip
-import json
-import random
 import sys
 import tempfile
 from pathlib import Path
 
 import pytest
+import road
 from pages_on_loopback import serve_pages
 from practice_stages import Shout
 
@@ -20,9 +18,6 @@ from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.handing_over import SEEN, OnSharedFiles, SharedScratch
 from webtext_prep.running.job import Job
 from webtext_prep.running.task import Context, Task
-
-WORDS = [f"word{number}" for number in range(300)]
-QUESTION = "What is the name of the river that flows through the old town of the capital in spring"
 
 
 @pytest.fixture
@@ -42,27 +37,6 @@ def on_nodes(webtext, tmp_path, monkeypatch):
     sys.modules.pop("webtext_prep.running.engines.strict", None)
 
 
-def text_of(seed: int) -> str:
-    source = random.Random(seed)
-    return " ".join(" ".join(source.choices(WORDS, k=12)).capitalize() + "." for _ in range(30))
-
-
-def write_inputs(folder: Path) -> None:
-    """A dump, texts of which some are nearly the same, and an evaluation text that one of them holds."""
-    folder.mkdir()
-    rows = [
-        {"url": f"http://h{n % 9}.org/{n % 40}", "score": n % 7, "over_18": False, "is_self": False, "id": f"i{n}",
-         "title": "T", "subreddit": "news", "created_utc": 1338508800, "num_comments": 0}
-        for n in range(120)
-    ]  # fmt: skip
-    (folder / "RS_2012-06.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    texts = [{"url": f"http://a.com/{n}", "text": text_of(n % 17) + f" {QUESTION}." * (n == 5)} for n in range(40)]
-    lines = "".join(json.dumps(row) + "\n" for row in texts)
-    (folder / "texts.jsonl.gz").write_bytes(gzip.compress(lines.encode()))
-    (folder / "questions.txt").write_text(QUESTION)
-    (folder / "keep.py").write_text("def keep(document):\n    return not document.url.endswith('/3')\n")
-
-
 def small_parts(monkeypatch) -> None:
     """Files are cut into runs, and divided into parts, as large ones are."""
     monkeypatch.setattr("webtext_prep.documents.compression.CHUNK_BYTES", 2000)
@@ -73,26 +47,13 @@ def small_parts(monkeypatch) -> None:
     monkeypatch.setattr("webtext_prep.stages.tokenize.Tokenize.part_bytes", 4000)
 
 
-def road(run, inputs: Path, place: Path) -> None:
+def walk(run, home: Path, place: Path) -> None:
     """All stages but download; after it the outputs lie below `place`."""
-
-    def stage(name: str, source: Path, target: str, *options: object) -> None:
-        done = run(name, "--input", source, *(("--output", place / target) if target else ()), *options, "--json")
+    road.write_inputs(place)
+    road.write_settings(home / "settings")
+    for step in road.steps(home / "settings", place / "tokenizer"):
+        done = run(*step.command(place, place))
         assert done.code == 0, done.err
-
-    stage("urls", inputs / "RS_2012-06.jsonl", "urls", "--keep-dropped", "--shards", 2)
-    stage("blacklist", place / "urls", "clean_urls", "--shards", 2)
-    stage("merge", inputs / "texts.jsonl.gz", "merged", "--shards", 2)
-    stage("clean", place / "merged", "clean", "--language", "any")
-    stage("filter", place / "clean", "mine", "--function", f"{inputs / 'keep.py'}:keep")
-    stage("dedup", place / "mine", "unique")
-    stage("decontaminate", place / "unique", "decontaminated", "--evaluation", inputs / "questions.txt")
-    stage("train-tokenizer", place / "decontaminated", "tokenizer", "--vocabulary-size", 300)
-    stage("tokenize", place / "decontaminated", "corpus", "--tokenizer", place / "tokenizer")
-    stage("tokenize", place / "decontaminated", "ordered", "--tokenizer", place / "tokenizer", "--no-shuffle")
-    stage("merge-tokens", place / "corpus", "both", "--input", place / "ordered")
-    stage("index-tokens", place / "corpus", "", "--part-tokens", 2000)
-    stage("export", place / "decontaminated", "dataset")
     found = run("dedup", "--input", place / "mine", "--output", place / "preview", "--dry-run", "--json")
     (place / "preview.json").write_text(found.out)
 
@@ -102,11 +63,10 @@ def test_each_stage_gives_the_same_bytes_where_tasks_see_only_what_they_declare(
 ):
     """Stages read folders named in hints, and wrote files that no task declared: on another machine there were none."""
     small_parts(monkeypatch)
-    write_inputs(tmp_path / "inputs")
-    road(lambda *arguments: webtext(*arguments, "--workers", 1), tmp_path / "inputs", tmp_path / "here")
+    walk(lambda *arguments: webtext(*arguments, "--workers", 1), tmp_path, tmp_path / "here")
     expected = contents(tmp_path / "here")
     (tmp_path / "here").rename(tmp_path / "expected")
-    road(on_nodes, tmp_path / "inputs", tmp_path / "here")
+    walk(on_nodes, tmp_path, tmp_path / "here")
     expected, found = (
         {name: data for name, data in files.items() if ".state/" not in name}
         for files in (expected, contents(tmp_path / "here"))
@@ -123,7 +83,7 @@ def test_a_download_takes_what_it_has_to_nodes_also_when_its_lists_change(webtex
 
     def page(path: str) -> str:
         asked.append(path)
-        return f"<html><body><article><p>{text_of(len(path))}</p></article></body></html>"
+        return f"<html><body><article><p>{road.text_of(len(path))}</p></article></body></html>"
 
     with serve_pages(page) as address:
         urls = [f"{address}/{'a' * number}" for number in range(1, 7)]

@@ -4,10 +4,6 @@ Starting them takes seconds, so all tests share one cluster, as few as will do.
 """
 
 import importlib.util
-import json
-import logging
-import os
-import shutil
 import signal
 import tempfile
 import threading
@@ -31,30 +27,9 @@ CORES = 2
 
 
 @pytest.fixture(scope="module")
-def cluster():
+def cluster(joined_ray):
     """A cluster with one node of two cores, which this process has joined."""
-    from ray.cluster_utils import Cluster
-
-    folder = tempfile.mkdtemp(prefix="r", dir="/tmp")  # short: sockets lie in it
-    os.environ |= {"RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": folder}
-    (Path(folder) / "ray").mkdir()
-    before = signal.getsignal(signal.SIGTERM)
-    for attempt in range(3):
-        found = Cluster()
-        try:
-            found.add_node(num_cpus=CORES, object_store_memory=80 << 20, include_dashboard=False)
-            break
-        except Exception:  # a busy machine may take longer than Ray waits
-            found.shutdown()
-            if attempt == 2:
-                raise
-    ray.init(address=found.address, log_to_driver=False, logging_level=logging.ERROR)
-    yield found
-    ray.shutdown()
-    found.shutdown()
-    shutil.rmtree(folder, ignore_errors=True)
-    del os.environ["RAY_TMPDIR"]
-    signal.signal(signal.SIGTERM, before)
+    return joined_ray
 
 
 @pytest.fixture(autouse=True)
@@ -154,14 +129,14 @@ def test_a_task_that_kills_every_worker_is_named(run, tmp_path, monkeypatch):
 def test_a_node_that_dies_costs_its_tasks_which_are_tried_again(cluster, run, gate):
     """Four tasks wait on two nodes, one of which is killed with its workers."""
     gate.close()
-    node = cluster.add_node(num_cpus=CORES, object_store_memory=80 << 20)
+    node = cluster.add()
     tasks = tasks_of(*range(4), gate=str(gate.folder))
     found: list = []
     driver = threading.Thread(target=lambda: found.extend(run(practice_calls.wait_and_name_the_node, tasks)))
     driver.start()
     until(lambda: len(list(gate.folder.glob("reached-*"))) == 4, "tasks on both nodes")
-    workers = descendants(node.all_processes["raylet"][0].process.pid)
-    cluster.remove_node(node, allow_graceful=False)
+    workers = cluster.processes(node)
+    cluster.kill(node)
     until(lambda: not any(map(is_alive, workers)), "the end of the node's workers")
     gate.open()
     driver.join()
@@ -207,17 +182,6 @@ def test_without_ray_there_is_a_sentence(webtext, write_shards, tmp_path, monkey
     result = webtext("shout", "--input", write_shards([["a"]]), "--output", tmp_path / "out", "--engine", "ray")
     assert result.code == 2
     assert "pip install 'webtext-prep[ray]'" in result.sentence
-
-
-def test_a_stage_of_several_phases_makes_the_same_bytes(cluster, webtext, contents, tmp_path):
-    (tmp_path / "texts").mkdir()
-    for number in range(4):
-        (tmp_path / f"texts/{number}.txt").write_text(f"The text of file {number}.")
-    for output, more in {"local": [], "ray": ["--engine", "ray", "--ray-address", cluster.address]}.items():
-        result = webtext("merge", "--input", tmp_path / "texts", "--output", tmp_path / output, *more)
-        assert result.code == 0, result.err
-    assert contents(tmp_path / "ray") == contents(tmp_path / "local")
-    assert json.loads((tmp_path / "ray/.state/run.json").read_text())["engine"] == "ray"
 
 
 @pytest.fixture

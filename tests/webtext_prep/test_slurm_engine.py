@@ -1,8 +1,5 @@
 """The engine slurm, on a stand-in for Slurm's commands, and on Slurm itself where it is installed."""
 
-import contextlib
-import json
-import os
 import re
 import signal
 import subprocess
@@ -13,7 +10,8 @@ import hasty_slurm
 import practice_calls
 import pytest
 import real_slurm
-from processes import PATIENCE, is_alive, until
+from processes import PATIENCE, until
+from slurm_cluster import Cluster
 
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError, WebtextError
@@ -26,44 +24,16 @@ from webtext_prep.running.task import Task
 SUPPORT = Path(practice_calls.__file__).parent
 
 
-class Cluster:
-    """The folder of a stand-in for Slurm, whose commands are on PATH."""
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-        (folder / "bin").mkdir(parents=True)
-        for name in ("sbatch", "squeue", "sacct", "scancel", "scontrol"):
-            command = folder / "bin" / name
-            command.write_text(f"#!{sys.executable} -IS\n" + (SUPPORT / "slurm_stand_in.py").read_text())
-            command.chmod(0o755)
-        self.set()
-
-    def set(self, **settings: object) -> None:
-        (self.folder / "settings.json").write_text(json.dumps(settings))
-
-    def calls(self, command: str) -> int:
-        """How often one of the commands was called."""
-        return len(list((self.folder / "called").glob(f"{command}-*")))
-
-    def states(self) -> list[str]:
-        return [path.read_text() for path in sorted(self.folder.glob("arrays/*/state-*"))]
-
-    def processes(self) -> list[int]:
-        """All that it has started and that still runs."""
-        return [pid for path in self.folder.glob("arrays/*/pid*") if is_alive(pid := int(path.read_text()))]
-
-
 @pytest.fixture
 def cluster(tmp_path, monkeypatch):
-    monkeypatch.setenv("STAND_IN", str(tmp_path / "cluster"))
-    monkeypatch.setenv("PATH", f"{tmp_path / 'cluster' / 'bin'}{os.pathsep}{os.environ['PATH']}")
+    """A stand-in for Slurm, whose commands are on PATH."""
+    found = Cluster(tmp_path / "cluster")
+    for name, value in found.environment.items():
+        monkeypatch.setenv(name, value)
     for name, value in hasty_slurm.hurry().items():
         monkeypatch.setattr(waiting, name, value)
-    found = Cluster(tmp_path / "cluster")
     yield found
-    for pid in found.processes():
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(pid, signal.SIGKILL)
+    found.stop()
 
 
 @pytest.fixture
@@ -404,27 +374,6 @@ def test_jobs_of_other_settings_are_cancelled(cluster, run, tmp_path):
     (cluster.folder / "hold").rename(cluster.folder / "let-go")
     assert sorted(found) == [(0, 0), (1, 1)]
     assert cluster.states()[:2] == ["CANCELLED", "CANCELLED"]
-
-
-TEXTS = [f"The {number} ships of the line sailed on to {'the harbour of ' * number}Cadiz." for number in range(1, 40)]
-ROAD = ["merge", "tokenize"]
-
-
-def test_stages_of_several_phases_make_the_same_bytes(cluster, webtext, write_shards, contents, tmp_path):
-    """From two shards to token files; the jobs of a phase are one or two."""
-    write_shards([TEXTS[:20], TEXTS[10:]])
-    for engine in (["local"], ["slurm", "--slurm-tasks-per-job", "100"]):
-        before = tmp_path / "input"
-        for stage in ROAD:
-            after = tmp_path / engine[0] / stage / "out"
-            result = webtext(stage, "--input", before, "--output", after, "--engine", *engine)
-            assert result.code == 0, result.err
-            before = after
-    local, slurm = ({name: data for name, data in contents(tmp_path / engine).items() if ".state" not in name}
-                    for engine in ("local", "slurm"))  # fmt: skip
-    assert local.keys() >= {"merge/out/part-00000.jsonl.zst", "tokenize/out_text_document.bin"}
-    assert slurm == local
-    assert cluster.calls("sbatch") > len(ROAD)
 
 
 # Slurm itself

@@ -1,0 +1,165 @@
+"""Every stage on every engine, here and in object storage: the same bytes, and nothing left behind."""
+
+import contextlib
+import io
+import json
+import os
+import signal
+import tempfile
+from pathlib import Path
+
+import hasty_slurm
+import pytest
+import road
+import slurm_node
+from pages_on_loopback import serve_pages
+from ray_nodes import AWS_CONFIG
+from slurm_cluster import Cluster
+
+from webtext_prep import cli
+from webtext_prep.documents import storage
+from webtext_prep.running.slurm import commands, waiting
+
+STATE = ".state/"
+TIMED = "downloaded/outcomes/"
+"""Tells, among other things, how long each answer took."""
+MAPPED = {"index-tokens"}
+"""Stages whose output lies beside token files, which are on this machine."""
+
+
+def run(*arguments: object) -> None:
+    """Run a command in this process; it must succeed."""
+    before, said = signal.getsignal(signal.SIGTERM), io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = cli.main([str(argument) for argument in arguments])
+    finally:
+        signal.signal(signal.SIGTERM, before)
+    assert code == 0, said.getvalue()
+
+
+def files_of(contents) -> dict[str, bytes]:
+    """What is to be the same: all but state folders, and how long things took."""
+    return {name: data for name, data in contents.items() if STATE not in name and not name.startswith(TIMED)}
+
+
+class Road:
+    """All stages in order.
+
+    Args:
+        home: a folder; the outputs of the run that the others are compared with are in `home / "here"`.
+        address: of a web server, for `download`.
+    """
+
+    def __init__(self, home: Path, address: str) -> None:
+        self.home, self.here = home, home / "here"
+        road.write_settings(home / "settings")
+        lists = [[f"{address}/{number}/{path}" for path in range(3)] for number in range(2)]
+        self.lists = {f"lists/{at}.txt": "\n".join(urls).encode() for at, urls in enumerate(lists)}
+        options = ("--allow-private-addresses", "loopback", "--no-robots", "--delay", 0, "--extractor", "resiliparse")
+        download = road.Step("download", ("input/lists",), "downloaded", options)
+        self.steps = [download, *road.steps(home / "settings", self.here / "tokenizer")]
+
+    def walk(self, place, state: Path, *flags: object) -> None:
+        """Take the input through all stages, with outputs below `place`."""
+        road.write_inputs(place, road.input_files() | self.lists)
+        for step in self.steps:
+            if step.stage not in MAPPED or storage.is_local(place):
+                its_state = ["--state", state / step.target] if step.target else []
+                run(*step.command(place, self.here), *its_state, *flags)
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory):
+    """The road, and what it makes in one process of this machine."""
+    with serve_pages(lambda path: f"<html><article><p>{road.text_of(len(path))}</p></article></html>") as address:
+        found = Road(tmp_path_factory.mktemp("road"), address)
+        found.walk(found.here, found.home / "state", "--workers", 1)
+        yield found
+
+
+@pytest.fixture
+def walk(reference, contents, tmp_path):
+    """`walk(place, ...)` goes the road with these flags, and compares."""
+
+    def compare(place, *flags: object) -> None:
+        reference.walk(place, tmp_path / "state", *flags)
+        expected, found = files_of(contents(reference.here)), files_of(contents(place))
+        if not storage.is_local(place):
+            expected = {name: data for name, data in expected.items() if ".suffixes/" not in name}
+        assert {name for name in expected if found.get(name) != expected[name]} == set()
+        assert found.keys() == expected.keys()
+        engine = flags[flags.index("--engine") + 1] if "--engine" in flags else "local"
+        assert json.loads((tmp_path / "state" / "unique" / "run.json").read_bytes())["engine"] == engine
+
+    return compare
+
+
+@pytest.fixture
+def place(request, tmp_path):
+    """Where outputs lie: in a folder, or in a bucket."""
+    return request.getfixturevalue("bucket") / "there" if request.param == "s3" else tmp_path / "there"
+
+
+def test_all_stages_in_object_storage(walk, bucket):
+    walk(bucket / "there", "--workers", 1)
+
+
+@pytest.fixture(scope="module")
+def two_nodes(joined_ray):
+    """Two Ray nodes with one free core each."""
+    import ray
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+    first = ray.get_runtime_context().get_node_id()
+    joined_ray.add(cores=1)
+
+    class Holder:
+        def ready(self) -> bool:
+            return True
+
+    here = NodeAffinitySchedulingStrategy(first, soft=False)
+    holder = ray.remote(Holder).options(num_cpus=1, scheduling_strategy=here).remote()
+    assert ray.get(holder.ready.remote())
+    yield joined_ray
+    ray.kill(holder)
+    joined_ray.kill()
+
+
+def test_all_stages_on_ray(walk, two_nodes, tmp_path):
+    walk(tmp_path / "there", "--engine", "ray", "--ray-address", two_nodes.address)
+
+
+def sign_in(config: Path) -> None:
+    """Write what this process has in its environment to a configuration of AWS's."""
+    names = {"endpoint_url": "ENDPOINT_URL", "region": "DEFAULT_REGION", "aws_access_key_id": "ACCESS_KEY_ID",
+             "aws_secret_access_key": "SECRET_ACCESS_KEY"}  # fmt: skip
+    config.write_text("[default]\n" + "".join(f"{name} = {os.environ[f'AWS_{it}']}\n" for name, it in names.items()))
+
+
+def test_all_stages_on_ray_whose_nodes_share_object_storage_alone(walk, two_nodes, bucket):
+    sign_in(two_nodes.folder / AWS_CONFIG)
+    scratch = bucket / "scratch"
+    walk(bucket / "there", "--engine", "ray", "--ray-address", two_nodes.address, "--shared-scratch", scratch)
+    assert not storage.list_folder(scratch)
+    for number in (0, 1):
+        assert list((two_nodes.folder / f"node-{number}").glob("webtext-scratch-*/*")), f"node {number} did nothing"
+
+
+@pytest.fixture(scope="module")
+def node():
+    """A socket at which a node waits for jobs."""
+    with tempfile.TemporaryDirectory() as folder, slurm_node.running(Path(folder) / "node"):
+        yield Path(folder) / "node"
+
+
+@pytest.mark.parametrize("place", ["here", "s3"], indirect=True)
+def test_all_stages_on_slurm(walk, node, place, tmp_path, monkeypatch):
+    cluster = Cluster(tmp_path / "cluster")
+    for name, value in cluster.environment.items():
+        monkeypatch.setenv(name, value)
+    for name, value in (hasty_slurm.hurry() | {"ASK_SECONDS": (5.0, 5.0)}).items():
+        monkeypatch.setattr(waiting, name, value)
+    monkeypatch.setattr(commands, "script_for", lambda module, folder: slurm_node.script(node, folder))
+    walk(place, "--engine", "slurm", "--slurm-tasks-per-job", 100)
+    assert cluster.states().count("COMPLETED") == len(cluster.states()) > len(road.steps(Path(), Path()))
