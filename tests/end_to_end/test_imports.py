@@ -13,6 +13,7 @@ ABOVE = [
     "cli",
     "commands",
     "reporting",
+    "planning",
     "stages",
     "exporting",
     "lookup",

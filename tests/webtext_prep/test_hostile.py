@@ -8,6 +8,7 @@ import time
 import pytest
 from hostile_server import KINDS, HostileServer
 
+from command_kit.progress import spoken_duration
 from webtext_prep.documents.document import Document
 from webtext_prep.stages import download as download_stage
 from webtext_prep.stages.download import Download
@@ -18,7 +19,7 @@ from webtext_prep.web.journal import Journal
 from webtext_prep.web.memory import ByteBudget
 from webtext_prep.web.robots import Robots
 from webtext_prep.web.shard import Shard
-from webtext_prep.web.worst_case import Lists, duration, for_all, sentence, worst_case
+from webtext_prep.web.worst_case import Lists, for_all, sentence, worst_case
 
 
 @pytest.fixture
@@ -159,7 +160,7 @@ def test_the_bounds_grow_with_every_limit_and_are_said_in_one_line(webtext, tmp_
     assert both.bytes > usual.bytes
     assert for_all(Download()._fetching(1, 1), [lists, lists], 1).seconds >= 2 * usual.seconds
     assert sentence([lists], usual).startswith("201 URLs, at most 23 at one host, whatever the servers do: at worst ")
-    assert [duration(found) for found in (0.1, 99.5, 100, 5999, 6000, 400_000)] == [
+    assert [spoken_duration(found) for found in (0.1, 99.5, 100, 5999, 6000, 400_000)] == [
         "1 s", "100 s", "2 min", "100 min", "1.7 h", "5 days"
     ]  # fmt: skip
     for count, is_said in ((99, False), (100, True)):

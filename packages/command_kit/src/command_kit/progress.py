@@ -11,6 +11,7 @@ start, without what an earlier run had done.
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 import sys
 import threading
@@ -29,6 +30,17 @@ def duration(seconds: float) -> str:
     minutes, rest = divmod(round(seconds), 60)
     hours, minutes = divmod(minutes, 60)
     return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def spoken_duration(seconds: float) -> str:
+    """Seconds as people say them, rounded up: `40 s`, `13 min`, `2.5 h`, `9 days`."""
+    if seconds < 100:
+        return f"{math.ceil(seconds)} s"
+    if seconds < 100 * 60:
+        return f"{math.ceil(seconds / 60)} min"
+    if seconds < 100 * 3600:
+        return f"{math.ceil(seconds / 360) / 10:g} h"
+    return f"{math.ceil(seconds / 86400):,} days"
 
 
 class Progress:

@@ -121,16 +121,17 @@ def build_parser(known: dict[str, type[Stage]], others: dict[str, type[Command]]
             again = own.add_mutually_exclusive_group()
             again.add_argument("--resume", action="store_true", help="resume an earlier run (the default)")
             again.add_argument("--restart", action="store_true", help="discard an earlier run and start from scratch")
-        add_common_flags(own, one.name)
+        add_common_flags(own, one.name, config=issubclass(one, Stage) or one.has_settings_file)
         add_flags(own, one)
     return parser
 
 
-def add_common_flags(command: argparse.ArgumentParser, name: str) -> None:
-    """`--config`, `--json`, `--debug`."""
-    command.add_argument(
-        "--config", metavar="FILE.toml", help=f"a TOML file with settings in its table [{name}]; flags win"
-    )
+def add_common_flags(command: argparse.ArgumentParser, name: str, *, config: bool = True) -> None:
+    """`--config`, unless the command has a setting of that name, `--json`, `--debug`."""
+    if config:
+        command.add_argument(
+            "--config", metavar="FILE.toml", help=f"a TOML file with settings in its table [{name}]; flags win"
+        )
     command.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
     command.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
@@ -206,9 +207,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     def body() -> int:
         if arguments.command in others:
-            command = settings_from(
-                others[arguments.command], arguments, command=arguments.command, config=arguments.config
-            )
+            kind = others[arguments.command]
+            config = arguments.config if kind.has_settings_file else None
+            command = settings_from(kind, arguments, command=kind.name, config=config)
             show_findings(command.find(), as_json=arguments.json)
             return 0
         job = make_job(known[arguments.command], arguments)

@@ -24,6 +24,8 @@ class Command(abc.ABC):
     """Its place in `--help`, after all stages."""
     summary: ClassVar[str]
     """One line for `--help`."""
+    has_settings_file: ClassVar[bool] = True
+    """Whether `--config` names a file with its settings, in its own table; if not, that is a setting of its own."""
 
     @abc.abstractmethod
     def find(self) -> Findings:

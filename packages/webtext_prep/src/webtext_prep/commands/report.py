@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from command_kit import available_cores, setting, write_text
 from webtext_prep.commands.base import Command
+from webtext_prep.documents.storage import location
 from webtext_prep.errors import InputError
 from webtext_prep.running.findings import Findings
 from webtext_prep.running.token_stage import SUFFIX
+
+if TYPE_CHECKING:
+    from webtext_prep.planning.plan_file import Plan
 
 
 @dataclass(frozen=True)
@@ -30,6 +34,11 @@ class Report(Command):
     output: str = setting("", "the page to write", metavar="FILE.html")
     run: str = setting("", "a training run, to show its losses", metavar="RUN")
     samples: str = setting("", "texts of the model, as `gpt2 generate --json` prints them", metavar="FILE.json")
+    plan: str = setting(
+        "",
+        "a plan of `webtext plan`, to compare; without it one that lies beside the folders, or in `plan` there",
+        metavar="PLAN",
+    )
     title: str = setting("", "the heading of the page; the name of the folder without it")
     funnel: str = setting("", "also write the funnel, as a picture that stands alone", metavar="FILE.svg")
     sample: int = setting(1_000_000, "rows to read of a folder that has more", ge=1)
@@ -57,9 +66,11 @@ class Report(Command):
             raise InputError(
                 f"--output {output} is a folder: give the name of a file, such as {output / 'report.html'}."
             )
+        plan = self._plan()
         run = read_run(Path(self.run), self.samples) if self.run else None
         ends = [trace(folder) for folder in self.folders]
-        found = gather(ends, sample=0 if self.all else self.sample, workers=self.workers or available_cores(), run=run)
+        sample, workers = 0 if self.all else self.sample, self.workers or available_cores()
+        found = gather(ends, sample=sample, workers=workers, run=run, plan=plan)
         title = self.title or ", ".join(Path(end.name).name.removesuffix(SUFFIX) for end in ends)
         page = render(found, title)
         write_text(output, page)
@@ -67,3 +78,11 @@ class Report(Command):
             write_text(self.funnel, picture(found))
         values = {"output": str(output), "bytes": len(page.encode("utf-8")), "steps": len(found.steps)}
         return Findings(f"report: {output}", values)
+
+    def _plan(self) -> Plan | None:
+        """The plan that is given, or lies beside what is reported on. Raises InputError for one that is damaged."""
+        from webtext_prep.planning.plan_file import find_plan, read_plan
+
+        local = [place for place in map(location, self.folders) if isinstance(place, Path)]
+        place = self.plan or find_plan(local)
+        return read_plan(place) if place else None

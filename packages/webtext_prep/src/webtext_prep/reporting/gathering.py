@@ -28,6 +28,7 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.lineage import Step, all_steps
 from webtext_prep.lineage.restoring import stage_of
 from webtext_prep.lineage.tables import dropped_of, has_dropped
+from webtext_prep.planning.plan_file import Plan
 from webtext_prep.reporting.counting import BINS_PER_DOUBLING, LogHistogram
 from webtext_prep.reporting.figures import DocumentFigures, DuplicateFigures, OutcomeFigures
 from webtext_prep.reporting.passes import TOKEN_DOCUMENTS, DocumentPass, DuplicatePass, OutcomePass, pass_over, shown
@@ -95,9 +96,12 @@ class Gathered:
     duplicates: list[tuple[Step, DuplicateFigures]]
     examples: list[Examples]
     run: TrainingRun | None = None
+    plan: Plan | None = None
 
 
-def gather(ends: Sequence[Step], *, sample: int, workers: int, run: TrainingRun | None) -> Gathered:
+def gather(
+    ends: Sequence[Step], *, sample: int, workers: int, run: TrainingRun | None, plan: Plan | None = None
+) -> Gathered:
     """Read what there is of the steps behind `ends`; shows progress.
 
     Args:
@@ -105,6 +109,7 @@ def gather(ends: Sequence[Step], *, sample: int, workers: int, run: TrainingRun 
         sample: from a folder of more rows than this, about so many are read; 0 for all.
         workers: processes.
         run: a training run to show.
+        plan: what was expected of the steps.
     """
     ends = _with_shared_steps(ends)
     steps = all_steps(*ends)
@@ -119,6 +124,7 @@ def gather(ends: Sequence[Step], *, sample: int, workers: int, run: TrainingRun 
         duplicates,
         examples,
         run,
+        plan,
     )
 
 

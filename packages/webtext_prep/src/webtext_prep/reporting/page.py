@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.style import digest_of, style_sheet
 from webtext_prep.reporting.gathering import Gathered
-from webtext_prep.reporting.sections import alike, contents, downloads, making, model, origin, texts
+from webtext_prep.reporting.sections import alike, contents, downloads, making, model, origin, planned, texts
 from webtext_prep.reporting.sections.layout import anchor, section
 
 Part = tuple[str, Markup | None]
@@ -73,8 +73,14 @@ def _sections(found: Gathered) -> dict[str, list[Markup]]:
         "Duplicates": _headed([(step.name, alike.duplicates(step, of)) for step, of in found.duplicates]),
         "Examples": [*([tag("h3", "Kept")] if kept else []), *kept, *dropped],
         "Training": [model.training(found.run)] if found.run is not None else [],
+        "Plan and what happened": _planned(found),
         "How it was made": [making.runs(found)],
     }
+
+
+def _planned(found: Gathered) -> list[Markup]:
+    part = planned.comparison(found.plan, found.steps) if found.plan is not None else None
+    return [] if part is None else [part]
 
 
 def _headed(parts: Sequence[Part]) -> list[Markup]:

@@ -120,6 +120,8 @@ class Stage(abc.ABC):
     output_is_tokenizer: ClassVar[bool] = False
     is_passed_on: ClassVar[bool] = True
     """Whether the next stage of a pipeline reads its output; if not, that one reads what this one has read."""
+    grows_with_corpus: ClassVar[tuple[str, ...]] = ()
+    """Reasons to drop that a larger corpus has a larger share of: what repeats other documents."""
     default_format: ClassVar[str] = DEFAULT_FORMAT
     """How it writes shards if nothing else is said."""
 

@@ -86,6 +86,7 @@ class Urls(Stage):
     unit: ClassVar[str] = "submissions"
     input_kinds: ClassVar[str] = KINDS
     reads_standard_input: ClassVar[bool] = True
+    grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate_url",)
 
     min_score: int = setting(3, "drop submissions with a lower score")
     sum_scores: bool = setting(

@@ -12,6 +12,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from command_kit.progress import spoken_duration
 from webtext_prep.running.space import readable
 from webtext_prep.web import crawling
 from webtext_prep.web.fetcher import host_and_origin
@@ -126,18 +127,8 @@ def for_all(fetching: Fetching, lists: Sequence[Lists], at_once: int) -> WorstCa
 def sentence(lists: Sequence[Lists], worst: WorstCase) -> str:
     """The bounds in one line."""
     urls, largest = sum(entry.urls for entry in lists), max(entry.largest for entry in lists)
+    seconds, with_pauses = spoken_duration(worst.seconds), spoken_duration(worst.seconds_with_pauses)
     return (
-        f"{urls:,} URLs, at most {largest:,} at one host, whatever the servers do: at worst {duration(worst.seconds)} "
-        f"({duration(worst.seconds_with_pauses)} if they ask for pauses) and {readable(worst.bytes)} of memory"
+        f"{urls:,} URLs, at most {largest:,} at one host, whatever the servers do: at worst {seconds} "
+        f"({with_pauses} if they ask for pauses) and {readable(worst.bytes)} of memory"
     )
-
-
-def duration(seconds: float) -> str:
-    """Seconds as people say them, rounded up: `40 s`, `13 min`, `2.5 h`, `9 days`."""
-    if seconds < 100:
-        return f"{math.ceil(seconds)} s"
-    if seconds < 100 * 60:
-        return f"{math.ceil(seconds / 60)} min"
-    if seconds < 100 * 3600:
-        return f"{math.ceil(seconds / 360) / 10:g} h"
-    return f"{math.ceil(seconds / 86400):,} days"
