@@ -157,8 +157,8 @@ def notes_on(
             share = sum(found.dropped.get(reason, 0) for reason in link.stage.grows_with_corpus) / max(found.read, 1)
             notes.append(
                 f"{one.stage}: {share:.1%} of the sample repeat others. There are more in the whole, since two copies "
-                f"are both in the sample only once in {sample.scale**2:,.0f} times: all behind it is counted as if there "
-                "were not"
+                f"are both in the sample only once in {sample.scale**2:,.0f} times: all behind it is counted as if "
+                "there were not"
             )
         if found.is_mostly_start:
             notes.append(
