@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.gpt2_train.conftest import command, losses
+from torch.distributed.run import get_args_parser
 
 from gpt2_train.checkpoint import read_info
 from gpt2_train.cli import main
@@ -53,7 +54,12 @@ def test_the_slurm_script_is_a_shell_script_with_flags_that_exist(capsys: pytest
     subprocess.run(["bash", "-n", str(script)], check=True)
     text = script.read_text(encoding="utf-8").replace("\\\n", " ")
     (line,) = (line for line in text.splitlines() if "gpt2_train train" in line)
-    words = shlex.split(line.partition("gpt2_train train")[2])
+    launcher, _, rest = line.partition("gpt2_train train")
+    words = shlex.split(rest)
+    stops = int(re.findall(r"#SBATCH --signal=TERM@(\d+)", text)[0])
+    agent = shlex.split(launcher.partition(" torchrun ")[2].replace("$SLURM_NNODES", "2"))
+    given = get_args_parser().parse_args([*agent, "gpt2_train"])
+    assert 30 < given.shutdown_timeout < stops, "torchrun kills what has not saved by then"
     with pytest.raises(SystemExit):
         main(["train", "--help"])
     known = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
