@@ -170,6 +170,7 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
 
     Raises UsageError.
     """
+    from gpt2_train.auto_micro_batch import fitting_micro_batch
     from gpt2_train.layout import check_layout, check_observed, plan_batches
     from gpt2_train.memory import memory_per_rank, size_line
 
@@ -188,9 +189,23 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
         check_token_files(prefix, step)
     config = model_config(settings, vocabulary)
     check_run_folder(settings, config)
+    layout: dict[str, Any] = {
+        "tensor_parallel": settings.tensor_parallel,
+        "sequence_parallel": settings.sequence_parallel,
+        "data_parallel": data_parallel,
+        "data_parallel_replicate": settings.data_parallel_replicate,
+        "reshard": settings.reshard,
+        "precision": settings.precision or ("bf16" if gpus else "fp32"),
+        "activation_checkpointing": settings.activation_checkpointing,
+        "optimizer": settings.optimizer,
+        "compiled": gpus > 0,
+    }
+    asked = settings.micro_batch_size
+    if asked == "auto" and gpus and (room := gpu_room()) is not None:
+        asked = fitting_micro_batch(config, settings.global_batch_size // data_parallel, room, **layout)
     micro, accumulation = plan_batches(
         settings.global_batch_size,
-        settings.micro_batch_size,
+        asked,
         data_parallel,
         on_cpu=gpus == 0,
         sequence_length=settings.sequence_length,
@@ -198,14 +213,9 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
     memory = memory_per_rank(
         config,
         micro_batch=micro,
-        tensor_parallel=settings.tensor_parallel,
-        data_parallel=data_parallel,
         accumulation=accumulation,
-        precision=settings.precision or "fp32",
-        activation_checkpointing=settings.activation_checkpointing,
-        optimizer=settings.optimizer,
-        compiled=gpus > 0,
         on_cpu=gpus == 0,
+        **layout,
         stages_checkpoints=settings.save and settings.async_checkpoint and bool(settings.save_every),
     )
     processes = f"data parallel {data_parallel}, tensor parallel {settings.tensor_parallel}"
@@ -315,3 +325,15 @@ def count_gpus(names: Sequence[str]) -> int:
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0
+
+
+def gpu_room() -> float | None:
+    """Bytes that a process of a run can have on the smallest GPU of this machine; None if torch sees none."""
+    import torch
+
+    from gpt2_train.estimate import RESERVE
+
+    if not torch.cuda.is_available():
+        return None
+    sizes = [torch.cuda.get_device_properties(number).total_memory for number in range(torch.cuda.device_count())]
+    return min(sizes) - RESERVE

@@ -470,6 +470,21 @@ def test_every_shipped_recipe_fits_a_machine_with_any_number_of_gpus(tmp_path, m
     assert found.problems == []
 
 
+def test_the_memory_of_a_run_is_that_of_the_micro_batch_that_fits_its_gpu(tmp_path, monkeypatch, texts):
+    import checking
+
+    path = tmp_path / "x.toml"
+    tables = {"merge": {}, "tokenize": {}, "train": {"model": "124M", "global_batch_size": 32}}
+    steps = planning.plan(path, tables, tmp_path, [str(texts / "texts")])
+
+    def peak(gib: int) -> float:
+        monkeypatch.setattr(checking, "gpu_room", lambda: gib * 2.0**30)
+        (fact,) = (fact for fact in check(steps, path, tmp_path, 1).facts if "at most" in fact)
+        return float(fact.partition("at most ")[2].split()[0])
+
+    assert peak(8) < 8 < peak(80) < 80
+
+
 def test_a_layout_that_needs_more_gpus_than_there_are_is_found(tmp_path, texts):
     tables = {"merge": {}, "tokenize": {}, "train": {"data_parallel": 4}}
     path = tmp_path / "x.toml"
