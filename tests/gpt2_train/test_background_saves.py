@@ -12,13 +12,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
 from tests.gpt2_train.conftest import losses
 
 from gpt2_train import trainer as train_module
-from gpt2_train.checkpoint import background, list_checkpoints, load_model, model_tensors, read_info
+from gpt2_train.checkpoint import background, list_checkpoints, load_model, model_tensors, read_info, staging
 from gpt2_train.checkpoint.background import BackgroundSaver, Saved
 from gpt2_train.checkpoint.restoring import load_tensors
 from gpt2_train.checkpoint.saving import Checkpointer, save_checkpoint
@@ -228,6 +229,24 @@ def test_no_memory_for_the_copy_is_said_with_what_to_do(
     assert gpt2(tmp_path, "--steps", 4, "--save-every", 2) == 1
     assert "no memory on this machine for the copy that checkpoints are written from" in capsys.readouterr().err
     assert gpt2(tmp_path, "--steps", 4, "--save-every", 2, "--no-async-checkpoint") == 0
+
+
+def test_memory_that_cannot_be_pinned_leaves_no_error_for_the_next_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CUDA hands an error that nobody asked for to the next launch; what takes it here is a kernel of no importance."""
+    pending: list[str] = []
+
+    class Refusing:
+        def cudaHostRegister(self, *_: int) -> int:
+            pending.append("out of memory")
+            return 2
+
+    def launched(*_: Any, **__: Any) -> None:
+        raise RuntimeError(pending.pop())
+
+    monkeypatch.setattr(torch.cuda, "cudart", Refusing)
+    monkeypatch.setattr(torch, "zeros", launched)
+    assert staging._pin(np.zeros(8, np.uint8)) is None
+    assert not pending
 
 
 def test_the_copy_takes_what_the_tensors_take(tmp_path: Path) -> None:

@@ -68,7 +68,10 @@ def directions(
     while together := list(itertools.islice(waiting, size)):
         whole = [update.full_tensor() if isinstance(update, DTensor) else update for _, update in together]
         steps = [
-            direction(update, head_dim(name)) if number == rank else torch.empty_like(update)
+            # NCCL sends memory as it lies: rows behind each other on all of them.
+            direction(update, head_dim(name)).contiguous()
+            if number == rank
+            else torch.empty_like(update, memory_format=torch.contiguous_format)
             for number, ((name, _), update) in enumerate(zip(together, whole, strict=True))
         ]
         for number, ((name, update), step) in enumerate(zip(together, steps, strict=True)):

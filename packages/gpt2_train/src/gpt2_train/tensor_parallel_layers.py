@@ -126,7 +126,8 @@ class _Local(torch.autograd.Function):
     def backward(ctx: Any, *gradients: Tensor) -> None:
         parameter, (gradient,) = ctx.parameter, gradients
         if parameter.grad is None:
-            parameter.grad = DTensor(gradient, parameter._spec, requires_grad=False)
+            # Laid out as the parameter, as autograd's own addition sees to: fused kernels go by memory alone.
+            parameter.grad = DTensor(gradient.contiguous(), parameter._spec, requires_grad=False)
         else:
             parameter.grad._local_tensor.add_(gradient)
 

@@ -108,6 +108,9 @@ def _fit(run: Prepared, stop: StopRequest) -> dict[str, Any]:
         run.world.say(f"out of memory with a micro-batch of {run.plan.micro_batch}: beginning again with {size}.")
         run = smaller
         del trainer
+        if run.plan.compilation is not None:
+            # Graphs of a size that is not taken again would count against torch's limit of 8 for one function.
+            torch.compiler.reset()
         gc.collect()
         torch.cuda.empty_cache()
 

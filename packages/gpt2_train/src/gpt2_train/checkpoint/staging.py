@@ -8,6 +8,7 @@ nobody but the next kernels and the writer.
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -78,5 +79,9 @@ def _share(tensor: Any) -> Tensor:
 def _pin(room: Any) -> int | None:
     """Lock memory into its place, so that a GPU can write to it by itself; None where the system does not allow it."""
     address: int = room.ctypes.data
-    failed = int(torch.cuda.cudart().cudaHostRegister(address, room.nbytes, 1))
-    return None if failed else address
+    if not int(torch.cuda.cudart().cudaHostRegister(address, room.nbytes, 1)):
+        return address
+    # CUDA keeps the error for whoever looks next, which would be a kernel of the first step.
+    with contextlib.suppress(RuntimeError):
+        torch.zeros(1, device="cuda")
+    return None
