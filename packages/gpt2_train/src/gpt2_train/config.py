@@ -341,8 +341,7 @@ class TrainSettings(ModelSettings, DataSettings):
     )
     distributed_timeout: float | None = setting(
         None,
-        "minutes that a process waits for the others in an exchange before the run ends; 10 on GPUs and 30 on CPU "
-        "without it",
+        "minutes that a process waits for the others in an exchange before the run ends; 30 without it",
         metavar="MINUTES",
         group=_SPEED,
         identity=False,
