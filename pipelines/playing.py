@@ -14,7 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import CommandError, duration, write_json
+from command_kit.colours import BOLD, GREEN, PLAIN, Paint
 from command_kit.command import PARENT
+from command_kit.tables import aligned
 from planning import SAMPLES, Step, is_held_out_loss, shown_command
 
 SUMMARIES = "pipeline.json"
@@ -42,7 +44,8 @@ def run_step(step: Step, path: Path, folder: Path) -> None:
     """
     shown, *rest = shown_command(step, path)
     command = [sys.executable, "-m", step.program, *rest]
-    print(f"\n$ {shlex.join([shown, *rest])}", file=sys.stderr, flush=True)
+    told = Paint.of(sys.stderr)(f"$ {shlex.join([shown, *rest])}", BOLD)
+    print(f"\n{told}", file=sys.stderr, flush=True)
     environment = os.environ | {PARENT: str(os.getpid())}
     process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, env=environment)
     is_stopped = False
@@ -105,31 +108,38 @@ def nothing_held_out(step: Step, train: Step | None) -> str:
     )
 
 
-def closing(steps: Sequence[Step], folder: Path, seconds: float) -> str:
-    """What a run ends with: the funnel, the losses, the text, and where everything is."""
-    width = max(10, *(len(step.name) for step in steps))
-    lines = ["", "=" * 72, f"Done in {duration(seconds)}.", ""]
+def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
+    """A line a stage: what came in, what went out, and the share of it."""
+    rows = []
     for step in steps:
-        found = step.summary
-        if step.stage is not None:
-            tokens = f"  {found['tokens']:,} tokens" if "tokens" in found else ""
-            if step.stage.output_is_tokenizer:
-                tokens = f"  a vocabulary of {found.get('vocabulary_size', 0):,}"
-            lines.append(f"  {step.name:<{width}} {found.get('in', 0):>8,} -> {found.get('out', 0):>8,}{tokens}")
+        read, kept, tokens = step.summary.get("in", 0), step.summary.get("out", 0), ""
+        if "tokens" in step.summary:
+            tokens = f"{step.summary['tokens']:,} tokens"
+        if step.stage is not None and step.stage.output_is_tokenizer:
+            tokens = f"a vocabulary of {step.summary.get('vocabulary_size', 0):,}"
+        share = f"{kept / read:.1%}" if read else ""
+        rows.append([paint(step.name, BOLD), f"{read:,}", "->", f"{kept:,}", paint(share, GREEN), tokens])
+    return [f"  {line}" for line in aligned(rows, "<><>><")]
+
+
+def closing(steps: Sequence[Step], folder: Path, seconds: float, paint: Paint = PLAIN) -> str:
+    """What a run ends with: the funnel, the losses, the text, and where everything is."""
+    lines = ["", "=" * 72, paint(f"Done in {duration(seconds)}.", GREEN, BOLD), ""]
+    lines += funnel([step for step in steps if step.stage is not None], paint)
     for step in steps:
         if step.name == "evaluate":
             lines += ["", *losses(step.summary)]
         if step.name == "generate":
-            lines += ["", "What the model writes:"]
+            lines += ["", paint("What the model writes:", BOLD)]
             for sample in step.summary.get("samples", ()):
                 lines += ["", *(f"  | {line}" for line in (sample["prompt"] + sample["text"]).splitlines())]
                 lines += echoes(sample.get("trace"))
-    lines += ["", "Where everything is:"]
+    lines += ["", paint("Where everything is:", BOLD)]
     written = [step for step in steps if step.output and step.name not in ("evaluate", "generate")]
-    lines += [f"  {step.name:<{width}} {step.output}" for step in written]
-    lines += [f"  {'summaries':<{width}} {folder / SUMMARIES}"]
+    places = [*([step.name, step.output] for step in written), ["summaries", str(folder / SUMMARIES)]]
+    lines += [f"  {line}" for line in aligned(places, "<<")]
     if any(step.name == "train" for step in steps):
-        lines += ["", "Generate more:", f"  {shlex.join(write_more(steps))}"]
+        lines += ["", paint("Generate more:", BOLD), f"  {shlex.join(write_more(steps))}"]
     return "\n".join(lines)
 
 

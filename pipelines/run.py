@@ -26,6 +26,8 @@ from pathlib import Path
 
 from checking import check, count_gpus
 from command_kit import CommandError, UsageError, add_flags, run_command, write_json, write_text
+from command_kit.colours import Paint
+from command_kit.command import print_error
 from command_kit.settings import check_value, given_values, make_settings
 from pipeline_file import HERE, OF_ALL_STAGES, WHOLE, Pipeline, change_settings, read_pipeline
 from planning import plan, shown_command
@@ -135,7 +137,7 @@ def play(arguments: argparse.Namespace) -> int:
         for line in found.facts:
             print(line, file=sys.stderr)
     for problem in found.problems[:-1]:
-        print(f"run.py: error: {problem}", file=sys.stderr)
+        print_error("run.py", problem)
     if found.problems:
         raise UsageError(found.problems[-1])
     if arguments.check:
@@ -146,7 +148,7 @@ def play(arguments: argparse.Namespace) -> int:
             stack.enter_context(documentation_site(folder))
         print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr)
         run_steps(steps, path, folder)
-    print(closing(steps, folder, time.monotonic() - start))
+    print(closing(steps, folder, time.monotonic() - start, Paint.of(sys.stdout)))
     return 0
 
 

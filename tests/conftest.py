@@ -1,5 +1,6 @@
 """For all tests: property tests try the same examples on every run, however slow the machine; a full disk."""
 
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -14,6 +15,9 @@ from command_kit import atomic, available_cores
 # A shell lets its background jobs ignore Ctrl-C, and the commands that tests start would inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+# Those who want colour everywhere (as some CI does) don't want it in what tests compare.
+os.environ.pop("FORCE_COLOR", None)
 
 # megatron-core is installed on Linux only.
 collect_ignore = [] if sys.platform == "linux" else ["indexed_tokens/test_megatron.py"]

@@ -4,6 +4,7 @@ import fcntl
 import io
 import os
 import pty
+import re
 import struct
 import termios
 import threading
@@ -11,6 +12,14 @@ import threading
 import pytest
 
 from command_kit import Progress, duration, progress
+from command_kit.colours import PLAIN, Paint
+
+
+@pytest.fixture(autouse=True)
+def plain(monkeypatch):
+    """A terminal that takes commands, whatever the tests run in, and text without colour."""
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("NO_COLOR", "1")
 
 
 class Terminal(io.StringIO):
@@ -134,6 +143,34 @@ def test_a_line_that_does_not_fit_leaves_out_what_matters_least(width, line):
     shown.done = 12400
     assert shown.line(10, "4/10 shards", width=width) == line
     assert len(line) <= width
+
+
+def test_a_line_counts_columns_and_not_characters():
+    shown = Progress("整理", "文書")
+    shown.done = 12400
+    assert shown.line(10, width=26) == "整理  12,400 文書  1,240/s"
+    assert shown.line(10, width=25) == "整理  12,400 文書"
+    assert shown.line(10, width=8) == "12,400 "  # half of a character would be one column too many
+
+
+def test_a_terminal_without_commands_gets_plain_lines(monkeypatch):
+    monkeypatch.setenv("TERM", "dumb")
+    terminal = Terminal()
+    with Progress("clean", "documents", 2, stream=terminal, every=0) as progress:
+        progress.advance()
+    assert terminal.getvalue().startswith("clean  1/2 documents  50%")
+    assert terminal.getvalue().endswith("\n")
+
+
+@pytest.mark.parametrize("width", [100, 60, 50, 40, 20, 10])
+def test_colours_take_no_columns(monkeypatch, width):
+    monkeypatch.delenv("NO_COLOR")
+    shown = Progress("clean", "documents", 31000, stream=Terminal())
+    shown.done = 12400
+    plain, coloured = (shown._line(paint, 10, "4/10 shards", width) for paint in (PLAIN, Paint(True)))
+    assert plain == shown.line(10, "4/10 shards", width=width)
+    assert re.sub(r"\x1b\[[0-9;]*m", "", coloured) == plain
+    assert ("\x1b[36m40%\x1b[0m" in coloured) == (width > 10)  # what is cut has no colour
 
 
 def test_a_narrow_line_without_a_total_is_cut():

@@ -15,7 +15,7 @@ from tests.gpt2_train.small_models import END, byte_tokenizer, random_model, sav
 from tests.indexed_tokens.naive_index import write_indexed
 
 from gpt2_train.cli import main
-from gpt2_train.trace_display import described, has_colours, marked
+from gpt2_train.trace_display import described, marked
 from gpt2_train.tracing import Tracer, chance_length
 from indexed_tokens import Tokenizer, save_corpus_tokenizer
 
@@ -161,19 +161,6 @@ def test_passages_that_overlap_are_marked_as_one() -> None:
     passages = [Passage(0, 5, 1, "", 1, 1, []), Passage(3, 8, 1, "", 1, 1, []), Passage(9, 10, 1, "", 1, 1, [])]
     trace = Trace("0123456789", 10, 1, 9, passages)
     assert marked(trace, colours=False) == "[01234567]{1, 2}8[9]{3}"
-
-
-def test_colours_are_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Terminal(io.StringIO):
-        def isatty(self) -> bool:
-            return True
-
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    assert has_colours(Terminal())
-    assert not has_colours(io.StringIO())
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert not has_colours(Terminal())
 
 
 # The command

@@ -14,6 +14,7 @@ import time
 import traceback
 from collections.abc import Callable
 
+from command_kit.colours import BOLD, RED, YELLOW, Paint
 from command_kit.credentials import hide_credentials
 from command_kit.errors import CommandError
 
@@ -39,6 +40,18 @@ def sentence_for(error: BaseException) -> str:
     if isinstance(error, MemoryError):
         return "out of memory: use fewer --workers or smaller shards."
     return f"internal error: {type(error).__name__}: {error} (run again with --debug for the traceback)."
+
+
+def print_error(program: str, sentence: str) -> None:
+    """Print `program: error: sentence` on standard error, without the credentials of any URL in it."""
+    paint = Paint.of(sys.stderr)
+    print(f"{program}: {paint('error:', RED, BOLD)} {hide_credentials(sentence)}", file=sys.stderr)
+
+
+def print_warning(program: str, sentence: str) -> None:
+    """Print `program: warning: sentence` in the same way."""
+    paint = Paint.of(sys.stderr)
+    print(f"{program}: {paint('warning:', YELLOW)} {hide_credentials(sentence)}", file=sys.stderr)
 
 
 def _end_with(parent: int) -> None:
@@ -68,7 +81,7 @@ def run_command(program: str, body: Callable[[], int | None], *, debug: bool = F
         return code
     except KeyboardInterrupt:
         how = "; the same command resumes from here" if resumes else ""
-        print(f"{program}: interrupted{how}.", file=sys.stderr)
+        print(f"{program}: {Paint.of(sys.stderr)('interrupted', YELLOW)}{how}.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output (head, a pager) went away: not an error, but nothing more can be printed.
@@ -77,5 +90,5 @@ def run_command(program: str, body: Callable[[], int | None], *, debug: bool = F
     except Exception as error:
         if debug:
             print(hide_credentials(traceback.format_exc()), end="", file=sys.stderr)
-        print(hide_credentials(f"{program}: error: {sentence_for(error)}"), file=sys.stderr)
+        print_error(program, sentence_for(error))
         return error.exit_code if isinstance(error, CommandError) else 1

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import importlib.metadata
 import platform
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from command_kit.colours import BOLD, GREEN, YELLOW, Paint
 from command_kit.cores import available_cores
 from command_kit.machine import Machine
 
@@ -35,10 +37,11 @@ class Check:
 
 
 def shown(checks: Sequence[Check]) -> str:
-    """A line for each check: `ok` or `!`, its name, what was found, and the advice."""
+    """A line for each check: `ok` or `!`, its name, what was found, and the advice; in standard output's colours."""
+    paint = Paint.of(sys.stdout)
     width = max(len(check.name) for check in checks)
     return "\n".join(
-        f"{'! ' if check.advice else 'ok'}  {check.name:<{width}}  "
+        f"{paint('! ', YELLOW, BOLD) if check.advice else paint('ok', GREEN)}  {check.name:<{width}}  "
         f"{check.found}{'; ' if check.found and check.advice else ''}{check.advice}"
         for check in checks
     )

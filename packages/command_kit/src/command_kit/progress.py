@@ -20,9 +20,14 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TextIO
 
+from command_kit.colours import BOLD, CYAN, DIM, GREEN, PLAIN, Paint, is_terminal
+from command_kit.tables import cut, display_width
+
 STALLED_SECONDS = 30.0
 """After so long without a report the line says since when there has been none."""
 FALLBACK_COLUMNS = 80
+COLOURS = {"label": (BOLD,), "share": (CYAN,), "left": (GREEN,), "note": (DIM,)}
+"""Of the parts of a line, where there is colour."""
 
 
 def duration(seconds: float) -> str:
@@ -68,7 +73,7 @@ class Progress:
     ) -> None:
         self.label, self.unit, self.total, self.done = label, unit, total, done
         self._stream = stream or sys.stderr
-        self._terminal = self._stream.isatty()
+        self._terminal, self._paint = is_terminal(self._stream), Paint.of(self._stream)
         self._every = every if every is not None else (0.2 if self._terminal else 30.0)
         self._first, self._note = done, ""
         self._start = self._shown = self._reported = time.monotonic()
@@ -114,7 +119,10 @@ class Progress:
         self.update(self.done + units, note)
 
     def line(self, seconds: float, note: str = "", *, width: int | None = None) -> str:
-        """The line as it stands `seconds` after the start, cut to `width` characters where that is given."""
+        """The line as it stands `seconds` after the start, cut to `width` columns where that is given."""
+        return self._line(PLAIN, seconds, note, width)
+
+    def _line(self, paint: Paint, seconds: float, note: str, width: int | None) -> str:
         rate = (self.done - self._first) / seconds if seconds > 0 else 0.0
         speed = f"{rate:,.0f}/s" if rate >= 10 else f"{rate:.2g}/s"
         count, share, left = f"{self.done:,} {self.unit}", "", ""
@@ -125,11 +133,13 @@ class Progress:
         parts = {"label": self.label, "count": count, "share": share, "speed": speed, "left": left, "note": note}
         shown = {name: part for name, part in parts.items() if part}
         for name in ("note", "speed", "label", "count"):
-            if width is None or len("  ".join(shown.values())) <= width:
+            if width is None or display_width("  ".join(shown.values())) <= width:
                 break
             if len(shown) > 1:
                 shown.pop(name, None)
-        return "  ".join(shown.values())[:width]
+        if width is not None and display_width(whole := "  ".join(shown.values())) > width:
+            return cut(whole, width)
+        return "  ".join(paint(part, *COLOURS.get(name, ())) for name, part in shown.items())
 
     def _tick(self) -> None:
         # Waking more often than lines are due keeps each from being late by up to another interval.
@@ -149,10 +159,10 @@ class Progress:
             note = "  ".join(part for part in (self._note, waiting) if part)
             if self._terminal:
                 # One column less than there are: a full last column makes some terminals wrap.
-                line = self.line(now - self._start, note, width=max(self._columns() - 1, 1))
+                line = self._line(self._paint, now - self._start, note, max(self._columns() - 1, 1))
                 self._stream.write(f"\r\x1b[K{line}")
             else:
-                self._stream.write(f"{self.line(now - self._start, note)}\n")
+                self._stream.write(f"{self._line(self._paint, now - self._start, note, None)}\n")
             self._stream.flush()
 
     def _columns(self) -> int:

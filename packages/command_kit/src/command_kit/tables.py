@@ -1,21 +1,24 @@
-"""Tables of text whose columns align on a terminal, also where characters are two columns wide or none."""
+"""Tables of text whose columns align on a terminal: wide characters take two columns, accents and colours none."""
 
 from __future__ import annotations
 
+import re
 import unicodedata
 from collections.abc import Sequence
+
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
 
 
 def display_width(text: str) -> int:
     """How many columns of a terminal `text` takes: two for wide characters (Chinese, Japanese, Korean, emoji), none
-    for those that are written over the one before, and for control characters.
+    for those that are written over the one before, for control characters, and for colours.
 
     >>> display_width("abc"), display_width("日本"), display_width("e\\u0301")
     (3, 4, 1)
     """
     if text.isascii() and text.isprintable():
         return len(text)
-    return sum(map(_columns, text))
+    return sum(map(_columns, _COLOUR.sub("", text)))
 
 
 def _columns(sign: str) -> int:
@@ -25,7 +28,7 @@ def _columns(sign: str) -> int:
 
 
 def cut(text: str, width: int) -> str:
-    """The beginning of `text` that takes at most `width` columns."""
+    """The beginning of `text`, which holds no colours, that takes at most `width` columns."""
     if display_width(text) <= width:
         return text
     taken = 0

@@ -20,12 +20,13 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from command_kit import Progress, add_flags, setting, settings_from
+from command_kit.colours import has_colours
 from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
 from gpt2_train.inference import PRECISION_HELP, TOKENIZER_HELP, InferenceModel, note_other_tokenizer
 from gpt2_train.prompt_loop import prompt_loop
 from gpt2_train.prompts import prompts_of_file, prompts_of_lines, valid_text
 from gpt2_train.shared_model import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
-from gpt2_train.trace_display import has_colours, shown
+from gpt2_train.trace_display import shown
 from gpt2_train.tracing import Tracer
 
 if TYPE_CHECKING:

@@ -11,7 +11,6 @@ import collections
 import contextlib
 import itertools
 import signal
-import sys
 import threading
 import time
 import weakref
@@ -22,6 +21,7 @@ from typing import Any
 import torch.distributed as dist
 from torch import Tensor
 
+from command_kit.command import print_error
 from gpt2_train.batch_scoring import Batch, BatchScores
 from gpt2_train.cached_model import CachedModel
 from gpt2_train.child_processes import Child, describe_death
@@ -148,7 +148,7 @@ class Team:
             if self._closing.wait(POLL_SECONDS):
                 return
         if self._is_calling:
-            print(f"gpt2: error: {self._death()}", file=sys.stderr)
+            print_error("gpt2", str(self._death()))
             self.end()
             leave(1)
 

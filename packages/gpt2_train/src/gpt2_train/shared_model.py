@@ -13,7 +13,7 @@ import sys
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from command_kit.command import sentence_for
+from command_kit.command import print_error, sentence_for
 from command_kit.errors import CommandError
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.inference import InferenceModel, open_model
@@ -165,6 +165,6 @@ def _enter_torchrun(layout: Layout, kind: DeviceKind, threads: int | None) -> No
     except BaseException as error:
         lost = "the process that leads it has ended, or another one."
         sentence = lost if is_lost_connection(error) else sentence_for(error)
-        print(f"gpt2: error: process {os.environ['RANK']} of {size}: {sentence}", file=sys.stderr)
+        print_error("gpt2", f"process {os.environ['RANK']} of {size}: {sentence}")
         leave(error.exit_code if isinstance(error, CommandError) else 1)
     leave(0)

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import TextIO
 
 from command_kit import add_flags, setting, settings_from
+from command_kit.colours import has_colours
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.inference import TOKENIZER_HELP
 from gpt2_train.prompts import valid_text
-from gpt2_train.trace_display import has_colours, shown
+from gpt2_train.trace_display import shown
 from gpt2_train.tracing import Tracer
 from indexed_tokens import Tokenizer
 

@@ -1,15 +1,13 @@
 """A traced text for people: its passages marked, and below where each stands.
 
-On a terminal passages are coloured, unless NO_COLOR is set (https://no-color.org); elsewhere they stand in brackets.
+On a terminal passages are coloured (`command_kit.colours`); elsewhere they stand in brackets.
 The number behind one leads to its documents. Documents come from anywhere: their control characters are not printed.
 """
 
 from __future__ import annotations
 
 import itertools
-import os
 import re
-from typing import TextIO
 
 from gpt2_train.tracing import Passage, Source, Trace
 
@@ -18,11 +16,6 @@ DIM, PLAIN = "\x1b[2m", "\x1b[0m"
 LONGEST_SHOWN = 300
 """Characters of a passage in the list."""
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
-
-
-def has_colours(stream: TextIO) -> bool:
-    """Whether what is written to `stream` may hold colours."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
 
 
 def shown(trace: Trace, *, colours: bool) -> str:

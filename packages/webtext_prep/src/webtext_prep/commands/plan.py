@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from command_kit import available_cores, setting
+from command_kit.colours import Paint
 from command_kit.settings import read_toml
 from webtext_prep.commands.base import Command
 from webtext_prep.commands.known_stages import known_stages
@@ -67,4 +69,6 @@ class PlanCommand(Command):
         )
         plan = planner.plan(given, self.config)
         path = plan.write(Path(self.output))
-        return Findings(f"{shown(plan)}\n\nplan: {path}", plan.as_values() | {"output": str(path)})
+        return Findings(
+            f"{shown(plan, Paint.of(sys.stdout))}\n\nplan: {path}", plan.as_values() | {"output": str(path)}
+        )

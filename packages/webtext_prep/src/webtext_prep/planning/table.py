@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 
 from command_kit.charts.numbers import short
+from command_kit.colours import BOLD, DIM, PLAIN, Paint
 from command_kit.progress import spoken_duration
 from command_kit.tables import aligned
 from webtext_prep.planning.plan_file import Plan
@@ -13,7 +14,7 @@ from webtext_prep.running.space import readable
 NOTE_COLUMNS = 110
 
 
-def shown(plan: Plan) -> str:
+def shown(plan: Plan, paint: Paint = PLAIN) -> str:
     """The plan as people read it: a line a stage, all of them, and on what the numbers rest."""
     what = f"{plan.sampled:,} of {plan.total:,} {plan.unit}"
     head = f"{what} took {spoken_duration(plan.seconds)}; all of them, on {plan.machine}:"
@@ -36,7 +37,9 @@ def shown(plan: Plan) -> str:
     together = between(spoken_duration(low), spoken_duration(high))
     output, scratch = sum(stage.output for stage in plan.stages), max(stage.scratch for stage in plan.stages)
     rows.append(["all", "", "", "", "", together, readable(plan.memory), readable(output), readable(scratch)])
-    lines = [head, "", *(f"  {line}" for line in aligned(rows, "<><>>>>>>"))]
+    names, *table, total = aligned(rows, "<><>>>>>>")
+    lines = [paint(head, BOLD), ""]
+    lines += [f"  {line}" for line in (paint(names, DIM), *table, paint(total, BOLD))]
     tokens = next((stage.tokens for stage in plan.stages if stage.tokens), 0)
     notes = [*([f"{about(tokens)} tokens in the token files"] if tokens else []), *plan.notes]
     if notes:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import contextlib
 import errno
 import json
-import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 from command_kit import hide_credentials, write_json
+from command_kit.command import print_warning
 from command_kit.settings import differences
 from webtext_prep.documents import storage
 from webtext_prep.documents.storage import is_local
@@ -44,10 +44,9 @@ def locked(state: Path, output: Location) -> Iterator[None]:
                         f"another webtext command is at work on {output}: wait for it, or give another --output."
                     ) from None
                 # Some network file systems have no locks.
-                print(
-                    f"webtext: warning: {state} can't be locked ({error.strerror}): make sure that no second command "
-                    f"works on {output}.",
-                    file=sys.stderr,
+                print_warning(
+                    "webtext",
+                    f"{state} can't be locked ({error.strerror}): make sure that no second command works on {output}.",
                 )
         yield
 

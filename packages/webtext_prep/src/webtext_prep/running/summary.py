@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import sys
 from dataclasses import dataclass
-from typing import IO, Any
+from typing import Any, TextIO
 
 from command_kit import duration
+from command_kit.colours import BOLD, DIM, GREEN, PLAIN, YELLOW, Paint
+from command_kit.tables import display_width, padded
 from webtext_prep.running.tally import Tally
 
 
@@ -44,20 +46,20 @@ class Summary:
             "output": self.output,
         }
 
-    def table(self) -> str:
+    def table(self, paint: Paint = PLAIN) -> str:
         """The closing table: in, out, dropped by reason."""
         done = "already done" if self.resumed else duration(self.seconds)
         dropped = sorted(self.tally.dropped.items(), key=lambda item: (-item[1], item[0]))
         rows = [
-            (f"{self.unit} in", self.tally.read),
-            ("out", self.tally.kept),
-            *((f"  dropped: {reason}", count) for reason, count in dropped),
+            (f"{self.unit} in", self.tally.read, ()),
+            ("out", self.tally.kept, (GREEN,)),
+            *((f"  dropped: {reason}", count, (DIM,)) for reason, count in dropped),
         ]
-        width = max(len(name) for name, _ in rows)
-        lines = [f"{self.stage}  {self.output}  ({done})"]
-        for name, count in rows:
+        lines = [f"{paint(self.stage, BOLD)}  {self.output}  {paint(f'({done})', DIM)}"]
+        width = max(display_width(name) for name, *_ in rows)
+        for name, count, codes in rows:
             share = f"{count / self.tally.read:7.1%}" if self.tally.read else ""
-            lines.append(f"  {name:<{width}}  {count:>12,}  {share}")
+            lines.append("  " + paint(f"{padded(name, width)}  {count:>12,}  {share}", *codes))
         lines += [f"  {name.replace('_', ' ')}: {count:,}" for name, count in sorted(self.tally.notes.items())]
         lines += [
             f"  {name.replace('_', ' ')}: {value}"
@@ -66,12 +68,13 @@ class Summary:
             for name, value in self.facts.items()
             if isinstance(value, int | float | str)
         ]
-        lines += [f"  note: {sentence}" for sentence in self.tally.problems]
+        lines += [f"  {paint('note:', YELLOW)} {sentence}" for sentence in self.tally.problems]
         return "\n".join(lines)
 
 
-def show(summary: Summary, *, as_json: bool, stream: IO[str] | None = None) -> None:
+def show(summary: Summary, *, as_json: bool, stream: TextIO | None = None) -> None:
     """Print the closing table to standard error, and with `as_json` one JSON object to standard output."""
-    print(summary.table(), file=stream or sys.stderr)
+    stream = stream or sys.stderr
+    print(summary.table(Paint.of(stream)), file=stream)
     if as_json:
         print(json.dumps(summary.as_dict(), ensure_ascii=False))
