@@ -35,8 +35,10 @@ class Cluster:
         return {"STAND_IN": str(self.folder), "PATH": f"{self.folder / 'bin'}{os.pathsep}{os.environ['PATH']}"}
 
     def set(self, **settings: object) -> None:
-        """Replace all settings; see the stand-in."""
-        (self.folder / "settings.json").write_text(json.dumps(settings))
+        """Replace all settings, also while it runs; see the stand-in."""
+        unfinished = self.folder / ".settings.json"
+        unfinished.write_text(json.dumps(settings))
+        unfinished.replace(self.folder / "settings.json")
 
     def calls(self, command: str) -> int:
         """How often one of the commands was called."""
