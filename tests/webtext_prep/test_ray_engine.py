@@ -221,7 +221,8 @@ def test_a_driver_that_is_killed_takes_its_tasks_with_it_and_nothing_is_done_twi
 def test_an_interrupt_stops_the_ray_that_was_started(shouting, start, gate, tmp_path, monkeypatch):
     arguments, _ = shouting
     folder = Path(tempfile.mkdtemp(prefix="w", dir="/tmp"))
-    monkeypatch.setenv("TMPDIR", str(folder))
+    for name in ("TMPDIR", "HOME"):
+        monkeypatch.setenv(name, str(folder))
     gate.close()
     running = start(*arguments, "--workers", 2)
     at_the_gate(running, tmp_path)
@@ -231,4 +232,4 @@ def test_an_interrupt_stops_the_ray_that_was_started(shouting, start, gate, tmp_
     assert (result.code, result.out) == (130, "")
     assert result.err.endswith("webtext: interrupted; the same command resumes from here.\n")
     assert "Traceback" not in result.err
-    folder.rmdir()  # it is empty
+    folder.rmdir()  # it is empty: no token either, for which every later Ray of this user would ask

@@ -6,6 +6,7 @@ import contextlib
 import logging
 import os
 import platform
+import secrets
 import shutil
 import signal
 import tempfile
@@ -61,10 +62,14 @@ class Cluster:
         except Exception as error:
             raise InputError(
                 f"no Ray cluster can be joined at --ray-address {self._address} ({_in_one_line(error)}): run the "
-                "command on one of its machines, with the versions of Python and Ray that they have."
+                "command on one of its machines, with the versions of Python and Ray that they have, and, where they "
+                "ask for a token, with RAY_AUTH_MODE=token and their ~/.ray/auth_token."
             ) from error
 
     def _start(self, workers: int) -> None:
+        # A Ray that is started so asks for a token. Ray would write one to ~/.ray, and its presence there has each
+        # `ray start --head` of this user ask for it, which nodes and commands then do not know.
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
         base = tempfile.gettempdir()
         if len(os.fsencode(base)) > LONGEST_FOLDER - len("/ray-12345678"):
             base = "/tmp"  # noqa: S108 - a folder of our own below it
