@@ -111,12 +111,13 @@ def test_a_run_resumes_to_the_same_bits(tmp_path: Path, corpus: str, one: Path) 
     assert losses(tmp_path / "run") == losses(one)
 
 
-@pytest.mark.parametrize("resumes", [False, True])
-def test_four_processes_take_the_steps_of_one(tmp_path: Path, corpus: str, one: Path, resumes: bool) -> None:
-    """Matrices that are sharded by rows, by columns and both ways; the momentum of one process goes on in four."""
-    if resumes:
-        shutil.copytree(one, tmp_path / "run")
-        shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000008")
+def test_four_processes_take_the_steps_of_one(tmp_path: Path, corpus: str, one: Path) -> None:
+    """Matrices that are sharded by rows, by columns and both ways; the momentum of one process goes on in four.
+
+    A run that begins in four: test_layouts.py.
+    """
+    shutil.copytree(one, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run" / "checkpoints" / "step-0000008")
     layout: tuple[Any, ...] = ("--tensor-parallel", 2, "--data-parallel", 2)
     done = run_command_line(tmp_path / "run", *RUN, *layout, data=corpus)
     assert done.returncode == 0, done.stderr

@@ -304,7 +304,9 @@ def test_what_can_not_be_made_again_is_refused_before_anything_is_done(webtext, 
         "--against",
         write_shards([[text(500)]]),
     )
-    webtext("clean", "--input", work / "merged" / "part-00000.jsonl.zst", "--output", tmp_path / "part")
+    webtext(
+        "clean", "--input", work / "merged" / "part-00000.jsonl.zst", "--output", tmp_path / "part", "--language", "any"
+    )
     webtext("merge-tokens", "--input", work / "corpus", "--output", tmp_path / "joined")
     shutil.copytree(work, tmp_path / "copy")
     assert "--against" in refused(tmp_path / "against")
