@@ -27,6 +27,7 @@ from webtext_prep.stages.blacklist import BYTES_PER_SHARD
 from webtext_prep.stages.download import Download
 from webtext_prep.web import shard as shard_module
 from webtext_prep.web.journal import Entry, Journal
+from webtext_prep.web.journals import Work
 from webtext_prep.web.shard import Shard
 from webtext_prep.web.worst_case import Lists, duration, worst_case
 
@@ -93,7 +94,7 @@ def _fetching(count: int, folder: Path) -> Iterator[Row]:
 
     def ours() -> None:
         with Journal(folder / f"{next(numbers)}.sqlite") as journal:
-            shard = Shard(lambda: map(Document, urls), journal, stage._fetching(1, 1), lambda done: None)
+            shard = Shard(lambda: map(Document, urls), Work(journal), stage._fetching(1, 1), lambda done: None)
             shard.fetch(folder)
             assert len(journal) == count
 
@@ -214,7 +215,7 @@ def _writing(count: int, folder: Path) -> Row:
                   Document(row["url"], row["text"], {"title": "A page", "domain": "site.example"}))
             for row in rows
         )  # fmt: skip
-        shard = Shard(lambda: iter(listed), journal, stage._fetching(1, 1), lambda done: None)
+        shard = Shard(lambda: iter(listed), Work(journal), stage._fetching(1, 1), lambda done: None)
         outputs = [folder / "written.jsonl.zst", folder / "outcomes.jsonl.zst"]
         row = rate_of("ours: writing a shard from its journal", lambda: shard.write(outputs, folder / "new"), count)
     assert row.rate is not None

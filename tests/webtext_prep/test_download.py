@@ -27,8 +27,7 @@ from webtext_prep.documents.shards import read_documents, write_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.job import Job
 from webtext_prep.stages.download import Download
-from webtext_prep.web import addresses, crawling
-from webtext_prep.web import shard as shard_module
+from webtext_prep.web import addresses, crawling, visiting
 from webtext_prep.web.journal import Journal
 
 SENTENCE = "This is a sentence of the page, long enough for anybody to see that it is text. "
@@ -607,9 +606,9 @@ def test_what_is_left_to_do_gets_all_the_connections(site, tmp_path, monkeypatch
     download(lists, tmp_path / "out", workers=4, concurrency=40)
     write_list(lists[2], site.urls("/new"))
     asked_for = []
-    real = shard_module.Client
+    real = visiting.Client
     monkeypatch.setattr(
-        shard_module, "Client", lambda **settings: asked_for.append(settings["connections"]) or real(**settings)
+        visiting, "Client", lambda **settings: asked_for.append(settings["connections"]) or real(**settings)
     )
     download(lists, tmp_path / "out", workers=4, concurrency=40)
     assert asked_for == [40]

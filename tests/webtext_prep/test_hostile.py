@@ -16,8 +16,8 @@ from webtext_prep.web import crawling, memory
 from webtext_prep.web.crawling import Crawler
 from webtext_prep.web.fetcher import Reply
 from webtext_prep.web.journal import Journal
+from webtext_prep.web.journals import Work
 from webtext_prep.web.memory import ByteBudget
-from webtext_prep.web.robots import Robots
 from webtext_prep.web.shard import Shard
 from webtext_prep.web.worst_case import Lists, for_all, sentence, worst_case
 
@@ -51,7 +51,7 @@ def test_two_hundred_pages_that_use_up_every_limit_end_within_the_bounds(tmp_pat
         urls = list(server.urls(200))
         worst = worst_case(fetching, Lists.count(urls))
         start = time.monotonic()
-        Shard(lambda: map(Document, urls), journal, fetching, lambda count: None).fetch(tmp_path)
+        Shard(lambda: map(Document, urls), Work(journal), fetching, lambda count: None).fetch(tmp_path)
         seconds = time.monotonic() - start
         rows = [entry.row for entry in journal.entries()]
     assert sorted(row["url"] for row in rows) == sorted(urls)
@@ -124,13 +124,10 @@ def test_retries_are_counted_for_a_url_not_for_each_of_its_redirects(monkeypatch
 
 
 def test_a_robots_txt_with_all_its_redirects_has_one_limit_of_time(monkeypatch):
+    monkeypatch.setattr(crawling, "BACKOFF_SECONDS", 0.0)
     client = Slow(monkeypatch, seconds=20.0, location="/robots.txt")
-
-    async def never(attempt):
-        pass
-
-    rules = asyncio.run(Robots(client, never, seconds=50.0).rules("http://a.org/"))
-    assert client.given == [50.0, 30.0, 10.0] * 2 and rules.failure == "timeout"
+    assert visit(client, obey_robots=True, retries=0, robots_seconds=50.0) == ("timeout", 0)
+    assert client.given == [50.0, 30.0, 10.0] * 2
 
 
 def test_senders_that_fill_the_memory_and_then_dawdle_are_not_read_one_after_the_other():

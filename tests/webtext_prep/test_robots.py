@@ -8,7 +8,7 @@ from protego import Protego
 
 from webtext_prep.web import robots
 from webtext_prep.web.fetcher import Reply
-from webtext_prep.web.robots import MAX_BYTES, MAX_LINE, MAX_RULES, Robots, parse_rules
+from webtext_prep.web.robots import MAX_BYTES, MAX_LINE, MAX_RULES, Robots, parse_rules, rules_of
 
 AGENT = "webtext"
 
@@ -71,16 +71,8 @@ def test_a_large_file_is_parsed_beside_the_event_loop(monkeypatch):
         robots, "parse_rules", lambda *arguments: threads.append(threading.get_ident()) or parse(*arguments)
     )
 
-    class OneFile:
-        user_agent = "webtext/1"
-
-        async def get(self, url, **_):
-            return Reply("ok", url, 200, body=b"User-agent: *\n" + b"Disallow: /private\n" * 4000)
-
-    async def never(attempt):
-        raise AssertionError
-
-    rules = asyncio.run(Robots(OneFile(), never).rules("http://a.org/private/x"))
+    body = b"User-agent: *\n" + b"Disallow: /private\n" * 4000
+    rules = asyncio.run(rules_of(Reply("ok", "http://a.org/robots.txt", 200, body=body), "webtext/1"))
     assert rules.refusal("http://a.org/private/x") == "robots"
     assert threads and threads[0] != threading.get_ident()
 
@@ -89,34 +81,16 @@ def test_the_rules_of_many_hosts_are_remembered_up_to_a_number_of_rules_together
     """Only the number of hosts was bounded: thousands of them with large files would have filled the memory."""
     monkeypatch.setattr(robots, "KEPT_RULES", 1000)
 
-    class ManyFiles:
-        user_agent = "webtext/1"
-
-        def __init__(self):
-            self.asked = []
-
-        async def get(self, url, **_):
-            self.asked.append(url)
-            return Reply("ok", url, 200, body=b"User-agent: *\n" + b"Disallow: /private\n" * 100)
-
-    async def never(attempt):
-        raise AssertionError
-
-    async def run():
-        files = ManyFiles()
-        known = Robots(files, never)
-        origins = [f"http://host{n}.org" for n in range(50)]
-        together = await asyncio.gather(*(known.rules(f"{origin}/private/") for origin in origins))
-        assert {rules.refusal("http://a.org/private/") for rules in together} == {"robots"}
-        assert len(known._known) == 10 and known._rules == 1000
-        assert len(files.asked) == 50
-        await known.rules(origins[-1])
-        assert len(files.asked) == 50  # still known
-        await known.rules(origins[0])
-        assert len(files.asked) == 51  # forgotten
-        assert known._rules == 1000
-
-    asyncio.run(run())
+    known, rules = Robots(), parse_rules(b"User-agent: *\n" + b"Disallow: /private\n" * 100, AGENT)
+    origins = [f"http://host{n}.org" for n in range(50)]
+    for origin in origins:
+        known.learn(origin, rules)
+    assert len(known._known) == 10 and known._rules == 1000
+    assert known.get(origins[-1]) == known.get(origins[-10]) == rules
+    assert known.get(origins[0]) is None
+    known.learn(origins[0], rules)
+    assert (known.get(origins[0]), known.get(origins[-9])) == (rules, None)
+    assert len(known._known) == 10 and known._rules == 1000
 
 
 def test_our_group_is_found_among_thousands_and_obeyed():

@@ -15,6 +15,9 @@ It costs each node the disk for the inputs of one phase, and the storage one rea
 Relative paths hold on a node, too: the call goes to the folder in which the command was given, if the node has it.
 Files that settings name (a list of rules, a tokenizer) are not brought anywhere; a node that lacks one says so.
 
+What a task wants to outlive its node before it is done (the journal of a download) it keeps in whole files in
+`Context.kept`, which is the shared folder in both cases, and makes its working copies in `Context.local`.
+
 Files that outlive a node are safe before their task counts as done: storage keeps what was published, and on a shared
 file system they are flushed first. So no boot id, which tells of this machine alone, limits how long they count.
 """
@@ -94,7 +97,8 @@ class OnSharedFiles:
         Raises InputError on a machine that does not see the state folder.
         """
         self._check()
-        result = self.call(task, context)
+        local = _node_root() / digest(str(self.state))[:16]
+        result = self.call(task, dataclasses.replace(context, kept=self.state / "scratch", local=local))
         made = [*task.outputs, *(file for folder in task.folders for file in storage.files_in(folder))]
         for file in made:
             if isinstance(file, Path) and file.absolute().is_relative_to(self.state):
@@ -130,6 +134,15 @@ def unseen(files: Sequence[Location]) -> Location | None:
             if not storage.is_file(file):
                 return file
     return None
+
+
+def _node_root() -> Path:
+    """The folder of all jobs in this machine's temporary folder. Raises WebtextError if it is another user's."""
+    root = Path(tempfile.gettempdir()) / f"webtext-scratch-{os.getuid() if hasattr(os, 'getuid') else 'own'}"
+    root.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if hasattr(os, "getuid") and root.stat().st_uid != os.getuid():
+        raise WebtextError(f"{root} on {platform.node()} belongs to another user: set TMPDIR to another folder.")
+    return root
 
 
 def _go_to(folder: str) -> None:
@@ -231,18 +244,15 @@ class HandedOver:
         for file in [*own.outputs, *own.folders]:
             if isinstance(file, Path) and file.is_relative_to(made):
                 file.parent.mkdir(parents=True, exist_ok=True)
-        result = self.call(own, dataclasses.replace(context, scratch=node / _OWN))
+        around = dataclasses.replace(context, scratch=node / _OWN, kept=self.place, local=node / _OWN)
+        result = self.call(own, around)
         self._publish(task, own, node)
         shutil.rmtree(made, ignore_errors=True)
         return result
 
     def node_folder(self) -> Path:
         """The job's folder on this machine, below the temporary folder. Raises WebtextError if it is another user's."""
-        root = Path(tempfile.gettempdir()) / f"webtext-scratch-{os.getuid() if hasattr(os, 'getuid') else 'own'}"
-        root.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if hasattr(os, "getuid") and root.stat().st_uid != os.getuid():
-            raise WebtextError(f"{root} on {platform.node()} belongs to another user: set TMPDIR to another folder.")
-        return root / f"{self.place.name}-{digest(str(self.place))[:8]}"
+        return _node_root() / f"{self.place.name}-{digest(str(self.place))[:8]}"
 
     def _prepare(self, node: Path) -> None:
         """Once in a process: look whether the storage is there, and remove copies that nobody needs any more."""

@@ -157,8 +157,7 @@ class Job:
             total: how many units there are in all, where known.
             again: is asked with the result of each task that is done whether to run it once more.
         """
-        markers = Markers(self.state / "markers" / phase, None if self.is_flushed else self._own.scratch)
-        stamps: dict[Location, Any] = {path: storage.stamp(path) for task in tasks for path in task.inputs}
+        markers, stamps = self._markers(phase), _stamps(tasks)
         keys = [self._key(phase, task, stamps) for task in tasks]
         done = {
             position: found
@@ -186,6 +185,15 @@ class Job:
                     done[position] = Done(result, units[position])
                     self._mark(markers, tasks[position], keys[position], done[position])
         return [done[position].result for position in range(len(tasks))]
+
+    def known(self, phase: str, tasks: Sequence[Task]) -> list[Any]:
+        """The results of those tasks that `map` would find done, None of the others."""
+        markers, stamps = self._markers(phase), _stamps(tasks)
+        found = [markers.read(task, self._key(phase, task, stamps)) for task in tasks]
+        return [None if done is None else done.result for done in found]
+
+    def _markers(self, phase: str) -> Markers:
+        return Markers(self.state / "markers" / phase, None if self.is_flushed else self._own.scratch)
 
     def _mark(self, markers: Markers, task: Task, key: str, done: Done) -> None:
         """Mark a task as done. Raises WebtextError where this machine does not see what it made on another one."""
@@ -363,3 +371,8 @@ class Job:
                 f"{self.stage.name}: none of the {tally.read:,} {unit} was kept ({reasons}): "
                 f"{self.stage.advice(tally)}.{problems}"
             )
+
+
+def _stamps(tasks: Iterable[Task]) -> dict[Location, Any]:
+    """The stamps of all inputs."""
+    return {path: storage.stamp(path) for path in dict.fromkeys(path for task in tasks for path in task.inputs)}

@@ -79,6 +79,9 @@ class Run(Protocol):
     ) -> list[Any]:
         """Run `call(task, context)` for each task that is not done yet; all results in the order of the tasks."""
 
+    def known(self, phase: str, tasks: Sequence[Task]) -> list[Any]:
+        """The results of those tasks that `map` would find done, None of the others."""
+
 
 @dataclass
 class Outcome:

@@ -4,21 +4,21 @@ A shard of URLs becomes a shard of documents in the same order and `outcomes/par
 What is finished goes into a journal at once, so that a kill loses seconds; it is found there, and in the outputs of
 earlier runs, by URL, so that a list may be reordered, grown, or split in another way. A second run asks again only for
 what is retryable. How a shard is fetched is in `web.shard`; here is what one run does after another.
+
+Where several tasks fetch at once, each asks hosts of its own only, so that limits for a host hold for all tasks
+together; what leads elsewhere, such as a redirect, is handed on in rounds (`web.redirects`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import itertools
-import json
 import sys
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from command_kit import available_cores, setting, write_json
+from command_kit import available_cores, setting
 from command_kit.settings import check_limits
 from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
@@ -34,10 +34,13 @@ from webtext_prep.running.space import USUAL_RATIO, Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, shards_outcome
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
+from webtext_prep.web.history import EARLIER, JOURNALS, ROUNDS, SUFFIX, History, retryable_below
 from webtext_prep.web.page_files import page_files_in, pages_of
 
 if TYPE_CHECKING:
-    from webtext_prep.web.shard import Fetching
+    from webtext_prep.web.journals import Work
+    from webtext_prep.web.shard import Shard
+    from webtext_prep.web.visiting import Fetching
 
 FEWEST_COUNTED, MOST_COUNTED = 100, 200_000
 """URLs of all lists together for which it is said how long they may take: fewer need no word, more would take a while
@@ -50,46 +53,20 @@ BYTES_A_ROW = 60
 """Of each URL in the outcomes, compressed."""
 BYTES_A_PLACE = 25
 """More, if the row says where the page was saved."""
+JOURNAL_RATIO = 1.35
+"""Bytes of a journal for each of its shard: documents are compressed one by one."""
 BYTES_A_SAVED_PAGE = 28_000
 """Of HTML, compressed: a page of the web has some 110 kB."""
-EARLIER, JOURNALS = "earlier", "journals"
-"""The folders in the scratch folder with what runs over other lists have fetched, and with what this one has."""
-
-
-@dataclass
-class _History:
-    """What a run leaves for the next: a small file in the state folder.
-
-    Attributes:
-        version: of the stage.
-        lists: stamps of the input files.
-        passes: how many passes over the lists have been finished.
-        retryable: how many retryable URLs were tried in how many passes.
-    """
-
-    version: int = 0
-    lists: list[Any] = field(default_factory=list)
-    passes: int = 0
-    retryable: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def read(cls, state: Path) -> _History:
-        with contextlib.suppress(OSError, ValueError, TypeError):
-            return cls(**json.loads((state / "download.json").read_bytes()))
-        return cls()
-
-    def write(self, state: Path) -> None:
-        write_json(state / "download.json", dataclasses.asdict(self))
-
-
-def _retryable_below(rounds: int, retryable: dict[str, int]) -> int:
-    """How many retryable URLs have been tried in fewer passes than `rounds`."""
-    return sum(count for tried, count in retryable.items() if int(tried) < rounds)
 
 
 def _pace(default: Any, help: str, **more: Any) -> Any:
     """A setting of how fast to go, on which the result does not depend."""
     return setting(default, help, group="pace", identity=False, **more)
+
+
+def _rows_of(task: Task) -> Iterator[Document]:
+    """The rows of a task's list."""
+    return itertools.islice(read_urls(task.inputs[0]), task.options.get("limit"))
 
 
 @dataclass(frozen=True)
@@ -154,12 +131,14 @@ class Download(PageStage):
         return "check the list, and the network of this machine"
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """Documents and outcomes of an ordinary list, journals of the shards at work, page bodies and extractors."""
+        """Documents and outcomes of an ordinary list, journals beside them, page bodies and extractors."""
         urls = min(sample.documents, self.max_urls or sample.documents)
         row = BYTES_A_ROW + (BYTES_A_PLACE if self.save_pages else 0)
         page = BYTES_A_PAGE / USUAL_RATIO + (BYTES_A_SAVED_PAGE if self.save_pages else 0)
         output = int(urls * (PAGES_A_URL * page + row))
-        journals = int(output * min(1.0, workers * sample.largest_share))
+        # Fetched by several tasks, all lists are in journals before the first shard is written; each then goes.
+        more = JOURNAL_RATIO - 1 if workers > 1 else 0.0
+        journals = int(output * min(JOURNAL_RATIO, workers * sample.largest_share + more))
         memory = workers * PROCESS_BYTES + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
         return Needs(output, journals, memory, urls)
 
@@ -170,17 +149,20 @@ class Download(PageStage):
     # The whole job
 
     def run(self, job: Run) -> Outcome:
-        """Fetch all shards, each by itself."""
+        """Fetch all lists, and write their shards."""
+        from webtext_prep.web.rounds import fetch_in_rounds, lists_due
+
         history = self._look_back(job)
         retry_pass = history.passes + 1
         limits = self._limits(job)
-        hints, earlier = {"retry_pass": retry_pass}, self._earlier_files(job)
+        earlier = self._earlier_files(job)
         tasks = []
         for number, (path, limit) in enumerate(zip(job.inputs, limits, strict=False)):
             shard, *dropped = job.shard_outputs(number)
             pages = (pages_of(shard),) if self.save_pages else ()
             outputs = (shard, job.output / OUTCOMES / shard.name, *pages, *dropped)
             options = {} if limit is None else {"limit": limit}
+            hints = {"retry_pass": retry_pass, "list": number}
             tasks.append(Task(f"part-{number:05}", (path,), outputs, options, hints, reads=earlier))
         total = job.expected_documents()
         if self.max_urls and (total is None or total > self.max_urls):
@@ -190,11 +172,16 @@ class Download(PageStage):
             return (
                 self.try_again
                 and result["retry_pass"] < retry_pass
-                and _retryable_below(self.rounds, result["retryable"]) > 0
+                and retryable_below(self.rounds, result["retryable"]) > 0
             )
 
         self._say_worst_case(job, limits, retry_pass)
-        results = job.map("shards", self.fetch_shard, tasks, unit=self.unit, total=total, again=is_due)
+        call = self.fetch_shard
+        if due := lists_due(job, tasks, is_due):
+            found = fetch_in_rounds(job, tasks, due, self.fetch_list, self.follow_redirects, self.unit)
+            tasks = [dataclasses.replace(task, reads=(*earlier, *found)) for task in tasks]
+            call = self.write_shard
+        results = job.map("shards", call, tasks, unit=self.unit, total=total, again=is_due)
         history.passes, history.retryable = retry_pass, {}
         for result in results:
             for tried, count in result["retryable"].items():
@@ -202,12 +189,12 @@ class Download(PageStage):
         history.write(job.state)
         outcome = shards_outcome(tasks, results)
         outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)
-        outcome.facts["retryable"] = _retryable_below(self.rounds, history.retryable)
+        outcome.facts["retryable"] = retryable_below(self.rounds, history.retryable)
         return outcome
 
     def wants_another_run(self, job: Run) -> bool:
         """Whether some URLs are retryable, and have been tried in fewer than --rounds runs."""
-        return self.try_again and _retryable_below(self.rounds, _History.read(job.state).retryable) > 0
+        return self.try_again and retryable_below(self.rounds, History.read(job.state).retryable) > 0
 
     def settled(self) -> Download:
         """See `Stage.settled`."""
@@ -245,21 +232,28 @@ class Download(PageStage):
             worst = for_all(self._fetching(slots, retry_pass), found, slots)
             print(f"{self.name}: {sentence(found, worst)}", file=sys.stderr)
 
-    def _look_back(self, job: Run) -> _History:
+    def _look_back(self, job: Run) -> History:
         """What earlier runs left. If they had other lists, what they fetched is set aside before it is overwritten."""
-        history = _History.read(job.state)
+        history = History.read(job.state)
         lists = [storage.stamp(path) for path in job.inputs]
         if history.version and history.version != self.version:
             for output in self.outputs_in(job.output):
                 storage.remove(output)
-            for folder in (EARLIER, JOURNALS):
+            for folder in (EARLIER, JOURNALS, ROUNDS):
                 storage.remove_folder(job.scratch / folder)
-            history = _History()
+            history = History()
         earlier = job.scratch / EARLIER
         if history.lists != lists and (history.lists or self.outputs_in(job.output)):
             from webtext_prep.web.earlier_results import set_aside
 
             set_aside(job.output, job.scratch / JOURNALS, earlier)
+            storage.remove_folder(job.scratch / ROUNDS)
+        own = job.state / "scratch" / JOURNALS
+        if not job.is_here and any(file.name.endswith(SUFFIX) for file in storage.files_in(own)):
+            # An earlier run was at work on this machine: its journals are copied to where nodes find them.
+            from webtext_prep.web.earlier_results import set_aside
+
+            set_aside(job.output, own, earlier)
         history.version, history.lists = self.version, lists
         history.write(job.state)
         if storage.is_folder(earlier):
@@ -297,33 +291,74 @@ class Download(PageStage):
     # One shard
 
     def fetch_shard(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: one list of URLs to documents and outcomes."""
+        """Task: one list of URLs to documents and outcomes, where no other task fetches meanwhile."""
         # What the network needs takes a second to import, which `--help` should not.
+        from webtext_prep.web.journals import opened, remove
+
+        with opened(task.name, context, save_pages=self.save_pages) as work:
+            self._carry_over(task, work, task.outputs)
+            shard = self._shard(task, context, work)
+            shard.fetch(context.local or context.scratch)
+            result = self._written(shard, task, context)
+        remove(task.name, context)
+        return result
+
+    def fetch_list(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: one list of URLs to its journal; visits that come to the hosts of others, to a file."""
+        from webtext_prep.web.hosts import Hosts
+        from webtext_prep.web.journals import opened
+        from webtext_prep.web.redirects import write_left
+
+        number, lists, parts = (task.options[name] for name in ("list", "lists", "parts"))
+        with opened(task.name, context, save_pages=self.save_pages) as work:
+            self._carry_over(task, work, task.reads[: task.hints["finished"]])
+            self._shard(task, context, work).fetch(context.local or context.scratch, Hosts(number, lists))
+            return {**write_left(task.outputs[0], work, number, parts), "retry_pass": task.hints["retry_pass"]}
+
+    def follow_redirects(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: visits that other tasks have left."""
+        from webtext_prep.web.redirects import follow
+
+        fetching = self._fetching(context.slots, task.hints["retry_pass"])
+        return follow(task, context, fetching, save_pages=self.save_pages)
+
+    def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: what was fetched of one list, by its own task and by others, to documents and outcomes."""
+        from webtext_prep.web.earlier_results import add_all
+        from webtext_prep.web.journals import opened, remove
+        from webtext_prep.web.redirects import found_in
+        from webtext_prep.web.rounds import FOUND_SUFFIX
+
+        files = [file for file in task.reads if file.name.endswith(FOUND_SUFFIX)]
+        with opened(task.name, context, save_pages=self.save_pages, is_kept=False) as work:
+            found = found_in(files, task.hints["list"], task.hints["retry_pass"])
+            add_all(work.journal, found if work.spool is None else work.spool.saved(found))
+            self._carry_over(task, work, task.outputs)
+            result = self._written(self._shard(task, context, work), task, context)
+        remove(task.name, context)
+        return result
+
+    @staticmethod
+    def _carry_over(task: Task, work: Work, outputs: Sequence[Location]) -> None:
+        """Bring into a journal what earlier runs have fetched of a list, and left in `outputs` or elsewhere."""
         from webtext_prep.web.earlier_results import carry_over, generations_of
-        from webtext_prep.web.journal import Journal, journal_path
-        from webtext_prep.web.saved_pages import SPOOL_SUFFIX, PageSpool
+
+        urls = (row.url for row in _rows_of(task))
+        carry_over(urls, work.journal, generations_of(task.reads), outputs, work.spool)
+
+    def _shard(self, task: Task, context: Context, work: Work) -> Shard:
         from webtext_prep.web.shard import Shard
 
-        def rows() -> Iterator[Document]:
-            return itertools.islice(read_urls(task.inputs[0]), task.options.get("limit"))
+        fetching = self._fetching(context.slots, task.hints["retry_pass"])
+        return Shard(lambda: _rows_of(task), work, fetching, context.report)
 
-        path = journal_path(context.scratch / JOURNALS, task.name)
-        with contextlib.ExitStack() as stack:
-            journal, spool = stack.enter_context(Journal(path)), None
-            if self.save_pages:
-                spool = stack.enter_context(PageSpool(path.with_suffix(SPOOL_SUFFIX), is_new=journal.is_empty))
-            carry_over((row.url for row in rows()), journal, generations_of(task.reads), task.outputs, spool)
-            fetching = self._fetching(context.slots, task.hints["retry_pass"])
-            shard = Shard(rows, journal, fetching, context.report, spool)
-            shard.fetch(context.scratch)
-            result = shard.write(task.outputs, context.scratch / "new" / task.name)
-        path.unlink()
-        path.with_suffix(SPOOL_SUFFIX).unlink(missing_ok=True)
-        return result
+    @staticmethod
+    def _written(shard: Shard, task: Task, context: Context) -> dict[str, Any]:
+        return shard.write(task.outputs, (context.local or context.scratch) / "new" / task.name)
 
     def _fetching(self, slots: int, retry_pass: int) -> Fetching:
         """The settings of one of so many processes."""
-        from webtext_prep.web.shard import Fetching
+        from webtext_prep.web.visiting import Fetching
 
         return Fetching(
             extractor=self.extractor,

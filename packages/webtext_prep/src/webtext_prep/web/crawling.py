@@ -2,8 +2,12 @@
 
 The unit is one request. Every host has a queue; a request takes a place among `concurrency` only while it is really
 under way, so that a slow host, a long pause between requests, or a wait before another attempt holds up nobody else.
-A redirect becomes a request in the queue of the host that it leads to, with that host's rules. Memory holds at most
-`WINDOW` URLs and `page_bytes` of pages, however long the list and whatever comes.
+A redirect becomes a request in the queue of the host that it leads to, with that host's rules, and so does a
+robots.txt: URLs stand aside until the rules of their origin are known. Memory holds at most `WINDOW` URLs and
+`page_bytes` of pages, however long the list and whatever comes.
+
+Where several tasks fetch at once, each has hosts of its own, and sends no request to any other: a visit that leads
+there is left (`Leave`) for the task whose host it is.
 """
 
 from __future__ import annotations
@@ -22,7 +26,8 @@ from dataclasses import dataclass, field
 from webtext_prep.documents.outcomes import PageOutcome
 from webtext_prep.web.fetcher import Fetcher, Reply, host_and_origin, next_url
 from webtext_prep.web.memory import ByteBudget, Reservation
-from webtext_prep.web.robots import Robots, Rules
+from webtext_prep.web.robots import ATTEMPTS, MAX_BYTES, Robots, Rules, rules_of
+from webtext_prep.web.robots import MAX_REDIRECTS as MAX_ROBOTS_REDIRECTS
 
 MAX_REDIRECTS = 5
 WINDOW = 100_000
@@ -53,6 +58,9 @@ class Visit:
         failures: attempts that failed at this hop.
         retries: attempts that were made because another had failed, at all hops.
         seconds: what its requests took so far, without waits for memory.
+        robots_of: the origin whose robots.txt this asks for, or nothing for a URL of the list.
+        earlier_attempts: requests that earlier passes over the list have sent for it.
+        earlier_rounds: how many passes have tried it.
     """
 
     asked: str
@@ -62,6 +70,9 @@ class Visit:
     failures: int = 0
     retries: int = 0
     seconds: float = 0.0
+    robots_of: str = ""
+    earlier_attempts: int = 0
+    earlier_rounds: int = 0
 
 
 @dataclass(slots=True)
@@ -79,6 +90,9 @@ class _Host:
 
 
 Finish = Callable[[Visit, Reply], Awaitable[None]]
+Leave = Callable[[Visit, bool], Awaitable[None]]
+"""Is given a visit that another task has to go on with, and whether that has to be one for all hosts: the robots.txt of
+its origin lies at a host which is not its own."""
 
 
 class Crawler:
@@ -96,6 +110,8 @@ class Crawler:
         unhindered: pages that never wait for memory, those that came first.
         seconds: for all requests of a URL, redirects and retries included, if that is limited.
         robots_seconds: for one attempt at a robots.txt, redirects included, if that is limited.
+        owns: tells of a host whether this crawler may send requests to it; all of them if None.
+        leave: awaited for each visit that comes to a host which it does not own.
     """
 
     def __init__(
@@ -111,23 +127,32 @@ class Crawler:
         page_bytes: int,
         unhindered: int = 1,
         seconds: float = math.inf,
-        robots_seconds: float | None = None,
+        robots_seconds: float = math.inf,
+        owns: Callable[[str], bool] | None = None,
+        leave: Leave | None = None,
     ) -> None:
         self._fetcher, self._finish, self._seconds = fetcher, finish, seconds
         self._concurrency, self._per_host, self._delay, self._retries = concurrency, per_host, delay, retries
-        self._robots = Robots(fetcher, self._pause, seconds=robots_seconds) if obey_robots else None
+        self._robots, self._robots_seconds = Robots() if obey_robots else None, robots_seconds
+        self._owns, self._leave = owns, leave
         self._memory = ByteBudget(page_bytes, unhindered=unhindered)
         self._hosts: dict[str, _Host] = {}
         self._ready: collections.deque[_Host] = collections.deque()
         self._timers: list[tuple[float, int, _Host, Visit | None]] = []
         self._count = itertools.count()
         self._queued = 0
+        self._aside: dict[str, list[Visit]] = {}  # origin -> the visits that wait for its rules
+        self._foreign: list[Visit] = []  # of the list, to be left
         self._running: set[asyncio.Task[None]] = set()
         self._ended: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
 
-    async def run(self, urls: Iterator[str]) -> None:
-        """Visit all `urls`; returns when each one is finished. Raises what `finish` raises."""
+    async def run(self, urls: Iterator[str | Visit]) -> None:
+        """Visit all `urls`, or go on with visits; returns when each one is finished or left.
+
+        A crawler that owns some hosts only returns when these have rested after their last requests: so another one may
+        ask them next. Raises what `finish` and `leave` raise.
+        """
         is_exhausted = False
         try:
             while True:
@@ -135,11 +160,12 @@ class Crawler:
                 self._collect_ended()
                 if not is_exhausted:
                     is_exhausted = self._take(urls)
+                    await self._leave_foreign()
                 self._fire_timers()
                 while self._ready and len(self._running) < self._concurrency:
                     self._start(self._ready.popleft())
                 if is_exhausted and not self._queued and not self._running:
-                    return
+                    break
                 if not is_exhausted and self._queued < WINDOW:
                     await asyncio.sleep(0)
                 elif not self._ready or len(self._running) >= self._concurrency:
@@ -148,6 +174,9 @@ class Crawler:
             for task in self._running:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
+        if self._owns is not None:
+            ends = max((host.not_before for host in self._hosts.values()), default=0.0)
+            await asyncio.sleep(max(0.0, ends - time.monotonic()))
 
     def _collect_ended(self) -> None:
         while self._ended:
@@ -155,14 +184,27 @@ class Crawler:
             self._running.discard(task)
             task.result()
 
-    def _take(self, urls: Iterator[str]) -> bool:
+    def _take(self, urls: Iterator[str | Visit]) -> bool:
         """Queue the next URLs; True if there are no more."""
         for _ in range(min(URLS_AT_ONCE, WINDOW - self._queued)):
             url = next(urls, None)
             if url is None:
                 return True
-            self._enqueue(Visit(url, url))
+            visit = Visit(url, url) if isinstance(url, str) else url
+            if self._is_ours(visit.url):
+                self._enqueue(visit)
+            else:
+                self._foreign.append(visit)
         return False
+
+    async def _leave_foreign(self) -> None:
+        foreign, self._foreign = self._foreign, []
+        for visit in foreign:
+            await self._give_away(visit, False)
+
+    async def _give_away(self, visit: Visit, needs_all: bool) -> None:
+        assert self._leave is not None
+        await self._leave(visit, needs_all)
 
     def _fire_timers(self) -> None:
         now = time.monotonic()
@@ -184,11 +226,11 @@ class Crawler:
 
     # Hosts and their queues
 
+    def _is_ours(self, url: str) -> bool:
+        return self._owns is None or not (name := host_name(url)) or self._owns(name)
+
     def _host(self, url: str) -> _Host:
-        try:
-            name = host_and_origin(url)[0]
-        except ValueError:
-            name = ""  # fails at once, whatever it waits for
+        name = host_name(url)
         host = self._hosts.get(name)
         if host is None:
             # Until its rules are known it is asked one thing at a time: they may say so.
@@ -198,7 +240,10 @@ class Crawler:
 
     def _enqueue(self, visit: Visit) -> None:
         host = self._host(visit.url)
-        host.queue.append(visit)
+        if visit.robots_of:
+            host.queue.appendleft(visit)  # others wait for it
+        else:
+            host.queue.append(visit)
         self._queued += 1
         self._offer(host)
 
@@ -232,13 +277,36 @@ class Crawler:
             self._offer(host)
             return
         visit = host.queue.popleft()
+        rules = None if visit.robots_of else self._rules_for(visit)
+        if self._robots is not None and rules is None and not visit.robots_of:
+            self._offer(host)
+            return
         self._queued -= 1
         host.running += 1
         host.not_before = time.monotonic() + host.delay
-        task = asyncio.create_task(self._visit(host, visit))
+        task = asyncio.create_task(
+            self._ask_for_rules(host, visit) if visit.robots_of else self._visit(host, visit, rules or Rules())
+        )
         task.add_done_callback(self._note_end)
         self._running.add(task)
         self._offer(host)
+
+    def _rules_for(self, visit: Visit) -> Rules | None:
+        """The rules for a URL; None if it stands aside now until they are known, or none are asked for."""
+        if self._robots is None:
+            return None
+        try:
+            origin = host_and_origin(visit.url)[1]
+        except ValueError:
+            return Rules(failure=PageOutcome.MALFORMED_URL)
+        rules = self._robots.get(origin)
+        if rules is None:
+            if origin not in self._aside:
+                self._aside[origin] = []
+                file = f"{origin}/robots.txt"
+                self._enqueue(Visit(file, file, robots_of=origin))
+            self._aside[origin].append(visit)
+        return rules
 
     def _note_end(self, task: asyncio.Task[None]) -> None:
         self._ended.append(task)
@@ -246,37 +314,40 @@ class Crawler:
 
     # One request
 
-    async def _visit(self, host: _Host, visit: Visit) -> None:
+    async def _visit(self, host: _Host, visit: Visit, rules: Rules) -> None:
         with self._memory.reservation() as reservation:
             attempts, pause_ends = visit.attempts, host.not_before
             try:
-                reply = await self._ask(host, visit, reservation)
+                reply = await self._ask(host, visit, rules, reservation)
             finally:
                 host.running -= 1
                 if visit.attempts == attempts and host.not_before == pause_ends:
                     host.not_before = 0.0  # nothing was sent, there is nothing to rest from
                 self._offer(host)
                 self._wake.set()
+            if rules.is_elsewhere:
+                await self._give_away(visit, True)
+                return
             if reply.outcome == PageOutcome.REDIRECT:
                 refusal = self._redirect(visit, reply)
                 if refusal is None:
+                    if self._is_ours(visit.url):
+                        self._enqueue(visit)
+                    else:
+                        await self._give_away(visit, False)
                     return
                 reply = refusal
             elif reply.retry_now and visit.retries < self._retries and self._retry(host, visit, reply):
                 return
             await self._finish(visit, reply)
 
-    async def _ask(self, host: _Host, visit: Visit, reservation: Reservation) -> Reply:
+    async def _ask(self, host: _Host, visit: Visit, rules: Rules, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
             return Reply(PageOutcome.HOST_DOWN, visit.url)
+        refusal = rules.refusal(visit.url)
+        if refusal is not None or rules.is_elsewhere:
+            return Reply(refusal or PageOutcome.REDIRECT, visit.url)
         if self._robots is not None:
-            try:
-                rules = await self._robots.rules(visit.url)
-            except ValueError:
-                return Reply(PageOutcome.MALFORMED_URL, visit.url)
-            refusal = rules.refusal(visit.url)
-            if refusal is not None:
-                return Reply(refusal, visit.url)
             self._follow_rules(host, rules)
         visit.attempts += 1
         start, left = time.monotonic(), self._seconds - visit.seconds
@@ -288,6 +359,41 @@ class Crawler:
             host.silent += 1
         return reply
 
+    async def _ask_for_rules(self, host: _Host, visit: Visit) -> None:
+        """One request for a robots.txt, or where a redirect of it leads; the next one waits for its turn as any."""
+        assert self._robots is not None
+        start, left = time.monotonic(), max(0.0, self._robots_seconds - visit.seconds)
+        try:
+            reply = await self._fetcher.get(visit.url, any_type=True, max_bytes=MAX_BYTES, seconds=left)
+        finally:
+            host.running -= 1
+            self._offer(host)
+            self._wake.set()
+        visit.seconds += time.monotonic() - start
+        rules = None
+        if reply.outcome == PageOutcome.REDIRECT:
+            target = next_url(reply.url, reply.location)
+            if target is not None and visit.redirects < MAX_ROBOTS_REDIRECTS:
+                visit.url, visit.redirects = target, visit.redirects + 1
+                if self._is_ours(target):
+                    self._enqueue(visit)
+                    return
+                rules = Rules(is_elsewhere=True)
+            reply = Reply(PageOutcome.TOO_MANY_REDIRECTS, visit.url)
+        elif reply.retry_now and visit.failures + 1 < ATTEMPTS:
+            again = Visit(visit.asked, visit.asked, failures=visit.failures + 1, robots_of=visit.robots_of)
+            self._queued += 1
+            self._schedule(time.monotonic() + self._backoff(visit.failures), self._host(again.url), again)
+            return
+        if rules is None:
+            rules = await rules_of(reply, self._fetcher.user_agent)
+        self._robots.learn(visit.robots_of, rules)
+        aside = self._aside.pop(visit.robots_of)
+        own = self._host(visit.asked)
+        own.queue.extendleft(reversed(aside))
+        self._offer(own)
+        self._wake.set()
+
     def _follow_rules(self, host: _Host, rules: Rules) -> None:
         crawl_delay = rules.crawl_delay
         if crawl_delay is None:
@@ -298,7 +404,7 @@ class Crawler:
         self._offer(host)
 
     def _redirect(self, visit: Visit, reply: Reply) -> Reply | None:
-        """Send the visit on, or say why not."""
+        """Point the visit to where it goes on, or say why it does not."""
         target = next_url(reply.url, reply.location)
         if target is None:
             return Reply(PageOutcome.BAD_REDIRECT, reply.url, reply.status)
@@ -307,7 +413,6 @@ class Crawler:
         if visit.seconds >= self._seconds:
             return Reply(PageOutcome.TIMEOUT, reply.url)
         visit.url, visit.redirects, visit.failures = target, visit.redirects + 1, 0
-        self._enqueue(visit)
         return None
 
     def _retry(self, host: _Host, visit: Visit, reply: Reply) -> bool:
@@ -331,5 +436,10 @@ class Crawler:
         # Spread out, so that what failed together does not come back together.
         return BACKOFF_SECONDS * 2**failures * random.uniform(0.75, 1.25)
 
-    async def _pause(self, attempt: int) -> None:
-        await asyncio.sleep(self._backoff(attempt - 1))
+
+def host_name(url: str) -> str:
+    """The host under which a URL waits for its turn; "" if it has none."""
+    try:
+        return host_and_origin(url)[0].rstrip(".")
+    except ValueError:
+        return ""  # fails at once, whatever it waits for

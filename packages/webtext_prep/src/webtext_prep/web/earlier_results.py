@@ -26,9 +26,12 @@ from webtext_prep.documents.stage_record import PAGES
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.pages import PAGE_METADATA
-from webtext_prep.web.journal import SUFFIX, Entry, Journal, url_digest
+from webtext_prep.web.history import SUFFIX
+from webtext_prep.web.journal import Entry, Journal, url_digest
 from webtext_prep.web.page_files import pages_of
 from webtext_prep.web.saved_pages import SPOOL_SUFFIX, PageSpool
+from webtext_prep.web.segments import SUFFIX as SEGMENT_SUFFIX
+from webtext_prep.web.segments import entries_of, segments_in
 
 KEYS, SOURCES = "urls.u64", "sources.u32"
 """The index: sorted keys of URLs, and for each the number of the source that holds it."""
@@ -78,8 +81,8 @@ class Generation:
 
     @property
     def sources(self) -> list[Location]:
-        """Journals, whose rows are the newest, and then shards; the index knows them by their position."""
-        journals = [file for file in storage.files_in(self.folder) if file.name.endswith(SUFFIX)]
+        """Journals and segments, whose rows are the newest, and then shards; the index knows them by their position."""
+        journals = [file for file in storage.files_in(self.folder) if file.name.endswith((SUFFIX, SEGMENT_SUFFIX))]
         return [*journals, *shards_in(self.folder)]
 
     @property
@@ -99,6 +102,9 @@ class Generation:
 
     def entries(self, source: Location) -> Iterator[Entry]:
         """The records of one source."""
+        if source.suffix == SEGMENT_SUFFIX:
+            yield from entries_of(source)
+            return
         if source.suffix != SUFFIX:
             yield from finished_rows(source, self.folder / OUTCOMES / source.name)
             return
@@ -106,9 +112,8 @@ class Generation:
             yield from journal.entries()
 
     def _urls(self, source: Location) -> Iterator[str]:
-        if source.suffix == SUFFIX:
-            with Journal(storage.local_path(source)) as journal:
-                yield from journal.urls()
+        if source.suffix in (SUFFIX, SEGMENT_SUFFIX):
+            yield from (entry.row["url"] for entry in self.entries(source))
         else:
             with contextlib.suppress(InputError):
                 for row in read_documents(self.folder / OUTCOMES / source.name):
@@ -178,7 +183,7 @@ def generations_of(files: Iterable[Location]) -> list[Generation]:
 
 
 def set_aside(output: Location, journals: Location, folder: Location) -> None:
-    """Make a generation in `folder` of the shards of `output` and the files of the folder `journals`.
+    """Make a generation in `folder` of the shards of `output` and what the folder `journals` holds.
 
     Shards are linked, not copied, where the system can: they are only ever replaced as a whole. Journals are moved.
     """
@@ -201,6 +206,9 @@ def set_aside(output: Location, journals: Location, folder: Location) -> None:
         spool = journal.with_suffix(SPOOL_SUFFIX)
         if storage.is_file(spool):
             _link(spool, unfinished / spool.name)
+    for entry, is_folder in storage.list_folder(journals):
+        for segment in segments_in(entry) if is_folder else ():
+            _link(segment, unfinished / f"{entry.name}-{segment.name}")
     storage.write_json(unfinished / WHOLE, {})
     storage.remove_folder(journals)
 
@@ -235,35 +243,35 @@ def carry_over(
         urls: of one list.
         journal: what it has already is newer, and stays.
         generations: what was set aside, the newest first.
-        outputs: documents and outcomes of the shard as it was finished last, if it was.
+        outputs: documents and outcomes of the shard as it was finished last, if it was; or nothing.
         spool: takes the pages, if they are saved; what has lost its page is fetched again.
     """
-    documents, outcomes = outputs[:2]
-    if not generations and not storage.is_file(outcomes):
+    if not generations and not (outputs and storage.is_file(outputs[1])):
         return
     keys = sorted_keys(urls)
 
     def bring(entries: Iterator[Entry], pages: Location) -> None:
         found = wanted(entries)
-        _add(journal, found if spool is None else spool.moved(found, pages))
+        add_all(journal, found if spool is None else spool.moved(found, pages))
 
     def wanted(entries: Iterator[Entry]) -> Iterator[Entry]:
         for entry in entries:
             url = entry.row["url"]
             key = np.uint64(key_of(url))
             position = int(np.searchsorted(keys, key))
-            if position < len(keys) and keys[position] == key and url not in journal:
+            is_end = entry.row["outcome"] != PageOutcome.REDIRECT  # not just left by a task for another one
+            if is_end and position < len(keys) and keys[position] == key and url not in journal:
                 yield entry
 
     # A shard of other lists than these lies in a generation too, behind the journals of its time, which are newer.
-    if not (generations and _is_same(outcomes, generations[0].folder / OUTCOMES / outcomes.name)):
-        bring(finished_rows(documents, outcomes), pages_of(documents))
+    if outputs and not (generations and _is_same(outputs[1], generations[0].folder / OUTCOMES / outputs[1].name)):
+        bring(finished_rows(*outputs[:2]), pages_of(outputs[0]))
     for generation in generations:
         for source in generation.sources_with(keys):
             bring(generation.entries(source), generation.pages(source))
 
 
-def _add(journal: Journal, entries: Iterator[Entry]) -> None:
+def add_all(journal: Journal, entries: Iterator[Entry]) -> None:
     """Add many records, some at a time, so that a kill costs only the last of them."""
     for first in entries:
         journal.add_many(itertools.chain([first], itertools.islice(entries, _TOGETHER - 1)))

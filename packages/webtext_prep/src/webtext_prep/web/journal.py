@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import sqlite3
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
@@ -26,11 +26,11 @@ import zstandard
 
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.errors import WebtextError
+from webtext_prep.web.history import SUFFIX
 
 if TYPE_CHECKING:
     from webtext_prep.web.warc_writing import Answer
 
-SUFFIX = ".sqlite"
 _FORMER_SUFFIX = ".journal"
 SCHEMA = 1
 """Raised when what a journal holds changes; a journal of another schema is set aside."""
@@ -53,6 +53,11 @@ def journal_path(folder: Path, task: str) -> Path:
     return folder / f"{task}{SUFFIX}"
 
 
+def unpacked(document: bytes) -> bytes:
+    """A document as a journal holds it, decompressed."""
+    return zstandard.ZstdDecompressor().decompress(document)
+
+
 def _checksum(digest: bytes, row: bytes, document: bytes | None) -> bytes:
     checksum = xxhash.xxh3_64(digest)
     checksum.update(len(row).to_bytes(8, "little"))
@@ -70,12 +75,14 @@ class Entry:
         document: its document, if the outcome is `ok`.
         retry_pass: the pass over the list in which it was fetched; 0 for what was carried over from finished shards.
         answer: the page itself, if it is to be saved (elsewhere: the row then says where).
+        record: the page as it was saved elsewhere, to be saved here.
     """
 
     row: dict[str, Any]
     document: Document | None = None
     retry_pass: int = 0
     answer: Answer | None = None
+    record: bytes | None = None
 
 
 class Journal:
@@ -85,10 +92,12 @@ class Journal:
 
     Attributes:
         notes: a sentence for each thing that was found wrong with the file.
+        added_bytes: of documents that were added since it was opened, compressed.
     """
 
     def __init__(self, path: Path) -> None:
         self.path, self.notes = path, list[str]()
+        self.added_bytes = 0
         path.parent.mkdir(parents=True, exist_ok=True)
         self._compress = zstandard.ZstdCompressor(level=1).compress
         self._decompress = zstandard.ZstdDecompressor().decompress
@@ -159,6 +168,7 @@ class Journal:
         row = msgspec.json.encode(entry.row)
         document = None if entry.document is None else self._compress(encode_document(entry.document))
         values = (digest, entry.retry_pass, row, document, _checksum(digest, row, document))
+        self.added_bytes += len(document or b"")
         self._writer.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?)", values)
 
     def outcome(self, url: str) -> Entry | None:
@@ -184,10 +194,43 @@ class Journal:
         for found in self._reader.execute("SELECT pass, row, document FROM pages ORDER BY rowid"):
             yield self._entry(*found)
 
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """The rows of all records, in the order in which they were added."""
+        for (row,) in self._reader.execute("SELECT row FROM pages ORDER BY rowid"):
+            yield msgspec.json.decode(row)
+
+    @property
+    def last(self) -> int:
+        """The number of the last record, 0 if there is none. To be asked where records are added."""
+        return int(self._writer.execute("SELECT coalesce(max(rowid), 0) FROM pages").fetchone()[0])
+
+    def added_after(self, number: int) -> list[tuple[int, int, bytes, bytes | None]]:
+        """What was added behind record `number`: each record's own number, its pass, row and document as they lie here.
+
+        A later record has a higher number. To be called where records are added.
+        """
+        query = "SELECT rowid, pass, row, document FROM pages WHERE rowid > ? ORDER BY rowid"
+        return self._writer.execute(query, (number,)).fetchall()
+
+    def add_packed(self, records: Iterable[tuple[int, bytes, bytes | None]]) -> None:
+        """Add records as `added_after` gave them elsewhere, without their numbers. Raises as `add` does."""
+
+        def values() -> Iterator[tuple[bytes, int, bytes, bytes | None, bytes]]:
+            for retry_pass, row, document in records:
+                digest = url_digest(msgspec.json.decode(row)["url"])
+                yield digest, retry_pass, row, document, _checksum(digest, row, document)
+
+        try:
+            with self._writer:
+                self._writer.execute("BEGIN")
+                self._writer.executemany("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?)", values())
+        except sqlite3.OperationalError as error:
+            raise _unusable(self.path, error) from error
+
     def urls(self) -> Iterator[str]:
         """The URLs of all records."""
-        for (row,) in self._reader.execute("SELECT row FROM pages ORDER BY rowid"):
-            yield msgspec.json.decode(row)["url"]
+        for row in self.rows():
+            yield row["url"]
 
     def _entry(self, retry_pass: int, row: bytes, document: bytes | None) -> Entry:
         text = None if document is None else decode_document(self._decompress(document))

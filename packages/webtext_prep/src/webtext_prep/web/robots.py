@@ -13,15 +13,14 @@ from __future__ import annotations
 
 import asyncio
 import re
-import time
 from collections import OrderedDict
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from protego import Protego
 
 from webtext_prep.documents.outcomes import PageOutcome
-from webtext_prep.web.fetcher import Fetcher, Reply, host_and_origin, next_url
+from webtext_prep.web.fetcher import Reply
 
 MAX_BYTES = 500 << 10
 """RFC 9309, section 2.5: at least 500 kibibytes are read; the rest is left."""
@@ -34,6 +33,7 @@ MAX_WILDCARDS = 10_000
 MAX_REDIRECTS = 5
 """RFC 9309, section 2.3.1.2."""
 ATTEMPTS = 2
+"""At the file, each with its redirects."""
 KEPT_ORIGINS = 5_000
 """How many origins' rules are remembered; the ones asked for longest ago are forgotten first."""
 KEPT_RULES = 500_000
@@ -55,11 +55,13 @@ class Rules:
         parsed: its rules, as those of any agent, or None where it has none.
         failure: the outcome for all of its URLs where the rules could not be had, or None.
         count: how many rules there are.
+        is_elsewhere: whether the file is at a host that another task asks.
     """
 
     parsed: Protego | None = None
     failure: str | None = None
     count: int = 0
+    is_elsewhere: bool = False
 
     def refusal(self, url: str) -> str | None:
         """The outcome for `url` if it must not be fetched, or None."""
@@ -131,77 +133,38 @@ def parse_rules(body: bytes, agent: str) -> Rules:
 
 
 class Robots:
-    """The rules of every origin met, each asked for once.
+    """The rules of the origins met last. `crawling` asks for the files, each in its turn at the host that has it."""
 
-    Args:
-        fetcher: makes the requests.
-        pause: awaited with the number of the attempt before a second one.
-        seconds: for an attempt with all its redirects, if that is limited.
-    """
-
-    def __init__(
-        self, fetcher: Fetcher, pause: Callable[[int], Awaitable[None]], *, seconds: float | None = None
-    ) -> None:
-        self._fetcher, self._pause, self._seconds = fetcher, pause, seconds
-        self._agent = fetcher.user_agent.split("/")[0].split(" ")[0] or "*"
-        self._known: OrderedDict[str, asyncio.Task[Rules]] = OrderedDict()
-        self._counts: dict[str, int] = {}  # of the rules of each origin whose file is here
+    def __init__(self) -> None:
+        self._known: OrderedDict[str, Rules] = OrderedDict()
         self._rules = 0
 
-    async def rules(self, url: str) -> Rules:
-        """The rules for the origin of `url`. Raises ValueError if `url` is not a URL."""
-        origin = host_and_origin(url)[1]
-        task = self._known.get(origin)
-        if task is None:
-            task = self._known[origin] = asyncio.create_task(self._fetch_and_count(origin))
-        self._known.move_to_end(origin)
-        self._forget()
-        if task.done():
-            return task.result()
-        # Shielded: a visit that is given up does not take the answer from the others that wait for it.
-        return await asyncio.shield(task)
+    def get(self, origin: str) -> Rules | None:
+        """The rules of an origin, or None where they are not known, or forgotten."""
+        found = self._known.get(origin)
+        if found is not None:
+            self._known.move_to_end(origin)
+        return found
 
-    def _forget(self) -> None:
-        while len(self._known) > KEPT_ORIGINS or (self._rules > KEPT_RULES and self._known):
-            origin, _ = self._known.popitem(last=False)
-            self._rules -= self._counts.pop(origin, 0)
+    def learn(self, origin: str, rules: Rules) -> None:
+        """Remember the rules of an origin, and forget others where they have become too many."""
+        earlier = self._known.pop(origin, None)
+        self._known[origin] = rules
+        self._rules += rules.count - (0 if earlier is None else earlier.count)
+        while len(self._known) > KEPT_ORIGINS or (self._rules > KEPT_RULES and len(self._known) > 1):
+            self._rules -= self._known.popitem(last=False)[1].count
 
-    async def _fetch_and_count(self, origin: str) -> Rules:
-        rules = await self._fetch(origin)
-        if origin in self._known:  # it may have been forgotten meanwhile
-            self._rules += rules.count - self._counts.get(origin, 0)
-            self._counts[origin] = rules.count
-            self._forget()
-        return rules
 
-    async def _fetch(self, origin: str) -> Rules:
-        reply = await self._follow(origin)
-        for attempt in range(1, ATTEMPTS):
-            if not reply.retry_now:
-                break
-            await self._pause(attempt)
-            reply = await self._follow(origin)
-        if reply.outcome == PageOutcome.OK:
-            if len(reply.body) <= PARSED_AT_ONCE:
-                return parse_rules(reply.body, self._agent)
-            return await asyncio.to_thread(parse_rules, reply.body, self._agent)
-        status = reply.status or 0
-        if reply.outcome.startswith("http_"):
-            return Rules(failure=PageOutcome.ROBOTS_UNREACHABLE) if status >= 500 or status == 429 else Rules()
-        if reply.outcome in _NO_FILE:
-            return Rules()
-        return Rules(failure=reply.outcome)
-
-    async def _follow(self, origin: str) -> Reply:
-        url = f"{origin}/robots.txt"
-        end = None if self._seconds is None else time.monotonic() + self._seconds
-        for _ in range(MAX_REDIRECTS + 1):
-            seconds = None if end is None else max(0.0, end - time.monotonic())
-            reply = await self._fetcher.get(url, any_type=True, max_bytes=MAX_BYTES, seconds=seconds)
-            if reply.outcome != PageOutcome.REDIRECT:
-                return reply
-            target = next_url(reply.url, reply.location)
-            if target is None:
-                break
-            url = target
-        return Reply(PageOutcome.TOO_MANY_REDIRECTS, url)
+async def rules_of(reply: Reply, user_agent: str) -> Rules:
+    """What the last reply to a robots.txt, redirects followed, says to who introduces itself as `user_agent`."""
+    if reply.outcome == PageOutcome.OK:
+        agent = user_agent.split("/")[0].split(" ")[0] or "*"
+        if len(reply.body) <= PARSED_AT_ONCE:
+            return parse_rules(reply.body, agent)
+        return await asyncio.to_thread(parse_rules, reply.body, agent)
+    status = reply.status or 0
+    if reply.outcome.startswith("http_"):
+        return Rules(failure=PageOutcome.ROBOTS_UNREACHABLE) if status >= 500 or status == 429 else Rules()
+    if reply.outcome in _NO_FILE:
+        return Rules()
+    return Rules(failure=reply.outcome)

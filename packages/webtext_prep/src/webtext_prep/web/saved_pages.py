@@ -76,12 +76,15 @@ class PageSpool:
     Args:
         path: the file.
         is_new: whether what lies there belongs to nothing any more.
+
+    Attributes:
+        size: its bytes.
     """
 
     def __init__(self, path: Path, *, is_new: bool) -> None:
         self.path = path
         self._file = path.open("wb" if is_new else "ab", buffering=0)
-        self._size = self._file.seek(0, os.SEEK_END)
+        self.size = self._file.seek(0, os.SEEK_END)
 
     def __enter__(self) -> PageSpool:
         return self
@@ -94,15 +97,15 @@ class PageSpool:
     def holds(self, row: dict[str, Any]) -> bool:
         """Whether the record of a row is there, if it has one: a power cut may have taken the end of the file."""
         place = row.get(KEY)
-        return place is None or place["offset"] + place["length"] <= self._size
+        return place is None or place["offset"] + place["length"] <= self.size
 
     def add(self, record: bytes) -> dict[str, Any]:
         """Append a record; what a row is to say of it. Raises WebtextError if it can't be written (a full disk)."""
-        place, rest = _place(self._size, record), memoryview(record)
+        place, rest = _place(self.size, record), memoryview(record)
         try:
             while rest:
                 written = self._file.write(rest) or 0
-                self._size += written
+                self.size += written
                 rest = rest[written:]
         except OSError as error:
             raise WebtextError(
@@ -115,6 +118,8 @@ class PageSpool:
         for entry in entries:
             if entry.answer is not None:
                 entry.row[KEY] = self.add(response_record(entry.answer))
+            elif entry.record is not None:
+                entry.row[KEY] = self.add(entry.record)
             yield entry
 
     def moved(self, entries: Iterable[Entry], source: Location) -> Iterator[Entry]:
@@ -122,7 +127,7 @@ class PageSpool:
         with PageReader(source) as reader:
             for entry in entries:
                 if KEY in entry.row:
-                    record = reader.read(entry.row)
+                    record = entry.record or reader.read(entry.row)
                     if record is None:
                         continue
                     entry.row[KEY] = self.add(record)

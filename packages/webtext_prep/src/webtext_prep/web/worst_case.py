@@ -17,8 +17,8 @@ from webtext_prep.running.space import readable
 from webtext_prep.web import crawling
 from webtext_prep.web.fetcher import host_and_origin
 from webtext_prep.web.journal_writer import WAITING_TEXT
-from webtext_prep.web.robots import ATTEMPTS, KEPT_RULES
-from webtext_prep.web.shard import Fetching
+from webtext_prep.web.robots import ATTEMPTS, KEPT_RULES, MAX_REDIRECTS
+from webtext_prep.web.visiting import Fetching
 
 START_SECONDS = 3.0
 """Processor time in which an extractor is started, after a page has cost the one before its life."""
@@ -81,11 +81,17 @@ def worst_case(fetching: Fetching, lists: Lists) -> WorstCase:
     requests = hops + fetching.retries
     backoff = crawling.BACKOFF_SECONDS * 1.25 * 2**fetching.retries
     request_seconds = fetching.url_seconds
+    robots_requests = ATTEMPTS * (1 + MAX_REDIRECTS) if fetching.robots else 0
     robots_seconds = ATTEMPTS * fetching.timeout + backoff if fetching.robots else 0.0
 
     def queue(urls: int, at_once: int, pause: float) -> float:
         """What one host's URLs take, one after the other: robots.txt, requests, pauses between them."""
-        return hops * robots_seconds + math.ceil(urls / at_once) * request_seconds + urls * requests * pause + backoff
+        return (
+            hops * (robots_seconds + robots_requests * pause)
+            + math.ceil(urls / at_once) * request_seconds
+            + urls * requests * pause
+            + backoff
+        )
 
     places = lists.urls * (request_seconds + hops * robots_seconds) / fetching.connections
     # Pages that do not fit into memory together are read no more than so many at once.

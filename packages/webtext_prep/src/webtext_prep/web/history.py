@@ -1,0 +1,50 @@
+"""What one run of a download leaves for the next: how many passes there were, and what is left to try again."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from command_kit import write_json
+
+EARLIER, JOURNALS, ROUNDS = "earlier", "journals", "rounds"
+"""The folders in the scratch folder with what runs over other lists have fetched, with what this one has, a journal for
+each task, and with what its tasks hand on to each other."""
+
+SUFFIX = ".sqlite"
+"""Of a journal."""
+
+
+@dataclass
+class History:
+    """What a run leaves for the next: a small file in the state folder.
+
+    Attributes:
+        version: of the stage.
+        lists: stamps of the input files.
+        passes: how many passes over the lists have been finished.
+        retryable: how many retryable URLs were tried in how many passes.
+    """
+
+    version: int = 0
+    lists: list[Any] = field(default_factory=list)
+    passes: int = 0
+    retryable: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def read(cls, state: Path) -> History:
+        with contextlib.suppress(OSError, ValueError, TypeError):
+            return cls(**json.loads((state / "download.json").read_bytes()))
+        return cls()
+
+    def write(self, state: Path) -> None:
+        write_json(state / "download.json", dataclasses.asdict(self))
+
+
+def retryable_below(rounds: int, retryable: dict[str, int]) -> int:
+    """How many retryable URLs have been tried in fewer passes than `rounds`."""
+    return sum(count for tried, count in retryable.items() if int(tried) < rounds)
