@@ -1,0 +1,231 @@
+"""A download by several tasks: limits for a host hold for all of them together, and nothing depends on who fetched."""
+
+import collections
+import contextlib
+import http.server
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from webtext_prep.documents.outcomes import OUTCOMES
+from webtext_prep.documents.shards import read_documents
+from webtext_prep.documents.urls import bucket_of
+from webtext_prep.running import handing_over
+from webtext_prep.running.engines.local import LocalEngine
+from webtext_prep.running.job import Job
+from webtext_prep.stages.download import Download
+from webtext_prep.web import crawling, rounds, segments
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 and further are hosts on Linux only")
+
+LISTS = 3
+HOSTS = [f"127.0.0.{number}" for number in range(1, 10)]
+TEXT = "This is a sentence of the page, long enough for anybody to see that it is text. " * 5
+PATIENCE = 60
+
+
+class Web:
+    """Servers of several hosts on loopback, with one port. `answers` maps (host, path) to a status, headers and body."""
+
+    def __init__(self):
+        self.asked = []  # (host, path, when it began, when it ended)
+        self.answers = {}
+        self.condition = threading.Condition()
+        self.at_once, self.most_at_once = collections.Counter(), collections.Counter()
+        self.waits = {}
+        web = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                host, begin = self.headers["Host"].partition(":")[0], time.monotonic()
+                with web.condition:
+                    web.at_once[host] += 1
+                    web.most_at_once[host] = max(web.most_at_once[host], web.at_once[host])
+                    web.asked.append((host, self.path, begin))
+                    web.condition.notify_all()
+                if wait := web.waits.get((host, self.path)):
+                    wait()
+                status, headers, body = web.answers.get((host, self.path), web.usual(host, self.path))
+                with web.condition:
+                    web.at_once[host] -= 1
+                with contextlib.suppress(ConnectionError):
+                    self.send_response(status)
+                    for name, value in {"Content-Length": len(body), **headers}.items():
+                        self.send_header(name, str(value))
+                    self.end_headers()
+                    self.wfile.write(body)
+
+            def log_message(self, *arguments):
+                pass
+
+        class Server(http.server.ThreadingHTTPServer):
+            daemon_threads = True
+            request_queue_size = 128
+
+            def handle_error(self, request, client_address):
+                pass  # a client that was killed
+
+        self.servers = self._start(Server, Handler)
+        self.port = self.servers[0].server_port
+
+    @staticmethod
+    def _start(server, handler):
+        while True:  # until there is a port that is free at all addresses
+            found = []
+            try:
+                for host in HOSTS:
+                    found.append(server((host, found[0].server_port if found else 0), handler))
+            except OSError:
+                for one in found:
+                    one.server_close()
+                continue
+            for one in found:
+                threading.Thread(target=one.serve_forever, args=(0.01,), daemon=True).start()
+            return found
+
+    def stop(self):
+        for server in self.servers:
+            server.shutdown()
+            server.server_close()
+
+    def usual(self, host, path):
+        if path == "/robots.txt":
+            return 404, {}, b""
+        page = f"<html><head><title>{host}{path}</title></head><body><p>{TEXT}</p></body></html>"
+        return 200, {"Content-Type": "text/html; charset=utf-8"}, page.encode()
+
+    def url(self, host, path):
+        return f"http://{host}:{self.port}{path}"
+
+    def redirect(self, host, path, to_host, to_path):
+        self.answers[host, path] = 302, {"Location": self.url(to_host, to_path)}, b""
+
+    def counts(self):
+        return collections.Counter((host, path) for host, path, _ in self.asked)
+
+
+@pytest.fixture
+def web():
+    found = Web()
+    yield found
+    found.stop()
+
+
+class Nodes(LocalEngine):
+    """An engine whose tasks run on other machines, as far as they can see, one after the other in this process.
+
+    Each has a temporary folder of its own.
+    """
+
+    is_here = False
+
+    def run(self, call, tasks, **options):
+        for position, task in enumerate(tasks):
+            with tempfile.TemporaryDirectory() as node:
+                before, tempfile.tempdir = tempfile.tempdir, node
+                try:
+                    ((_, result),) = super().run(call, [task], **options | {"on_progress": lambda at, units: None})
+                finally:
+                    tempfile.tempdir = before
+                assert not list(Path(node).rglob("*.sqlite"))
+            yield position, result
+
+
+def write_lists(folder, urls):
+    """Lists as `webtext blacklist` splits them."""
+    folder.mkdir(exist_ok=True)
+    paths = [folder / f"part-{number:05}.txt" for number in range(LISTS)]
+    for number, path in enumerate(paths):
+        own = [url for url in urls if bucket_of(url.split("/")[2].partition(":")[0], LISTS) == number]
+        path.write_text("".join(f"{url}\n" for url in own))
+        assert own
+    return paths
+
+
+def job_of(lists, output, *, workers=1, engine=None, shared="", **settings):
+    values = {"extractor": "resiliparse", "allow_private_addresses": "loopback", "delay": 0.0, "per_host": 1, **settings}
+    return Job(Download(**values), lists, output, workers=workers, engine=engine, shared_scratch=shared)
+
+
+def made(output):
+    """The documents as they are, and the outcomes but for their times."""
+    shards = {path.name: path.read_bytes() for path in sorted(output.glob("part-*"))}
+    rows = [
+        {"url": row.url, **row.metadata, "fetched_at": ""}
+        for path in sorted((output / OUTCOMES).glob("part-*"))
+        for row in read_documents(path)
+    ]
+    return shards, [{**row, "page": None} for row in rows]
+
+
+def busy_web(web):
+    """Pages, redirects among all hosts, chains of them and a robots.txt elsewhere; gives the URLs."""
+    paths = []
+    for number, host in enumerate(HOSTS):
+        paths += [(host, "/a"), (host, "/b")]
+        for step in (1, 2, 4):
+            web.redirect(host, f"/to{step}", HOSTS[(number + step) % len(HOSTS)], f"/from{number}")
+            paths.append((host, f"/to{step}"))
+    for step in range(4):  # a chain through five hosts, and one without an end
+        web.redirect(HOSTS[step], "/chain", HOSTS[step + 1], "/chain")
+    for number, host in enumerate(HOSTS):
+        web.redirect(host, "/round", HOSTS[(number + 1) % len(HOSTS)], "/round")
+    paths += [(HOSTS[0], "/chain"), (HOSTS[0], "/round"), (HOSTS[3], "/private"), (HOSTS[4], "/private")]
+    web.redirect(HOSTS[3], "/robots.txt", HOSTS[5], "/rules")
+    rules = b"User-agent: *\nDisallow: /private\n"
+    web.answers[HOSTS[5], "/rules"] = 200, {"Content-Type": "text/plain"}, rules
+    web.answers[HOSTS[4], "/robots.txt"] = 200, {"Content-Type": "text/plain"}, rules + b"Crawl-delay: 0.05\n"
+    return [web.url(*path) for path in paths]
+
+
+def test_the_same_bytes_whoever_fetches_and_however_much_is_handed_on(web, tmp_path, monkeypatch):
+    lists = write_lists(tmp_path / "lists", busy_web(web))
+    job_of(lists, tmp_path / "one").run()
+    expected, counts = made(tmp_path / "one"), web.counts()
+    outcomes = collections.Counter(row["outcome"] for row in expected[1])
+    assert outcomes == {"ok": 5 * len(HOSTS) + 1, "too_many_redirects": 1, "robots": 2}
+    for name, few, shared in (("few", 10_000, ""), ("parts", 0, ""), ("storage", 0, str(tmp_path / "shared"))):
+        web.asked.clear()
+        monkeypatch.setattr(rounds, "FEW", few)
+        monkeypatch.setattr(handing_over, "_known", set())
+        job_of(lists, tmp_path / name, engine=Nodes(1), shared=shared).run()
+        assert made(tmp_path / name) == expected, name
+        pages = {key: count for key, count in web.counts().items() if "robots" not in key[1] and key[1] != "/rules"}
+        assert pages == {key: count for key, count in counts.items() if "robots" not in key[1] and key[1] != "/rules"}
+
+
+def test_limits_and_pauses_of_a_host_hold_for_all_processes_together(web, tmp_path):
+    """Each process had queues of its own for the hosts that redirects led it to."""
+    lists = write_lists(tmp_path / "lists", busy_web(web))
+    owner = {host: bucket_of(host, LISTS) for host in HOSTS}
+    slow, strict = HOSTS[0], HOSTS[4]
+    other = next(host for host in HOSTS if owner[host] != owner[slow])
+    web.redirect(other, "/a", slow, "/from-elsewhere")
+    web.answers[strict, "/robots.txt"] = 200, {"Content-Type": "text/plain"}, b"User-agent: *\nCrawl-delay: 0.4\n"
+    seen_early = []
+
+    def wait():
+        """The redirect to this host is out; whoever follows it now asks a second time at once."""
+        with web.condition:
+            assert web.condition.wait_for(lambda: web.counts()[other, "/a"], PATIENCE)
+            seen_early.append(web.condition.wait_for(lambda: web.counts()[slow, "/from-elsewhere"], 0.5))
+
+    web.waits[slow, "/a"] = wait
+    job_of(lists, tmp_path / "out", workers=LISTS).run()
+    assert seen_early == [False]
+    assert web.counts()[slow, "/from-elsewhere"] == 1
+    assert set(web.most_at_once.values()) == {1}
+    times = [when for host, path, when in web.asked if host == strict and path != "/robots.txt"]
+    assert len(times) >= 6
+    assert min(later - earlier for earlier, later in itertools.pairwise(times)) > 0.2
