@@ -129,3 +129,55 @@ def test_requests_have_their_turn_while_a_long_list_is_read(monkeypatch):
     asyncio.run(Crawler(Pages(), finish, **settings).run(urls()))
     assert len(read_at_request) == read == 500
     assert read_at_request[0] <= 20
+
+
+def test_a_robots_txt_that_is_elsewhere_waits_for_its_turn_there():
+    """It was asked for beside the queue of that host, however busy that was."""
+    at_once: dict[str, int] = {}
+    most: dict[str, int] = {}
+
+    class Hosts:
+        user_agent = "test/1"
+
+        async def get(self, url, **_):
+            host = url.split("/")[2]
+            at_once[host] = at_once.get(host, 0) + 1
+            most[host] = max(most.get(host, 0), at_once[host])
+            for _ in range(20):
+                await asyncio.sleep(0)
+            at_once[host] -= 1
+            if url == "http://one.org/robots.txt":
+                return Reply("redirect", url, 301, location="http://busy.org/rules")
+            if url == "http://busy.org/robots.txt":  # and this leads back
+                return Reply("redirect", url, 301, location="http://one.org/robots.txt?")
+            return Reply("ok", url, 200, body=b"User-agent: *\nDisallow: /private")
+
+    urls = [f"http://{host}.org/{name}" for name in ("private", *"abcd") for host in ("busy", "one")]
+    found = crawl(Hosts(), urls, concurrency=9, obey_robots=True)
+    assert found == {url: "robots" if "private" in url else "ok" for url in urls}
+    assert most == {"busy.org": 1, "one.org": 1}
+
+
+def test_hosts_of_others_are_asked_for_nothing_and_its_own_rest_before_the_end():
+    left = []
+
+    async def leave(visit, needs_all):
+        left.append((visit.asked, visit.url, visit.attempts, needs_all))
+
+    client = ScriptedClient(
+        {
+            "http://mine.org/robots.txt": [lambda url: Reply("http_404", url, 404)],
+            "http://also-mine.org/robots.txt": [lambda url: Reply("redirect", url, 301, location="http://x.org/r")],
+            "http://mine.org/a": [lambda url: Reply("redirect", url, 301, location="http://x.org/a")],
+        }
+    )
+    urls = ["http://x.org/", "http://mine.org/a", "http://also-mine.org/b", "http://also-mine.org/c"]
+    options = {"owns": lambda host: "mine" in host, "leave": leave, "obey_robots": True, "delay": 0.2}
+    assert crawl(client, urls, **options) == {}
+    assert time.monotonic() - max(when for _, when in client.asked) >= 0.2
+    assert sorted(left) == [
+        ("http://also-mine.org/b", "http://also-mine.org/b", 0, True),
+        ("http://also-mine.org/c", "http://also-mine.org/c", 0, True),
+        ("http://mine.org/a", "http://x.org/a", 1, False),
+        ("http://x.org/", "http://x.org/", 0, False),
+    ]

@@ -4,26 +4,27 @@ import collections
 import contextlib
 import http.server
 import itertools
-import json
 import os
 import signal
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 from pathlib import Path
 
 import pytest
+from engines.nodes import Nodes
+from processes import until
 
 from webtext_prep.documents.outcomes import OUTCOMES
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.urls import bucket_of
 from webtext_prep.running import handing_over
-from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.job import Job
 from webtext_prep.stages.download import Download
-from webtext_prep.web import crawling, rounds, segments
+from webtext_prep.web import rounds
+from webtext_prep.web.saved_pages import PageReader
+from webtext_prep.web.segments import entries_of, segments_in
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 and further are hosts on Linux only")
 
@@ -34,7 +35,7 @@ PATIENCE = 60
 
 
 class Web:
-    """Servers of several hosts on loopback, with one port. `answers` maps (host, path) to a status, headers and body."""
+    """Servers of several hosts on loopback, with one port. `answers`: (host, path) to a status, headers and body."""
 
     def __init__(self):
         self.asked = []  # (host, path, when it began, when it ended)
@@ -42,6 +43,7 @@ class Web:
         self.condition = threading.Condition()
         self.at_once, self.most_at_once = collections.Counter(), collections.Counter()
         self.waits = {}
+        self.pages = None  # so many are given, and then it says nothing more
         web = self
 
         class Handler(http.server.BaseHTTPRequestHandler):
@@ -54,6 +56,9 @@ class Web:
                     web.most_at_once[host] = max(web.most_at_once[host], web.at_once[host])
                     web.asked.append((host, self.path, begin))
                     web.condition.notify_all()
+                if web.pages is not None and len(web.asked) > web.pages:
+                    self.connection.recv(1)
+                    return
                 if wait := web.waits.get((host, self.path)):
                     wait()
                 status, headers, body = web.answers.get((host, self.path), web.usual(host, self.path))
@@ -122,26 +127,6 @@ def web():
     found.stop()
 
 
-class Nodes(LocalEngine):
-    """An engine whose tasks run on other machines, as far as they can see, one after the other in this process.
-
-    Each has a temporary folder of its own.
-    """
-
-    is_here = False
-
-    def run(self, call, tasks, **options):
-        for position, task in enumerate(tasks):
-            with tempfile.TemporaryDirectory() as node:
-                before, tempfile.tempdir = tempfile.tempdir, node
-                try:
-                    ((_, result),) = super().run(call, [task], **options | {"on_progress": lambda at, units: None})
-                finally:
-                    tempfile.tempdir = before
-                assert not list(Path(node).rglob("*.sqlite"))
-            yield position, result
-
-
 def write_lists(folder, urls):
     """Lists as `webtext blacklist` splits them."""
     folder.mkdir(exist_ok=True)
@@ -154,8 +139,8 @@ def write_lists(folder, urls):
 
 
 def job_of(lists, output, *, workers=1, engine=None, shared="", **settings):
-    values = {"extractor": "resiliparse", "allow_private_addresses": "loopback", "delay": 0.0, "per_host": 1, **settings}
-    return Job(Download(**values), lists, output, workers=workers, engine=engine, shared_scratch=shared)
+    values = {"extractor": "resiliparse", "allow_private_addresses": "loopback", "delay": 0.0, "per_host": 1}
+    return Job(Download(**values, **settings), lists, output, workers=workers, engine=engine, shared_scratch=shared)
 
 
 def made(output):
@@ -195,14 +180,51 @@ def test_the_same_bytes_whoever_fetches_and_however_much_is_handed_on(web, tmp_p
     expected, counts = made(tmp_path / "one"), web.counts()
     outcomes = collections.Counter(row["outcome"] for row in expected[1])
     assert outcomes == {"ok": 5 * len(HOSTS) + 1, "too_many_redirects": 1, "robots": 2}
+    lists_and_rounds = []
+    map_tasks = Job.map
+    monkeypatch.setattr(
+        Job,
+        "map",
+        lambda self, phase, call, tasks, **options: (
+            lists_and_rounds.append((phase, len(tasks))) or map_tasks(self, phase, call, tasks, **options)
+        ),
+    )
     for name, few, shared in (("few", 10_000, ""), ("parts", 0, ""), ("storage", 0, str(tmp_path / "shared"))):
+        lists_and_rounds.clear()
         web.asked.clear()
         monkeypatch.setattr(rounds, "FEW", few)
         monkeypatch.setattr(handing_over, "_known", set())
-        job_of(lists, tmp_path / name, engine=Nodes(1), shared=shared).run()
+        job_of(lists, tmp_path / name, engine=Nodes(1), shared=shared, save_pages=bool(shared)).run()
         assert made(tmp_path / name) == expected, name
+        later = [("redirects", 1)] if few else [("redirects", LISTS)] * 2 + [("redirects", 1)]
+        assert lists_and_rounds == [("pages", LISTS), *later, ("shards", LISTS)]
         pages = {key: count for key, count in web.counts().items() if "robots" not in key[1] and key[1] != "/rules"}
         assert pages == {key: count for key, count in counts.items() if "robots" not in key[1] and key[1] != "/rules"}
+    for file in (tmp_path / "storage" / "pages").iterdir():  # those that other tasks have fetched, too
+        with PageReader(file) as reader:
+            rows = read_documents(tmp_path / "storage" / OUTCOMES / f"{file.name.partition('.')[0]}.jsonl.zst")
+            assert all(reader.read(row.metadata) for row in rows if row.metadata["outcome"] == "ok")
+
+
+def test_what_was_handed_on_and_failed_is_tried_again_by_the_next_run_and_nothing_else(web, tmp_path):
+    trouble, reached = (HOSTS[1], "/trouble"), [(host, "/a") for host in HOSTS]
+    web.redirect(HOSTS[0], "/to", *trouble)
+    web.answers[trouble] = 503, {}, b""
+    lists = write_lists(tmp_path / "lists", [web.url(*place) for place in [(HOSTS[0], "/to"), *reached]])
+
+    def run():
+        web.asked.clear()
+        job_of(lists, tmp_path / "out", engine=Nodes(1), robots=False, retries=0).run()
+        (row,) = (row for row in made(tmp_path / "out")[1] if row["url"].endswith("/to"))
+        return row["outcome"], row["rounds"], row["attempts"], row["final_url"]
+
+    assert run() == ("http_503", 1, 2, web.url(*trouble))
+    assert run() == ("http_503", 2, 4, web.url(*trouble))
+    assert web.counts() == {(HOSTS[0], "/to"): 1, trouble: 1}
+    del web.answers[trouble]
+    assert run() == ("ok", 3, 6, web.url(*trouble))
+    assert len(web.asked) == 2
+    assert run() and not web.asked
 
 
 def test_limits_and_pauses_of_a_host_hold_for_all_processes_together(web, tmp_path):
@@ -219,7 +241,7 @@ def test_limits_and_pauses_of_a_host_hold_for_all_processes_together(web, tmp_pa
         """The redirect to this host is out; whoever follows it now asks a second time at once."""
         with web.condition:
             assert web.condition.wait_for(lambda: web.counts()[other, "/a"], PATIENCE)
-            seen_early.append(web.condition.wait_for(lambda: web.counts()[slow, "/from-elsewhere"], 0.5))
+            seen_early.append(web.condition.wait_for(lambda: (slow, "/from-elsewhere") in web.counts(), 0.5))
 
     web.waits[slow, "/a"] = wait
     job_of(lists, tmp_path / "out", workers=LISTS).run()
@@ -229,3 +251,43 @@ def test_limits_and_pauses_of_a_host_hold_for_all_processes_together(web, tmp_pa
     times = [when for host, path, when in web.asked if host == strict and path != "/robots.txt"]
     assert len(times) >= 6
     assert min(later - earlier for earlier, later in itertools.pairwise(times)) > 0.2
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["a shared state folder", "shared storage"])
+def test_a_node_that_is_killed_leaves_what_it_had_fetched_to_another_one(web, tmp_path, shared):
+    """The journal was on the node's disk, or as an SQLite file on a shared file system, whose locks do not hold."""
+    urls = [web.url(host, f"/{number}") for number in range(6) for host in HOSTS]
+    (tmp_path / "urls.txt").write_text("\n".join(urls))
+    (tmp_path / "shared").mkdir()
+    flags = ["--input", tmp_path / "urls.txt", "--output", tmp_path / "out", "--engine", "nodes", "--workers", 1]
+    flags += ["--allow-private-addresses", "loopback", "--extractor", "resiliparse", "--delay", 0, "--no-robots"]
+    flags += ["--save-pages", *(["--shared-scratch", tmp_path / "shared"] if shared else [])]
+    command = [sys.executable, Path(__file__).parent / "support" / "webtext_on_nodes.py", "download", *flags]
+
+    def kept():
+        folders = tmp_path.glob("shared/*/journals/*") if shared else tmp_path.glob("out/.state/scratch/journals/*")
+        return {entry.row["url"] for folder in folders for file in segments_in(folder) for entry in entries_of(file)}
+
+    def on_node(name):
+        (tmp_path / name).mkdir()
+        return {"args": list(map(str, command)), "env": {**os.environ, "TMPDIR": str(tmp_path / name)}}
+
+    web.pages = 20
+    with subprocess.Popen(**on_node("node1"), stderr=subprocess.PIPE, text=True, start_new_session=True) as process:
+        try:
+            until(lambda: len(kept()) >= 10 or process.poll() is not None, "pages that are kept")
+        finally:
+            os.killpg(process.pid, signal.SIGKILL)
+        assert process.wait() == -signal.SIGKILL, process.stderr.read()
+    saved = kept()
+    assert 10 <= len(saved) <= 20 and not list((tmp_path / "out").rglob("*.sqlite"))
+    web.pages = None
+    web.asked.clear()
+    done = subprocess.run(**on_node("node2"), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert {web.url(host, path) for host, path in web.counts()} == set(urls) - saved
+    rows = made(tmp_path / "out")[1]
+    assert [(row["url"], row["outcome"]) for row in rows] == [(url, "ok") for url in urls]
+    (outcomes,), (pages,) = (list((tmp_path / "out" / folder).iterdir()) for folder in (OUTCOMES, "pages"))
+    with PageReader(pages) as reader:
+        assert all(reader.read(row.metadata) for row in read_documents(outcomes))
