@@ -53,8 +53,6 @@ BYTES_A_ROW = 60
 """Of each URL in the outcomes, compressed."""
 BYTES_A_PLACE = 25
 """More, if the row says where the page was saved."""
-JOURNAL_RATIO = 1.35
-"""Bytes of a journal for each of its shard: documents are compressed one by one."""
 BYTES_A_SAVED_PAGE = 28_000
 """Of HTML, compressed: a page of the web has some 110 kB."""
 
@@ -136,9 +134,9 @@ class Download(PageStage):
         row = BYTES_A_ROW + (BYTES_A_PLACE if self.save_pages else 0)
         page = BYTES_A_PAGE / USUAL_RATIO + (BYTES_A_SAVED_PAGE if self.save_pages else 0)
         output = int(urls * (PAGES_A_URL * page + row))
-        # Fetched by several tasks, all lists are in journals before the first shard is written; each then goes.
-        more = JOURNAL_RATIO - 1 if workers > 1 else 0.0
-        journals = int(output * min(JOURNAL_RATIO, workers * sample.largest_share + more))
+        # Where several tasks fetch, all is in journals before the first shard is written; but each goes when its shard
+        # is there, so that no more than this comes on top of the output.
+        journals = int(output * min(1.0, workers * sample.largest_share))
         memory = workers * PROCESS_BYTES + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
         return Needs(output, journals, memory, urls)
 
