@@ -16,6 +16,7 @@ import pytest
 from engines.nodes import Nodes
 from processes import until
 
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.outcomes import OUTCOMES
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.urls import bucket_of
@@ -23,6 +24,7 @@ from webtext_prep.running import handing_over
 from webtext_prep.running.job import Job
 from webtext_prep.stages.download import Download
 from webtext_prep.web import rounds
+from webtext_prep.web.journal import Entry, Journal
 from webtext_prep.web.saved_pages import PageReader
 from webtext_prep.web.segments import entries_of, segments_in
 
@@ -283,6 +285,9 @@ def test_a_node_that_is_killed_leaves_what_it_had_fetched_to_another_one(web, tm
     assert 10 <= len(saved) <= 20 and not list((tmp_path / "out").rglob("*.sqlite"))
     web.pages = None
     web.asked.clear()
+    if shared:  # the list may have changed, too
+        urls.reverse()
+        (tmp_path / "urls.txt").write_text("\n".join(urls))
     done = subprocess.run(**on_node("node2"), capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert {web.url(host, path) for host, path in web.counts()} == set(urls) - saved
@@ -291,3 +296,17 @@ def test_a_node_that_is_killed_leaves_what_it_had_fetched_to_another_one(web, tm
     (outcomes,), (pages,) = (list((tmp_path / "out" / folder).iterdir()) for folder in (OUTCOMES, "pages"))
     with PageReader(pages) as reader:
         assert all(reader.read(row.metadata) for row in read_documents(outcomes))
+
+
+def test_the_journals_of_a_run_on_one_machine_go_to_the_nodes_that_go_on(web, tmp_path):
+    urls = [web.url(HOSTS[0], f"/{name}") for name in "abc"]
+    (tmp_path / "urls.txt").write_text("\n".join(urls))
+    journal = tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.sqlite"
+    with Journal(journal) as written:
+        row = {"outcome": "ok", "status": 200, "bytes": 9, "attempts": 1, "rounds": 1, "fetched_at": ""}
+        written.add(Entry({"url": urls[1], **row}, Document(urls[1], TEXT), 1))
+        left = {"attempts": 1, "retries": 0, "redirects": 1, "seconds": 0.1, "earlier_attempts": 0, "earlier_rounds": 0}
+        written.add(Entry({"url": urls[2], "outcome": "redirect", "next": urls[0], "all": False, **left}, None, 1))
+    job_of([tmp_path / "urls.txt"], tmp_path / "out", engine=Nodes(1), robots=False).run()
+    assert web.counts() == {(HOSTS[0], "/a"): 1, (HOSTS[0], "/c"): 1}
+    assert [row["outcome"] for row in made(tmp_path / "out")[1]] == ["ok"] * 3
