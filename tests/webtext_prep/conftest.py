@@ -23,8 +23,9 @@ SUPPORT = Path(__file__).parent / "support"
 sys.path.insert(0, str(SUPPORT))
 
 import practice_storage  # noqa: E402, F401 - a file system for tests
+import processes  # noqa: E402
 from object_store import ObjectStore  # noqa: E402
-from processes import PATIENCE, descendants, is_alive, until  # noqa: E402
+from processes import descendants, is_alive, until  # noqa: E402
 from ray_nodes import RayNodes  # noqa: E402
 
 
@@ -220,7 +221,7 @@ class Running:
 
     def end(self) -> Result:
         """Wait for the end of the command and of all the processes that it started."""
-        out, err = self.process.communicate(timeout=PATIENCE)
+        out, err = self.process.communicate(timeout=processes.PATIENCE)
         until(lambda: not any(map(is_alive, self.family)), "the end of the workers")
         return Result(self.process.returncode, out, err)
 

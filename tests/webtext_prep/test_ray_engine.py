@@ -5,6 +5,8 @@ Starting them takes seconds, so all tests share one cluster, as few as will do.
 
 import importlib.util
 import signal
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -145,12 +147,17 @@ def test_a_node_that_dies_costs_its_tasks_which_are_tried_again(cluster, run, ga
 
 
 def test_a_node_with_other_versions_is_refused(run, monkeypatch):
-    from webtext_prep.running.ray import cluster as module
+    """Before it is given a task, and by its first task if it came later."""
+    from webtext_prep.running.ray import waiting
+    from webtext_prep.running.ray import work as module
 
     ours = module.versions()
-    monkeypatch.setattr(module, "versions", lambda: {**ours, "webtext-prep": "9.9"})
-    with pytest.raises(InputError, match=r"the node .* has Python 3\.\d+ and webtext-prep .*, and this machine Python"):
-        run(practice_calls.square, tasks_of(1))
+    sentence = r"the node .* has Python 3\.\d+ and webtext-prep .*, and the machine of this command Python.* 9\.9: "
+    for place in (module, waiting):
+        monkeypatch.setattr(place, "versions", lambda: {**ours, "webtext-prep": "9.9"})
+        with pytest.raises(InputError, match=sentence):
+            run(practice_calls.square, tasks_of(1))
+        monkeypatch.setattr(module, "versions", lambda: ours)
 
 
 def test_the_memory_that_a_stage_states_is_found_in_a_wrapped_call():
@@ -233,3 +240,44 @@ def test_an_interrupt_stops_the_ray_that_was_started(shouting, start, gate, tmp_
     assert result.err.endswith("webtext: interrupted; the same command resumes from here.\n")
     assert "Traceback" not in result.err
     folder.rmdir()  # it is empty: no token either, for which every later Ray of this user would ask
+
+
+OPEN = "import sys; log = open(sys.argv[1], 'w'); print(flush=True); sys.stdin.read()"
+DRIVE = """
+import sys
+from webtext_prep.running.ray import cleaner
+log = open(sys.argv[1] + "/driver.log", "w")
+cleaner = cleaner.started(sys.argv[1])
+print(cleaner.pid, flush=True)
+sys.stdin.read()
+cleaner.communicate()
+print("closed", flush=True)
+"""
+
+
+@pytest.mark.parametrize("is_killed", [True, False])
+def test_what_ray_leaves_is_cleared_away_whatever_ends_its_driver(tmp_path, is_killed):
+    """Two agents and a folder stayed for good. They have files of the folder open; what else runs is left alone."""
+    folder = tmp_path / "ray"
+    folder.mkdir()
+
+    def started(code, argument):
+        process = subprocess.Popen(
+            [sys.executable, "-c", code, argument], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        )
+        return process, process.stdout.readline().strip()
+
+    (agent, _), (other, _) = started(OPEN, folder / "agent.log"), started(OPEN, tmp_path / "other.log")
+    driver, cleaner = started(DRIVE, folder)
+    if is_killed:
+        driver.kill()
+    else:
+        driver.stdin.close()
+        assert driver.stdout.readline() == "closed\n"
+    until(lambda: not is_alive(int(cleaner)), "the end of the cleaner")
+    assert not folder.exists()
+    assert agent.wait() == -signal.SIGKILL
+    other.communicate()
+    assert (other.returncode, driver.wait()) == (0, -signal.SIGKILL if is_killed else 0)
+    agent.communicate()
+    driver.stdout.close()

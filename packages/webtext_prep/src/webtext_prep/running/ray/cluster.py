@@ -5,14 +5,12 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import platform
 import secrets
-import shutil
 import signal
+import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator
-from importlib import metadata
 from typing import Any
 
 import ray
@@ -20,8 +18,8 @@ import ray._private.worker
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running.ray import cleaner, work
 
-PACKAGE = "webtext-prep"
 LONGEST_FOLDER = 40
 """Bytes of the name of Ray's folder. It makes sockets 61 deeper, and the system allows 107."""
 OBJECT_STORE_BYTES = 80 << 20
@@ -43,7 +41,8 @@ class Cluster:
     """
 
     def __init__(self, address: str, workers: int) -> None:
-        self._address, self._folder = address, ""
+        self._address = address
+        self._cleaner: subprocess.Popen[bytes] | None = None
         self._is_ours = not ray.is_initialized()
         self._checked: set[str] = set()
         _silence()
@@ -74,7 +73,8 @@ class Cluster:
         if len(os.fsencode(base)) > LONGEST_FOLDER - len("/ray-12345678"):
             base = "/tmp"  # noqa: S108 - a folder of our own below it
         for attempt in range(1, START_ATTEMPTS + 1):
-            self._folder = tempfile.mkdtemp(prefix="ray-", dir=base)
+            folder = tempfile.mkdtemp(prefix="ray-", dir=base)
+            self._cleaner = cleaner.started(folder)
             try:
                 ray.init(
                     address="local",
@@ -83,7 +83,7 @@ class Cluster:
                     log_to_driver=False,
                     logging_level=logging.CRITICAL,
                     object_store_memory=OBJECT_STORE_BYTES,
-                    _temp_dir=self._folder,
+                    _temp_dir=folder,
                 )
                 return
             except Exception as error:
@@ -102,8 +102,9 @@ class Cluster:
         if self._is_ours:
             with _signals_kept():
                 ray.shutdown()
-        if self._folder:
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if self._cleaner is not None:
+            self._cleaner.communicate()
+            self._cleaner = None
 
     @property
     def cores(self) -> int:
@@ -118,7 +119,8 @@ class Cluster:
     def check_nodes(self) -> None:
         """Look at nodes that are new. Raises InputError for one that lacks the versions of this process.
 
-        Nodes that do not answer in time are not refused: the tasks that come there find out.
+        Nodes that do not answer in time are not refused: the tasks that come there find out, as they do on those that
+        join the cluster while tasks are waited for.
         """
         new = [node for node in _nodes() if node["NodeID"] not in self._checked]
         if not new:
@@ -129,17 +131,8 @@ class Cluster:
             node = asked[answer]
             with contextlib.suppress(ray.exceptions.RayError):  # it is gone again
                 found = ray.get(answer)
-                if found != versions():
-                    raise InputError(
-                        f"the node {node['NodeManagerHostname']} of the cluster has {_described(found)}, and this "
-                        f"machine {_described(versions())}: install the same on both, as from one container image."
-                    )
-            self._checked.add(node["NodeID"])
-
-
-def versions() -> dict[str, str]:
-    """What has to be the same everywhere, so that a task makes the same bytes."""
-    return {"Python": ".".join(platform.python_version_tuple()[:2]), PACKAGE: metadata.version(PACKAGE)}
+                work.refuse_others(found, work.versions(), node["NodeManagerHostname"])
+        self._checked |= {node["NodeID"] for node in new}
 
 
 def _nodes() -> list[dict[str, Any]]:
@@ -160,11 +153,7 @@ def _asked(node: str) -> Any:
         return {"Python": ".".join(platform.python_version_tuple()[:2]), package: version}
 
     where = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote(PACKAGE)
-
-
-def _described(found: dict[str, str]) -> str:
-    return " and ".join(f"{name} {version}" if version else f"no {name}" for name, version in found.items())
+    return ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote(work.PACKAGE)
 
 
 def _in_one_line(error: Exception) -> str:

@@ -25,7 +25,7 @@ from webtext_prep.running import wire
 from webtext_prep.running.engines.attempts import Attempts
 from webtext_prep.running.engines.base import Call, OnProgress, stage_of
 from webtext_prep.running.ray.cluster import Cluster
-from webtext_prep.running.ray.work import REPORT_SECONDS, Surroundings, forget, look, pack, work
+from webtext_prep.running.ray.work import REPORT_SECONDS, Surroundings, forget, look, pack, versions, work
 from webtext_prep.running.task import Task
 
 AT_ONCE_PER_CORE = 2
@@ -67,7 +67,8 @@ class Waiting:
         search = tuple(str(Path(folder).absolute()) for folder in sys.path)
         self._run = f"webtext-{secrets.token_hex(8)}"
         # Once for all tasks: with the versions of files that they read it may be large.
-        self._phase = ray.put(pack(Surroundings(scratch, self._most, str(Path.cwd()), search), call))
+        surroundings = Surroundings(versions(), scratch, self._most, str(Path.cwd()), search)
+        self._phase = ray.put(pack(surroundings, call))
         self._memory = _memory_of(call)
         self._remote = ray.remote(work)
         self._running: dict[Any, int] = {}
@@ -79,6 +80,7 @@ class Waiting:
 
     def run(self) -> Iterator[tuple[int, Any]]:
         """Yield (position, result) as tasks finish."""
+        self._cluster.check_nodes()
         try:
             while self._todo or self._running:
                 self._see_cluster()
@@ -94,10 +96,9 @@ class Waiting:
             self._stop()
 
     def _see_cluster(self) -> None:
-        """Hand over more tasks at once when the cluster has grown, and look at its new nodes."""
+        """Hand over more tasks at once when the cluster has grown."""
         now = time.monotonic()
         if now >= self._next_cluster:
-            self._cluster.check_nodes()
             self._bound = min(self._most, max(LEAST_AT_ONCE, AT_ONCE_PER_CORE * self._cluster.cores))
             self._largest_memory = self._cluster.largest_memory
             self._next_cluster = time.monotonic() + CLUSTER_SECONDS

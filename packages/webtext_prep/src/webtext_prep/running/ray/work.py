@@ -10,11 +10,13 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import platform
 import sys
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ import ray
 from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from command_kit import available_cores
+from webtext_prep.errors import InputError
 from webtext_prep.running import wire
 from webtext_prep.running.engines.base import Call
 from webtext_prep.running.open_files import allow_open_files
@@ -30,6 +33,7 @@ from webtext_prep.running.task import Context
 REPORT_SECONDS = 2.0
 """Between two reports of a task."""
 NAMESPACE = b"webtext"
+PACKAGE = "webtext-prep"
 
 
 @dataclass(frozen=True)
@@ -37,12 +41,14 @@ class Surroundings:
     """What all tasks of a phase have in common.
 
     Attributes:
+        versions: what the driver's `versions` are.
         scratch: the job's folder.
         at_once: how many tasks the run has at once.
         cwd: the folder that relative paths begin at.
         search: where the driver looks for modules.
     """
 
+    versions: dict[str, str]
     scratch: Path
     at_once: int
     cwd: str
@@ -71,6 +77,24 @@ def work(phase: str, task: str, report_as: str) -> str:
     return json.dumps({"units": reports.units, **said})
 
 
+def versions() -> dict[str, str]:
+    """What has to be the same everywhere, so that a task makes the same bytes."""
+    return {"Python": ".".join(platform.python_version_tuple()[:2]), PACKAGE: metadata.version(PACKAGE)}
+
+
+def refuse_others(found: dict[str, str], wanted: dict[str, str], node: str) -> None:
+    """Raise InputError for a node with other `versions` than the driver's."""
+    if found != wanted:
+        raise InputError(
+            f"the node {node} of the cluster has {_described(found)}, and the machine of this command "
+            f"{_described(wanted)}: install the same on both, as from one container image."
+        )
+
+
+def _described(found: dict[str, str]) -> str:
+    return " and ".join(f"{name} {version}" if version else f"no {name}" for name, version in found.items())
+
+
 def pack(surroundings: Surroundings, call: Call) -> str:
     """What all tasks of a phase are told. Raises TypeError for a call that can't travel."""
     return json.dumps({"surroundings": wire.encode(surroundings), "call": wire.encode(call)})
@@ -78,9 +102,13 @@ def pack(surroundings: Surroundings, call: Call) -> str:
 
 @lru_cache(maxsize=1)
 def _unpack(phase: str) -> tuple[Surroundings, Call]:
-    """The inverse of `pack`; makes this process look like the driver. Ray keeps it for tasks of one driver alone."""
+    """The inverse of `pack`; makes this process look like the driver. Ray keeps it for tasks of one driver alone.
+
+    Raises InputError where it can't, since other versions are installed: a node may have come after they were asked.
+    """
     values = json.loads(phase)
     surroundings: Surroundings = wire.decode(values["surroundings"])
+    refuse_others(versions(), surroundings.versions, platform.node())
     with contextlib.suppress(OSError):  # a node that sees storage alone
         surroundings.scratch.mkdir(parents=True, exist_ok=True)
         os.chdir(surroundings.cwd)
