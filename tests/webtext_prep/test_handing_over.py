@@ -181,6 +181,20 @@ def test_a_node_keeps_the_files_of_one_phase_and_of_no_job_that_is_over(shared, 
     assert len([path for path in node.rglob("files/*") if path.is_file()]) == 1
 
 
+def test_processes_of_a_node_that_begin_a_phase_do_not_disturb_each_other(shared, node, tmp_path):
+    """Each removed what the others had made, and one of them a note that another was about to read."""
+    a, b = shared.place / "a", shared.place / "b"
+    write(a, "a")
+    run(shared, Task("one", (a,), (b,)), tmp_path)
+    handing_over._known.clear()
+    run(shared, Task("two", (a,)), tmp_path)  # by another process
+    assert sorted(path.read_text() for path in node.rglob("files/*") if path.is_file()) == ["a", "a"]
+    (note,) = (path for path in node.rglob("versions/*") if path.suffix != ".lock" and path.read_text().endswith(" a"))
+    note.with_name("gone").symlink_to(note.with_name("removed"))
+    run(shared, Task("three", (b,)), tmp_path)
+    assert len([path for path in node.rglob("files/*") if path.is_file()]) == 1
+
+
 def test_a_file_that_can_not_be_copied_is_tried_again(shared, node, tmp_path):
     a = shared.place / "a"
     write(a, "text")

@@ -33,6 +33,7 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -54,7 +55,7 @@ BEACON = "job.json"
 """Begins the job's folder in shared storage, and is the last file that is removed from it."""
 SEEN = "seen.json"
 """In the state folder: what a machine must find there to see the same folder as the one that wrote it."""
-_FILES, _VERSIONS, _MADE, _OWN, _PLACE = "files", "versions", "made", "own", "place"
+_FILES, _VERSIONS, _MADE, _OWN, _PLACE, _PHASE = "files", "versions", "made", "own", "place", "phase"
 _CHUNK = 1 << 20
 
 Call = Callable[[Task, Context], Any]
@@ -271,12 +272,20 @@ class HandedOver:
             _known.add(("job", str(self.place)))
         phase = digest(sorted(self.versions.items()))
         if ("phase", phase) not in _known:
-            for note in sorted((node / _VERSIONS).glob("*")):
-                version, _, name = note.read_text(encoding="utf-8").partition(" ")
-                if name and self.versions.get(name) != version:
-                    note.unlink(missing_ok=True)
-                    (node / _FILES / name).unlink(missing_ok=True)
+            with _locked(node / f"{_PHASE}.lock"):  # the first process of this machine does it, and the others wait
+                if _text_of(node / _PHASE) != phase:
+                    self._remove_unneeded(node)
+                    write_text(node / _PHASE, phase, durable=False)
             _known.add(("phase", phase))
+
+    def _remove_unneeded(self, node: Path) -> None:
+        """Remove the copies of files that no task of this phase reads."""
+        for note in list((node / _VERSIONS).glob("*")):
+            name = _text_of(note).partition(" ")[2]
+            copy = _Copy(node, name)
+            if name and not copy.is_version(self.versions.get(name, "")):
+                copy.forget()
+                copy.path.unlink(missing_ok=True)
 
     def _name_of(self, file: Location) -> str | None:
         """The path of a file between phases from the job's folder; None for any other file."""
@@ -357,6 +366,12 @@ def _remove_finished(node: Path) -> None:
                     shutil.rmtree(folder, ignore_errors=True)
 
 
+def _text_of(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text(encoding="utf-8")
+    return ""
+
+
 class _Copy:
     """The copy of a file between phases on this machine.
 
@@ -370,9 +385,7 @@ class _Copy:
 
     def is_version(self, version: str) -> bool:
         """Whether it is there, and of that version."""
-        with contextlib.suppress(OSError):
-            return self._note.read_text(encoding="utf-8") == f"{version} {self._name}" and self.path.is_file()
-        return False
+        return _text_of(self._note) == f"{version} {self._name}" and self.path.is_file()
 
     def forget(self) -> None:
         """Before it is replaced: its version is not known until it is noted."""
@@ -382,16 +395,20 @@ class _Copy:
         """Note which version it is."""
         write_text(self._note, f"{version} {self._name}", durable=False)
 
-    @contextlib.contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self) -> AbstractContextManager[None]:
         """Only one process of this machine at a time."""
-        place = self._note.with_name(f"{self._note.name}.lock")
-        place.parent.mkdir(parents=True, exist_ok=True)
-        with place.open("w") as lock:
-            if fcntl is not None:
-                with contextlib.suppress(OSError):  # a file system without locks
-                    fcntl.flock(lock, fcntl.LOCK_EX)
-            yield
+        return _locked(self._note.with_name(f"{self._note.name}.lock"))
+
+
+@contextlib.contextmanager
+def _locked(place: Path) -> Iterator[None]:
+    """Only one process of this machine at a time, by the lock of a file."""
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with place.open("w") as lock:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):  # a file system without locks
+                fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 @contextlib.contextmanager
