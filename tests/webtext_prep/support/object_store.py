@@ -21,6 +21,7 @@ class Fault:
         status: the answer has this status and `code`, and the server hears nothing of it.
         code: S3's code of the error.
         cut: the connection ends after so many bytes of the answer's body; the server has done what was asked.
+        is_whole: the answer is the whole object, whatever range was asked for.
     """
 
     applies: Callable[[str, str], bool]
@@ -28,6 +29,7 @@ class Fault:
     status: int = 0
     code: str = ""
     cut: int | None = None
+    is_whole: bool = False
 
 
 @dataclass
@@ -107,7 +109,10 @@ def _handler(store: ObjectStore, server: tuple[str, int]) -> type[BaseHTTPReques
                 self.answer(fault.status, [("Content-Type", "application/xml")], content, str(len(content)))
                 return
             connection = http.client.HTTPConnection(*server)
-            connection.request(self.command, self.path, body, dict(self.headers))
+            headers = dict(self.headers)
+            if fault is not None and fault.is_whole:
+                headers.pop("Range", None)
+            connection.request(self.command, self.path, body, headers)
             found = connection.getresponse()
             content = found.read()
             connection.close()

@@ -141,7 +141,7 @@ class Lease:
 
     def _renew_often(self) -> None:
         while not self._taken_by and not self._is_over.wait(RENEWED_SECONDS):
-            with contextlib.suppress(OSError):  # said by what the command does there itself
+            with contextlib.suppress(Exception):  # said by what the command does there itself; the next one may go well
                 self.renew()
 
     def give_back(self) -> None:

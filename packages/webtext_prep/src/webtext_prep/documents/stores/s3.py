@@ -50,10 +50,10 @@ class S3Store(RemoteStore):
         try:
             answer = self._fetch(url, first, 0, FIRST_BYTES)
         except OSError as error:
-            if code_of(error) not in ("InvalidRange", "416"):
+            if first or code_of(error) not in ("InvalidRange", "416"):
                 raise
             return io.BytesIO()  # an empty object has no first byte
-        size, version = int(answer["ContentRange"].rpartition("/")[2]), answer["ETag"]
+        size, version = int(_range(answer).rpartition("/")[2] or len(first)), answer["ETag"]
 
         def fetch(begin: int, end: int) -> bytes:
             data = bytearray()
@@ -68,14 +68,19 @@ class S3Store(RemoteStore):
         found: dict[str, Any] = {}
 
         async def more() -> None:
+            at = begin + len(data)
+            if found and at >= end:
+                return  # it was cut behind its last byte
             match = version or found.get("ETag", "")
             answer = await fs._call_s3(
                 "get_object",
                 Bucket=bucket,
                 Key=key,
-                Range=f"bytes={begin + len(data)}-{end - 1}",
+                Range=f"bytes={at}-{end - 1}",
                 **({"IfMatch": match} if match else {}),
             )
+            if at and not _range(answer).startswith(f"bytes {at}-"):
+                raise OSError(errno.EIO, "the storage system does not give ranges of objects")
             found.update(answer if not found else {})
             async with answer["Body"] as body:
                 left = int(answer["ContentLength"])
@@ -282,6 +287,11 @@ def _wait(fs: Any, call: Callable[..., Any], *arguments: Any) -> Any:
 
 def _url(location: Location) -> UPath:
     return cast("UPath", location)
+
+
+def _range(answer: dict[str, Any]) -> str:
+    """`bytes FIRST-LAST/SIZE`, or nothing where all of an object came, as some systems answer for an empty one."""
+    return str(answer.get("ContentRange", ""))
 
 
 def _parts(url: UPath) -> tuple[str, str]:
