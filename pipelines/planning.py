@@ -151,7 +151,17 @@ def plan(
     for key, engine in engine_settings().items():
         if key in (of_all_stages or {}) and engine not in used:
             raise UsageError(f"{flag_name(key)} is a setting of --engine {engine}, which no stage of {path} runs on.")
+    if (of_all_stages or {}).get("shared_scratch") and used and all(_is_here(engine) for engine in used):
+        raise UsageError(
+            f"--shared-scratch is for tasks on other machines, and every stage of {path} runs here: choose another "
+            "--engine, or leave it out."
+        )
     return steps
+
+
+def _is_here(engine: str) -> bool:
+    """Whether an engine runs tasks on this machine, whatever its settings."""
+    return engine in find_engines() and find_engines()[engine].is_here
 
 
 def _checked(settings_class: Any, values: Mapping[str, Any], where: str) -> Any:
@@ -167,11 +177,12 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
     own = {field.name for field in dataclasses.fields(kind)}
     of_engines = engine_settings()
     engine = table.get("engine", of_all_stages.get("engine", "local"))
-    is_here = engine in find_engines() and find_engines()[engine].is_here
     passed = {
         key: value
         for key, value in of_all_stages.items()
-        if key not in table and of_engines.get(key, engine) == engine and not (key == "shared_scratch" and is_here)
+        if key not in table
+        and of_engines.get(key, engine) == engine
+        and not (key == "shared_scratch" and _is_here(engine))
     }
     values = {**passed, **table}
     given = {key: value for key, value in values.items() if key not in own and key in RunSettings.__dataclass_fields__}

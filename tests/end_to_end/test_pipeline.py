@@ -384,7 +384,12 @@ def test_where_all_stages_run_is_said_once(check_without_gpu):
     unused = check_without_gpu(text, *arguments, "--ray-address", "head:6379")
     assert "--ray-address is a setting of --engine ray, which no stage of wrong.toml runs on" in unused
     assert "--engine steam is not known" in check_without_gpu(text, *arguments, "--engine", "steam")
-    assert "--shared-scratch" not in check_without_gpu(text, *arguments, "--shared-scratch", "/shared", code=0)
+    mixed = text.replace('engine = "local"', 'engine = "slurm"').replace("workers = 1", 'engine = "local"')
+    merge, clean, *_ = check_without_gpu(mixed, *arguments, "--shared-scratch", "/shared", code=0).splitlines()
+    assert "--shared-scratch=/shared" in merge
+    assert "--shared-scratch" not in clean
+    unused = check_without_gpu(text, *arguments, "--shared-scratch", "/shared")
+    assert "--shared-scratch is for tasks on other machines, and every stage of wrong.toml runs here" in unused
 
 
 def test_all_mistakes_are_named_at_once(check_without_gpu):

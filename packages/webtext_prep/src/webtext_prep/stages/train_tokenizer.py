@@ -22,7 +22,7 @@ from typing import Any, ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import setting
+from command_kit import available_cores, setting
 from indexed_tokens import Tokenizer
 from webtext_prep.documents import storage
 from webtext_prep.documents.arrays import load_array, save_array
@@ -172,7 +172,9 @@ class TrainTokenizer(Stage):
 
     def train(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: learn from all samples, measure, and write the tokenizer. Returns what is worth knowing of it."""
-        os.environ.setdefault("RAYON_NUM_THREADS", str(task.hints["threads"]))  # read once, when the first pool starts
+        os.environ.setdefault(
+            "RAYON_NUM_THREADS", str(_threads(task, context))
+        )  # read once, when the first pool starts
         half = len(task.inputs) // 2
         documents = _documents(task.inputs[:half], context)
         tables = train_bpe(documents, self.vocabulary_size, self.min_frequency)
@@ -213,7 +215,7 @@ class TrainTokenizer(Stage):
             return Outcome(tally, [])
         inputs = tuple(task.outputs[kind] for kind in range(len(KINDS)) for task in sampling)
         outputs = tuple(job.output / name for name in FILES)
-        hints = {"threads": job.workers}
+        hints = {"threads": job.workers} if job.is_here else {}  # how many cores another machine has, it knows
         (facts,) = job.map("train", self.train, [Task("all", inputs, outputs, {}, hints)], total=tally.kept)
         if facts["vocabulary_size"] < self.vocabulary_size:
             tally.problem(
@@ -222,6 +224,10 @@ class TrainTokenizer(Stage):
             )
         size = sum(result["bytes"] for result in results)
         return Outcome(tally, list(outputs), facts={"sample_bytes": size, **facts})
+
+
+def _threads(task: Task, context: Context) -> int:
+    return int(task.hints.get("threads") or max(1, available_cores() // context.slots))
 
 
 def _documents(files: Iterable[Location], context: Context) -> Iterator[str]:
