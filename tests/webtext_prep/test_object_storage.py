@@ -304,6 +304,14 @@ def test_an_upload_that_fails_leaves_the_old_file_and_no_parts(bucket, s3, small
     assert uploads(bucket) == []
 
 
+def test_an_upload_that_another_command_has_ended_is_made_again_with_its_task(bucket, s3, small, pauses):
+    """Jobs of Slurm outlive their command; the next one took their uploads for those of killed writers."""
+    s3.fail("PUT", "partNumber=4", status=404, code="NoSuchUpload")
+    with pytest.raises(StorageBusyError, match="was ended as one of a killed command"):
+        put(bucket / "file", noise(20_000))
+    assert names(bucket) == uploads(bucket) == []
+
+
 def test_uploads_of_killed_writers_are_ended(bucket):
     for key in ("out/a", "out/below/b", "other/c"):
         bucket.fs.call_s3("create_multipart_upload", Bucket=bucket.path.rstrip("/"), Key=key)

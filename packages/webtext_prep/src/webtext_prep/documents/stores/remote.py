@@ -26,7 +26,7 @@ from command_kit.atomic import LEFTOVER_SUFFIX, UnfinishedFile, remove_leftovers
 from webtext_prep.documents.stores.base import Location, Note, Store
 from webtext_prep.documents.stores.failures import EXTRAS, attempt
 from webtext_prep.documents.stores.read_ahead import BUFFER_BYTES, ReadAhead
-from webtext_prep.errors import StorageError
+from webtext_prep.errors import StorageBusyError, StorageError
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -198,6 +198,14 @@ def changed(url: UPath) -> StorageError:
     """The error of a file that is not the one that was opened."""
     place = hide_credentials(str(url))
     return StorageError(f"{place} was changed while it was read: wait until it is finished, then run this again.")
+
+
+def ended(url: UPath) -> StorageBusyError:
+    """The error of an upload that is not there any more: its task is to be tried again."""
+    place = hide_credentials(str(url))
+    return StorageBusyError(
+        f"the upload of {place} was ended as one of a killed command: run the same command again, it resumes."
+    )
 
 
 def _of_length(data: bytes, expected: int) -> bytes:

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, cast
 from webtext_prep.documents.stores.base import Location, Note
 from webtext_prep.documents.stores.failures import code_of, condition_failed
 from webtext_prep.documents.stores.read_ahead import BUFFER_BYTES, FIRST_BYTES, ReadAhead
-from webtext_prep.documents.stores.remote import RemoteStore, changed
+from webtext_prep.documents.stores.remote import RemoteStore, changed, ended
 
 if TYPE_CHECKING:
     from upath import UPath
@@ -53,7 +53,8 @@ class S3Store(RemoteStore):
             if first or code_of(error) not in ("InvalidRange", "416"):
                 raise
             return io.BytesIO()  # an empty object has no first byte
-        size, version = int(_range(answer).rpartition("/")[2] or len(first)), answer["ETag"]
+        # Some systems give all of an object, of an empty one at least.
+        size, version = int(answer.get("ContentRange", "").rpartition("/")[2] or len(first)), answer["ETag"]
 
         def fetch(begin: int, end: int) -> bytes:
             data = bytearray()
@@ -79,7 +80,7 @@ class S3Store(RemoteStore):
                 Range=f"bytes={at}-{end - 1}",
                 **({"IfMatch": match} if match else {}),
             )
-            if at and not _range(answer).startswith(f"bytes {at}-"):
+            if at and not answer.get("ContentRange", "").startswith(f"bytes {at}-"):
                 raise OSError(errno.EIO, "the storage system does not give ranges of objects")
             found.update(answer if not found else {})
             async with answer["Body"] as body:
@@ -186,9 +187,11 @@ class S3Store(RemoteStore):
         try:
             parts = self._put_parts(file, size, url, upload)
             self._complete(url, upload, parts, size)
-        except BaseException:
+        except BaseException as error:
             with contextlib.suppress(OSError):
                 self._call(url, "abort_multipart_upload", Key=key, UploadId=upload)
+            if isinstance(error, FileNotFoundError):  # a job of a cluster that outlives the command that began it
+                raise ended(url) from error
             raise
 
     def _put_parts(self, file: Path, size: int, url: UPath, upload: str) -> list[dict[str, Any]]:
@@ -220,13 +223,8 @@ class S3Store(RemoteStore):
 
     def _complete(self, url: UPath, upload: str, parts: list[dict[str, Any]], size: int) -> None:
         try:
-            self._call(
-                url,
-                "complete_multipart_upload",
-                Key=_parts(url)[1],
-                UploadId=upload,
-                MultipartUpload={"Parts": parts},
-            )
+            what = {"Key": _parts(url)[1], "UploadId": upload, "MultipartUpload": {"Parts": parts}}
+            self._call(url, "complete_multipart_upload", **what)
         except FileNotFoundError:
             # A request whose answer was lost has done it already: now there is no such upload any more.
             found = self._head(url)
@@ -287,11 +285,6 @@ def _wait(fs: Any, call: Callable[..., Any], *arguments: Any) -> Any:
 
 def _url(location: Location) -> UPath:
     return cast("UPath", location)
-
-
-def _range(answer: dict[str, Any]) -> str:
-    """`bytes FIRST-LAST/SIZE`, or nothing where all of an object came, as some systems answer for an empty one."""
-    return str(answer.get("ContentRange", ""))
 
 
 def _parts(url: UPath) -> tuple[str, str]:
