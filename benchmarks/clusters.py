@@ -113,13 +113,14 @@ class StandIn(Machines):
         super().__init__(engine, flags)
         self._folder = Path(tempfile.mkdtemp(prefix="slurm-"))
         self._cluster = Cluster(self._folder / "cluster")
+        # What ends otherwise before its first task is taken for a node without Python, and tried no more.
+        self._cluster.set(killed_as="NODE_FAIL")
         self.environment = self._cluster.environment
 
     def kill(self, kind: str, command: int, source: random.Random) -> bool:
         """See `Machines.kill`."""
         if kind == "command":
             return super().kill(kind, command, source)
-        self._cluster.set(killed_as="NODE_FAIL" if kind == "node" else "FAILED")
         jobs = sorted(self._cluster.jobs())
         chosen = jobs if kind == "node" else [source.choice(jobs)] if jobs else []
         return bool([job for job in chosen if _kill(job, group=True)])

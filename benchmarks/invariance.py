@@ -57,7 +57,7 @@ NOT_READ_ON = frozenset({"tokenize", "export"})
 """Stages after which the next one reads what this one has read."""
 SHARDS = 6
 """Of the documents that are made."""
-POLL_SECONDS = 0.005
+POLL_SECONDS = 0.01
 MOST_FAILURES = 3
 """Kills of workers and nodes in one command: the fourth failure of one task would end it."""
 

@@ -25,7 +25,9 @@ def test_killed_workers_nodes_and_commands_change_no_byte_on_any_engine():
     """A worker, a node and the command itself are killed on local processes, a Ray of two nodes, and "Slurm"."""
     pytest.importorskip("ray")
     # By this seed all kills come early in the 48 tasks of the stage, so that there is time left for them.
-    done = run("--stages", "dedup", "--documents", 40, "--workers", 2, "--seed", 299, "--json")
+    done = run(
+        "--stages", "dedup", "--documents", 40, "--workers", 2, "--seed", 299, "--slurm-tasks-per-job", 6, "--json"
+    )
     assert done.returncode == 0, done.stderr
     found = json.loads(done.stdout)
     assert found["files"] > 5
