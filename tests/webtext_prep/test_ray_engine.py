@@ -160,6 +160,16 @@ def test_a_node_with_other_versions_is_refused(run, monkeypatch):
         monkeypatch.setattr(module, "versions", lambda: ours)
 
 
+def test_a_setting_that_does_not_hold_on_a_node_is_refused_with_the_name_of_the_node(run, tmp_path):
+    from webtext_prep.stages.filter import Filter
+
+    (tmp_path / "keep.py").write_text("def keep(document):\n    return True\n")
+    stage = Filter(function=f"{tmp_path / 'keep.py'}:keep")
+    (tmp_path / "keep.py").unlink()
+    with pytest.raises(InputError, match=r"^on the machine .*: no file .*keep.py: give --function"):
+        run(stage.judge, tasks_of(1))
+
+
 def test_the_memory_that_a_stage_states_is_found_in_a_wrapped_call():
     from webtext_prep.running.ray.waiting import _memory_of
     from webtext_prep.stages.merge import Merge

@@ -104,7 +104,8 @@ def pack(surroundings: Surroundings, call: Call) -> str:
 def _unpack(phase: str) -> tuple[Surroundings, Call]:
     """The inverse of `pack`; makes this process look like the driver. Ray keeps it for tasks of one driver alone.
 
-    Raises InputError where it can't, since other versions are installed: a node may have come after they were asked.
+    Raises InputError where it can't: other versions are installed (a node may have come after they were asked), or a
+    setting does not hold here.
     """
     values = json.loads(phase)
     surroundings: Surroundings = wire.decode(values["surroundings"])
@@ -114,7 +115,10 @@ def _unpack(phase: str) -> tuple[Surroundings, Call]:
         os.chdir(surroundings.cwd)
     sys.path += [folder for folder in surroundings.search if folder not in sys.path]
     allow_open_files()
-    return surroundings, wire.decode(values["call"])
+    try:
+        return surroundings, wire.decode(values["call"])
+    except InputError as error:  # a file that a setting names, which this machine has not
+        raise InputError(f"on the machine {platform.node()}: {error}") from error
 
 
 @cache
