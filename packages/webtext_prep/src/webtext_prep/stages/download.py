@@ -91,7 +91,7 @@ class Download(PageStage):
     allow_private_addresses: Literal["none", "loopback", "all"] | bool = setting(
         False, "also connect to addresses outside the public internet: those of this machine (loopback), or all"
     )
-    concurrency: int = _pace(200, "requests at once, all --workers together", ge=1, le=10_000)
+    concurrency: int = _pace(200, "requests at once, all --workers of a machine together", ge=1, le=10_000)
     per_host: int = _pace(2, "requests at once to one host", ge=1, le=1000)
     delay: float = _pace(0.1, "seconds between requests to one host", metavar="SECONDS", ge=0, le=3600)
     timeout: float = _pace(20.0, "seconds for one request in total", metavar="SECONDS", ge=0.1, le=3600)
@@ -329,9 +329,10 @@ class Download(PageStage):
 
         files = [file for file in task.reads if file.name.endswith(FOUND_SUFFIX)]
         with opened(task.name, context, save_pages=self.save_pages, is_kept=False) as work:
+            if work.journal.is_empty:  # a kill came behind the last line of this
+                self._carry_over(task, work, task.outputs)
             found = found_in(files, task.hints["list"], task.hints["retry_pass"])
             add_all(work.journal, found if work.spool is None else work.spool.saved(found))
-            self._carry_over(task, work, task.outputs)
             result = self._written(self._shard(task, context, work), task, context)
         remove(task.name, context)
         return result
