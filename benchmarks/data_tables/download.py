@@ -25,7 +25,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.extraction.workers import Parsed
 from webtext_prep.stages.blacklist import BYTES_PER_SHARD
 from webtext_prep.stages.download import Download
-from webtext_prep.web import shard as shard_module
+from webtext_prep.web import visiting
 from webtext_prep.web.journal import Entry, Journal
 from webtext_prep.web.journals import Work
 from webtext_prep.web.shard import Shard
@@ -101,13 +101,13 @@ def _fetching(count: int, folder: Path) -> Iterator[Row]:
     with serving([body.encode()], folder / "small") as address:
         urls = [f"{address}/{number}" for number in range(count)]
         yield rate_of("aiohttp alone", lambda: asyncio.run(_fetch_plainly(urls)), count, unit="pages")
-        real = shard_module.ExtractorPool
-        shard_module.ExtractorPool = _NoExtractor  # type: ignore[assignment, misc]
+        real = visiting.ExtractorPool
+        visiting.ExtractorPool = _NoExtractor  # type: ignore[assignment, misc]
         try:
             note = "robots.txt, limits, politeness and journal included"
             yield rate_of("ours: fetching alone", ours, count, unit="pages", goal=GOAL, note=note)
         finally:
-            shard_module.ExtractorPool = real  # type: ignore[misc]
+            visiting.ExtractorPool = real  # type: ignore[misc]
 
 
 # The whole stage

@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 
 from webtext_prep.web import crawling
-from webtext_prep.web.crawling import Crawler, Visit
+from webtext_prep.web.crawling import Crawler
 from webtext_prep.web.fetcher import Reply
+from webtext_prep.web.queues import Visit
 
 
 class ScriptedClient:

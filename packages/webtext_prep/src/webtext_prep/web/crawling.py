@@ -13,19 +13,16 @@ there is left (`Leave`) for the task whose host it is.
 from __future__ import annotations
 
 import asyncio
-import collections
 import contextlib
-import heapq
-import itertools
 import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
-from dataclasses import dataclass, field
 
 from webtext_prep.documents.outcomes import PageOutcome
 from webtext_prep.web.fetcher import Fetcher, Reply, host_and_origin, next_url
 from webtext_prep.web.memory import ByteBudget, Reservation
+from webtext_prep.web.queues import Host, Queues, Visit, host_name
 from webtext_prep.web.robots import ATTEMPTS, MAX_BYTES, Robots, Rules, rules_of
 from webtext_prep.web.robots import MAX_REDIRECTS as MAX_ROBOTS_REDIRECTS
 
@@ -44,49 +41,6 @@ GIVE_UP_HOST_AFTER = 10
 """URLs in a row without any answer after which a host's other URLs end as `host_down`, for a later run."""
 
 _NO_ANSWER = frozenset({PageOutcome.TIMEOUT, PageOutcome.CONNECTION, PageOutcome.DNS, PageOutcome.TLS})
-
-
-@dataclass(slots=True)
-class Visit:
-    """A URL on its way: where it stands now, and what it has cost.
-
-    Attributes:
-        asked: the URL of the list.
-        url: the URL to ask for next, another one after a redirect.
-        redirects: how many were followed.
-        attempts: requests that were sent for it, robots.txt not counted.
-        failures: attempts that failed at this hop.
-        retries: attempts that were made because another had failed, at all hops.
-        seconds: what its requests took so far, without waits for memory.
-        robots_of: the origin whose robots.txt this asks for, or nothing for a URL of the list.
-        earlier_attempts: requests that earlier passes over the list have sent for it.
-        earlier_rounds: how many passes have tried it.
-    """
-
-    asked: str
-    url: str
-    redirects: int = 0
-    attempts: int = 0
-    failures: int = 0
-    retries: int = 0
-    seconds: float = 0.0
-    robots_of: str = ""
-    earlier_attempts: int = 0
-    earlier_rounds: int = 0
-
-
-@dataclass(slots=True)
-class _Host:
-    name: str
-    limit: int
-    delay: float
-    queue: collections.deque[Visit] = field(default_factory=collections.deque)
-    running: int = 0
-    waiting: int = 0  # entries of it among the timers
-    is_timed: bool = False  # one of them only wakes it
-    not_before: float = 0.0
-    is_offered: bool = False
-    silent: int = 0
 
 
 Finish = Callable[[Visit, Reply], Awaitable[None]]
@@ -132,15 +86,12 @@ class Crawler:
         leave: Leave | None = None,
     ) -> None:
         self._fetcher, self._finish, self._seconds = fetcher, finish, seconds
-        self._concurrency, self._per_host, self._delay, self._retries = concurrency, per_host, delay, retries
+        self._concurrency, self._per_host, self._retries = concurrency, per_host, retries
         self._robots, self._robots_seconds = Robots() if obey_robots else None, robots_seconds
         self._owns, self._leave = owns, leave
         self._memory = ByteBudget(page_bytes, unhindered=unhindered)
-        self._hosts: dict[str, _Host] = {}
-        self._ready: collections.deque[_Host] = collections.deque()
-        self._timers: list[tuple[float, int, _Host, Visit | None]] = []
-        self._count = itertools.count()
-        self._queued = 0
+        # Until its rules are known a host is asked one thing at a time: they may say so.
+        self._queues = Queues(1 if obey_robots else per_host, delay)
         self._aside: dict[str, list[Visit]] = {}  # origin -> the visits that wait for its rules
         self._foreign: list[Visit] = []  # of the list, to be left
         self._running: set[asyncio.Task[None]] = set()
@@ -161,22 +112,21 @@ class Crawler:
                 if not is_exhausted:
                     is_exhausted = self._take(urls)
                     await self._leave_foreign()
-                self._fire_timers()
-                while self._ready and len(self._running) < self._concurrency:
-                    self._start(self._ready.popleft())
-                if is_exhausted and not self._queued and not self._running:
+                self._queues.fire_timers()
+                while self._queues.ready and len(self._running) < self._concurrency:
+                    self._start(self._queues.ready.popleft())
+                if is_exhausted and not self._queues.queued and not self._running:
                     break
-                if not is_exhausted and self._queued < WINDOW:
+                if not is_exhausted and self._queues.queued < WINDOW:
                     await asyncio.sleep(0)
-                elif not self._ready or len(self._running) >= self._concurrency:
+                elif not self._queues.ready or len(self._running) >= self._concurrency:
                     await self._sleep()
         finally:
             for task in self._running:
                 task.cancel()
             await asyncio.gather(*self._running, return_exceptions=True)
         if self._owns is not None:
-            ends = max((host.not_before for host in self._hosts.values()), default=0.0)
-            await asyncio.sleep(max(0.0, ends - time.monotonic()))
+            await asyncio.sleep(self._queues.rest())
 
     def _collect_ended(self) -> None:
         while self._ended:
@@ -186,13 +136,13 @@ class Crawler:
 
     def _take(self, urls: Iterator[str | Visit]) -> bool:
         """Queue the next URLs; True if there are no more."""
-        for _ in range(min(URLS_AT_ONCE, WINDOW - self._queued)):
+        for _ in range(min(URLS_AT_ONCE, WINDOW - self._queues.queued)):
             url = next(urls, None)
             if url is None:
                 return True
             visit = Visit(url, url) if isinstance(url, str) else url
             if self._is_ours(visit.url):
-                self._enqueue(visit)
+                self._queues.add(visit)
             else:
                 self._foreign.append(visit)
         return False
@@ -206,22 +156,10 @@ class Crawler:
         assert self._leave is not None
         await self._leave(visit, needs_all)
 
-    def _fire_timers(self) -> None:
-        now = time.monotonic()
-        while self._timers and self._timers[0][0] <= now:
-            _, _, host, visit = heapq.heappop(self._timers)
-            host.waiting -= 1
-            if visit is None:
-                host.is_timed = False
-            else:
-                host.queue.append(visit)
-            self._offer(host)
-
     async def _sleep(self) -> None:
         """Until a request ends, a host has a free place, or a timer is due."""
-        pause = max(0.0, self._timers[0][0] - time.monotonic()) if self._timers else None
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(pause):
+            async with asyncio.timeout(self._queues.pause()):
                 await self._wake.wait()
 
     # Hosts and their queues
@@ -229,59 +167,17 @@ class Crawler:
     def _is_ours(self, url: str) -> bool:
         return self._owns is None or not (name := host_name(url)) or self._owns(name)
 
-    def _host(self, url: str) -> _Host:
-        name = host_name(url)
-        host = self._hosts.get(name)
-        if host is None:
-            # Until its rules are known it is asked one thing at a time: they may say so.
-            limit = self._per_host if self._robots is None else 1
-            host = self._hosts[name] = _Host(name, limit, self._delay)
-        return host
-
-    def _enqueue(self, visit: Visit) -> None:
-        host = self._host(visit.url)
-        if visit.robots_of:
-            host.queue.appendleft(visit)  # others wait for it
-        else:
-            host.queue.append(visit)
-        self._queued += 1
-        self._offer(host)
-
-    def _offer(self, host: _Host) -> None:
-        """Put a host that can take a request in the line of those that can, or wake it when it can."""
-        if host.is_offered or host.running >= host.limit:
-            return
-        if not host.queue:
-            # Forgotten as soon as nothing is lost by it: a list has millions of hosts.
-            is_past = host.not_before <= time.monotonic() and not host.silent
-            if is_past and not host.running and not host.waiting:
-                self._hosts.pop(host.name, None)
-            return
-        if host.not_before > time.monotonic():
-            if not host.is_timed:
-                host.is_timed = True
-                self._schedule(host.not_before, host, None)
-            return
-        host.is_offered = True
-        self._ready.append(host)
-
-    def _schedule(self, when: float, host: _Host, visit: Visit | None) -> None:
-        host.waiting += 1
-        # It may have been forgotten a moment ago, when nothing seemed to wait for it.
-        self._hosts[host.name] = host
-        heapq.heappush(self._timers, (when, next(self._count), host, visit))
-
-    def _start(self, host: _Host) -> None:
+    def _start(self, host: Host) -> None:
         host.is_offered = False
         if host.not_before > time.monotonic():  # it has asked for a pause since it stood in line
-            self._offer(host)
+            self._queues.offer(host)
             return
         visit = host.queue.popleft()
         rules = None if visit.robots_of else self._rules_for(visit)
         if self._robots is not None and rules is None and not visit.robots_of:
-            self._offer(host)
+            self._queues.offer(host)
             return
-        self._queued -= 1
+        self._queues.queued -= 1
         host.running += 1
         host.not_before = time.monotonic() + host.delay
         task = asyncio.create_task(
@@ -289,7 +185,7 @@ class Crawler:
         )
         task.add_done_callback(self._note_end)
         self._running.add(task)
-        self._offer(host)
+        self._queues.offer(host)
 
     def _rules_for(self, visit: Visit) -> Rules | None:
         """The rules for a URL; None if it stands aside now until they are known, or none are asked for."""
@@ -304,7 +200,7 @@ class Crawler:
             if origin not in self._aside:
                 self._aside[origin] = []
                 file = f"{origin}/robots.txt"
-                self._enqueue(Visit(file, file, robots_of=origin))
+                self._queues.add(Visit(file, file, robots_of=origin))
             self._aside[origin].append(visit)
         return rules
 
@@ -314,7 +210,7 @@ class Crawler:
 
     # One request
 
-    async def _visit(self, host: _Host, visit: Visit, rules: Rules) -> None:
+    async def _visit(self, host: Host, visit: Visit, rules: Rules) -> None:
         with self._memory.reservation() as reservation:
             attempts, pause_ends = visit.attempts, host.not_before
             try:
@@ -323,7 +219,7 @@ class Crawler:
                 host.running -= 1
                 if visit.attempts == attempts and host.not_before == pause_ends:
                     host.not_before = 0.0  # nothing was sent, there is nothing to rest from
-                self._offer(host)
+                self._queues.offer(host)
                 self._wake.set()
             if rules.is_elsewhere:
                 await self._give_away(visit, True)
@@ -332,7 +228,7 @@ class Crawler:
                 refusal = self._redirect(visit, reply)
                 if refusal is None:
                     if self._is_ours(visit.url):
-                        self._enqueue(visit)
+                        self._queues.add(visit)
                     else:
                         await self._give_away(visit, False)
                     return
@@ -341,7 +237,7 @@ class Crawler:
                 return
             await self._finish(visit, reply)
 
-    async def _ask(self, host: _Host, visit: Visit, rules: Rules, reservation: Reservation) -> Reply:
+    async def _ask(self, host: Host, visit: Visit, rules: Rules, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
             return Reply(PageOutcome.HOST_DOWN, visit.url)
         refusal = rules.refusal(visit.url)
@@ -359,7 +255,7 @@ class Crawler:
             host.silent += 1
         return reply
 
-    async def _ask_for_rules(self, host: _Host, visit: Visit) -> None:
+    async def _ask_for_rules(self, host: Host, visit: Visit) -> None:
         """One request for a robots.txt, or where a redirect of it leads; the next one waits for its turn as any."""
         assert self._robots is not None
         start, left = time.monotonic(), max(0.0, self._robots_seconds - visit.seconds)
@@ -367,7 +263,7 @@ class Crawler:
             reply = await self._fetcher.get(visit.url, any_type=True, max_bytes=MAX_BYTES, seconds=left)
         finally:
             host.running -= 1
-            self._offer(host)
+            self._queues.offer(host)
             self._wake.set()
         visit.seconds += time.monotonic() - start
         rules = None
@@ -376,32 +272,30 @@ class Crawler:
             if target is not None and visit.redirects < MAX_ROBOTS_REDIRECTS:
                 visit.url, visit.redirects = target, visit.redirects + 1
                 if self._is_ours(target):
-                    self._enqueue(visit)
+                    self._queues.add(visit)
                     return
                 rules = Rules(is_elsewhere=True)
             reply = Reply(PageOutcome.TOO_MANY_REDIRECTS, visit.url)
         elif reply.retry_now and visit.failures + 1 < ATTEMPTS:
             again = Visit(visit.asked, visit.asked, failures=visit.failures + 1, robots_of=visit.robots_of)
-            self._queued += 1
-            self._schedule(time.monotonic() + self._backoff(visit.failures), self._host(again.url), again)
+            self._queues.add_later(
+                time.monotonic() + self._backoff(visit.failures), self._queues.host(again.url), again
+            )
             return
         if rules is None:
             rules = await rules_of(reply, self._fetcher.user_agent)
         self._robots.learn(visit.robots_of, rules)
-        aside = self._aside.pop(visit.robots_of)
-        own = self._host(visit.asked)
-        own.queue.extendleft(reversed(aside))
-        self._offer(own)
+        self._queues.give_back(self._queues.host(visit.asked), self._aside.pop(visit.robots_of))
         self._wake.set()
 
-    def _follow_rules(self, host: _Host, rules: Rules) -> None:
+    def _follow_rules(self, host: Host, rules: Rules) -> None:
         crawl_delay = rules.crawl_delay
         if crawl_delay is None:
             host.limit = self._per_host
         elif crawl_delay > host.delay:
             host.delay = min(crawl_delay, LONGEST_CRAWL_DELAY)
             host.not_before = max(host.not_before, time.monotonic() + host.delay)
-        self._offer(host)
+        self._queues.offer(host)
 
     def _redirect(self, visit: Visit, reply: Reply) -> Reply | None:
         """Point the visit to where it goes on, or say why it does not."""
@@ -415,7 +309,7 @@ class Crawler:
         visit.url, visit.redirects, visit.failures = target, visit.redirects + 1, 0
         return None
 
-    def _retry(self, host: _Host, visit: Visit, reply: Reply) -> bool:
+    def _retry(self, host: Host, visit: Visit, reply: Reply) -> bool:
         """Have the visit made once more, later; False if its time is up or the server asks for too long a wait."""
         if visit.seconds >= self._seconds:
             return False
@@ -427,19 +321,10 @@ class Crawler:
             host.not_before = max(host.not_before, time.monotonic() + wait)  # it means all of us
         visit.failures += 1
         visit.retries += 1
-        self._queued += 1
-        self._schedule(time.monotonic() + wait, host, visit)
+        self._queues.add_later(time.monotonic() + wait, host, visit)
         return True
 
     @staticmethod
     def _backoff(failures: int) -> float:
         # Spread out, so that what failed together does not come back together.
         return BACKOFF_SECONDS * 2**failures * random.uniform(0.75, 1.25)
-
-
-def host_name(url: str) -> str:
-    """The host under which a URL waits for its turn; "" if it has none."""
-    try:
-        return host_and_origin(url)[0].rstrip(".")
-    except ValueError:
-        return ""  # fails at once, whatever it waits for

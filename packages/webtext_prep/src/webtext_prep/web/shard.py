@@ -15,9 +15,9 @@ from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.extraction.pages import PAGE_METADATA
 from webtext_prep.running.tally import Tally
-from webtext_prep.web.crawling import Visit
 from webtext_prep.web.hosts import Hosts
 from webtext_prep.web.journals import Work
+from webtext_prep.web.queues import Visit
 from webtext_prep.web.saved_pages import PageFile
 from webtext_prep.web.url_set import UrlSet
 from webtext_prep.web.visiting import Fetching, Visiting, is_left

@@ -21,12 +21,13 @@ from webtext_prep.extraction.pages import Page, make_row, outcome_row
 from webtext_prep.extraction.pool import ExtractorPool
 from webtext_prep.running.event_loop import run_until_done
 from webtext_prep.web.addresses import PrivateAddresses
-from webtext_prep.web.crawling import Crawler, Visit
+from webtext_prep.web.crawling import Crawler
 from webtext_prep.web.fetcher import Reply
 from webtext_prep.web.hosts import Hosts
 from webtext_prep.web.journal import Entry
 from webtext_prep.web.journal_writer import JournalWriter
 from webtext_prep.web.journals import Work
+from webtext_prep.web.queues import Visit
 from webtext_prep.web.requests import Client
 from webtext_prep.web.url_set import UrlSet
 from webtext_prep.web.warc_writing import Answer, is_plain
