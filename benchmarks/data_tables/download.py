@@ -19,6 +19,7 @@ from typing import Any
 import aiohttp
 
 import measuring
+from command_kit.progress import spoken_duration
 from measuring import Row, documents, rate_of, rate_on_all_cores, sentences, webtext
 from page_server import serving
 from webtext_prep.documents.document import Document
@@ -29,7 +30,7 @@ from webtext_prep.web import visiting
 from webtext_prep.web.journal import Entry, Journal
 from webtext_prep.web.journals import Work
 from webtext_prep.web.shard import Shard
-from webtext_prep.web.worst_case import Lists, duration, worst_case
+from webtext_prep.web.worst_case import Lists, worst_case
 
 TITLE = "download: small pages of 1.3 kB; pages of 105 kB with 8 kB of text; servers that use up every limit"
 PEERS = ("aiohttp", "trafilatura", "newspaper3k", "resiliparse", "lxml")
@@ -244,6 +245,6 @@ def _hostile(count: int, folder: Path) -> Row:
     worst = worst_case(stage._fetching(1, 1), Lists.count(urls))
     return Row(
         f"ours: {count} pages that use up every limit", peak=used.peak,
-        note=f"in {used.wall:.0f} s and {used.cpu:.0f} s of CPU; at most {duration(worst.seconds)} and "
+        note=f"in {used.wall:.0f} s and {used.cpu:.0f} s of CPU; at most {spoken_duration(worst.seconds)} and "
         f"{worst.bytes / 1e6:,.0f} MB were stated",
     )  # fmt: skip
