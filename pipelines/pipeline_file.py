@@ -26,7 +26,9 @@ class Pipeline:
 
     description: str = setting("", "one line, shown when the run starts")
     folder: str = setting("", "where everything is written; runs/NAME without it")
-    site: bool = setting(False, "serve the interpreter's documentation on loopback and take the URL list from there")
+    site: bool = setting(
+        False, "serve the documentation of Python and its packages on loopback and take the URL list from there"
+    )
 
 
 def read_pipeline(name: str) -> tuple[Path, dict[str, Any]]:

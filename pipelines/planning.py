@@ -145,11 +145,17 @@ def plan(
             raise UsageError(f"{path}: no command [{name}]; known are {known}.")
         step.arguments += (flags or {}).get(name, ())
         steps.append(step)
+    used = {step.tokenizer for step in steps}
+    if any(step.name == "tokenize" for step in steps):
+        # A tokenizer is made for [tokenize]; with another one it would be made for nobody.
+        steps = [
+            step for step in steps if step.output in used or step.stage is None or not step.stage.output_is_tokenizer
+        ]
     if not steps:
         raise UsageError(f"{path} describes no step: add a table such as [clean].")
-    used = {step.settings.engine for step in steps if step.stage is not None}
+    engines = {step.settings.engine for step in steps if step.stage is not None}
     for key, engine in engine_settings().items():
-        if key in (of_all_stages or {}) and engine not in used:
+        if key in (of_all_stages or {}) and engine not in engines:
             raise UsageError(f"{flag_name(key)} is a setting of --engine {engine}, which no stage of {path} runs on.")
     if (of_all_stages or {}).get("shared_scratch") and used and all(_is_here(engine) for engine in used):
         raise UsageError(
@@ -241,7 +247,6 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
     step = Step(name, "gpt2_train", table, settings, output=so_far.model)
     step.arguments = [part for key, value in paths.items() for part in (f"--{key}", value)]
     step.made = so_far.are_made([*wanted.values(), index])
-    step.tokenizer = so_far.tokenizer
     if name == "train":
         so_far.made.add(so_far.model)
         so_far.is_trained = True

@@ -77,7 +77,20 @@ def run_step(step: Step, path: Path, folder: Path) -> None:
         step.summary = json.loads(output.decode("utf-8").splitlines()[-1])
     if step.name == "generate":
         write_json(folder / SAMPLES, step.summary)
+    if step.name == "evaluate" and is_held_out_loss(step.settings) and step.summary.get("bytes"):
+        step.summary["compressed"] = compressed(step)
     write_json(folder / SUMMARIES, {**_read_json(folder / SUMMARIES), step.name: step.summary})
+
+
+def compressed(step: Step) -> dict[str, float]:
+    """Bits per byte of the text that `[evaluate]` scored when compressors have it; empty if it scored a part of it."""
+    from compressors import compressed_bits
+
+    found = step.summary
+    if step.settings.max_tokens is not None:
+        return {}
+    weights = found["split_weights"] or "1"
+    return compressed_bits(found["data"], found["split"], weights)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -108,9 +121,19 @@ def nothing_held_out(step: Step, train: Step | None) -> str:
     )
 
 
+<<<<<<< HEAD
 def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
     """A line a stage: what came in, what went out, and the share of it."""
     rows = []
+=======
+def closing(steps: Sequence[Step], folder: Path, seconds: float, *, is_first_try: bool = False) -> str:
+    """What a run ends with: the funnel, bits per byte, texts and what they echo, where everything is, what to do next.
+
+    `is_first_try`: the texts were those of the site on this machine, and one's own are still to come.
+    """
+    width = max(10, *(len(step.name) for step in steps))
+    lines = ["", "=" * 72, f"Done in {duration(seconds)}.", ""]
+>>>>>>> 271ddf1 (Quickstart: pages of prose, a tokenizer of its own, 2.5 minutes of training, bits per byte beside compressors)
     for step in steps:
         read, kept, tokens = step.summary.get("in", 0), step.summary.get("out", 0), ""
         if "tokens" in step.summary:
@@ -136,10 +159,20 @@ def closing(steps: Sequence[Step], folder: Path, seconds: float, paint: Paint = 
                 lines += echoes(sample.get("trace"))
     lines += ["", paint("Where everything is:", BOLD)]
     written = [step for step in steps if step.output and step.name not in ("evaluate", "generate")]
+<<<<<<< HEAD
     places = [*([step.name, step.output] for step in written), ["summaries", str(folder / SUMMARIES)]]
     lines += [f"  {line}" for line in aligned(places, "<<")]
     if any(step.name == "train" for step in steps):
         lines += ["", paint("Generate more:", BOLD), f"  {shlex.join(write_more(steps))}"]
+=======
+    lines += [f"  {step.name:<{width}} {step.output}" for step in written]
+    lines += [f"  {'summaries':<{width}} {folder / SUMMARIES}"]
+    report = next((step.output for step in steps if step.name == "report"), None)
+    if report:
+        lines += ["", "The report, with everything above, for a browser:", f"  {report}"]
+    if any(step.name == "train" for step in steps):
+        lines += ["", "Next:", *next_commands(steps, is_first_try=is_first_try)]
+>>>>>>> 271ddf1 (Quickstart: pages of prose, a tokenizer of its own, 2.5 minutes of training, bits per byte beside compressors)
     return "\n".join(lines)
 
 
@@ -170,11 +203,36 @@ def write_more(steps: Sequence[Step]) -> list[str]:
     return [*command, "--prompt", prompts[0]] if prompts else command
 
 
+def next_commands(steps: Sequence[Step], *, is_first_try: bool) -> list[str]:
+    """Three commands to go on with, each with what it is for: other texts, a page to try the model, one's own texts."""
+    more = write_more(steps)
+    model = more[more.index("--checkpoint") + 1]
+    last = ["gpt2", "plot", model], "the losses of the training"
+    if is_first_try:
+        last = ["pipelines/run.py", "own_text", "--input", "FOLDER"], "the same for your own texts"
+    commands = [(more, "more text"), (["./uvw", "run", "gpt2", "serve", "--checkpoint", model], "a page to try it")]
+    commands.append((["./uvw", "run", *last[0]], last[1]))
+    return [line for words, what in commands for line in (f"  {shlex.join(words)}", f"      {what}")]
+
+
+def bits_per_byte(found: dict[str, Any]) -> list[str]:
+    """The model's bits per byte beside those of compressors and of a unigram model, the best first."""
+    if not found.get("bits_per_byte"):
+        return []
+    from compressors import unigram_bits
+
+    rows = {"this model": found["bits_per_byte"], **found.get("compressed", {})}
+    if (unigram := unigram_bits(found)) is not None:
+        rows["unigram model"] = unigram
+    head = f"  bits per byte of the {found['documents']:,} documents held out (fewer is better):"
+    return [head, *(f"    {name:<15} {bits:.2f}" for name, bits in sorted(rows.items(), key=lambda row: row[1]))]
+
+
 def losses(found: dict[str, Any]) -> list[str]:
-    """The held-out loss beside that of a unigram model of the same text."""
+    """The held-out loss beside that of a unigram model of the same text, and the same in bits per byte."""
     if "loss" not in found:
         return []
     lines = [f"  held-out loss     {found['loss']:.3f} nats per token (perplexity {found['perplexity']:,.1f})"]
     if "unigram_loss" in found:
         lines.append(f"  unigram model     {found['unigram_loss']:.3f} nats per token, on the same text")
-    return lines
+    return lines + bits_per_byte(found)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -106,7 +107,11 @@ def test_one_command_goes_from_urls_to_generated_text(finished):
     assert done.returncode == 0, done.stderr
     assert "What the model writes:" in done.stdout
     assert "| The module" in done.stdout
-    assert "unigram model" in done.stdout
+    bits = dict(re.findall(r"^    (this model|gzip -9|zstd -19|unigram model) +([\d.]+)$", done.stdout, re.MULTILINE))
+    assert len(bits) == 4
+    assert float(bits["zstd -19"]) < float(bits["gzip -9"]) < float(bits["unigram model"]) < 8
+    for command in ("gpt2 generate --checkpoint", "gpt2 serve --checkpoint", "pipelines/run.py own_text --input"):
+        assert f"./uvw run {command}" in done.stdout
     assert str(folder / "model") in done.stdout
     summaries = json.loads((folder / "pipeline.json").read_text())
     assert list(summaries) == [
@@ -475,6 +480,7 @@ def test_every_shipped_recipe_fits_a_machine_with_any_number_of_gpus(tmp_path, m
     assert found.problems == []
 
 
+<<<<<<< HEAD
 def test_the_memory_of_a_run_is_that_of_the_micro_batch_that_fits_its_gpu(tmp_path, monkeypatch, texts):
     import checking
 
@@ -488,6 +494,23 @@ def test_the_memory_of_a_run_is_that_of_the_micro_batch_that_fits_its_gpu(tmp_pa
         return float(fact.partition("at most ")[2].split()[0])
 
     assert peak(8) < 8 < peak(80) < 80
+=======
+def test_the_quickstart_with_the_vocabulary_of_gpt2_is_one_flag_away(tmp_path):
+    """It trains a tokenizer of its own, for which nobody waits who wants GPT-2's."""
+    from pipeline_file import change_settings, read_pipeline
+
+    path, tables = read_pipeline("quickstart")
+    for flags, names, known in (
+        ([], ["train-tokenizer", "tokenize"], tables["train-tokenizer"]["vocabulary_size"]),
+        (["tokenize.tokenizer=gpt2"], ["tokenize"], 50257),
+    ):
+        told = change_settings(tables, flags, path)
+        steps = planning.plan(path, tables, tmp_path, ["urls.txt"], told, site=True)
+        assert [step.name for step in steps if step.name.endswith(("tokenizer", "tokenize"))] == names
+        found = check(steps, path, tmp_path)
+        assert found.problems == []
+        assert any(f" {known:,} token ids" in fact for fact in found.facts)
+>>>>>>> 271ddf1 (Quickstart: pages of prose, a tokenizer of its own, 2.5 minutes of training, bits per byte beside compressors)
 
 
 def test_a_layout_that_needs_more_gpus_than_there_are_is_found(tmp_path, texts):
