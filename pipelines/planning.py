@@ -145,17 +145,12 @@ def plan(
             raise UsageError(f"{path}: no command [{name}]; known are {known}.")
         step.arguments += (flags or {}).get(name, ())
         steps.append(step)
-    used = {step.tokenizer for step in steps}
-    if any(step.name == "tokenize" for step in steps):
-        # A tokenizer is made for [tokenize]; with another one it would be made for nobody.
-        steps = [
-            step for step in steps if step.output in used or step.stage is None or not step.stage.output_is_tokenizer
-        ]
+    steps = _without_unused_tokenizers(steps)
     if not steps:
         raise UsageError(f"{path} describes no step: add a table such as [clean].")
-    engines = {step.settings.engine for step in steps if step.stage is not None}
+    used = {step.settings.engine for step in steps if step.stage is not None}
     for key, engine in engine_settings().items():
-        if key in (of_all_stages or {}) and engine not in engines:
+        if key in (of_all_stages or {}) and engine not in used:
             raise UsageError(f"{flag_name(key)} is a setting of --engine {engine}, which no stage of {path} runs on.")
     if (of_all_stages or {}).get("shared_scratch") and used and all(_is_here(engine) for engine in used):
         raise UsageError(
@@ -163,6 +158,14 @@ def plan(
             "--engine, or leave it out."
         )
     return steps
+
+
+def _without_unused_tokenizers(steps: list[Step]) -> list[Step]:
+    """The steps but for those that make a tokenizer for a `[tokenize]` that has another one."""
+    if not any(step.name == "tokenize" for step in steps):
+        return steps
+    used = {step.tokenizer for step in steps}
+    return [step for step in steps if step.output in used or step.stage is None or not step.stage.output_is_tokenizer]
 
 
 def _is_here(engine: str) -> bool:

@@ -121,19 +121,9 @@ def nothing_held_out(step: Step, train: Step | None) -> str:
     )
 
 
-<<<<<<< HEAD
 def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
     """A line a stage: what came in, what went out, and the share of it."""
     rows = []
-=======
-def closing(steps: Sequence[Step], folder: Path, seconds: float, *, is_first_try: bool = False) -> str:
-    """What a run ends with: the funnel, bits per byte, texts and what they echo, where everything is, what to do next.
-
-    `is_first_try`: the texts were those of the site on this machine, and one's own are still to come.
-    """
-    width = max(10, *(len(step.name) for step in steps))
-    lines = ["", "=" * 72, f"Done in {duration(seconds)}.", ""]
->>>>>>> 271ddf1 (Quickstart: pages of prose, a tokenizer of its own, 2.5 minutes of training, bits per byte beside compressors)
     for step in steps:
         read, kept, tokens = step.summary.get("in", 0), step.summary.get("out", 0), ""
         if "tokens" in step.summary:
@@ -145,8 +135,13 @@ def closing(steps: Sequence[Step], folder: Path, seconds: float, *, is_first_try
     return [f"  {line}" for line in aligned(rows, "<><>><")]
 
 
-def closing(steps: Sequence[Step], folder: Path, seconds: float, paint: Paint = PLAIN) -> str:
-    """What a run ends with: the funnel, the losses, the text, and where everything is."""
+def closing(
+    steps: Sequence[Step], folder: Path, seconds: float, paint: Paint = PLAIN, *, is_first_try: bool = False
+) -> str:
+    """What a run ends with: the funnel, bits per byte, texts and what they echo, where everything is, what to do next.
+
+    `is_first_try`: the texts were those of the site on this machine, and one's own are still to come.
+    """
     lines = ["", "=" * 72, paint(f"Done in {duration(seconds)}.", GREEN, BOLD), ""]
     lines += funnel([step for step in steps if step.stage is not None], paint)
     for step in steps:
@@ -159,20 +154,13 @@ def closing(steps: Sequence[Step], folder: Path, seconds: float, paint: Paint = 
                 lines += echoes(sample.get("trace"))
     lines += ["", paint("Where everything is:", BOLD)]
     written = [step for step in steps if step.output and step.name not in ("evaluate", "generate")]
-<<<<<<< HEAD
     places = [*([step.name, step.output] for step in written), ["summaries", str(folder / SUMMARIES)]]
     lines += [f"  {line}" for line in aligned(places, "<<")]
-    if any(step.name == "train" for step in steps):
-        lines += ["", paint("Generate more:", BOLD), f"  {shlex.join(write_more(steps))}"]
-=======
-    lines += [f"  {step.name:<{width}} {step.output}" for step in written]
-    lines += [f"  {'summaries':<{width}} {folder / SUMMARIES}"]
     report = next((step.output for step in steps if step.name == "report"), None)
     if report:
-        lines += ["", "The report, with everything above, for a browser:", f"  {report}"]
+        lines += ["", paint("The report, with everything above, for a browser:", BOLD), f"  {report}"]
     if any(step.name == "train" for step in steps):
-        lines += ["", "Next:", *next_commands(steps, is_first_try=is_first_try)]
->>>>>>> 271ddf1 (Quickstart: pages of prose, a tokenizer of its own, 2.5 minutes of training, bits per byte beside compressors)
+        lines += ["", paint("Next:", BOLD), *next_commands(steps, is_first_try=is_first_try)]
     return "\n".join(lines)
 
 

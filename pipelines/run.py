@@ -148,11 +148,7 @@ def play(arguments: argparse.Namespace) -> int:
             stack.enter_context(documentation_site(folder))
         print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr)
         run_steps(steps, path, folder)
-<<<<<<< HEAD
-    print(closing(steps, folder, time.monotonic() - start, Paint.of(sys.stdout)))
-=======
-    print(closing(steps, folder, time.monotonic() - start, is_first_try=whole.site))
->>>>>>> 271ddf1 (Quickstart: pages of prose, a tokenizer of its own, 2.5 minutes of training, bits per byte beside compressors)
+    print(closing(steps, folder, time.monotonic() - start, Paint.of(sys.stdout), is_first_try=whole.site))
     return 0
 
 
