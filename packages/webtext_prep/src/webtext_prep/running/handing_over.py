@@ -33,29 +33,24 @@ import secrets
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_kit import atomic_file, hide_credentials, write_json, write_text
+from command_kit import atomic_file, hide_credentials, write_json
 from command_kit.atomic import sync_folder
 from webtext_prep.documents import storage
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, RetryableError, WebtextError
 from webtext_prep.running.markers import digest
+from webtext_prep.running.node_copies import Copy, keep_only
 from webtext_prep.running.task import Context, Task
-
-try:
-    import fcntl
-except ImportError:  # not on this system: there a file may be fetched twice at once
-    fcntl = None  # type: ignore[assignment]
 
 BEACON = "job.json"
 """Begins the job's folder in shared storage, and is the last file that is removed from it."""
 SEEN = "seen.json"
 """In the state folder: what a machine must find there to see the same folder as the one that wrote it."""
-_FILES, _VERSIONS, _MADE, _OWN, _PLACE, _PHASE = "files", "versions", "made", "own", "place", "phase"
+_MADE, _OWN, _PLACE = "made", "own", "place"
 _CHUNK = 1 << 20
 
 Call = Callable[[Task, Context], Any]
@@ -272,20 +267,8 @@ class HandedOver:
             _known.add(("job", str(self.place)))
         phase = digest(sorted(self.versions.items()))
         if ("phase", phase) not in _known:
-            with _locked(node / f"{_PHASE}.lock"):  # the first process of this machine does it, and the others wait
-                if _text_of(node / _PHASE) != phase:
-                    self._remove_unneeded(node)
-                    write_text(node / _PHASE, phase, durable=False)
+            keep_only(node, self.versions, phase)
             _known.add(("phase", phase))
-
-    def _remove_unneeded(self, node: Path) -> None:
-        """Remove the copies of files that no task of this phase reads."""
-        for note in list((node / _VERSIONS).glob("*")):
-            name = _text_of(note).partition(" ")[2]
-            copy = _Copy(node, name)
-            if name and not copy.is_version(self.versions.get(name, "")):
-                copy.forget()
-                copy.path.unlink(missing_ok=True)
 
     def _name_of(self, file: Location) -> str | None:
         """The path of a file between phases from the job's folder; None for any other file."""
@@ -303,7 +286,7 @@ class HandedOver:
             if isinstance(file, Path) and not file.is_file():
                 raise _not_seen(file)
             return file
-        copy = _Copy(node, name)
+        copy = Copy(node, name)
         if not copy.is_version(self.versions[name]):
             with copy.locked(), _retried(file):
                 if not copy.is_version(self.versions[name]):
@@ -333,7 +316,7 @@ class HandedOver:
                     kept.hardlink_to(local)
                 storage.publish(local, place)
                 if kept.is_file():
-                    copy = _Copy(node, str(self._name_of(place)))
+                    copy = Copy(node, str(self._name_of(place)))
                     copy.path.parent.mkdir(parents=True, exist_ok=True)
                     with copy.locked():
                         copy.forget()
@@ -364,51 +347,6 @@ def _remove_finished(node: Path) -> None:
                 place = storage.location((folder / _PLACE).read_text(encoding="utf-8"))
                 if not storage.is_file(place / BEACON):
                     shutil.rmtree(folder, ignore_errors=True)
-
-
-def _text_of(file: Path) -> str:
-    with contextlib.suppress(OSError):
-        return file.read_text(encoding="utf-8")
-    return ""
-
-
-class _Copy:
-    """The copy of a file between phases on this machine.
-
-    Args:
-        node: the job's folder here.
-        name: the path of the file from the job's folder in storage.
-    """
-
-    def __init__(self, node: Path, name: str) -> None:
-        self._name, self.path, self._note = name, node / _FILES / name, node / _VERSIONS / digest(name)
-
-    def is_version(self, version: str) -> bool:
-        """Whether it is there, and of that version."""
-        return _text_of(self._note) == f"{version} {self._name}" and self.path.is_file()
-
-    def forget(self) -> None:
-        """Before it is replaced: its version is not known until it is noted."""
-        self._note.unlink(missing_ok=True)
-
-    def note(self, version: str) -> None:
-        """Note which version it is."""
-        write_text(self._note, f"{version} {self._name}", durable=False)
-
-    def locked(self) -> AbstractContextManager[None]:
-        """Only one process of this machine at a time."""
-        return _locked(self._note.with_name(f"{self._note.name}.lock"))
-
-
-@contextlib.contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """Only one process of this machine at a time, by the lock of a file."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("w") as lock:
-        if fcntl is not None:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 @contextlib.contextmanager
