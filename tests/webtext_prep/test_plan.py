@@ -116,14 +116,26 @@ def test_of_document_shards_rows_of_some_files_are_chosen(tmp_path, write_shards
     assert all(document.text for document in documents)
 
 
-def test_of_anything_else_whole_files_are_chosen(tmp_path):
+@pytest.mark.parametrize(
+    ("suffix", "at_least", "expected_"), [("txt", 1, (4, 10)), ("txt", 8, (8, 5)), ("jsonl", 8, (4, 10))]
+)
+def test_of_anything_else_whole_files_are_chosen(tmp_path, suffix, at_least, expected_):
+    (tmp_path / "in").mkdir()
     for number in range(40):
-        (tmp_path / "texts" / f"{number}.txt").parent.mkdir(exist_ok=True)
-        (tmp_path / "texts" / f"{number}.txt").write_text("word " * 100)
-    found = take(tmp_path / "texts", tmp_path / "a", Merge(), share=0.1)
-    assert (found.unit, found.rows, found.total, found.scale) == ("files", 4, 40, 10)
+        (tmp_path / "in" / f"{number}.{suffix}").write_text('{"text": "words"}')
+    found = take(tmp_path / "in", tmp_path / "a", Merge(), share=0.1, at_least=at_least)
+    assert (found.rows, found.scale, found.total) == (*expected_, 40)
+    assert found.unit == ("documents" if suffix == "txt" else "files")
     assert all(Path(file).is_file() for file in found.files)
-    assert take(tmp_path / "texts" / "3.txt", tmp_path / "b", Merge(), share=0.1).scale == 1
+    assert take(tmp_path / "in" / f"3.{suffix}", tmp_path / "b", Merge(), share=0.1).scale == 1
+
+
+def test_texts_of_all_sizes_count_alike(tmp_path):
+    """Files for a tenth of the bytes, of which one was most, were taken for a tenth of the documents."""
+    (tmp_path / "in").mkdir()
+    for number in range(40):
+        (tmp_path / "in" / f"{number}.txt").write_text("word " * (1 if number else 10_000))
+    assert take(tmp_path / "in", tmp_path / "a", Merge(), share=0.1).scale == 10
 
 
 def test_no_rows_are_an_error(tmp_path):

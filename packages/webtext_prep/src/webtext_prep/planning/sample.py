@@ -1,9 +1,9 @@
 """The sample of the input that the stages of a plan run on: chosen by hashes, so that it is the same each time.
 
 Of a list of URLs, and of document shards, rows are chosen by the hash of what makes two URLs one page: copies of a row
-are all in the sample or none of them is, so that their share is that of the whole. Of anything else (dumps, web
-archives, texts) whole files are chosen, by the hash of their names. Costs two passes over a list; of document shards
-some ten times the bytes of the sample are read.
+are all in the sample or none of them is, so that their share is that of the whole. Files that are one document each are
+chosen like rows; of anything else (dumps, web archives) whole files for a share of the bytes: both by the hash of their
+names. Costs two passes over a list; of document shards some ten times the bytes of the sample are read.
 """
 
 from __future__ import annotations
@@ -96,6 +96,10 @@ def take(
     folder.mkdir(parents=True, exist_ok=True)
     if _reads_urls(stage) or type(stage).accepts is Stage.accepts:
         sample = _of_rows(files, stage, folder, share, at_least, at_most, label)
+    elif all(map(stage.is_one_document, files)):
+        wanted = min(max(at_least, round(share * len(files))), at_most, len(files))
+        names = tuple(map(str, _in_order_of_hashes(files)[:wanted]))
+        sample = Sample("", names, stage.unit, wanted, len(files), len(files) / wanted, {})
     else:
         chosen = _by_hash(files, share)
         sizes = [sum(storage.size(file) for file in some) for some in (files, chosen)]
@@ -121,11 +125,15 @@ def _read(path: Path) -> Sample | None:
         return None
 
 
+def _in_order_of_hashes(files: Sequence[Location]) -> list[Location]:
+    return sorted(files, key=lambda file: (xxhash.xxh3_64_intdigest(file.name.encode()), str(file)))
+
+
 def _by_hash(files: Sequence[Location], share: float) -> list[Location]:
     """Files by the hash of their names until they hold `share` of the bytes, one at least, in their order."""
     wanted, taken = share * sum(storage.size(file) for file in files), 0
     chosen: set[Location] = set()
-    for file in sorted(files, key=lambda file: (xxhash.xxh3_64_intdigest(file.name.encode()), str(file))):
+    for file in _in_order_of_hashes(files):
         if chosen and taken >= wanted:
             break
         chosen.add(file)
