@@ -176,7 +176,7 @@ def choose_kills(kinds: list[str], tasks: list[int], source: random.Random) -> l
 def compare(arguments: argparse.Namespace) -> int:
     """Run everything; returns the exit code."""
     with contextlib.ExitStack() as stack:
-        kinds = prepare(arguments, stack)
+        given, kinds = arguments.output, prepare(arguments, stack)
         result: dict[str, Any] = {
             "machine": describe("ray", "webtext-prep"), "seed": arguments.seed, "stages": arguments.stages,
             "engines": {},
@@ -202,7 +202,8 @@ def compare(arguments: argparse.Namespace) -> int:
                 break
         show(result, as_json=arguments.json)
         if difference is not None:
-            stack.pop_all()  # whoever looks into it needs the files
+            if not given:
+                stack.pop_all()  # whoever looks into it needs the files
             print(f"{PROGRAM}: error: engine {engine}: {difference}.", file=sys.stderr)
             return 1
     return 0

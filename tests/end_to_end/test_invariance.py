@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,8 @@ def test_a_byte_that_differs_is_named_and_its_files_stay(tmp_path, monkeypatch, 
         return made[-1]
 
     monkeypatch.setattr(clusters, "machines_for", machines)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "temporary"))
+    (tmp_path / "temporary").mkdir()
     arguments = ["--engine", "local", "--kill", "--stages", "dedup", "--documents", "20", "--output"]
     assert invariance.main([*arguments, str(tmp_path / "out"), "--json"]) == 1
     said = capsys.readouterr()
@@ -65,6 +68,7 @@ def test_a_byte_that_differs_is_named_and_its_files_stay(tmp_path, monkeypatch, 
     assert "differs from byte 7" in json.loads(said.out)["engines"]["local"]["difference"]
     assert invariance.main([*arguments, str(tmp_path / "out")]) == 2
     assert "has files of an earlier run, in reference: give another --output" in capsys.readouterr().err
+    assert not list((tmp_path / "temporary").iterdir())
 
 
 @pytest.mark.parametrize(
