@@ -51,8 +51,8 @@ http://[broken
 """What `webtext blacklist` is there to drop."""
 
 
-LINKED = 50
-"""Pages that the dump of submissions links to, about."""
+LINKED = 51
+"""Pages that the dump of submissions links to; one of them twice, at both of its addresses."""
 
 OTHER_LANGUAGES = {
     "de": (
@@ -127,7 +127,8 @@ def submissions(base: str) -> Iterator[dict[str, Any]]:
     """Rows of a dump of Reddit submissions, with the fields that such dumps have, that link to pages of this site."""
     pages = [page for page in url_list(base).splitlines() if page.startswith((f"{base}/module/", f"{base}/topic/"))]
     links = [page for page in pages if "#" not in page]
-    links = links[:: len(links) // LINKED]
+    links = links[:: len(links) // LINKED][: LINKED - 1]
+    links.append(links[0].replace("/module/", "/mirror/"))  # the first page with copies is the first of all
     for number, url in enumerate([*links, *(f"{link}#top" for link in links[:3]), *UNWANTED.splitlines()[:4]]):
         yield {
             "id": f"{number:06x}",
