@@ -128,7 +128,7 @@ def submissions(base: str) -> Iterator[dict[str, Any]]:
     pages = [page for page in url_list(base).splitlines() if page.startswith((f"{base}/module/", f"{base}/topic/"))]
     links = [page for page in pages if "#" not in page]
     links = links[:: len(links) // LINKED][: LINKED - 1]
-    links.append(links[0].replace("/module/", "/mirror/"))  # the first page with copies is the first of all
+    links.append(links[0].replace("module", "mirror", 1))  # the first page with copies is the first of all
     for number, url in enumerate([*links, *(f"{link}#top" for link in links[:3]), *UNWANTED.splitlines()[:4]]):
         yield {
             "id": f"{number:06x}",

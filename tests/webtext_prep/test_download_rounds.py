@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from engines.nodes import Nodes
+from added_engines.nodes import Nodes
 from processes import until
 
 from webtext_prep.documents.document import Document

@@ -23,7 +23,7 @@ from webtext_prep.running.task import Context, Task
 @pytest.fixture
 def on_nodes(webtext, tmp_path, monkeypatch):
     """`on_nodes(...)` runs a command with the engine `strict`, and looks whether anything was left behind."""
-    folder = Path(__file__).parent / "support" / "engines"
+    folder = Path(__file__).parent / "support" / "added_engines"
     monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(folder)])
 
     def run(*arguments):

@@ -8,6 +8,6 @@ from webtext_prep.running import engines
 from webtext_prep.web import journal_writer, segments
 
 if __name__ == "__main__":
-    engines.__path__.append(str(Path(__file__).parent / "engines"))
+    engines.__path__.append(str(Path(__file__).parent / "added_engines"))
     segments.SECONDS, journal_writer.KEEP_SECONDS = 0.0, 0.05
     sys.exit(cli.main())
