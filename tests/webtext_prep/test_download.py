@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from pages_on_loopback import QuietServer
 
 from command_kit import UsageError
 from webtext_prep import cli
@@ -76,14 +77,7 @@ class Site:
             def log_message(self, *arguments):
                 pass
 
-        class Server(http.server.ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 128
-
-            def handle_error(self, request, client_address):
-                pass  # clients hang up on us: that is what is tested
-
-        self.server = Server(("127.0.0.1", 0), Handler)
+        self.server = QuietServer(("127.0.0.1", 0), Handler)
         self.port = self.server.server_port
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         self.routes["/robots.txt"] = lambda request: request.answer(404)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from added_engines.nodes import Nodes
+from pages_on_loopback import QuietServer
 from processes import until
 
 from webtext_prep.documents.document import Document
@@ -76,23 +77,16 @@ class Web:
             def log_message(self, *arguments):
                 pass
 
-        class Server(http.server.ThreadingHTTPServer):
-            daemon_threads = True
-            request_queue_size = 128
-
-            def handle_error(self, request, client_address):
-                pass  # a client that was killed
-
-        self.servers = self._start(Server, Handler)
+        self.servers = self._start(Handler)
         self.port = self.servers[0].server_port
 
     @staticmethod
-    def _start(server, handler):
+    def _start(handler):
         while True:  # until there is a port that is free at all addresses
             found = []
             try:
                 for host in HOSTS:
-                    found.append(server((host, found[0].server_port if found else 0), handler))
+                    found.append(QuietServer((host, found[0].server_port if found else 0), handler))
             except OSError:
                 for one in found:
                     one.server_close()

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import practice_calls
 import pytest
+from practice_calls import tasks_of
 
 from command_kit import CommandError, available_cores
 from webtext_prep import cli
@@ -18,15 +19,6 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import engines
 from webtext_prep.running.engines import choosing, local
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.task import Task
-
-
-def tasks_of(*values, **options) -> list[Task]:
-    return [
-        Task(f"task-{number}", (), options={"value": value if isinstance(value, int) else 0, **options},
-             hints={"value": value})
-        for number, value in enumerate(values)
-    ]  # fmt: skip
 
 
 def run(workers: int, function, tasks, on_progress=lambda position, units: None) -> list:

@@ -14,6 +14,7 @@ from pathlib import Path
 import practice_calls
 import processes
 import pytest
+from practice_calls import tasks_of
 from processes import descendants, is_alive, until
 
 from webtext_prep.documents.document import Document
@@ -21,7 +22,6 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.engines import attempts
 from webtext_prep.running.engines.ray import RayEngine, RaySettings
 from webtext_prep.running.stage import PROCESS_BYTES
-from webtext_prep.running.task import Task
 
 ray = pytest.importorskip("ray")
 
@@ -49,14 +49,6 @@ def run(cluster, tmp_path):
         return sorted(engine.run(function, tasks, scratch=tmp_path / "scratch", on_progress=on_progress))
 
     return call
-
-
-def tasks_of(*values, **options) -> list[Task]:
-    return [
-        Task(f"task-{number}", (), options={"value": value if isinstance(value, int) else 0, **options},
-             hints={"value": value})
-        for number, value in enumerate(values)
-    ]  # fmt: skip
 
 
 def test_every_result_comes_with_its_position_and_tasks_report(run):

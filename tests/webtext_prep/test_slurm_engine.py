@@ -10,6 +10,7 @@ import hasty_slurm
 import practice_calls
 import pytest
 import real_slurm
+from practice_calls import tasks_of
 from processes import PATIENCE, until
 from slurm_cluster import Cluster
 
@@ -45,10 +46,6 @@ def run(tmp_path):
         return sorted(engine.run(function, tasks, scratch=tmp_path / "scratch", on_progress=on_progress))
 
     return call
-
-
-def tasks_of(*values: int, **options) -> list[Task]:
-    return [Task(f"task-{number}", (), options={"value": value, **options}) for number, value in enumerate(values)]
 
 
 def left_in(scratch: Path) -> list[Path]:

@@ -6,6 +6,16 @@ import threading
 from collections.abc import Callable, Iterator
 
 
+class QuietServer(http.server.ThreadingHTTPServer):
+    """For clients that hang up, or are killed: that is what is tested."""
+
+    daemon_threads = True
+    request_queue_size = 128
+
+    def handle_error(self, request, client_address):
+        pass
+
+
 @contextlib.contextmanager
 def serve_pages(page: Callable[[str], str | None]) -> Iterator[str]:
     """Serve the HTML that `page` gives for a path, 404 where it gives None; yields the address."""

@@ -6,6 +6,16 @@ import threading
 from pathlib import Path
 
 from webtext_prep.errors import InputError, RetryableError
+from webtext_prep.running.task import Task
+
+
+def tasks_of(*values, **options) -> list[Task]:
+    """A task for each value: whole numbers are in its options, and all are in its hints."""
+    return [
+        Task(f"task-{number}", (), options={"value": value if isinstance(value, int) else 0, **options},
+             hints={"value": value})
+        for number, value in enumerate(values)
+    ]  # fmt: skip
 
 
 def square(task, context):

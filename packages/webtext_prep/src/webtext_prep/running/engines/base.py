@@ -81,7 +81,7 @@ class Engine(abc.ABC):
         """
 
     def abandon(self, scratch: Path) -> None:  # noqa: B027 - most engines leave nothing
-        """Stop what a killed command with the same scratch folder has left at work elsewhere: all begins anew."""
+        """Before a restart, cancel what a killed command with the same scratch folder has left running elsewhere."""
 
     def close(self) -> None:  # noqa: B027 - most engines keep nothing
         """Stop what `run` has started and kept for its next call."""

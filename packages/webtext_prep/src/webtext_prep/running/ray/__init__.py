@@ -2,6 +2,6 @@
 
 import os
 
-# Ray notices a command that `uv run` started, and would have each node install the environment of this machine anew.
-# Nodes have their own, whose versions are compared. It is read when Ray is imported.
+# For a command that `uv run` started, Ray would have each worker install the environment of this machine once more.
+# Nodes have their own, whose versions are compared. Ray reads this variable when it is imported.
 os.environ.setdefault("RAY_ENABLE_UV_RUN_RUNTIME_ENV", "0")
