@@ -3,6 +3,7 @@
     ./uvw run benchmarks/engines.py                      # local and ray, shards of 30 seconds
     ./uvw run benchmarks/engines.py --seconds 5          # a short run, which writes no results
     ./uvw run benchmarks/engines.py --ray-address auto   # a cluster that this machine belongs to
+    ./uvw run benchmarks/engines.py --engines local ray slurm   # where there is Slurm: its queue counts as well
 
 A shard is the same work for each engine: checksums of a block of memory, so often that it takes --seconds alone on
 this machine. Times are those of the clock, so the machine must have nothing else to do; engines take turns.
@@ -27,7 +28,8 @@ from webtext_prep.running.engines.choosing import make_engine
 from webtext_prep.running.task import Context, Task
 
 BLOCK = bytes(1 << 20)
-EMPTY_TASKS = 200
+EMPTY_TASKS = {"local": 200, "ray": 200, "slurm": 20}
+"""How many empty tasks each engine is given; of Slurm each is a job, which takes a second."""
 
 
 def work(task: Task, context: Context) -> int:
@@ -65,11 +67,12 @@ def measure(name: str, arguments: argparse.Namespace, blocks: int, scratch: Path
     def tasks(count: int, blocks: int) -> list[Task]:
         return [Task(f"{number:04}", (), options={"blocks": blocks}) for number in range(count)]
 
+    count = EMPTY_TASKS.get(name, 20)
     with contextlib.closing(engine):
         first = timed(engine, importable.work, tasks(2 * arguments.workers, 0), scratch)
-        empty = timed(engine, importable.work, tasks(EMPTY_TASKS, 0), scratch)
+        empty = timed(engine, importable.work, tasks(count, 0), scratch)
         shards = timed(engine, importable.work, tasks(arguments.shards * arguments.workers, blocks), scratch)
-    return {"start": first, "empty_task": empty / EMPTY_TASKS, "shards": shards}
+    return {"start": first, "empty_task": empty / count, "shards": shards}
 
 
 def main() -> int:

@@ -20,6 +20,7 @@ from gpt2_train.device import (
     choose_device,
     default_precision,
     is_emulated,
+    is_fast_in_bf16,
     unkept_random_state,
     widest_float,
 )
@@ -182,6 +183,7 @@ def test_a_cpu_without_half_precision_is_known(
     cpu = torch.device("cpu")
     assert (is_emulated(cpu, "bf16"), is_emulated(cpu, "fp16"), is_emulated(cpu, "fp32")) == (bf16, fp16, False)
     assert not is_emulated(torch.device("cuda"), "bf16")
+    assert is_fast_in_bf16(cpu) == ("avx512_bf16" in capabilities and capabilities["avx512_bf16"])
 
 
 def two_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:

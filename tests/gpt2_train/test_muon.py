@@ -11,6 +11,7 @@ import pytest
 import torch
 from tests.gpt2_train.conftest import command, losses, rows, run_command_line
 
+from gpt2_train import muon
 from gpt2_train.checkpoint import read_info
 from gpt2_train.cli import main
 from gpt2_train.config import ModelConfig, TrainSettings
@@ -27,9 +28,13 @@ def drawn(*shape: int, seed: int = 1) -> torch.Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
 
 
+@pytest.mark.parametrize("is_fast_in_bf16", [False, True])
 @pytest.mark.parametrize("shape", [(32, 32), (128, 32), (32, 128), (3, 16, 48)])
-def test_steps_are_nearly_orthogonal(shape: tuple[int, ...]) -> None:
-    """All singular values near 1, in the directions of the matrix itself, whatever its size."""
+def test_steps_are_nearly_orthogonal(
+    shape: tuple[int, ...], is_fast_in_bf16: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All singular values near 1, in the directions of the matrix itself, whatever its size and the machine."""
+    monkeypatch.setattr(muon, "is_fast_in_bf16", lambda device: is_fast_in_bf16)
     matrix = drawn(*shape) * 1e-4
     found = orthogonalised(matrix)
     values = torch.linalg.svdvals(found)

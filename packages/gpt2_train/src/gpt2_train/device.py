@@ -80,8 +80,15 @@ def default_precision(device: torch.device) -> Precision:
 
     GPUs older than Ampere only emulate bf16, more slowly than they compute in fp32.
     """
-    has_bf16 = device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
-    return "bf16" if has_bf16 else "fp32"
+    return "bf16" if device.type == "cuda" and is_fast_in_bf16(device) else "fp32"
+
+
+def is_fast_in_bf16(device: torch.device) -> bool:
+    """Whether matrix products are faster in bf16 than in fp32; False where that was not tried, as on ARM."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
 
 
 def autocast(
