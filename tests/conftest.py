@@ -19,13 +19,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Those who want colour everywhere (as some CI does) don't want it in what tests compare.
 os.environ.pop("FORCE_COLOR", None)
 
+# Thousands of processes are started; those that import torch take twice the time where they have to compile it.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # megatron-core is installed on Linux only.
 collect_ignore = [] if sys.platform == "linux" else ["indexed_tokens/test_megatron.py"]
 
 
+@pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Processes of `-n auto`: one for each core that may be used, up to 8, whose memory a laptop has."""
-    return min(8, available_cores())
+    """Processes of `-n auto`: three for two cores, as tests often wait; up to 8, whose memory a laptop has."""
+    cores = available_cores()
+    return min(8, cores + (cores + 1) // 2)
 
 
 hypothesis.settings.register_profile(
