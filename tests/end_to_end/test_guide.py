@@ -1,4 +1,4 @@
-"""The README and the guide: their examples run, and their commands have the flags that they use."""
+"""The README and docs/: examples in Python run, commands have the flags that they use, and links lead somewhere."""
 
 import json
 import re
@@ -16,13 +16,13 @@ from webtext_prep.documents.shards import write_documents
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "packages").glob("*/README.md"))]
-GUIDE = (ROOT / "docs" / "guide.md").read_text(encoding="utf-8")
+GUIDE = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "guide").glob("*.md")))
 PROGRAMS = {"webtext": webtext_prep.cli.main, "gpt2": gpt2_train.cli.main, "gpt2_train": gpt2_train.cli.main}
 COMMAND = re.compile(r"(?:\S* ?torchrun .*-m |\S*uvw run )?(webtext|gpt2|gpt2_train) ([a-z-]+) .*--")
 
 
 def example(name: str) -> str:
-    """The Python example of the guide that defines `name`."""
+    """The Python example of docs/guide/ that defines `name`."""
     (found,) = (text for text in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if f" {name}(" in text)
     return found
 

@@ -222,9 +222,9 @@ def test_the_command_needs_no_torch() -> None:
 def test_the_guide_shows_what_the_command_prints(capsys: pytest.CaptureFixture[str]) -> None:
     """The guide showed the estimate in words that the command no longer had."""
     root = Path(__file__).parents[2]
-    recipe = str(root / "pipelines" / "openwebtext.toml")
+    recipe, page = str(root / "pipelines" / "openwebtext.toml"), root / "docs" / "guide" / "estimate.md"
     assert main(["estimate", "--config", recipe, "--data-parallel", "8", "--memory", "24"]) == 0
-    assert f"```text\n{capsys.readouterr().out}```" in (root / "docs" / "guide.md").read_text(encoding="utf-8")
+    assert f"```text\n{capsys.readouterr().out}```" in page.read_text(encoding="utf-8")
 
 
 def test_the_time_of_a_run_follows_from_its_tokens(capsys: pytest.CaptureFixture[str]) -> None:
