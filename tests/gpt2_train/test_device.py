@@ -18,6 +18,7 @@ from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.device import (
     RandomState,
     choose_device,
+    choose_precision,
     default_precision,
     is_emulated,
     is_fast_in_bf16,
@@ -183,7 +184,16 @@ def test_a_cpu_without_half_precision_is_known(
     cpu = torch.device("cpu")
     assert (is_emulated(cpu, "bf16"), is_emulated(cpu, "fp16"), is_emulated(cpu, "fp32")) == (bf16, fp16, False)
     assert not is_emulated(torch.device("cuda"), "bf16")
-    assert is_fast_in_bf16(cpu) == ("avx512_bf16" in capabilities and capabilities["avx512_bf16"])
+    has_it = capabilities.get("avx512_bf16", False)
+    assert is_fast_in_bf16(cpu) == has_it
+    assert choose_precision("auto", None, cpu) == ("bf16" if has_it else "fp32")
+
+
+def test_a_run_keeps_its_precision() -> None:
+    cpu = torch.device("cpu")
+    assert choose_precision(None, None, cpu) == "fp32"
+    assert choose_precision("auto", "fp16", cpu) == choose_precision(None, "fp16", cpu) == "fp16"
+    assert choose_precision("bf16", "fp16", cpu) == "bf16"
 
 
 def two_gpus(monkeypatch: pytest.MonkeyPatch, count: int) -> list[int]:

@@ -291,8 +291,11 @@ class TrainSettings(ModelSettings, DataSettings):
     beta1: float = setting(0.9, "Adam's decay of the mean gradient", group=_OPTIMIZER)
     beta2: float = setting(0.999, "Adam's decay of the squared gradient", group=_OPTIMIZER)
     clip: float = setting(1.0, "largest norm of the gradient, 0 for no limit", group=_OPTIMIZER)
-    precision: Literal["fp32", "bf16", "fp16"] | None = setting(
-        None, "autocast precision of matrix products: bf16 on GPUs that have it, else fp32", group=_OPTIMIZER
+    precision: Literal["fp32", "bf16", "fp16", "auto"] | None = setting(
+        None,
+        "autocast precision of matrix products: bf16 on GPUs that have it, else fp32; auto takes bf16 on CPUs "
+        "that have it, too",
+        group=_OPTIMIZER,
     )
 
     micro_batch_size: int | Literal["auto"] = setting(

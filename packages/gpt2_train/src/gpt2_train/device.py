@@ -75,6 +75,14 @@ def use_threads(threads: int | Literal["auto"] | None = None, local_size: int = 
     torch.set_num_threads(threads if isinstance(threads, int) else shared)
 
 
+def is_fast_in_bf16(device: torch.device) -> bool:
+    """Whether matrix products are faster in bf16 than in fp32; False where that was not tried, as on ARM."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
+
+
 def default_precision(device: torch.device) -> Precision:
     """bf16 on GPUs that compute in it, fp32 elsewhere.
 
@@ -83,12 +91,18 @@ def default_precision(device: torch.device) -> Precision:
     return "bf16" if device.type == "cuda" and is_fast_in_bf16(device) else "fp32"
 
 
-def is_fast_in_bf16(device: torch.device) -> bool:
-    """Whether matrix products are faster in bf16 than in fp32; False where that was not tried, as on ARM."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
-    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
+def choose_precision(
+    asked: Precision | Literal["auto"] | None, recorded: Precision | None, device: torch.device
+) -> Precision:
+    """The precision of a training run: what was asked for, else that of its checkpoint, else what suits the device.
+
+    `auto` is bf16 also on CPUs that are fast in it; without it a CPU computes in fp32, as all CPUs can.
+    """
+    if asked is not None and asked != "auto":
+        return asked
+    if recorded is None and asked == "auto" and is_fast_in_bf16(device):
+        return "bf16"
+    return recorded or default_precision(device)
 
 
 def autocast(

@@ -27,7 +27,7 @@ from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.data import Blend, Corpus, blend_split, open_corpora
 from gpt2_train.data.made_with import recorded_fingerprint
 from gpt2_train.data.shared_cache import SharedIndexCache
-from gpt2_train.device import default_precision, free_memory
+from gpt2_train.device import choose_precision, free_memory
 from gpt2_train.documents import attention_kind
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference import InferenceModel, end_of_text
@@ -386,7 +386,7 @@ def make_plan(
     Raises as `plan_batches`, `choose_compilation` and `choose_attention` do.
     """
     recorded = resumed.settings.get("precision") if resumed else None
-    precision = settings.precision or recorded or default_precision(world.device)
+    precision = choose_precision(settings.precision, recorded, world.device)
     compilation = choose_compilation(settings.compile, world.device, world.size)
     asked = settings.micro_batch_size
     by_memory = asked == "auto" and free is not None and settings.global_batch_size >= world.dp_size
