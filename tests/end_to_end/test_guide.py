@@ -1,14 +1,12 @@
-"""The README and docs/: examples in Python run, commands have the flags that they use, and links lead somewhere."""
+"""The README and docs/: examples in Python run, and links lead somewhere (commands: test_documented_commands.py)."""
 
 import json
 import re
-import shlex
 import sys
 from pathlib import Path
 
 import pytest
 
-import gpt2_train.cli
 import webtext_prep.cli
 from webtext_prep import stages
 from webtext_prep.documents.document import Document
@@ -17,8 +15,6 @@ from webtext_prep.documents.shards import write_documents
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "packages").glob("*/README.md"))]
 GUIDE = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "guide").glob("*.md")))
-PROGRAMS = {"webtext": webtext_prep.cli.main, "gpt2": gpt2_train.cli.main, "gpt2_train": gpt2_train.cli.main}
-COMMAND = re.compile(r"(?:\S* ?torchrun .*-m |\S*uvw run )?(webtext|gpt2|gpt2_train) ([a-z-]+) .*--")
 
 
 def example(name: str) -> str:
@@ -68,36 +64,6 @@ def test_the_stage_of_the_guide_is_added_in_one_file(
         sys.modules.pop("webtext_prep.stages.shorten", None)
     assert found == {"too_long": 2}
     assert "--max-characters N" in capsys.readouterr().out
-
-
-def commands() -> list[tuple[str, str, str]]:
-    """(page, program, command line) of each `webtext` and `gpt2` command in a code block, a table or a sentence."""
-    found = []
-    for page in PAGES:
-        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-        lines = [line.partition(" #")[0] for line in text.splitlines() if line.startswith("    ") or "```" not in line]
-        for line in lines:
-            for part in [*re.findall(r"`([^`]+)`", line), line.split("|")[-1].strip()]:
-                if hit := re.match(
-                    r"(?:\S* ?torchrun .*-m |\S*uvw run )?(webtext|gpt2|gpt2_train) ([a-z-]+) .*--", part
-                ):
-                    found.append((page.name, hit[1], part[hit.start(1) :]))
-    return found
-
-
-def test_every_command_of_the_documentation_has_the_flags_that_it_is_given(capsys: pytest.CaptureFixture[str]) -> None:
-    flags: dict[tuple[str, str], set[str]] = {}
-    wrong = []
-    for page, program, line in commands():
-        words = shlex.split(line.replace("...", ""))
-        if (program, words[1]) not in flags:
-            with pytest.raises(SystemExit):
-                PROGRAMS[program]([words[1], "--help"])
-            flags[program, words[1]] = set(re.findall(r"--[a-z][a-z-]*", capsys.readouterr().out))
-        used = {word.partition("=")[0] for word in words if word.startswith("--") and " " not in word}
-        wrong += [f"{page}: {line}: {flag}" for flag in sorted(used - flags[program, words[1]])]
-    assert wrong == []
-    assert len(flags) >= 10
 
 
 def test_every_link_and_path_of_the_documentation_leads_somewhere() -> None:
