@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.gpt2_train import forks
 
 from gpt2_train.cli import main
 from gpt2_train.stopping import STOP_SIGNALS
@@ -70,19 +71,23 @@ def command(output: Path, *flags: object, data: str | list[str]) -> list[str]:
 
 
 def run_command_line(output: Path, *flags: object, data: str) -> subprocess.CompletedProcess[str]:
-    """Run `gpt2 train` in a process of its own, to its end."""
-    return subprocess.run(command(output, *flags, data=data), capture_output=True, text=True, timeout=240, check=False)
+    """Run `gpt2 train` in a process of its own, which is a fork, to its end."""
+    return forks.run(command(output, *flags, data=data))
 
 
-def start_until(words: list[str], sign: str) -> tuple[subprocess.Popen[str], list[str]]:
-    """Start a command and read its standard error up to the line with `sign`; returns the process and the lines."""
-    process = subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+def start(words: list[str]) -> subprocess.Popen[str]:
+    """Start a command as users do, which takes seconds more than `forks.Started`."""
+    return subprocess.Popen(words, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+
+
+def read_until(process: subprocess.Popen[str] | forks.Started, sign: str) -> list[str]:
+    """Read the standard error of a process up to the line with `sign`; returns the lines."""
     assert process.stderr is not None
     lines: list[str] = []
     for line in process.stderr:
         lines.append(line)
         if sign in line:
-            return process, lines
+            return lines
     raise AssertionError(f"{sign!r} never came: {''.join(lines)}")
 
 

@@ -13,7 +13,8 @@ from typing import Any
 
 import pytest
 import torch.distributed as dist
-from tests.gpt2_train.conftest import command, start_until
+from tests.gpt2_train import forks
+from tests.gpt2_train.conftest import command, read_until
 from tests.gpt2_train.test_processes import children_of
 
 from gpt2_train import absence
@@ -99,9 +100,10 @@ def test_nccl_is_asked_whether_it_has_given_up(processes: list[Attendance], monk
 def test_a_process_that_stops_answering_is_named(tmp_path: Path, corpus: str) -> None:
     """The others waited half an hour and then showed a source line of gloo."""
     flags = ("--steps", 100_000, "--data-parallel", 2, "--distributed-timeout", 0.06)
-    process, _ = start_until(command(tmp_path, *flags, data=corpus), "step 3/")
+    process = forks.Started(command(tmp_path, *flags, data=corpus))
+    read_until(process, "step 3/")
     os.kill(children_of(process.pid)[1], signal.SIGSTOP)
-    _, rest = process.communicate(timeout=240)
+    _, rest = process.communicate()
     assert process.returncode == 1
     assert rest.count("error:") == 1 and "Traceback" not in rest
     line = next(line for line in rest.splitlines() if "error:" in line)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
+from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import losses
 
 from gpt2_train import trainer as train_module
@@ -359,15 +359,9 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[
     folder = tmp_path_factory.mktemp("layouts")
     save_checkpoint(folder / "one", all_tensors(), step=3, samples=24, config=SMALL)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", TWO_PROCESSES, str(rank), str(store.port), str(folder)],
-            stdout=subprocess.PIPE, text=True, env=os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"},
-        )
-        for rank in range(2)
-    ]  # fmt: skip
-    said = [process.communicate(timeout=600)[0] for process in processes]
-    return folder, [process.returncode for process in processes], said[0]
+    words = [sys.executable, "-c", TWO_PROCESSES]
+    done = forks.run_together([*words, rank, store.port, folder] for rank in range(2))
+    return folder, [process.returncode for process in done], done[0].stdout
 
 
 def all_tensors() -> dict[str, torch.Tensor]:

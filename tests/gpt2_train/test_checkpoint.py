@@ -6,7 +6,6 @@ import errno
 import json
 import os
 import pickle
-import subprocess
 import sys
 import zlib
 from collections.abc import Callable
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed.checkpoint as dcp
+from tests.gpt2_train import forks
 
 from gpt2_train import checkpoint
 from gpt2_train.checkpoint import (
@@ -284,15 +284,9 @@ dist.destroy_process_group()
 
 def by_two_processes(store: Path, what: str, folders: list[Path]) -> list[Any]:
     """What each of two processes says of saving to, or loading from, its own folder."""
-    processes = [
-        subprocess.Popen(
-            [sys.executable, "-c", WITH_TWO_PROCESSES, str(rank), store, what, folder],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
-        for rank, folder in enumerate(folders)
-    ]
-    return [json.loads(process.communicate(timeout=240)[0]) for process in processes]
+    words = [sys.executable, "-c", WITH_TWO_PROCESSES]
+    done = forks.run_together([*words, rank, store, what, folder] for rank, folder in enumerate(folders))
+    return [json.loads(process.stdout) for process in done]
 
 
 def test_processes_that_list_different_checkpoints_load_the_same_one(tmp_path: Path) -> None:

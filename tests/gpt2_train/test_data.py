@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.gpt2_train import forks
 
 from gpt2_train.data import (
     BLEND_BLOCK,
@@ -309,15 +310,11 @@ def test_processes_share_an_index_or_say_that_storage_is_not_shared(tmp_path: Pa
     """With --output on a disk of each machine's own, the advice was to delete the index, which helped nobody."""
     stream = make_stream(tmp_path)
     words = [sys.executable, "-c", READ_WITH_OTHERS]
-    processes = [
-        subprocess.Popen(
-            [*words, str(rank), tmp_path / "store", stream.corpus.prefix, tmp_path / "cache", tmp_path / f"own-{rank}"],
-            stdout=subprocess.PIPE,
-            text=True,
-        )
+    done = forks.run_together(
+        [*words, rank, tmp_path / "store", stream.corpus.prefix, tmp_path / "cache", tmp_path / f"own-{rank}"]
         for rank in range(2)
-    ]
-    said = [json.loads(process.communicate(timeout=240)[0]) for process in processes]
+    )
+    said = [json.loads(process.stdout) for process in done]
     stream.prepare(0, 0)
     assert said[0] == said[1]
     shared, not_shared = said[0]

@@ -6,7 +6,6 @@ import dataclasses
 import json
 import math
 import shutil
-import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
@@ -503,47 +502,6 @@ def test_two_tasks_of_one_name_are_refused(
     monkeypatch.delitem(sys.modules, "gpt2_train.evaluation.again", raising=False)
     with pytest.raises(Gpt2Error, match="two evaluation tasks are called last-word"):
         evaluation.tasks()
-
-
-# --- apart from training ---------------------------------------------------------------------------------------------
-
-TRAINING = (
-    "train",
-    "train_command",
-    "launch",
-    "optim",
-    "parallel",
-    "metrics",
-    "prepare",
-    "collectives",
-    "trainer",
-    "run_folder",
-    "validate",
-    "worker",
-    "local_processes",
-    "checkpoint.saving",
-    "data.shared_cache",
-)
-
-
-@pytest.mark.parametrize("command", ["evaluate", "generate"])
-def test_inference_imports_no_training(command: str, run_folder: Path, data: str) -> None:
-    """Generation and evaluation imported the training loop, and evaluation ran its collective operations."""
-    words = [command, "--checkpoint", str(run_folder), "--device", "cpu", "--json"]
-    words += ["--data", data] if command == "evaluate" else ["--prompt", "x", "--tokens", "2"]
-    script = (
-        "import sys\n"
-        "import torch.distributed\n"
-        "def refused(*a, **k): raise AssertionError('a collective operation')\n"
-        "for name in ('init_process_group', 'all_gather_object', 'all_reduce', 'barrier', 'broadcast'):\n"
-        "    setattr(torch.distributed, name, refused)\n"
-        "from gpt2_train.cli import main\n"
-        f"assert main({words!r}) == 0\n"
-        f"print([name for name in {TRAINING!r} if 'gpt2_train.' + name in sys.modules], file=sys.stderr)"
-    )
-    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.splitlines()[-1] == "[]"
 
 
 def test_half_precision_that_a_cpu_lacks_is_pointed_out(

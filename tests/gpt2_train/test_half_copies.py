@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import rows
 from tests.gpt2_train.counted_casts import CONFIG, TOKENS, Casts, compare
 from torch._dynamo.utils import counters
@@ -35,13 +35,8 @@ def test_gradients_are_those_of_autocast() -> None:
 def test_two_processes_cast_what_they_have_gathered() -> None:
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     words = [sys.executable, "-m", "tests.gpt2_train.counted_casts"]
-    root = Path(__file__).resolve().parents[2]
-    children = [
-        subprocess.Popen([*words, str(rank), str(store.port)], cwd=root, stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    errors = [child.communicate()[1] for child in children]
-    assert [child.returncode for child in children] == [0, 0], errors[0][-3000:]
+    done = forks.run_together([*words, rank, store.port] for rank in range(2))
+    assert [process.returncode for process in done] == [0, 0], done[0].stderr[-3000:]
 
 
 @pytest.mark.parametrize("compilation", ["blocks", "model"])

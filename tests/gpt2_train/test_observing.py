@@ -8,7 +8,6 @@ import math
 import os
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, rows
 from tests.gpt2_train.small_models import END, byte_tokenizer
 
@@ -218,12 +218,9 @@ def of_two_processes(tmp_path_factory: pytest.TempPathFactory, corpus: str, inpu
             runs.append(as_table(dataclasses.replace(settings, **{layout: 2})))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     words = [sys.executable, "-c", TWO_PROCESSES]
-    children = [
-        subprocess.Popen([*words, str(rank), str(store.port), json.dumps(runs)], stderr=subprocess.PIPE, text=True)
-        for rank in range(2)
-    ]
-    errors = [child.communicate()[1] for child in children]
-    assert [child.returncode for child in children] == [0, 0], errors[0][-3000:]
+    done = forks.run_together([*words, rank, store.port, json.dumps(runs)] for rank in range(2))
+    errors = [process.stderr for process in done]
+    assert [process.returncode for process in done] == [0, 0], errors[0][-3000:]
     assert errors[0].count("step 4/4  lambada") == 2
     assert "lambada" not in errors[1], "the others show nothing"
     return folder

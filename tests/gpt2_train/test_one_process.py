@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -16,8 +17,27 @@ from indexed_tokens import IndexedTokensWriter
 FORBIDDEN = re.compile(r"^(import|from) torch\.distributed(?!\.checkpoint)", re.MULTILINE)
 """torch itself imports torch.distributed; its reader of checkpoint folders lies in there, too."""
 
+TRAINING = (
+    "train",
+    "train_command",
+    "launch",
+    "optim",
+    "parallel",
+    "metrics",
+    "prepare",
+    "collectives",
+    "trainer",
+    "run_folder",
+    "validate",
+    "worker",
+    "local_processes",
+    "checkpoint.saving",
+    "data.shared_cache",
+)
+"""Modules of training."""
+
 WITHOUT_PROCESS_GROUPS = """
-import sys
+import json, sys
 import torch.distributed as dist
 
 def refused(*arguments, **options):
@@ -28,18 +48,19 @@ for name in ("init_process_group", "get_rank", "get_world_size", "all_reduce", "
     setattr(dist, name, refused)
 
 from gpt2_train.cli import main
-status = main(sys.argv[1:])
-print("\\n" + " ".join(name for name in sys.modules if name.startswith("gpt2_train.")))
-sys.exit(status)
+for words in json.loads(sys.argv[1]):
+    assert main(words) == 0, words
+    print("\\n" + " ".join(name for name in sys.modules if name.startswith("gpt2_train.")))
 """
 
 
-def modules_used_by(*words: str) -> list[str]:
-    """The modules of this package that a command imports; it may talk to no other process."""
-    code = [sys.executable, "-c", WITHOUT_PROCESS_GROUPS, *words, "--device", "cpu", "--threads", "1"]
+def modules_used_by(*commands: tuple[str, ...]) -> list[list[str]]:
+    """The modules of this package that are imported after each of some commands; they may talk to no other process."""
+    given = json.dumps([[*words, "--device", "cpu", "--threads", "1"] for words in commands])
+    code = [sys.executable, "-c", WITHOUT_PROCESS_GROUPS, given]
     done = subprocess.run(code, capture_output=True, text=True, timeout=240, check=False)
     assert done.returncode == 0, done.stderr
-    return done.stdout.splitlines()[-1].split()
+    return [line.split() for line in done.stdout.splitlines() if line.startswith("gpt2_train.")]
 
 
 def source_of(module: str) -> str:
@@ -48,7 +69,7 @@ def source_of(module: str) -> str:
 
 
 def test_evaluation_and_generation_need_no_process_group(tmp_path: Path) -> None:
-    """Reading data, loading a model and the loss all went through modules that run collective operations."""
+    """Reading data, loading a model and the loss all went through modules that run collective operations, or train."""
     run = save(tmp_path / "run", random_model(BYTES))
     with IndexedTokensWriter(tmp_path / "data") as writer:
         for seed in range(20):
@@ -57,8 +78,10 @@ def test_evaluation_and_generation_need_no_process_group(tmp_path: Path) -> None
         ("evaluate", "--checkpoint", str(run), "--data", str(tmp_path / "data")),
         ("generate", "--checkpoint", str(run), "--prompt", "a", "--tokens", "3"),
     )
-    for words in commands:
-        used = modules_used_by(*words)
+    found = modules_used_by(*commands)
+    assert len(found) == len(commands)
+    for used in found:
         assert "gpt2_train.checkpoint.reading" in used
         assert "gpt2_train.collectives" not in used
         assert [module for module in used if FORBIDDEN.search(source_of(module))] == []
+        assert [name for name in TRAINING if f"gpt2_train.{name}" in used] == []

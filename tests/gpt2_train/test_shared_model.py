@@ -15,6 +15,7 @@ from typing import Any
 
 import pytest
 import torch
+from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import END, random_model, save
 from tests.gpt2_train.test_processes import children_of
 
@@ -137,7 +138,7 @@ def layout(request: pytest.FixtureRequest) -> tuple[int, int]:
 @pytest.fixture(scope="module")
 def shared(layout: tuple[int, int], run_folder: Path, inputs: Path) -> Report:
     """What a leader of (tensor parallel, data parallel) processes found."""
-    done = run([sys.executable, "-c", LEADER, str(run_folder), str(inputs), *map(str, layout)])
+    done = forks.run([sys.executable, "-c", LEADER, run_folder, inputs, *layout])
     assert done.returncode == 0, done.stderr
     return Report(**json.loads(done.stdout))
 
@@ -204,7 +205,7 @@ def test_the_commands_work_in_two_processes_with_a_model_of_hugging_face(
     words = command("evaluate", "--checkpoint", tmp_path / "hf", "--text", inputs / "letter.txt")
     assert main(words[3:]) == 0
     expected = capsys.readouterr().out
-    done = run([*words, "--data-parallel", "2"])
+    done = forks.run([*words, "--data-parallel", "2"])
     assert (done.returncode, done.stdout) == (0, expected), done.stderr
 
 

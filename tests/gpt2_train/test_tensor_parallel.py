@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+from tests.gpt2_train import forks
 
 from gpt2_train.config import ModelConfig
 from gpt2_train.dropout import SharedDropout
@@ -27,17 +26,9 @@ def run_together(size: int, *tasks: str) -> str:
     """Run `tensor_parallel_runs.py` in `size` processes; returns what the first one printed."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     script = str(Path(__file__).parent / "tensor_parallel_runs.py")
-    environment = os.environ | {"GLOO_SOCKET_IFNAME": "lo", "OMP_NUM_THREADS": "1"}
-    children = [
-        subprocess.Popen(
-            [sys.executable, script, str(rank), str(size), str(store.port), *tasks],
-            stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=environment,
-        )
-        for rank in range(size)
-    ]  # fmt: skip
-    outcomes = [child.communicate() for child in children]
-    assert [child.returncode for child in children] == [0] * size, outcomes[0][1][-3000:]
-    return outcomes[0][0]
+    done = forks.run_together([sys.executable, script, rank, size, store.port, *tasks] for rank in range(size))
+    assert [process.returncode for process in done] == [0] * size, done[0].stderr[-3000:]
+    return done[0].stdout
 
 
 @pytest.fixture(scope="module")

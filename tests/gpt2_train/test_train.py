@@ -7,7 +7,6 @@ import json
 import math
 import shutil
 import signal
-import subprocess
 import sys
 import tomllib
 from collections.abc import Callable
@@ -16,7 +15,8 @@ from typing import Any
 
 import pytest
 import torch
-from tests.gpt2_train.conftest import command, losses, rows, start_until, write_corpus
+from tests.gpt2_train import forks
+from tests.gpt2_train.conftest import command, losses, read_until, rows, start, write_corpus
 from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
 from gpt2_train import prepare
@@ -429,7 +429,8 @@ def test_a_run_killed_at_any_step_resumes_to_the_same_bits(
 ) -> None:
     """Pitfall 26: with kill -9, so that nothing can be tidied up."""
     flags = ("--steps", 20, "--save-every", 5)
-    process, _ = start_until(command(tmp_path, *flags, data=corpus), "step-0000005")
+    process = start(command(tmp_path, *flags, data=corpus))
+    read_until(process, "step-0000005")
     process.kill()
     process.communicate()
     assert read_info(tmp_path).step in (5, 10, 15)
@@ -462,7 +463,7 @@ def test_a_run_killed_while_saving_resumes_to_the_same_bits(
     flags = ("--steps", 20, "--save-every", 5)
     script = KILLED_WHILE_SAVING.format(function=function)
     words = [sys.executable, "-c", script, *command(tmp_path, *flags, data=corpus)[3:]]
-    assert subprocess.run(words, capture_output=True, check=False).returncode == -signal.SIGKILL
+    assert forks.run(words).returncode == -signal.SIGKILL
     assert read_info(tmp_path).step == 5
     assert gpt2(tmp_path, *flags) == 0
     assert_same_bits(unbroken, tmp_path)

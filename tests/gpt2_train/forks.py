@@ -1,0 +1,154 @@
+"""Python programs in processes of their own, without the seconds in which each imports torch.
+
+They are forks of a server that has imported it and done nothing else. So are the processes that `gpt2` starts in them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import multiprocessing
+import os
+import runpy
+import subprocess
+import sys
+import threading
+import traceback
+import types
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from multiprocessing import forkserver
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any, NoReturn
+from unittest import mock
+
+ROOT = Path(__file__).resolve().parents[2]
+PATIENCE = 600
+"""Seconds until what has not ended is killed."""
+
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+"""Of each process, which exchanges with others through the loopback address."""
+
+_context = multiprocessing.get_context("forkserver")
+# The compiler is loaded by the first model on the meta device, in seconds.
+_context.set_forkserver_preload(["gpt2_train.cli", "gpt2_train.launch", "torch._dynamo"])
+
+
+class Started:
+    """A running program, with what of `subprocess.Popen` the tests use.
+
+    Args:
+        words: a command line that begins with this Python; then `-m`, `-c` or a script.
+    """
+
+    def __init__(self, words: Sequence[object]) -> None:
+        if str(ROOT) not in sys.path:
+            sys.path.append(str(ROOT))  # This module is imported by each fork.
+        self.words = [*map(str, words)]
+        pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
+        self.stdout, self.stderr = (os.fdopen(os.dup(reading.fileno())) for reading, _ in pipes)
+        with mock.patch.dict(os.environ, ONE_THREAD):
+            forkserver.ensure_running()
+            state = (self.words, [writing for _, writing in pipes], dict(os.environ), Path.cwd())
+            self._process = _context.Process(target=_begin, args=state)
+            self._process.start()
+        for pipe in itertools.chain(*pipes):
+            pipe.close()
+        assert self._process.pid is not None
+        self.pid = self._process.pid
+
+    @property
+    def returncode(self) -> int | None:
+        return self._process.exitcode
+
+    def send_signal(self, number: int) -> None:
+        os.kill(self.pid, number)
+
+    def kill(self) -> None:
+        self._process.kill()
+
+    def communicate(self) -> tuple[str, str]:
+        """What it still writes to its standard output and error until it ends."""
+        late = threading.Timer(PATIENCE, self.kill)
+        late.start()
+        with self.stdout, self.stderr, ThreadPoolExecutor() as readers:
+            output, errors = readers.map(lambda pipe: pipe.read(), (self.stdout, self.stderr))
+        self._process.join()
+        late.cancel()
+        return output, errors
+
+
+def run(words: Sequence[object]) -> subprocess.CompletedProcess[str]:
+    """Run a program to its end."""
+    return run_together([words])[0]
+
+
+def run_together(commands: Iterable[Sequence[object]]) -> list[subprocess.CompletedProcess[str]]:
+    """Run several at once, each to its end; 64 KiB of what they write have room until they are read in turn."""
+    begun = [Started(words) for words in commands]
+    said = [started.communicate() for started in begun]
+    return [
+        subprocess.CompletedProcess(started.words, started.returncode or 0, *texts)
+        for started, texts in zip(begun, said, strict=True)
+    ]
+
+
+def _begin(words: list[str], pipes: list[Connection], environment: dict[str, str], folder: Path) -> NoReturn:
+    for number, pipe in enumerate(pipes, 1):
+        os.dup2(pipe.fileno(), number)
+        pipe.close()
+    # Those that there were remember whether they could seek in what the server had.
+    sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
+    os.chdir(folder)
+    from gpt2_train import child_processes
+
+    child_processes.subprocess = types.SimpleNamespace(Popen=_fork, PIPE=subprocess.PIPE)  # type: ignore[assignment]
+    _become(words, environment)
+
+
+def _fork(words: list[str], *, pass_fds: Sequence[int], env: dict[str, str], **options: Any) -> subprocess.Popen[bytes]:
+    """`subprocess.Popen` of a Python program that is a fork of this process."""
+
+    def begin() -> NoReturn:
+        # The pipe through which Popen waits for a program to begin is one of those that are closed.
+        for low, high in itertools.pairwise([2, *sorted(pass_fds), os.sysconf("SC_OPEN_MAX")]):
+            os.closerange(low + 1, high)
+        _become(words, env)
+
+    return subprocess.Popen(words, preexec_fn=begin, pass_fds=pass_fds, **options)
+
+
+def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
+    """Run the program of a command line in this process and end it."""
+    os.environ.clear()
+    os.environ.update(environment)
+    status: Any = 1
+    try:
+        _run_program(*words[1:])
+        status = 0
+    except SystemExit as end:
+        status = end.code or 0
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        with contextlib.suppress(OSError):
+            sys.stdout.flush()
+            sys.stderr.flush()
+        os._exit(status)
+
+
+def _run_program(first: str, *rest: str) -> None:
+    if first == "-m":
+        name, *arguments = rest
+        sys.argv = ["", *arguments]
+        sys.modules.pop(name, None)  # runpy warns of a module that is there already.
+        runpy.run_module(name, run_name="__main__", alter_sys=True)
+    elif first == "-c":
+        code, *arguments = rest
+        sys.argv = ["-c", *arguments]
+        sys.modules["__main__"] = types.ModuleType("__main__")
+        exec(compile(code, "<string>", "exec"), vars(sys.modules["__main__"]))
+    else:
+        sys.argv = [first, *rest]
+        runpy.run_path(first, run_name="__main__")
