@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 import sys
 
 import torch
@@ -10,9 +11,25 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from command_kit.colours import BOLD, CYAN, GREEN, YELLOW, Paint
 from gpt2_train.device import widest_float
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.layout import check_replicas
+
+LINE = re.compile(
+    r"(?P<label>step [\d,]+/[\d,]+|\w+:)?(?P<gap> *)(?P<loss>(?:valid )?loss \S+)?(?P<rest>.*?)(?P<left>[\d:]+ left)?",
+    re.DOTALL,
+)
+"""What a run says in a line; a loss, and the time that is left, only where no text of a model can be."""
+
+
+def painted(line: str, paint: Paint) -> str:
+    """A line of a run in a terminal's colours, which are those of a line of progress."""
+    found = LINE.fullmatch(line)
+    assert found is not None  # all parts may be missing
+    label, gap, loss, rest, left = (part or "" for part in found.groups())
+    label = paint(label, YELLOW if label == "warning:" else BOLD)
+    return f"{label}{gap}{paint(loss, CYAN)}{rest}{paint(left, GREEN)}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,7 +69,7 @@ class World:
     def say(self, line: str) -> None:
         """Show a line on standard error, from the first process only."""
         if self.rank == 0:
-            print(line, file=sys.stderr, flush=True)
+            print(painted(line, Paint.of(sys.stderr)), file=sys.stderr, flush=True)
 
     def sum_on_device(self, here: Tensor, values: list[float]) -> Tensor:
         """The sums of `here`, a scalar on the device, and of `values` over all processes: (1 + values,).
