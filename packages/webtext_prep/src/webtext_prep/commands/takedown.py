@@ -242,7 +242,7 @@ def _shown(values: dict[str, Any]) -> str:
     if "training" in values:
         training = values["training"]
         seen = [document for document in training["documents"] if document["steps"]]
-        lines.append(f"  training {training['run']}: has read {len(seen):,} documents of them")
+        lines.append(f"  training {training['run']}: has read {len(seen):,} document{'s' * (len(seen) != 1)} of them")
         lines += [f"    {each['checkpoint']}: has seen {each['has_seen']:,}" for each in training["checkpoints"]]
     for place, names in values.get("written", {}).items():
         lines.append(f"  made again: {place}: {len(names):,} files have changed")
