@@ -11,17 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.documented import PAGES, ROOT, blocks, example
 
 import gpt2_train.cli
 import webtext_prep.cli
 from webtext_prep.commands.base import Command
 
-ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "pipelines"))
 
-import run as pipelines_run  # noqa: E402
+import run as pipelines_run
 
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "packages").glob("*/README.md"))]
 PROGRAMS = {
     "webtext": webtext_prep.cli.main,
     "gpt2": gpt2_train.cli.main,
@@ -49,13 +48,6 @@ FOREIGN_FLAGS |= {"--eod-mask-loss", "--reset-attention-mask", "--flag", "--no-f
 
 class Accepted(BaseException):
     """The settings of a command are valid: it would begin its work."""
-
-
-def blocks(text: str, *languages: str) -> Iterator[str]:
-    """The fenced blocks of a page in one of `languages`."""
-    for language, block in re.findall(r"^ *```(\w*)\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL):
-        if language in languages:
-            yield block
 
 
 def shown_lines(text: str) -> Iterator[str]:
@@ -115,9 +107,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with what commands name, in which they stop as soon as their settings are found to be valid."""
     for name in ("pipelines", "data"):
         (tmp_path / name).symlink_to(ROOT / name)
-    guide = ROOT / "docs" / "guide"
-    (tmp_path / "my_filters.py").write_text(next(blocks((guide / "filter.md").read_text(), "python")))
-    (tmp_path / "my_pipeline.toml").write_text(next(blocks((guide / "pipelines.md").read_text(), "toml")) + "[train]\n")
+    (tmp_path / "my_filters.py").write_text(example("keep"))
+    pipelines = (ROOT / "docs" / "guide" / "pipelines.md").read_text(encoding="utf-8")
+    (tmp_path / "my_pipeline.toml").write_text(next(blocks(pipelines, "toml")) + "[train]\n")
     for name, content in FILES.items():
         (tmp_path / name).write_text(content)
     monkeypatch.chdir(tmp_path)

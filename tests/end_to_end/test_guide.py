@@ -6,21 +6,12 @@ import sys
 from pathlib import Path
 
 import pytest
+from tests.documented import PAGES, ROOT, example
 
 import webtext_prep.cli
-from webtext_prep import stages
+from webtext_prep import quality, stages
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import write_documents
-
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")), *sorted((ROOT / "packages").glob("*/README.md"))]
-GUIDE = "\n".join(page.read_text(encoding="utf-8") for page in sorted((ROOT / "docs" / "guide").glob("*.md")))
-
-
-def example(name: str) -> str:
-    """The Python example of docs/guide/ that defines `name`."""
-    (found,) = (text for text in re.findall(r"```python\n(.*?)```", GUIDE, re.DOTALL) if f" {name}(" in text)
-    return found
 
 
 @pytest.fixture
@@ -64,6 +55,22 @@ def test_the_stage_of_the_guide_is_added_in_one_file(
         sys.modules.pop("webtext_prep.stages.shorten", None)
     assert found == {"too_long": 2}
     assert "--max-characters N" in capsys.readouterr().out
+
+
+def test_the_quality_rule_of_the_guide_is_added_in_one_file(
+    documents: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "plugins").mkdir()
+    (tmp_path / "plugins" / "no_shouting.py").write_text(example("NoShouting"))
+    with write_documents(documents / "part-00001.jsonl.zst") as writer:
+        writer.write(Document("http://example.org/loud", "A LOUD PAGE. " * 20))
+    monkeypatch.setattr(quality, "__path__", [*quality.__path__, str(tmp_path / "plugins")])
+    asked = ("--language", "any", "--min-tokens", 0, "--rules", "no-shouting")
+    try:
+        found = dropped(capsys, "clean", "--input", documents, "--output", tmp_path / "out", *asked)
+    finally:
+        sys.modules.pop("webtext_prep.quality.no_shouting", None)
+    assert found == {"no_shouting: capitals": 1}
 
 
 def test_every_link_and_path_of_the_documentation_leads_somewhere() -> None:

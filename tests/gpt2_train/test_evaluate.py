@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.documented import example
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 from tests.gpt2_train.test_generate import broken_checkpoints
 
@@ -420,39 +421,7 @@ def test_the_names_of_version_0_1_are_still_accepted(
 
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
-LAST_WORD = '''
-"""How often the last word of a line is the most likely continuation of the rest."""
-
-from __future__ import annotations
-
-import dataclasses
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-
-from command_kit import setting
-from gpt2_train.evaluation import Task
-
-if TYPE_CHECKING:
-    from gpt2_train.inference import InferenceModel
-    from gpt2_train.scoring import Scorer
-
-
-@dataclasses.dataclass(frozen=True)
-class LastWord(Task):
-    name: ClassVar[str] = "last-word"
-    summary: ClassVar[str] = "last words guessed"
-    source: ClassVar[str] = "lines"
-    lines: str = setting("", "file of lines", metavar="FILE")
-
-    def read(self, model: InferenceModel) -> list[tuple[list[int], list[int]]]:
-        encode = model.required_tokenizer.encode
-        rows = [line.rpartition(" ") for line in Path(self.lines).read_text().splitlines()]
-        return [(encode(head), encode(" " + last)) for head, _, last in rows]
-
-    def measure(self, scorer: Scorer, found: list[tuple[list[int], list[int]]]) -> dict[str, Any]:
-        guessed = [scorer.logprobs(*pair).is_greedy for pair in found]
-        return {"lines": len(guessed), "guessed": sum(guessed)}
-'''
+LAST_WORD = example("LastWord")
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.documented import example
 
 from webtext_prep.documents import raw_files, records
 from webtext_prep.documents.document import Document, decode_document, encode_document
@@ -57,17 +58,7 @@ def test_a_kind_of_file_is_added_in_one_file(tmp_path, monkeypatch, file):
     """The interface is enough: a reader of which the package knows nothing is found by its suffix."""
     plugins = tmp_path / "plugins"
     plugins.mkdir()
-    (plugins / "fortunes.py").write_text(
-        "from webtext_prep.documents.document import Document\n"
-        "from webtext_prep.documents.lines import read_utf8\n"
-        "from webtext_prep.documents.records.base import Record, RecordReader\n"
-        "class Fortunes(RecordReader):\n"
-        "    suffixes = ('.fortunes',)\n"
-        "    def read(self, file, keys):\n"
-        "        texts = b''.join(read_utf8(file.location)).decode().split('%')\n"
-        "        for number, text in enumerate(texts, 1):\n"
-        "            yield Record(f'text {number}', Document(file.url(number), text.strip()), file.url(number))\n"
-    )
+    (plugins / "fortunes.py").write_text(example("Fortunes"))
     monkeypatch.setattr(records, "__path__", [*records.__path__, str(plugins)])
     known_readers.cache_clear()
     try:
