@@ -55,7 +55,19 @@ def labels(lines: list[str]) -> set[str]:
 
 
 def test_the_page_goes_the_way_of_the_article():
-    order = ["urls", "blacklist", "download", "merge", "clean", "dedup", "tokenize", "train", "generate", "report"]
+    order = [
+        "urls",
+        "blacklist",
+        "download",
+        "merge",
+        "clean",
+        "dedup",
+        "tokenize",
+        "train",
+        "evaluate",
+        "generate",
+        "report",
+    ]
     assert [step.split()[1] for step in STEPS] == order
     assert DUMP in COMMANDS
 
@@ -73,7 +85,9 @@ def test_each_command_of_the_page_runs_and_says_what_the_page_says(folder):
         assert done.returncode == 0, f"{step}: {done.stderr}"
         if arguments[0] == "generate":
             assert done.stdout.startswith("The module")
-        if program == "webtext" and (shown := answer_to(step)):
+        if arguments[0] == "report":
+            assert done.stdout.splitlines() == answer_to(step)
+        elif program == "webtext" and (shown := answer_to(step)):
             said = done.stderr.splitlines()
             assert labels(shown) <= labels(said), step
             assert len(labels(shown)) >= 2
