@@ -20,22 +20,22 @@ from typing import Any
 
 from machine import describe, save
 
-ADAMW = "--sequence-length 128 --lr 4e-3 --min-lr 4e-4"
+ADAMW = "--sequence-length 128 --lr 4e-3 --min-lr 4e-4 --beta2 0.95"
 MUON = (
-    "--sequence-length 64 --global-batch-size 32 --lr 1.2e-2 --min-lr 0 --schedule linear --optimizer muon "
-    "--weight-decay 0.1 --precision auto"
+    "--sequence-length 64 --global-batch-size 32 --lr 2e-2 --min-lr 0 --schedule linear --optimizer muon "
+    "--weight-decay 0.05 --beta2 0.98 --precision auto"
 )
 CANDIDATES: dict[str, str] = {
     "gpt2 4x128 adamw": f"--layers 4 --hidden 128 --heads 4 --global-batch-size 4 {ADAMW}",
     "4096 4x192 adamw": f"--layers 4 --hidden 192 --heads 6 --global-batch-size 8 {ADAMW}",
-    "gpt2 4x128 muon": f"--layers 4 --hidden 128 --heads 4 {MUON}",
-    "4096 4x128 muon": f"--layers 4 --hidden 128 --heads 4 {MUON}",
-    "8192 4x128 muon": f"--layers 4 --hidden 128 --heads 4 {MUON}",
+    "gpt2 3x128 muon": f"--layers 3 --hidden 128 --heads 4 {MUON}",
+    "4096 3x128 muon": f"--layers 3 --hidden 128 --heads 4 {MUON}",
+    "8192 3x128 muon": f"--layers 3 --hidden 128 --heads 4 {MUON}",
     "8192 4x192 muon": f"--layers 4 --hidden 192 --heads 6 {MUON}",
 }
 """The vocabulary (gpt2, or a size to train) and the model of each, with what else suits it."""
 
-SAME = """--warmup 0.03 --beta2 0.95 --dropout 0 --split 90,10,0 --log-every 50 --save-every 0 --eval-every 0
+SAME = """--warmup 0.03 --dropout 0 --split 90,10,0 --log-every 50 --save-every 0 --eval-every 0
     --device cpu"""
 
 
