@@ -31,8 +31,10 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 """Of each process, which exchanges with others through the loopback address."""
 
 _context = multiprocessing.get_context("forkserver")
+# A server of their own: that of multiprocessing is webtext_prep's, which starts it with SIGINT blocked.
+_server = forkserver.ForkServer()
 # The compiler is loaded by the first model on the meta device, in seconds.
-_context.set_forkserver_preload(["gpt2_train.cli", "gpt2_train.launch", "torch._dynamo"])
+_server.set_forkserver_preload(["gpt2_train.cli", "gpt2_train.launch", "torch._dynamo"])
 
 
 class Started:
@@ -49,10 +51,11 @@ class Started:
         pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
         self.stdout, self.stderr = (os.fdopen(os.dup(reading.fileno())) for reading, _ in pipes)
         with mock.patch.dict(os.environ, ONE_THREAD):
-            forkserver.ensure_running()
+            _server.ensure_running()
             state = (self.words, [writing for _, writing in pipes], dict(os.environ), Path.cwd())
             self._process = _context.Process(target=_begin, args=state)
-            self._process.start()
+            with mock.patch.object(forkserver, "connect_to_new_process", _server.connect_to_new_process):
+                self._process.start()
         for pipe in itertools.chain(*pipes):
             pipe.close()
         assert self._process.pid is not None
