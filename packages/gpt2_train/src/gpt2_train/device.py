@@ -100,9 +100,9 @@ def choose_precision(
     """
     if asked is not None and asked != "auto":
         return asked
-    if recorded is None and asked == "auto" and is_fast_in_bf16(device):
-        return "bf16"
-    return recorded or default_precision(device)
+    if recorded is not None:
+        return recorded
+    return "bf16" if asked == "auto" and is_fast_in_bf16(device) else default_precision(device)
 
 
 def autocast(
