@@ -2,7 +2,9 @@
 
 import pytest
 
+from webtext_prep.documents.stores import local
 from webtext_prep.running import markers
+from webtext_prep.running.checkpoint import TaskState
 from webtext_prep.running.markers import Done, Markers
 from webtext_prep.running.task import Task
 
@@ -50,3 +52,37 @@ def test_flushed_files_between_phases_count_after_any_restart_and_others_only_he
     here.write(task, "key", Done(1, 1))
     assert here.read(task, "key") == Done(1, 1)
     assert flushed.read(task, "key") is None
+
+
+def test_without_a_boot_id_no_later_process_counts_on_what_was_never_flushed(kept, tmp_path, monkeypatch):
+    """Systems that do not say when they were started had one boot id for ever, and files that a cut of power had taken
+    counted as done."""
+    monkeypatch.setattr(local, "BOOT_ID_FILE", tmp_path / "none")
+    monkeypatch.setenv("PATH", str(tmp_path))  # no sysctl
+    task, state = task_that_made(tmp_path / "scratch" / "a"), tmp_path / "state.json"
+
+    def found():
+        return kept.read(task, "key"), TaskState(state, task).read()
+
+    local.boot_id.cache_clear()
+    try:
+        kept.write(task, "key", Done(1, 1))
+        TaskState(state, task).write("half")
+        assert found() == (Done(1, 1), "half")
+        local.boot_id.cache_clear()  # as in the next process
+        assert found() == (None, None)
+    finally:
+        local.boot_id.cache_clear()
+
+
+def test_a_boot_id_of_macos_is_asked_of_sysctl(tmp_path, monkeypatch):
+    monkeypatch.setattr(local, "BOOT_ID_FILE", tmp_path / "none")
+    sysctl = tmp_path / "sysctl"
+    sysctl.write_text('#!/bin/sh\n[ "$*" = "-n kern.bootsessionuuid" ] && echo 5F0D-1\n')
+    sysctl.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    local.boot_id.cache_clear()
+    try:
+        assert local.boot_id() == "5F0D-1"
+    finally:
+        local.boot_id.cache_clear()

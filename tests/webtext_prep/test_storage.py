@@ -5,6 +5,7 @@ import json
 import os
 import pickle
 import sys
+import threading
 import uuid
 from pathlib import Path
 
@@ -13,7 +14,10 @@ import pytest
 
 from webtext_prep.documents import storage, stores
 from webtext_prep.documents.storage import location
+from webtext_prep.documents.stores.remote import RemoteStore
 from webtext_prep.errors import InputError
+from webtext_prep.running.markers import Done, Markers
+from webtext_prep.running.task import Task
 
 
 @pytest.fixture(params=["local", "memory", "s3"])
@@ -75,6 +79,23 @@ def test_a_stamp_changes_when_the_file_does(folder):
     assert before == storage.stamp(folder / "a.txt") == json.loads(json.dumps(before))
     put(folder / "a.txt", b"two")
     assert storage.stamp(folder / "a.txt") != before
+
+
+def test_objects_are_asked_about_side_by_side(monkeypatch, tmp_path):
+    """10,000 shards in object storage took 10,000 round trips, one after another, before the first task."""
+    folder = location(f"memory://{uuid.uuid4().hex}")
+    places = [folder / f"{number}.txt" for number in range(4)]
+    for place in places:
+        put(place, place.name.encode())
+    tasks = [Task(place.name, (), (place,)) for place in places]
+    markers = Markers(tmp_path)
+    for task in tasks:
+        markers.write(task, "key", Done(None, 1))
+    all_asked, ask = threading.Barrier(4, timeout=60), RemoteStore._info
+    monkeypatch.setattr(RemoteStore, "_info", lambda *arguments: (all_asked.wait(), ask(*arguments))[1])
+    assert [name for name, _, _ in storage.stamps(places)] == [place.name for place in places]
+    assert storage.sizes(places) == [5] * 4
+    assert markers.read_all(tasks, ["key"] * 4) == [Done(None, 1)] * 4
 
 
 def test_a_finished_file_is_moved_to_its_place(folder, tmp_path):

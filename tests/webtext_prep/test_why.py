@@ -4,13 +4,20 @@ import contextlib
 import json
 import random
 import shutil
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
+import numpy as np
 import pytest
 
+from command_kit.atomic import waiting_lock
 from indexed_tokens import IndexedTokens, Tokenizer
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import write_documents
+from webtext_prep.lineage.steps import trace
+from webtext_prep.lookup import index
+from webtext_prep.lookup.index import Wanted, open_indices
 
 WORDS = (
     "river mountain station letter garden window morning evening winter summer people market story music paper bridge "
@@ -172,6 +179,32 @@ def test_the_index_is_built_once_and_again_after_it_was_deleted(webtext, work, w
     assert {path: path.stat().st_mtime_ns for path in files} == files
     shutil.rmtree(work / "merged" / ".state" / "why")
     assert why("http://short.org/") == before
+
+
+def test_two_commands_at_once_build_an_index_once(work, monkeypatch):
+    """Two commands shared one folder of unfinished parts: the second died with FileNotFoundError."""
+    step = trace(work / "merged")
+    begun, second_waits, built = threading.Event(), threading.Event(), []
+
+    def entries(file, options, report):
+        built.append(file)
+        begun.set()
+        assert second_waits.wait(60)
+        return np.array([1, 2], np.uint64), np.array([0, 1], np.uint32)
+
+    def lock(path):
+        if begun.is_set():
+            second_waits.set()
+        return waiting_lock(path)
+
+    monkeypatch.setattr(index, "waiting_lock", lock)
+    wanted = [Wanted(step, "test", tuple(step.shards()), entries)]
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(open_indices, wanted, workers=1, label="")
+        assert begun.wait(60)
+        second = pool.submit(open_indices, wanted, workers=1, label="")
+        assert first.result()[0].find(2) == second.result()[0].find(2) != []
+    assert built == list(step.shards())
 
 
 def test_an_index_of_an_earlier_output_is_not_used(webtext, write_shards, tmp_path):

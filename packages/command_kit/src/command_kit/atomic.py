@@ -238,6 +238,20 @@ def _claimed(path: Path) -> Iterator[bool]:
         os.close(descriptor)
 
 
+@contextlib.contextmanager
+def waiting_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of the file `path` while the block runs; waits for a process that holds it. Makes its folder.
+
+    A file system without locks does not keep two processes apart.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a") as file:
+        if fcntl is not None:
+            with contextlib.suppress(OSError):
+                fcntl.flock(file, fcntl.LOCK_EX)
+        yield
+
+
 def _lock(descriptor: int) -> bool:
     """Lock an open file or folder until it is closed. False, without waiting, if another process has it.
 

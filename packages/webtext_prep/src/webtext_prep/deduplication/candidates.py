@@ -139,7 +139,7 @@ class CandidatePhases(Stage):
         blocks, blocks_path = Blocks.of(counts), job.scratch / BLOCKS
         blocks.save(blocks_path)
         # Whatever follows depends on all fingerprints.
-        stamps = [storage.stamp(path) for task in printing for path in task.outputs[:2]]
+        stamps = storage.stamps([path for task in printing for path in task.outputs[:2]])
         made = {"fingerprints": digest(stamps), "new": new}
         bands, _ = bands_for(self.similarity)
         ranges = 1 << max(0, (blocks.documents - 1) // SORTED_DOCUMENTS).bit_length()

@@ -11,11 +11,12 @@ few pages for each file. Memory to build it is that of one file's hashes a proce
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import itertools
 import json
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import Progress
-from command_kit.atomic import atomic_folder
+from command_kit.atomic import atomic_folder, waiting_lock
 from webtext_prep.documents import storage
 from webtext_prep.documents.arrays import save_array
 from webtext_prep.documents.stores.base import Location
@@ -36,6 +37,8 @@ from webtext_prep.running.task import Context, Task
 
 FOLDER = "why"
 """In the state of an output: its indices."""
+LOCK = "lock"
+"""In that folder: the lock of the command that builds some of them; others wait for it."""
 SMALL_BYTES = 8 << 20
 """So little input is indexed in this process: starting others would take longer."""
 Entries = tuple[npt.NDArray[Any], npt.NDArray[np.uint32]]
@@ -140,12 +143,17 @@ class Index:
 def open_indices(wanted: Sequence[Wanted], *, workers: int, label: str) -> list[Index]:
     """The indices that are asked for; those that are not there, or no longer belong to their files, are built first.
 
+    Of several commands that need the same index, one builds it and the others wait.
+
     Raises InputError for a file that can't be read, and for an output whose state can't be written.
     """
-    missing = [one for one in wanted if not _is_built(one)]
-    if missing:
+    if not all(map(_is_built, wanted)):
         try:
-            _build(missing, workers, label)
+            with contextlib.ExitStack() as locks:
+                for folder in sorted({one.folder.parent.parent for one in wanted}):
+                    locks.enter_context(waiting_lock(folder / LOCK))
+                missing = [one for one in wanted if not _is_built(one)]
+                _build(missing, workers, label)
         except PermissionError as error:
             raise InputError(
                 f"the index can't be written ({error.filename}): make that folder writable, or copy the output to "
@@ -154,14 +162,10 @@ def open_indices(wanted: Sequence[Wanted], *, workers: int, label: str) -> list[
     return [Index(one) for one in wanted]
 
 
-def _stamps(files: Iterable[Location]) -> list[Any]:
-    return [storage.stamp(file) for file in files]
-
-
 def _is_built(wanted: Wanted) -> bool:
     try:
         found = json.loads((wanted.folder / "files.json").read_bytes())
-        return bool(found["files"] == _stamps(wanted.files) and found["options"] == wanted.options)
+        return bool(found["files"] == storage.stamps(wanted.files) and found["options"] == wanted.options)
     except (OSError, ValueError, KeyError):
         return False
 
@@ -199,7 +203,7 @@ def _build(missing: Sequence[Wanted], workers: int, label: str) -> None:
 def _scratch(wanted: Wanted) -> Path:
     """Where the parts of an index lie until all are there. Those of other files or options are removed."""
     scratch = wanted.folder.with_name(f"{wanted.kind}.parts")
-    says = json.dumps([_stamps(wanted.files), wanted.options])
+    says = json.dumps([storage.stamps(wanted.files), wanted.options])
     told = scratch / "files.json"
     if not (told.is_file() and told.read_text() == says):
         shutil.rmtree(scratch, ignore_errors=True)
@@ -225,7 +229,7 @@ def _join(wanted: Wanted) -> None:
         for kind in ("keys", "rows"):
             parts = [scratch / f"{number:05}.{kind}.npy" for number in range(len(wanted.files))]
             ends = _concatenate(parts, unfinished / f"{kind}.npy")
-        says = {"files": _stamps(wanted.files), "options": wanted.options, "ends": ends}
+        says = {"files": storage.stamps(wanted.files), "options": wanted.options, "ends": ends}
         (unfinished / "files.json").write_text(json.dumps(says))
     shutil.rmtree(scratch, ignore_errors=True)
 

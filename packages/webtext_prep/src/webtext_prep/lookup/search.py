@@ -101,7 +101,7 @@ def _by_reading(wanted: str, step: Step, most: int, workers: int) -> list[str]:
             counts[position] = count
             progress.update(sum(counts), "")
 
-        if sum(map(storage.size, step.shards())) <= SMALL_BYTES:
+        if sum(storage.sizes(step.shards())) <= SMALL_BYTES:
             for position, task in enumerate(tasks):
                 found[position] = _read_shard(task, Context(Path(), 1, lambda count, at=position: show(at, count)))  # type: ignore[misc]
         else:

@@ -90,7 +90,7 @@ class Planner:
             if isinstance(link.stage, Download) and sample.hosts:
                 busiest, host, pages = _busiest(link, found, sample)
             files = inputs_of(link)
-            sizes = [storage.size(file) for file in files]
+            sizes = storage.sizes(files)
             one = link.stage.is_one_document
             contents = take_sample(files, sizes, format_name=link.format, is_one_document=one)
             before = stages[link.reads] if link.reads >= 0 else None

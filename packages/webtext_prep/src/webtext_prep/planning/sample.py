@@ -88,7 +88,7 @@ def take(
     """
     found = find_inputs(paths, accepts=stage.accepts, kinds=stage.input_kinds, output=folder)
     files, _ = stage.select(found.files)
-    stamps = [storage.stamp(file) for file in files]
+    stamps = storage.stamps(files)
     key = digest([stage.name, stage.unit, [str(file) for file in files], stamps, share, at_least, at_most])
     kept = folder / NAME
     if (earlier := _read(kept)) is not None and earlier.key == key:
@@ -102,7 +102,7 @@ def take(
         sample = Sample("", names, stage.unit, wanted, len(files), len(files) / wanted, {})
     else:
         chosen = _by_hash(files, share)
-        sizes = [sum(storage.size(file) for file in some) for some in (files, chosen)]
+        sizes = [sum(storage.sizes(some)) for some in (files, chosen)]
         scale = max(1.0, sizes[0] / max(sizes[1], 1))
         sample = Sample("", tuple(map(str, chosen)), FILES, len(chosen), len(files), scale, {})
     sample = dataclasses.replace(sample, key=key)
@@ -169,7 +169,7 @@ def _of_rows(
                     progress.update(count)
     if not count:
         raise InputError(f"no {stage.unit} in the input ({', '.join(map(str, files[:3]))}): check what made it.")
-    read_share = sum(map(storage.size, some)) / max(1, sum(map(storage.size, files)))
+    read_share = sum(storage.sizes(some)) / max(1, sum(storage.sizes(files)))
     total = round(count / read_share) if read_share else count
     wanted = min(max(at_least, round(share * total)), at_most, count)
     limit = sorted(-value for value in lowest)[wanted - 1]

@@ -161,8 +161,8 @@ class Job:
         keys = [self._key(phase, task, stamps) for task in tasks]
         done = {
             position: found
-            for position, (task, key) in enumerate(zip(tasks, keys, strict=True))
-            if (found := markers.read(task, key)) is not None and not again(found.result)
+            for position, found in enumerate(markers.read_all(tasks, keys))
+            if found is not None and not again(found.result)
         }
         todo = [position for position in range(len(tasks)) if position not in done]
         if todo:
@@ -189,7 +189,7 @@ class Job:
     def known(self, phase: str, tasks: Sequence[Task]) -> list[Any]:
         """The results of those tasks that `map` would find done, None of the others."""
         markers, stamps = self._markers(phase), _stamps(tasks)
-        found = [markers.read(task, self._key(phase, task, stamps)) for task in tasks]
+        found = markers.read_all(tasks, [self._key(phase, task, stamps) for task in tasks])
         return [None if done is None else done.result for done in found]
 
     def _markers(self, phase: str) -> Markers:
@@ -218,8 +218,8 @@ class Job:
             return call
         if self._own.shared is None:
             return handing_over.OnSharedFiles.of(call, self.state)
-        unknown = {path for task in tasks for path in task.reads if path not in stamps}
-        stamps = stamps | {path: storage.stamp(path) for path in unknown}
+        unknown = list({path for task in tasks for path in task.reads if path not in stamps})
+        stamps = stamps | dict(zip(unknown, storage.stamps(unknown), strict=True))
         return self._own.shared.wrapped(call, stamps, [str(path) for path in self.stage.setting_files()])
 
     # How a job runs
@@ -241,7 +241,7 @@ class Job:
             self._own.make_own(self._settings(), restart=self.restart)
             if self._standard_input:
                 self.inputs.append(spool_standard_input(self.state))
-            stamps = [storage.stamp(path) for path in self.inputs]
+            stamps = storage.stamps(self.inputs)
             key = self._whole_key(stamps)
             done = self._complete(key)
             if done is not None:
@@ -290,7 +290,7 @@ class Job:
 
     def sample(self, sizes: Sequence[int] | None = None) -> Sample:
         """What the input holds, about; `sizes` are the bytes of each file, if they are known already."""
-        sizes = [storage.size(path) for path in self.inputs] if sizes is None else sizes
+        sizes = storage.sizes(self.inputs) if sizes is None else sizes
         is_one = self.stage.is_one_document
         sample = take_sample(self.inputs, sizes, format_name=self.format, is_one_document=is_one)
         documents = self.expected_documents()
@@ -375,4 +375,5 @@ class Job:
 
 def _stamps(tasks: Iterable[Task]) -> dict[Location, Any]:
     """The stamps of all inputs."""
-    return {path: storage.stamp(path) for path in dict.fromkeys(path for task in tasks for path in task.inputs)}
+    paths = list(dict.fromkeys(path for task in tasks for path in task.inputs))
+    return dict(zip(paths, storage.stamps(paths), strict=True))

@@ -62,6 +62,11 @@ class Markers:
             return None
         return Done(marker["result"], marker.get("units", 0))
 
+    def read_all(self, tasks: Sequence[Task], keys: Sequence[str]) -> list[Done | None]:
+        """What `read` gives for each task; outputs in object storage are asked about side by side."""
+        places = (path for task in tasks for path in task.outputs)
+        return storage.each(lambda both: self.read(*both), list(zip(tasks, keys, strict=True)), places)
+
     def write(self, task: Task, key: str, done: Done) -> None:
         """Mark `task` as done."""
         sizes = [storage.size(output) for output in task.outputs]
@@ -91,16 +96,15 @@ class OutputMarker:
         """Whether the output was finished under `key`, and its files below `folder` are still what they were."""
         try:
             marker = json.loads(self._path.read_bytes())
-            return marker["key"] == key and marker["outputs"] == {
-                name: storage.size(folder / name) for name in marker["outputs"]
-            }
+            places = [folder / name for name in marker["outputs"]]
+            return marker["key"] == key and list(marker["outputs"].values()) == storage.sizes(places)
         except (OSError, ValueError, KeyError):
             return False
 
     def write(self, key: str, outputs: Sequence[Location], folder: Location) -> None:
         """Mark the output as finished. Raises OSError if one of its files is missing."""
-        sizes = {str(path).removeprefix(f"{folder}/"): storage.size(path) for path in outputs}
-        write_json(self._path, {"key": key, "outputs": sizes})
+        names = [str(path).removeprefix(f"{folder}/") for path in outputs]
+        write_json(self._path, {"key": key, "outputs": dict(zip(names, storage.sizes(outputs), strict=True))})
 
     def remove(self) -> None:
         """Mark the output as not finished."""

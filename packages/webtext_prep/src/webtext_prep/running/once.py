@@ -27,7 +27,7 @@ def once(job: Run, name: str, version: Any, make: Callable[[], dict[str, Any]]) 
         make: runs phases, and gives a JSON-like value.
     """
     path = job.scratch / f"{name}.json"
-    key, boot = digest([version, [storage.stamp(place) for place in job.inputs]]), "" if job.is_flushed else boot_id()
+    key, boot = digest([version, storage.stamps(job.inputs)]), "" if job.is_flushed else boot_id()
     with contextlib.suppress(OSError, ValueError, KeyError):
         known = json.loads(storage.read_bytes(path))
         if known["key"] == key and known["boot"] in ("", boot):

@@ -77,7 +77,7 @@ class Output:
 
     def written(self) -> tuple[int, int]:
         """Bytes of the output, and of files between phases, that are there already."""
-        output = sum(storage.size(path) for path in self.stage.outputs_in(self.place))
+        output = sum(storage.sizes(self.stage.outputs_in(self.place)))
         return output, sum(path.stat().st_size for path in self.scratch.rglob("*") if path.is_file())
 
     def remove_all(self) -> None:

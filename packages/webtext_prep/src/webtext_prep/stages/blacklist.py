@@ -283,7 +283,7 @@ class Blacklist(Stage):
 
     def run(self, job: Run) -> Outcome:
         """Split by host, then judge."""
-        size = sum(storage.size(path) for path in job.inputs)
+        size = sum(storage.sizes(job.inputs))
         shards, hints = self.shards or shards_for(size, BYTES_PER_SHARD), {"compiled": size > PLAIN_BYTES}
         tasks = self._splitting_tasks(job, shards, hints)
         counts = job.map("split", self.split, tasks, unit="URLs")
@@ -300,7 +300,7 @@ class Blacklist(Stage):
 
     def _splitting_tasks(self, job: Run, shards: int, hints: dict[str, bool]) -> list[Task]:
         """The parts that the lists are split in: ranges of bytes or rows where a list has any, else runs, else all."""
-        sizes = [storage.size(path) for path in job.inputs]
+        sizes = storage.sizes(job.inputs)
         parts = [_ranges(path, size) for path, size in zip(job.inputs, sizes, strict=True)]
         cutting = {
             number: Task(

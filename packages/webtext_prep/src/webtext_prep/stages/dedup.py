@@ -151,7 +151,7 @@ class Dedup(DecisionPhases):
 
     @functools.cached_property
     def _old_digest(self) -> str:
-        return digest([storage.stamp(path) for path in self._old_shards])
+        return digest(storage.stamps(self._old_shards))
 
     def all_shards(self, job: Run) -> list[Location]:
         """All shards, those to compare with behind the new ones. Raises InputError for one that is both."""
@@ -178,7 +178,7 @@ class Dedup(DecisionPhases):
     def _needs(self, sample: Sample, workers: int) -> tuple[dict[str, int], int, int]:
         """Bytes of each kind of file between phases, bytes of memory, and documents."""
         bands, _ = bands_for(self.similarity)
-        old = take_sample(self._old_shards, [storage.size(path) for path in self._old_shards])
+        old = take_sample(self._old_shards, storage.sizes(self._old_shards))
         documents, packed = sample.documents + old.documents, sample.packed + old.packed
         suspects = int(SUSPECTS * documents)
         printed = documents * (8 * bands + 8)

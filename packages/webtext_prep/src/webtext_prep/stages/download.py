@@ -233,7 +233,7 @@ class Download(PageStage):
     def _look_back(self, job: Run) -> History:
         """What earlier runs left. If they had other lists, what they fetched is set aside before it is overwritten."""
         history = History.read(job.state)
-        lists = [storage.stamp(path) for path in job.inputs]
+        lists = storage.stamps(job.inputs)
         if history.version and history.version != self.version:
             for output in self.outputs_in(job.output):
                 storage.remove(output)

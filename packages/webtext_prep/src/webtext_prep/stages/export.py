@@ -171,7 +171,7 @@ class Export(Stage):
             "columns": columns,
             "path": f"{FOLDER}/train-*.{job.format}",
             "files": len(files),
-            "size": sum(map(storage.size, files)),
+            "size": sum(storage.sizes(files)),
             "steps": [_of_record(step.record) for step in all_steps(*(trace(path.parent) for path in records))],
             "plain_files": len(plain),
         }

@@ -169,7 +169,7 @@ class Extract(PageStage):
         files = [path for path in job.inputs if path.suffix.lower() != ".json"]
         sidecars = sidecars_of(files, is_one_text=_is_html)
         names = dict(zip(files, file_names(files), strict=True))
-        sizes = [storage.size(path) for path in files]
+        sizes = storage.sizes(files)
         archives = {path for path in files if _is_archive(path)}
         tasks = []
         for number, group in enumerate(file_groups(files, sizes, archives, at_least=BYTES_PER_SHARD)):

@@ -277,7 +277,7 @@ class Merge(Stage):
         read = self._checked(results)
         kept = read.kept
         pieces = tuple(task.outputs[0] for task in tasks)
-        hints = {"large": sum(map(storage.size, pieces)) > shards * LARGE_BYTES}
+        hints = {"large": sum(storage.sizes(pieces)) > shards * LARGE_BYTES}
         merging = [
             Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}, hints)
             for shard in range(shards)
@@ -297,7 +297,7 @@ class Merge(Stage):
         beside = set(sidecars.values())
         files = [path for path in job.inputs if path not in beside]
         names = dict(zip(files, file_names(files), strict=True))
-        sizes = [storage.size(path) for path in files]
+        sizes = storage.sizes(files)
         shards = self.shards or shards_for(sum(sizes), BYTES_PER_SHARD)
         parts = self._parts(job, dict(zip(files, sizes, strict=True)))
         tasks: list[Task] = []

@@ -130,7 +130,7 @@ class MergeTokens(TokenFileStage):
         self, job: Run, pairs: Sequence[IndexedTokens], shape: Shape, outputs: tuple[Location, ...], total: int
     ) -> None:
         """Tasks on this machine, each of which copies a range to its place in one draft."""
-        made_of = digest([storage.stamp(path) for path in job.inputs])
+        made_of = digest(storage.stamps(job.inputs))
         draft = open_draft(storage.local_path(job.scratch), made_of, *shape)
         both = (draft.binary, draft.index)
         tasks = [

@@ -245,7 +245,7 @@ class Urls(Stage):
 
     def run(self, job: Run) -> Outcome:
         """Read and split the dumps, then put pages together, shard by shard."""
-        sizes = [storage.size(path) for path in job.inputs]
+        sizes = storage.sizes(job.inputs)
         shards, buckets = self._layout(sum(sizes))
         tasks = self._reading_tasks(job, sizes, buckets, first_dropped=shards)
         read = job.map("read", self.read, tasks, unit="bytes", total=sum(sizes))

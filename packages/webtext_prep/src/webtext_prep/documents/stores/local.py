@@ -10,7 +10,9 @@ import contextlib
 import errno
 import functools
 import os
+import secrets
 import shutil
+import subprocess
 from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar, cast
@@ -19,13 +21,23 @@ from command_kit import atomic_file
 from command_kit.atomic import remove_leftovers, same_bytes, sync_folder
 from webtext_prep.documents.stores.base import Location, Store
 
+BOOT_ID_FILE = Path("/proc/sys/kernel/random/boot_id")
+"""Where Linux says what `boot_id` gives."""
+
 
 @functools.lru_cache(maxsize=1)
 def boot_id() -> str:
-    """What changes each time this machine starts, or "" where the system does not say (it is Linux that does)."""
+    """What changes each time this machine starts: Linux and macOS say it.
+
+    Elsewhere it is new in each process, so that no later process counts on files that were never flushed to the disk.
+    """
     with contextlib.suppress(OSError):
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    return ""
+        return BOOT_ID_FILE.read_text(encoding="ascii").strip()
+    with contextlib.suppress(OSError, subprocess.SubprocessError):
+        asked = subprocess.run(["sysctl", "-n", "kern.bootsessionuuid"], capture_output=True, text=True, timeout=10)
+        if found := asked.stdout.strip():
+            return found
+    return secrets.token_hex(16)
 
 
 class LocalStore(Store):
@@ -38,8 +50,8 @@ class LocalStore(Store):
         return _path(location).open("rb")
 
     def create(self, location: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
-        """See `Store`. Without a boot id, by which a marker tells that the power was cut, every file is durable."""
-        return atomic_file(_path(location), durable=durable or not boot_id(), keep_same=durable)
+        """See `Store`."""
+        return atomic_file(_path(location), durable=durable, keep_same=durable)
 
     def publish(self, file: Path, location: Location) -> None:
         """See `Store`. From another file system it is copied, as the state of an output may lie on one."""
