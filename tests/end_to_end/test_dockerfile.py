@@ -1,6 +1,6 @@
 """The image of a worker: what its file says, and, where that is asked for, what its steps make.
 
-    WEBTEXT_BUILD_IMAGE=1 ./uvw run pytest tests/end_to_end/test_dockerfile.py
+    WEBTEXT_BUILD_IMAGE=1 ./uvw run --group dev pytest tests/end_to_end/test_dockerfile.py
 
 builds it where a docker daemon runs. Elsewhere its steps are taken in a fresh folder that stands for the root of the
 image; what they would change of the base image (users, uv itself) is left out. That installs a gigabyte.

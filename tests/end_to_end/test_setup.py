@@ -7,6 +7,7 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,28 @@ def test_every_installed_package_is_pinned_and_in_that_version():
     assert "tensorflow" not in installed
     assert {name for name in installed if name not in pinned} == set()
     assert {n: v for n, v in installed.items() if v.split("+")[0] != pinned[n].split("+")[0]} == {}
+
+
+def needed_by(names: Iterable[str]) -> set[str]:
+    """The installed packages that these need, without extras."""
+    found, todo = set(), list(names)
+    while todo:
+        name = todo.pop().lower().replace("_", "-")
+        if name not in found and (name in WORKSPACE or name in pins()):
+            found.add(name)
+            needs = map(Requirement, importlib.metadata.requires(name) or ())
+            todo += [need.name for need in needs if need.marker is None or need.marker.evaluate({"extra": ""})]
+    return found
+
+
+def test_users_install_no_development_tools():
+    """The quickstart's command installed 212 packages, Ray, W&B and megatron-core among them, where 126 do."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    assert project["tool"]["uv"]["default-groups"] == []
+    needed = needed_by(Requirement(text).name for text in project["project"]["dependencies"])
+    assert {"torch", "ftfy", "langdetect", "newspaper3k", "tldextract", "datasketch", "zstandard"} <= needed
+    tools = {"ray", "wandb", "moto", "mypy", "megatron-core", "transformers", "openai", "pytest", "datasets", "boto3"}
+    assert needed & tools == set()
 
 
 def test_no_private_module_of_torch_is_imported():
