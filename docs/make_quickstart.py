@@ -1,0 +1,75 @@
+"""Runs the quickstart, and writes what the README shows of it: what it prints, and the picture of its funnel.
+
+    ./uvw run docs/make_quickstart.py
+
+The run's folder, runs/quickstart, must not be there yet. It is left there for the pages of docs/guide that show more of
+the same run. A test compares their numbers with the README's.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from command_kit import write_text
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = Path("runs/quickstart")
+PICTURE = ROOT / "docs" / "images" / "report-funnel.svg"
+FIRST_STEPS, LAST_STEPS = 2, 3
+"""How many of the lines with a training loss are shown, of the first and of the last ones."""
+ONE_TEXT = "\n\n  | "
+
+
+def main() -> None:
+    """Raises SystemExit where the quickstart fails, or its folder is there already."""
+    if (ROOT / FOLDER).exists():
+        sys.exit(f"{FOLDER} is there already: remove it, so that all that is shown comes from one run.")
+    printed = run([sys.executable, "pipelines/run.py", "quickstart"])
+    report = ("webtext", "report", FOLDER / "corpus", "--output", FOLDER / "funnel.html", "--funnel", PICTURE)
+    run([Path(sys.executable).with_name(report[0]), *report[1:]])
+    readme = ROOT / "README.md"
+    text = replace_block(readme.read_text(encoding="utf-8"), "quickstart: ", shortened(printed))
+    write_text(readme, replace_block(text, "Done in ", outcome(printed)))
+
+
+def run(words: list[object]) -> str:
+    """What a command prints, which is shown, too. Raises SystemExit where it fails."""
+    lines = []
+    with subprocess.Popen(list(map(str, words)), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        for line in process.stdout:
+            print(line, end="", flush=True)
+            lines.append(line)
+    if process.returncode:
+        sys.exit(process.returncode)
+    return "".join(lines)
+
+
+def shortened(printed: str) -> str:
+    """All that the quickstart prints from its first line on, but not every training step."""
+    lines = printed[printed.index("quickstart: ") :].splitlines()
+    steps = [at for at, line in enumerate(lines) if re.match(r"step \d+/\d+  loss", line)]
+    left_out = range(steps[FIRST_STEPS], steps[-LAST_STEPS])
+    kept = (("..." if at == left_out.start else line, at) for at, line in enumerate(lines))
+    return "\n".join(line for line, at in kept if at == left_out.start or at not in left_out)
+
+
+def outcome(printed: str) -> str:
+    """The closing lines up to the first text that the model writes."""
+    closing = printed[printed.index("Done in ") : printed.index("\nWhere everything is:")].rstrip()
+    return ONE_TEXT.join(closing.split(ONE_TEXT)[:2])
+
+
+def replace_block(text: str, begins: str, content: str) -> str:
+    """A page with another content of the block of text that begins so."""
+    found = re.search(r"(?<=^```text\n)" + re.escape(begins) + r".*?(?=^```$)", text, re.MULTILINE | re.DOTALL)
+    if found is None:
+        sys.exit(f"README.md has no block that begins with {begins!r}.")
+    return text[: found.start()] + content.rstrip() + "\n" + text[found.end() :]
+
+
+if __name__ == "__main__":
+    main()
