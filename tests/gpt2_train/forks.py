@@ -31,10 +31,20 @@ ONE_THREAD = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
 """Of each process, which exchanges with others through the loopback address."""
 
 _context = multiprocessing.get_context("forkserver")
-# A server of their own: that of multiprocessing is webtext_prep's, which starts it with SIGINT blocked.
-_server = forkserver.ForkServer()
-# The compiler is loaded by the first model on the meta device, in seconds.
-_server.set_forkserver_preload(["gpt2_train.cli", "gpt2_train.launch", "torch._dynamo"])
+
+
+def new_server() -> forkserver.ForkServer:
+    """A server whose forks have imported torch; it gets the environment in which it is first used.
+
+    That of multiprocessing itself is webtext_prep's, which starts it with SIGINT blocked.
+    """
+    server = forkserver.ForkServer()
+    # The compiler is loaded by the first model on the meta device, in seconds.
+    server.set_forkserver_preload(["gpt2_train.cli", "gpt2_train.launch", "torch._dynamo"])
+    return server
+
+
+_server = new_server()
 
 
 class Started:
@@ -42,19 +52,20 @@ class Started:
 
     Args:
         words: a command line that begins with this Python; then `-m`, `-c` or a script.
+        server: what it is a fork of.
     """
 
-    def __init__(self, words: Sequence[object]) -> None:
+    def __init__(self, words: Sequence[object], server: forkserver.ForkServer = _server) -> None:
         if str(ROOT) not in sys.path:
             sys.path.append(str(ROOT))  # This module is imported by each fork.
         self.words = [*map(str, words)]
         pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
         self.stdout, self.stderr = (os.fdopen(os.dup(reading.fileno())) for reading, _ in pipes)
         with mock.patch.dict(os.environ, ONE_THREAD):
-            _server.ensure_running()
+            server.ensure_running()
             state = (self.words, [writing for _, writing in pipes], dict(os.environ), Path.cwd())
             self._process = _context.Process(target=_begin, args=state)
-            with mock.patch.object(forkserver, "connect_to_new_process", _server.connect_to_new_process):
+            with mock.patch.object(forkserver, "connect_to_new_process", server.connect_to_new_process):
                 self._process.start()
         for pipe in itertools.chain(*pipes):
             pipe.close()

@@ -59,9 +59,15 @@ class StagingArea:
             self.copies[name].copy_(_share(tensor), non_blocking=self._is_on_gpu)
         if not self._is_on_gpu:
             return lambda: None
-        copied = torch.cuda.Event()
+        copied, device = torch.cuda.Event(), torch.cuda.current_device()
         copied.record()
-        return copied.synchronize
+
+        def wait() -> None:
+            # Without it a thread of its own would make a context on GPU 0 in each process, half a gigabyte of it each.
+            torch.cuda.set_device(device)
+            copied.synchronize()
+
+        return wait
 
     def close(self) -> None:
         """Unlock the memory; the copies must no longer be in use."""
