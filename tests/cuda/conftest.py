@@ -5,12 +5,16 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from tests.cuda import gpus
 from tests.cuda.gpus import Done, Gpus, Running, faults
-from tests.gpt2_train.conftest import write_corpus
 
+from indexed_tokens import IndexedTokensWriter
+
+END_OF_TEXT = 50256
 SHAPE = """
     --layers 2 --hidden 128 --heads 2 --sequence-length 128 --global-batch-size 8 --micro-batch-size 2 --device cuda
     --log-every 1 --eval-batches 1 --no-compile
@@ -27,20 +31,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_corpus(tmp_path_factory.mktemp("corpus") / "tokens", 2000, shortest=50, longest=600)
+    """Documents of random tokens of GPT-2, each with an end of text."""
+    prefix, random = tmp_path_factory.mktemp("corpus") / "tokens", np.random.default_rng(0)
+    with IndexedTokensWriter(prefix) as writer:
+        for length in random.integers(50, 600, 2000):
+            writer.add(np.append(random.integers(0, END_OF_TEXT, length), END_OF_TEXT))
+    return str(prefix)
 
 
 @pytest.fixture
 def on_gpus(tmp_path: Path) -> Callable[..., Done]:
-    """`on_gpus(words, Gpus(2))` runs a command line of `gpt2` to its end; `fine=True` says that it must end well."""
+    """`on_gpus(words, Gpus(2))` runs a command line of `gpt2` to its end, which must be good unless `fine=False`."""
     number = 0
 
-    def run(words: list[object], machine: Gpus = Gpus(), *, fine: bool = True, **environment: str) -> Done:  # noqa: B008
+    def run(words: list[object], machine: Gpus = Gpus(), *, fine: bool = True, **more: Any) -> Done:  # noqa: B008
         nonlocal number
         number += 1
         folder = tmp_path / f"asked-{number}"
         folder.mkdir()
-        done = Running([sys.executable, "-m", "gpt2_train", *words], machine, folder, **environment).end()
+        done = Running([sys.executable, "-m", "gpt2_train", *words], machine, folder, **more).end()
         assert (done.code == 0) == fine, done.errors
         assert faults(done) == []
         return done
@@ -52,7 +61,7 @@ def on_gpus(tmp_path: Path) -> Callable[..., Done]:
 def train(on_gpus: Callable[..., Done], corpus: str, tmp_path: Path) -> Callable[..., Done]:
     """`train("--steps", 3, gpus=2)` trains a small model in `tmp_path / "run"`."""
 
-    def run(*flags: object, gpus: int = 1, machine: Gpus | None = None, **more: object) -> Done:
+    def run(*flags: object, gpus: int = 1, machine: Gpus | None = None, **more: Any) -> Done:
         words = ["train", "--data", corpus, "--output", tmp_path / "run", *SHAPE, *flags]
         return on_gpus(words, machine or Gpus(gpus), **more)
 

@@ -147,15 +147,22 @@ class Running:
         words: a command line that begins with this Python; then `-m`, `-c` or a script.
         gpus: what it finds.
         folder: an empty folder, in which its processes report.
+        is_fork: a fork of a server that has imported torch, which saves seconds; False for a program as users start it.
         environment: more variables.
     """
 
-    def __init__(self, words: Sequence[object], gpus: Gpus, folder: Path, **environment: str) -> None:
+    def __init__(
+        self, words: Sequence[object], gpus: Gpus, folder: Path, *, is_fork: bool = True, **environment: str
+    ) -> None:
         self._report = folder / "asked"
         own = gpus.environment() | {"NULL_CUDA_REPORT": str(self._report)} | environment
-        server = _servers.setdefault(library(), forks.new_server())
         with mock.patch.dict(os.environ, own):
-            self.started = forks.Started(words, server)
+            self.started: forks.Started | subprocess.Popen[str]
+            if is_fork:
+                self.started = forks.Started(words, _servers.setdefault(library(), forks.new_server()))
+            else:
+                texts = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+                self.started = subprocess.Popen([*map(str, words)], **texts)  # type: ignore[call-overload]
 
     def end(self) -> Done:
         """Wait until it has ended."""

@@ -1,19 +1,77 @@
-"""`gpt2 train` on GPUs that are not there: every layout runs, and asks of CUDA what it should and no more."""
+"""`gpt2 train` on GPUs that are not there: every layout runs to its end, one process and one context a GPU."""
+
+import json
 
 import pytest
+from tests.cuda.gpus import Gpus
 
-SAVING = ["--steps", "4", "--eval-every", "2", "--save-every", "2"]
+SAVING = ["--steps", 4, "--eval-every", 2, "--save-every", 2]
+
+
+def working(done) -> list:
+    """The processes that computed something."""
+    return [asked for asked in done.asked if asked.calls("product")]
 
 
 @pytest.mark.parametrize(
     ("gpus", "flags"),
     [
-        (1, ""),
-        (1, "--precision fp16"),
-        (2, "--tensor-parallel 2"),
+        (1, "--precision fp32"),
+        (1, "--precision fp16 --activation-checkpointing selective"),
+        (1, "--documents separate --dropout 0"),
+        (2, "--optimizer muon"),
+        (2, "--reshard --activation-checkpointing full"),
+        (2, "--tensor-parallel 2 --sequence-parallel"),
+        (4, "--data-parallel-replicate 2"),
+        (4, "--tensor-parallel 2"),
+        pytest.param(1, "--optimizer muon", marks=pytest.mark.exhaustive),
+        pytest.param(1, "--activation-checkpointing full", marks=pytest.mark.exhaustive),
+        pytest.param(2, "", marks=pytest.mark.exhaustive),
+        pytest.param(2, "--precision fp16", marks=pytest.mark.exhaustive),
+        pytest.param(2, "--tensor-parallel 2", marks=pytest.mark.exhaustive),
+        pytest.param(2, "--tensor-parallel 2 --optimizer muon", marks=pytest.mark.exhaustive),
+        pytest.param(2, "--tensor-parallel 2 --documents separate --dropout 0", marks=pytest.mark.exhaustive),
+        pytest.param(8, "", marks=pytest.mark.exhaustive),
+        pytest.param(8, "--tensor-parallel 2 --sequence-parallel --reshard", marks=pytest.mark.exhaustive),
+        pytest.param(8, "--tensor-parallel 2 --data-parallel-replicate 2", marks=pytest.mark.exhaustive),
     ],
 )
-def test_every_layout_runs(train, gpus, flags):
+def test_every_layout_trains_validates_and_saves(train, tmp_path, gpus, flags):
+    """Each process computes on a GPU of its own, and makes no context on another (half a gigabyte there each)."""
     done = train(*SAVING, *flags.split(), gpus=gpus)
-    working = [asked for asked in done.asked if asked.calls("product")]
-    assert len(working) == gpus
+    assert sorted(gpu for asked in working(done) for gpu in asked.contexts) == [str(gpu) for gpu in range(gpus)]
+    assert (tmp_path / "run" / "checkpoints" / "latest").read_text().strip() == "step-0000004"
+    rows = [json.loads(line) for line in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert [row["step"] for row in rows if "valid_loss" in row] == [2, 4]
+
+
+def test_a_run_goes_on_in_another_layout(train, tmp_path):
+    """From one GPU to two that share each matrix, and back to the same command."""
+    train("--steps", 2)
+    done = train("--steps", 4, "--tensor-parallel", 2, gpus=2)
+    assert "step 4/4" in done.errors
+    assert "step 1/4" not in done.errors
+
+
+def test_samples_and_tasks_during_training(train, tmp_path):
+    """The model that trains writes texts and is scored without a second copy of it on the GPU."""
+    (tmp_path / "prompts.txt").write_text("The cat\nOnce upon\n")
+    train("--steps", 2, "--sample-prompts", tmp_path / "prompts.txt", "--sample-every", 2, "--dropout", 0)
+
+
+def test_the_largest_micro_batch_is_found_and_told(train):
+    """`--micro-batch-size auto` on a small GPU takes what fits, and says so."""
+    shape = ["--micro-batch-size", "auto", "--global-batch-size", 64, "--sequence-length", 512]
+    done = train("--steps", 1, *shape, machine=Gpus(memory=1.5))
+    assert "micro-batch" in done.errors
+    assert max(working(done)[0].peak_bytes) <= 1.5 * 2**30
+
+
+def test_out_of_memory_is_one_sentence(train):
+    """A micro-batch that does not fit ends the run with what to do, and without torch's own messages."""
+    shape = ["--micro-batch-size", 64, "--global-batch-size", 64, "--sequence-length", 1024]
+    done = train("--steps", 1, *shape, machine=Gpus(memory=1.2), fine=False, is_fork=False)
+    *_, last = done.errors.strip().splitlines()
+    assert done.code == 1
+    assert "memory" in last and "--micro-batch-size" in last
+    assert "[W" not in done.errors
