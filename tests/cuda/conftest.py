@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 from tests.cuda import gpus
 from tests.cuda.gpus import Done, Gpus, Running, faults
+from tests.gpt2_train import forks
 
 from indexed_tokens import IndexedTokensWriter
 
 END_OF_TEXT = 50256
 SHAPE = """
     --layers 2 --hidden 128 --heads 2 --sequence-length 128 --global-batch-size 8 --micro-batch-size 2 --device cuda
-    --log-every 1 --eval-batches 1 --no-compile
+    --log-every 1 --eval-batches 1
 """.split()  # noqa: SIM905
 
 
@@ -37,6 +38,16 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
         for length in random.integers(50, 600, 2000):
             writer.add(np.append(random.integers(0, END_OF_TEXT, length), END_OF_TEXT))
     return str(prefix)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """A run of one step on the CPU."""
+    place = tmp_path_factory.mktemp("run")
+    cpu = ["--device", "cpu", "--threads", 1, "--steps", 1]
+    done = forks.run([sys.executable, "-m", "gpt2_train", "train", "--data", corpus, "--output", place, *SHAPE, *cpu])
+    assert done.returncode == 0, done.stderr
+    return str(place)
 
 
 @pytest.fixture
@@ -59,10 +70,11 @@ def on_gpus(tmp_path: Path) -> Callable[..., Done]:
 
 @pytest.fixture
 def train(on_gpus: Callable[..., Done], corpus: str, tmp_path: Path) -> Callable[..., Done]:
-    """`train("--steps", 3, gpus=2)` trains a small model in `tmp_path / "run"`."""
+    """`train("--steps", 3, gpus=2)` trains a small model in `tmp_path / "run"`; `compiled=True` as users do."""
 
-    def run(*flags: object, gpus: int = 1, machine: Gpus | None = None, **more: Any) -> Done:
-        words = ["train", "--data", corpus, "--output", tmp_path / "run", *SHAPE, *flags]
+    def run(*flags: object, gpus: int = 1, machine: Gpus | None = None, compiled: bool = False, **more: Any) -> Done:
+        kept = [] if compiled else ["--no-compile"]
+        words = ["train", "--data", corpus, "--output", tmp_path / "run", *SHAPE, *kept, *flags]
         return on_gpus(words, machine or Gpus(gpus), **more)
 
     return run

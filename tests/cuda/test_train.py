@@ -65,13 +65,3 @@ def test_the_largest_micro_batch_is_found_and_told(train):
     done = train("--steps", 1, *shape, machine=Gpus(memory=1.5))
     assert "micro-batch" in done.errors
     assert max(working(done)[0].peak_bytes) <= 1.5 * 2**30
-
-
-def test_out_of_memory_is_one_sentence(train):
-    """A micro-batch that does not fit ends the run with what to do, and without torch's own messages."""
-    shape = ["--micro-batch-size", 64, "--global-batch-size", 64, "--sequence-length", 1024]
-    done = train("--steps", 1, *shape, machine=Gpus(memory=1.2), fine=False, is_fork=False)
-    *_, last = done.errors.strip().splitlines()
-    assert done.code == 1
-    assert "memory" in last and "--micro-batch-size" in last
-    assert "[W" not in done.errors

@@ -86,9 +86,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "PYTORCH_CUDA_ALLOC_CONF" not in os.environ:
         os.environ.setdefault("PYTORCH_ALLOC_CONF", "expandable_segments:True")
     words = list(sys.argv[1:] if arguments is None else arguments)
-    # PyTorch's C++ warns of what is handled here, such as memory that ran out while a micro-batch is tried.
+    # PyTorch's C++ logs what is handled here and told in a sentence: memory that ran out while a micro-batch is tried,
+    # and pages of stack traces where a process waits for another in vain.
     if "--debug" not in words:
-        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     command = next((word for word in words if word in COMMANDS), None)
     parser, own = make_parser(command)
     parsed, unknown = parser.parse_known_args(words)

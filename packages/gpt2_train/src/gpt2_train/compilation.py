@@ -8,6 +8,11 @@ that it was made for: training has one, and validation, without gradients and dr
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import shutil
+import sysconfig
+from pathlib import Path
 from typing import Literal
 
 import torch
@@ -18,18 +23,36 @@ from gpt2_train.model import GPT2
 Compilation = Literal["blocks", "model"]
 
 
+def missing_for_compilation(device: torch.device) -> str:
+    """What `torch.compile` needs for a device and this machine lacks, as the end of a sentence; "" if nothing.
+
+    On CUDA kernels are written in Triton, which compiles a launcher in C for each. Slim images have no compiler.
+    """
+    if device.type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            return "Triton is not installed"
+        if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+            return "there is no C compiler (gcc, clang, or what CC names)"
+        if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
+            return "Python's headers are missing (python3-dev)"
+    return ""
+
+
 def choose_compilation(asked: Compilation | bool | None, device: torch.device, processes: int) -> Compilation | None:
     """What is compiled: as asked, where True means each block; on CUDA each block if nothing was asked for.
 
-    Raises Gpt2UsageError for the whole model in several processes.
+    Raises Gpt2UsageError for the whole model in several processes, and for what this machine can't compile.
     """
     if asked == "model" and processes > 1:
         raise Gpt2UsageError(
             f"--compile model is for a single process, and there are {processes}, whose messages to each other would "
             "break the graph: give --compile blocks."
         )
+    missing = missing_for_compilation(device)
     if asked is None:
-        return "blocks" if device.type == "cuda" else None
+        return "blocks" if device.type == "cuda" and not missing else None
+    if asked and missing:
+        raise Gpt2UsageError(f"--compile: {missing}; install it, or give --no-compile.")
     return "blocks" if asked is True else asked or None
 
 

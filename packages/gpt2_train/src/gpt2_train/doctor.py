@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-import importlib.util
 import json
 import os
 import shutil
@@ -105,9 +104,11 @@ def _precision(device: torch.device) -> Check:
 
 def _compiler(device: torch.device) -> Check:
     """What `--compile` needs: Triton on a GPU, a C++ compiler and its headers on a CPU."""
+    from gpt2_train.compilation import missing_for_compilation
+
     if device.type == "cuda":
-        found = importlib.util.find_spec("triton") is not None
-        return Check("compiler", "Triton" if found else "none", "" if found else "--compile needs Triton: install it")
+        missing = missing_for_compilation(device)
+        return Check("compiler", "none" if missing else "Triton", missing and f"models are not compiled: {missing}")
     name = os.environ.get("CXX") or next((one for one in ("g++", "clang++", "c++") if shutil.which(one)), None)
     return Check("compiler", f"{name}, for --compile" if name else "none: --compile needs g++ or clang++")
 

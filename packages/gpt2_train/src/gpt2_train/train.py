@@ -13,6 +13,7 @@ from typing import Any
 import torch
 
 from gpt2_train.collectives import on_all_ranks
+from gpt2_train.compilation import missing_for_compilation
 from gpt2_train.config import TrainSettings
 from gpt2_train.device import is_emulated
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_out_of_memory, is_out_of_memory
@@ -66,6 +67,8 @@ def _train(run: Prepared, stop: StopRequest) -> dict[str, Any]:
         return summary(run, TrainState.resumed(run))
     for line in describe_run(run):
         run.world.say(line)
+    if run.settings.compile is None and (missing := missing_for_compilation(run.world.device)):
+        run.world.say(f"not compiled, and so slower: {missing}.")
     is_open = run.resumed is None and not run.settings.names_a_size and run.plan.steps != UNSETTLED
     if run.world.device.type == "cpu" and is_open:
         advice = size_advice(run.config, run.plan.steps * run.plan.tokens_per_step, run.world.size * cpu_flops())
