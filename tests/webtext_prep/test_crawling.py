@@ -4,6 +4,8 @@ import asyncio
 import time
 from collections.abc import Callable
 
+import pytest
+
 from webtext_prep.web import crawling
 from webtext_prep.web.crawling import Crawler
 from webtext_prep.web.fetcher import Reply
@@ -102,6 +104,35 @@ def test_pages_that_wait_for_a_parser_hold_back_the_reading_of_others():
     asyncio.run(Crawler(Pages(), finish, **settings).run(iter(urls)))
     assert sorted(finished) == sorted(urls)
     assert 2 * page <= most <= 10_000 + page
+
+
+@pytest.mark.parametrize(("asked", "at_once"), [("0", 4), ("0.001", 4), ("0.02", 1)])
+def test_a_crawl_delay_that_our_own_pause_keeps_leaves_a_host_its_connections(asked, at_once):
+    """`Crawl-delay: 0`, or one below ours, left a host at one connection for good."""
+    running = most = 0
+    enough = asyncio.Event()
+
+    class Pages:
+        user_agent = "test/1"
+
+        async def get(self, url, **_):
+            nonlocal running, most
+            if url.endswith("/robots.txt"):
+                return Reply("ok", url, 200, body=b"User-agent: *\nCrawl-delay: " + asked.encode())
+            running += 1
+            most = max(most, running)
+            if running == at_once:
+                enough.set()
+            async with asyncio.timeout(20):
+                await enough.wait()
+            await asyncio.sleep(0.05)  # others have their turn
+            running -= 1
+            return Reply("ok", url, 200)
+
+    settings = {"concurrency": 8, "per_host": 4, "delay": 0.01, "obey_robots": True}
+    urls = [f"http://a.org/{number}" for number in range(5)]
+    assert set(crawl(Pages(), urls, **settings).values()) == {"ok"}
+    assert most == at_once
 
 
 def test_requests_have_their_turn_while_a_long_list_is_read(monkeypatch):

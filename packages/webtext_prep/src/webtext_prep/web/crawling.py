@@ -87,6 +87,7 @@ class Crawler:
     ) -> None:
         self._fetcher, self._finish, self._seconds = fetcher, finish, seconds
         self._concurrency, self._per_host, self._retries = concurrency, per_host, retries
+        self._delay = delay
         self._robots, self._robots_seconds = Robots() if obey_robots else None, robots_seconds
         self._owns, self._leave = owns, leave
         self._memory = ByteBudget(page_bytes, unhindered=unhindered)
@@ -289,12 +290,13 @@ class Crawler:
         self._wake.set()
 
     def _follow_rules(self, host: Host, rules: Rules) -> None:
-        crawl_delay = rules.crawl_delay
-        if crawl_delay is None:
-            host.limit = self._per_host
-        elif crawl_delay > host.delay:
+        crawl_delay = rules.crawl_delay or 0.0
+        if crawl_delay > host.delay:
             host.delay = min(crawl_delay, LONGEST_CRAWL_DELAY)
             host.not_before = max(host.not_before, time.monotonic() + host.delay)
+        elif crawl_delay <= self._delay and host.limit < self._per_host:  # our own pause is enough
+            host.limit = self._per_host
+            self._wake.set()  # others need not wait for the end of this request
         self._queues.offer(host)
 
     def _redirect(self, visit: Visit, reply: Reply) -> Reply | None:
