@@ -145,6 +145,22 @@ def test_one_host_is_always_in_one_shard(tmp_path, capsys):
     assert all(shards)
 
 
+def test_a_host_in_another_script_and_in_punycode_is_one(tmp_path, capsys):
+    """`münchen.de` and `xn--mnchen-3ya.de` were two hosts: pages came twice, and a blocked site by its other name."""
+    urls = write(
+        tmp_path / "urls.txt",
+        "http://münchen.org/a",
+        "http://xn--mnchen-3ya.org/a",
+        "http://XN--MNCHEN-3YA.org/b",
+        "http://bücher.org/",
+        "http://xn--bcher-kva.org/",
+        "http://xn--caf-dma.org/",
+    )
+    sites = write(tmp_path / "sites.txt", "xn--bcher-kva.org", "café")
+    run(capsys, "--input", urls, "--output", tmp_path / "out", "--shards", 1, "--blocked-domains", sites)
+    assert kept(tmp_path / "out") == ["http://münchen.org/a", "http://XN--MNCHEN-3YA.org/b"]
+
+
 def test_duplicates_are_found_past_fragments_ports_and_capitals(tmp_path, capsys):
     urls = write(
         tmp_path / "urls.txt",

@@ -362,7 +362,7 @@ def meaning(url: str) -> object:
         return url
     if parts.scheme not in ("http", "https") or not host:
         return url
-    labels = [label for label in host.split(".") if label not in ("www", "m", "mobile", "amp")]
+    labels = [label for label in host.encode("idna").decode().split(".") if label not in ("www", "m", "mobile", "amp")]
     raw = parts.query.encode("utf-8", "surrogatepass").decode("latin-1")
     query = parse_qsl(raw, keep_blank_values=True, encoding="latin-1")
     kept = sorted((name for name, _ in query if not name.lower().startswith(("utm_", "fbclid"))))

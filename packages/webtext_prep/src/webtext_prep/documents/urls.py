@@ -5,6 +5,7 @@ tldextract uses the public suffix list that it carries: nothing is fetched.
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import re
 from typing import TYPE_CHECKING, Any
@@ -20,6 +21,7 @@ REPLACEMENT = "\ufffd"
 
 _DEFAULT_PORTS = {"http": 80, "https": 443}
 _FORBIDDEN = re.compile(r"[\x00-\x20\x7f<>\"\\^`{|}\s]")
+_PLAIN_HOST = re.compile(r"[a-z0-9._-]*")
 _HOST = re.compile(r"[^\s/?#@:%\[\]]+|\[[0-9a-f:.]+\]", re.IGNORECASE)
 # Browsers take any number of slashes of either kind after http and https, so that much is taken for the beginning.
 _CREDENTIALS = re.compile(r"^(\s*(?:https?:[/\\]*|(?:[a-z][a-z0-9+.-]*:)?[/\\]{2,}))[^/\\?#]*@", re.IGNORECASE)
@@ -35,8 +37,29 @@ def shards_for(size: int, bytes_per_shard: int) -> int:
     return min(1 << max(0, (size - 1) // bytes_per_shard).bit_length(), 4096) if size else 1
 
 
+def canonical_host(host: str) -> str:
+    """The one form of a host, by which hosts are compared: as DNS has it, in lower case, without a dot at its end.
+
+    A name in another script becomes Punycode by the rules of the HTTP client, an IPv6 address its shortest form, without
+    brackets. A name that has no such form stays as it is.
+
+    >>> canonical_host("M\u00fcnchen.de"), canonical_host("xn--mnchen-3ya.de.")
+    ('xn--mnchen-3ya.de', 'xn--mnchen-3ya.de')
+    """
+    return host.rstrip(".") if _PLAIN_HOST.fullmatch(host) else _encoded_host(host)
+
+
+@functools.lru_cache(maxsize=1 << 14)
+def _encoded_host(host: str) -> str:
+    from yarl import URL  # needed for few hosts only
+
+    with contextlib.suppress(ValueError):
+        host = URL.build(scheme="http", host=host.strip("[]")).raw_host or host
+    return host.lower().rstrip(".")
+
+
 def host_of(url: str) -> str:
-    """The host of `url` in lower case, without port and user.
+    """The host of `url` as `canonical_host` has it, without port and user.
 
     Raises ValueError if `url` is not an absolute web address.
     """
@@ -50,7 +73,7 @@ def host_of(url: str) -> str:
     bracketed = f"[{host}]" if ":" in host else host
     if not _HOST.fullmatch(bracketed) or ".." in host or host.startswith(".") or len(host) > 253:
         raise ValueError("not a valid host")
-    return host.rstrip(".")
+    return canonical_host(host)
 
 
 @functools.lru_cache(maxsize=1)
@@ -134,17 +157,17 @@ def clean_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
 
 
 def url_key(url: str) -> str:
-    """What two URLs share when they name one page: without fragment, default port, and capitals in scheme and host.
+    """What two URLs share when they name one page: without fragment and default port, the host in its one form.
 
     >>> url_key("HTTP://Example.com:80#top") == url_key("http://example.com/")
     True
     """
     try:
         parts = urlsplit(url)
-        host, port = parts.hostname or "", parts.port
+        host, port = canonical_host(parts.hostname or ""), parts.port
     except ValueError:
         return url
-    host = f"[{host}]" if ":" in host else host.rstrip(".")
+    host = f"[{host}]" if ":" in host else host
     if port is not None and port != _DEFAULT_PORTS.get(parts.scheme):
         host = f"{host}:{port}"
     path = parts.path or ("/" if host else "")

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.outcomes import PageOutcome
-from webtext_prep.documents.urls import registered_name
+from webtext_prep.documents.urls import canonical_host, registered_name
 from webtext_prep.extraction.pool import ExtractorPool
 
 PAGE_METADATA = ("title", "domain", "final_url")
@@ -22,7 +22,7 @@ _PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?=[/?#]|\Z)")
 
 
 def _domain(url: str) -> str:
-    return registered_name(urlsplit(url).hostname or "")[1]
+    return registered_name(canonical_host(urlsplit(url).hostname or ""))[1]
 
 
 _domain_once = functools.lru_cache(maxsize=1 << 14)(_domain)

@@ -41,7 +41,15 @@ from webtext_prep.documents.url_lists import (
     row_ranges,
     run_part,
 )
-from webtext_prep.documents.urls import REPLACEMENT, bucket_of, host_of, registered_name, shards_for, url_key
+from webtext_prep.documents.urls import (
+    REPLACEMENT,
+    bucket_of,
+    canonical_host,
+    host_of,
+    registered_name,
+    shards_for,
+    url_key,
+)
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.cutting import cut_into_runs, run_file
 from webtext_prep.running.space import Needs
@@ -103,8 +111,16 @@ def _rules(text: str) -> frozenset[str]:
     return frozenset(line for line in lines if line and not line.startswith("#"))
 
 
+@functools.lru_cache(maxsize=4)
+def _hosts(rules: frozenset[str]) -> frozenset[str]:
+    return frozenset(map(canonical_host, rules))
+
+
 def is_blocked_site(host: str, rules: frozenset[str]) -> bool:
-    """Whether the registered name of `host` is in `rules`, alone (under any suffix) or with its suffix."""
+    """Whether the registered name of `host` is in `rules`, alone (under any suffix) or with its suffix.
+
+    Both are in their one form (`canonical_host`).
+    """
     name, domain = registered_name(host)
     return name in rules or domain in rules
 
@@ -142,7 +158,7 @@ class Blacklist(Stage):
 
     name: ClassVar[str] = "blacklist"
     order: ClassVar[int] = 20
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     summary: ClassVar[str] = "URL lists -> clean URLs, one host always in one shard"
     unit: ClassVar[str] = "URLs"
     input_kinds: ClassVar[str] = "URL lists (.txt, .jsonl, .csv, .tsv, or without a suffix; compressed or not)"
@@ -167,7 +183,7 @@ class Blacklist(Stage):
         """Blocked sites and file extensions. Raises InputError for a list that can't be read."""
         extensions = read_rules(self.blocked_extensions, "blocked_extensions.txt")
         sites = read_rules(self.blocked_domains, "blocked_domains.txt")
-        return sites, frozenset(rule.lstrip(".") for rule in extensions)
+        return _hosts(sites), frozenset(rule.lstrip(".") for rule in extensions)
 
     def setting_files(self) -> list[Path]:
         """The lists given instead of the shipped ones."""

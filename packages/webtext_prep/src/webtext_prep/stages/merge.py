@@ -83,7 +83,7 @@ class Merge(Stage):
 
     name: ClassVar[str] = "merge"
     order: ClassVar[int] = 40
-    version: ClassVar[int] = 4
+    version: ClassVar[int] = 5
     summary: ClassVar[str] = "text, JSON, CSV and Parquet files -> documents, each URL once"
     input_kinds: ClassVar[str] = kinds_of_raw_files()
 

@@ -82,6 +82,7 @@ class Urls(Stage):
 
     name: ClassVar[str] = "urls"
     order: ClassVar[int] = 10
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "Reddit submission dumps -> URLs with score, subreddits and title"
     unit: ClassVar[str] = "submissions"
     input_kinds: ClassVar[str] = KINDS

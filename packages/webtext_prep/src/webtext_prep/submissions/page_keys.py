@@ -23,7 +23,7 @@ import re
 import string
 from urllib.parse import quote, urlsplit
 
-from webtext_prep.documents.urls import suffix_list
+from webtext_prep.documents.urls import canonical_host, suffix_list
 
 TRACKING = (
     "utm_[^=&]*",
@@ -74,7 +74,7 @@ def page_key_by_rules(url: str) -> str:
     """`page_key` without its short cut for plain URLs: the definition."""
     try:
         parts = urlsplit(url)
-        host, port = (parts.hostname or "").rstrip("."), parts.port
+        host, port = canonical_host(parts.hostname or ""), parts.port
     except ValueError:
         return url
     if parts.scheme not in ("http", "https") or not host:

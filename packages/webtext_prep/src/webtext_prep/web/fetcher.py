@@ -10,10 +10,11 @@ import functools
 import re
 from dataclasses import dataclass
 from typing import Protocol
+from urllib.parse import unquote
 
 from yarl import URL
 
-from webtext_prep.documents.urls import without_credentials
+from webtext_prep.documents.urls import canonical_host, without_credentials
 from webtext_prep.web.memory import Reservation
 
 _PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#]|\Z)")
@@ -81,7 +82,9 @@ class Fetcher(Protocol):
 
 
 def host_and_origin(url: str) -> tuple[str, str]:
-    """The host of a URL ("" if it has none) and its origin. Raises ValueError where it has no origin.
+    """The host of a URL ("" if it has none) as `canonical_host` has it, and its origin.
+
+    Raises ValueError where it has no origin.
 
     >>> host_and_origin("HTTP://Example.com:80/a?b#c")
     ('example.com', 'http://example.com')
@@ -92,7 +95,8 @@ def host_and_origin(url: str) -> tuple[str, str]:
 
 def _parsed(url: str) -> tuple[str, str]:
     parsed = URL(without_credentials(url))
-    return parsed.host or "", str(parsed.origin())
+    # Percent-escapes are decoded as they are before the request is sent.
+    return canonical_host(unquote(parsed.raw_host or "")), str(parsed.origin())
 
 
 _parsed_once = functools.lru_cache(maxsize=1 << 14)(_parsed)
@@ -102,7 +106,7 @@ def next_url(url: str, location: str) -> str | None:
     """Where a redirect from `url` leads, without credentials and fragment, or None if that is not a web address."""
     try:
         target = URL(without_credentials(url)).join(URL(location))
-        if target.scheme not in ("http", "https") or not target.host:
+        if target.scheme not in ("http", "https") or not target.raw_host:
             return None
         return without_credentials(str(target.with_fragment(None)))
     except ValueError:

@@ -174,6 +174,6 @@ def _join(host: Host, visit: Visit) -> None:
 def host_name(url: str) -> str:
     """The host under which a URL waits for its turn; "" if it has none."""
     try:
-        return host_and_origin(url)[0].rstrip(".")
+        return host_and_origin(url)[0]
     except ValueError:
         return ""  # fails at once, whatever it waits for
