@@ -5,6 +5,8 @@ import contextlib
 import os
 import select
 import signal
+import sys
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -27,6 +29,8 @@ def practice(html, url, charset=None):
                 pass
         case b"wait":
             signal.pause()
+        case b"halt":
+            os.kill(os.getpid(), signal.SIGSTOP)
         case b"die":
             os._exit(3)
         case b"memory":
@@ -91,8 +95,28 @@ def test_a_bad_page_costs_itself_alone_and_the_pages_beside_it_have_their_text(s
 
 
 def test_a_page_that_waits_instead_of_working_is_ended_by_the_clock(start, monkeypatch):
-    monkeypatch.setattr(pool_module, "WALL_CLOCK_FACTOR", -15)  # five seconds less fifteen times .3
+    monkeypatch.setattr(pool_module, "WAIT_SECONDS", -1.0)  # and four times .3
     assert run(start(), [GOOD[0], b"wait", *GOOD[1:]]) == [TEXTS[0], "extract_timeout", *TEXTS[1:]]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="the system does not say what a process does")
+def test_a_worker_that_gets_no_processor_costs_no_page(start, monkeypatch):
+    """A page for which a starved worker took four times its limit by the clock became `extract_timeout`."""
+    monkeypatch.setattr(pool_module, "WAIT_SECONDS", -1.1)  # and four times .3
+    monkeypatch.setattr(pool_module, "SLOW_SECONDS", 0.0)
+    monkeypatch.setattr(pool_module, "TICK_SECONDS", 0.01)
+
+    async def stopped_for_a_while():
+        async with start() as pool:
+            page = asyncio.create_task(told(pool, b"halt"))
+            while not (pool.processes and b") T" in Path(f"/proc/{pool.processes[0]}/stat").read_bytes()):
+                await asyncio.sleep(0.001)
+            await asyncio.sleep(0.3)
+            os.kill(pool.processes[0], signal.SIGCONT)
+            return await page
+
+    assert asyncio.run(stopped_for_a_while()) == "halt"
+    assert pool_module.waiting(os.getpid()) == 0
 
 
 def test_no_page_waits_behind_one_that_takes_long(start, monkeypatch):

@@ -15,6 +15,7 @@ import fcntl
 import itertools
 import os
 import signal
+import sys
 from types import TracebackType
 
 import msgspec
@@ -25,9 +26,12 @@ from webtext_prep.extraction.fork_server import STARTED, ForkServer, borrow, giv
 from webtext_prep.extraction.frames import FrameReader, frame
 from webtext_prep.extraction.workers import Limits, PageHead, Parsed
 
-WALL_CLOCK_FACTOR = 4
-"""A page may take this many times its limit in processor time by the clock: the way out where there is no timer, or
-where a parser waits instead of working."""
+WAIT_FACTOR = 4
+"""A worker that waits instead of working is ended after this many times the page's limit in processor time,"""
+WAIT_SECONDS = 5.0
+"""and so much more. A worker that would work, but gets no processor on a busy machine, does not wait."""
+UNKNOWN_WAIT = 1 / 8
+"""The part of the time that counts as waiting where the system does not say what a process does."""
 PAGES_PER_WORKER = 5_000
 """Then a worker is replaced, since libraries leak a little with every page."""
 AHEAD = 8
@@ -69,6 +73,7 @@ class _Worker:
         process: its id, 0 until that is known.
         pages: those that it has.
         since: the loop's time at which it began with the first of them.
+        waited: seconds of these in which it was seen to wait.
         is_open: it may get further pages.
         is_spoiled: it has had too little memory for a page, and does no other.
         is_timed_out: it has been killed for taking too long.
@@ -79,7 +84,7 @@ class _Worker:
         self._reader = FrameReader(results)
         self._unsent: list[memoryview] = []
         self._bytes = self._given = 0
-        self.process, self.since = 0, 0.0
+        self.process, self.since, self.waited = 0, 0.0, 0.0
         self.pages: collections.deque[_Page] = collections.deque()
         self.is_open, self.is_spoiled, self.is_timed_out = True, False, False
 
@@ -90,7 +95,7 @@ class _Worker:
     def give(self, page: _Page) -> None:
         """Put a page into the pipe, or behind those that wait for room in it."""
         if not self.pages:
-            self.since = self._loop.time()
+            self.since, self.waited = self._loop.time(), 0.0
         self.pages.append(page)
         self._bytes += len(page.body)
         self._given += 1
@@ -130,7 +135,7 @@ class _Worker:
             parsed = _decode(found[0])
             page = self.pages.popleft()
             self._bytes -= len(page.body)
-            self.since = self._loop.time()
+            self.since, self.waited = self._loop.time(), 0.0
             self.is_spoiled = parsed.outcome == PageOutcome.EXTRACT_MEMORY
             page.end(parsed)
         return True
@@ -153,6 +158,17 @@ class _Worker:
         self._loop.remove_writer(self._target)
         os.close(self.results)
         os.close(self._target)
+
+
+def waiting(process: int) -> float:
+    """1 if a process sleeps; 0 if it works, would like to, has been stopped or is not there yet."""
+    if not process:
+        return 0.0
+    try:
+        with open(f"/proc/{process}/stat", "rb") as file:
+            return float(file.read().rpartition(b")")[2].split(None, 1)[0] == b"S")
+    except OSError:
+        return 0.0 if sys.platform == "linux" else UNKNOWN_WAIT  # it has just ended, or there is no such file
 
 
 def _pipe() -> tuple[int, int]:
@@ -270,7 +286,7 @@ class ExtractorPool:
         self._waiting.extendleft(reversed(pages))
 
     def _look(self) -> None:
-        """End what takes too long by the clock, and let no page stand behind one that takes long."""
+        """End what waits too long, and let no page stand behind one that takes long."""
         self._clock = self._loop.call_later(TICK_SECONDS, self._look)
         now = self._loop.time()
         for worker in self._workers.values():
@@ -279,7 +295,9 @@ class ExtractorPool:
                 continue
             if len(worker.pages) > 1:
                 self._return(worker.take_back(1))
-            if seconds > WALL_CLOCK_FACTOR * self._limits.seconds + 5:
+            # Counted by looks: neither this process nor a machine that stood still for a while makes a page late.
+            worker.waited += TICK_SECONDS * waiting(worker.process)
+            if worker.waited > WAIT_FACTOR * self._limits.seconds + WAIT_SECONDS:
                 worker.is_timed_out = True
                 worker.kill()
         self._feed()
