@@ -1,7 +1,9 @@
 """`webtext extract`: archives and files of HTML to documents, as a download would have made them."""
 
+import base64
 import functools
 import gzip
+import hashlib
 import io
 import json
 import os
@@ -27,7 +29,7 @@ from webtext_prep.running.job import Job
 from webtext_prep.stages.extract import Extract
 from webtext_prep.web import archives as archives_module
 from webtext_prep.web.archived_bodies import decoded, without_chunks
-from webtext_prep.web.archives import ArchiveReader, Damage
+from webtext_prep.web.archives import ArchiveReader, Damage, Found
 from webtext_prep.web.bodies import CutShortError, DamagedBodyError, TooLargeError
 from webtext_prep.web.html_files import url_in_page
 
@@ -60,11 +62,16 @@ def found_in(tmp_path, data, name="a.warc.gz", behind=None, **more):
 
 
 def outcomes_of(items):
-    return [item.outcome if isinstance(item, archives_module.Found) else item for item, *_ in map(_pair, items)]
+    return [item.outcome if isinstance(item, archives_module.Found) else item for item, _ in items]
 
 
-def _pair(item):
-    return (item,) if isinstance(item, Damage) else item
+def pages_and_losses(items):
+    """The bodies of the pages that were found, by URL, and the pages that were lost."""
+    pages = {item.url: item.page.body for item, _ in items if isinstance(item, Found) and item.page is not None}
+    lost = [
+        item.page if isinstance(item, Damage) else item for item, _ in items if getattr(item, "url", 0) not in pages
+    ]
+    return pages, [page for page in lost if page is not None]
 
 
 # What an archive may hold
@@ -243,18 +250,117 @@ def test_a_bomb_is_too_large_and_does_not_fill_the_memory(tmp_path):
 # Damage
 
 
+ZSTANDARD = zstandard.ZstdCompressor(write_checksum=True)
+KINDS = {
+    "gzip": ("a.warc.gz", lambda records: [gzip.compress(record, mtime=0) for record in records]),
+    "two in a gzip member": (
+        "a.warc.gz",
+        lambda records: [gzip.compress(a + b, mtime=0) for a, b in in_pairs(records)],
+    ),
+    "zstandard": ("a.warc.zst", lambda records: [ZSTANDARD.compress(record) for record in records]),
+    "plain": ("a.warc", list),
+}
+
+
+def in_pairs(records):
+    return zip(records[::2], records[1::2], strict=True)
+
+
+def numbered_records(count, *, with_digests):
+    """Pages of several sizes that hardly compress, and their bodies by URL."""
+    random_text = random.Random(7)
+    bodies = [page("".join(random_text.choices("abcdefgh <>", k=40 + 900 * (n % 3)))).encode() for n in range(count)]
+    blocks = [answer(body) for body in bodies]
+    digests = [base64.b32encode(hashlib.sha1(block).digest()).decode() for block in blocks]
+    more = [{"WARC-Block-Digest": f"sha1:{digest}"} if with_digests else {} for digest in digests]
+    records = [raw_record(n, block, **more[n]) for n, block in enumerate(blocks)]
+    return records, {f"http://a.org/{n}": body for n, body in enumerate(bodies)}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_costs_the_record_that_it_is_in(tmp_path, kind):
+    """A byte that changed in an archive cost all pages behind it, and nothing counted them."""
+    records, bodies = numbered_records(6, with_digests=kind == "plain")
+    name, pack = KINDS[kind]
+    pieces = pack(records)
+    data, each = b"".join(pieces), len(records) // len(pieces)
+    assert pages_and_losses(found_in(tmp_path, data, name)) == (bodies, [])
+    for number, piece in enumerate(pieces):
+        start, urls = sum(map(len, pieces[:number])), [f"http://a.org/{number * each + n}" for n in range(each)]
+        for at in range(0, len(piece), max(1, len(piece) // 40)):
+            damaged = bytearray(data)
+            damaged[start + at] ^= (0xFF, 0x01, 0x20)[at % 3]
+            items = found_in(tmp_path, bytes(damaged), name)
+            pages, lost = pages_and_losses(items)
+            others = bodies.keys() - urls
+            assert {url: pages.get(url) for url in others} == {url: bodies[url] for url in others}, (number, at)
+            # What a header of the archive says of a page has no digest, nor have a gzip member's time and name.
+            is_header = kind == "plain" and at < piece.index(b"\r\n\r\n")
+            intact = [url for url in urls if pages.get(url) == bodies[url]]
+            if not is_header:
+                assert len(intact) < each == 2 or len(lost) == each - len(intact), (number, at)
+                assert lost or len(intact) == each, (number, at)
+            assert [place.number for _, place in items] == list(range(1, len(items) + 1))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_archive_that_lost_some_bytes_is_read_behind_them(tmp_path, kind):
+    records, bodies = numbered_records(6, with_digests=False)
+    name, pack = KINDS[kind]
+    pieces = pack(records)
+    each = len(records) // len(pieces)
+    for cut in range(4, len(pieces[1]) - 4, max(1, len(pieces[1]) // 15)):
+        items = found_in(tmp_path, b"".join([pieces[0], pieces[1][:cut], *pieces[2:]]), name)
+        pages, lost = pages_and_losses(items)
+        assert [url for url in bodies if int(url[-1]) // each != 1] == list(pages)[:each] + list(pages)[
+            -len(bodies) + 2 * each :
+        ]
+        assert len(lost) == 1
+        for number, (_, place) in enumerate(items, 1):
+            assert (
+                found_in(tmp_path, b"".join([pieces[0], pieces[1][:cut], *pieces[2:]]), name, place) == items[number:]
+            )
+
+
+def test_a_page_is_compared_with_its_digest(tmp_path):
+    """A bit that had flipped in the text of a plain archive came out as other text."""
+    records, _ = numbered_records(3, with_digests=True)
+    damaged = bytearray(b"".join(records))
+    damaged[len(records[0]) + records[1].index(b"<p>") + 20] ^= 0x04
+    (tmp_path / "a.warc").write_bytes(damaged)
+    summary = extract(tmp_path / "a.warc", tmp_path / "out")
+    assert [(row["url"], row["outcome"]) for row in rows_of(tmp_path / "out")] == [
+        ("http://a.org/0", "ok"), ("http://a.org/1", "damaged"), ("http://a.org/2", "ok"),
+    ]  # fmt: skip
+    assert (summary.tally.read, summary.tally.kept, summary.tally.dropped) == (3, 2, {"damaged": 1})
+    assert summary.tally.problems == [
+        f"{tmp_path / 'a.warc'}: the page is not what its digest in the archive says: fetch the archive again."
+    ]
+    unknown = [raw_record(0, answer(page()), WARC_Block_Digest=digest) for digest in ("crc32:AAAA", "sha1:?", "")]
+    assert outcomes_of(found_in(tmp_path, b"".join(unknown), "b.warc")) == ["ok"] * 3
+
+
+@pytest.mark.parametrize("name", ["a.warc", "a.warc.gz", "a.warc.zst"])
+def test_what_looks_like_records_and_holds_none_costs_little(tmp_path, name):
+    mark = {"a.warc": b"WARC/1.0\r\n\0", "a.warc.gz": b"\x1f\x8b\x08", "a.warc.zst": b"\x28\xb5\x2f\xfd"}[name]
+    records, _ = numbered_records(1, with_digests=False)
+    data = b"".join(KINDS["gzip" if "gz" in name else "zstandard" if "zst" in name else "plain"][1](records))
+    started = time.process_time()
+    items = found_in(tmp_path, data + mark * 100_000 + data, name)
+    assert time.process_time() - started < 5
+    assert outcomes_of(items[:1]) == ["ok"] and items[-1][0].is_last
+
+
 def test_everything_before_the_end_of_a_truncated_archive_is_kept(tmp_path):
     archive = Archive()
     for n in range(4):
         archive.response(f"http://a.org/{n}")
     last = archive.offsets[-1]
-    for cut, left in ((last + 2, 3), (last + 60, 3), (len(archive.data) - 1, 4), (len(archive.data) - 6, 4)):
-        *found, damage = found_in(tmp_path, archive.data[:cut])
-        assert isinstance(damage, Damage), cut
-        assert len(found) in (left, left - 1, 3, 4)
-        assert [item.url for item, _ in found] == [f"http://a.org/{n}" for n in range(len(found))]
-    assert len(found_in(tmp_path, archive.data)) == 4
-    assert not any(isinstance(item, Damage) for item in found_in(tmp_path, archive.data))
+    for cut in (last + 2, last + 60, len(archive.data) - 1, len(archive.data) - 6):
+        *found, (damage, _) = found_in(tmp_path, archive.data[:cut])
+        assert isinstance(damage, Damage) and damage.is_last and damage.page.outcome == "damaged", cut
+        assert [item.url for item, _ in found] == [f"http://a.org/{n}" for n in range(3)]
+    assert outcomes_of(found_in(tmp_path, archive.data)) == ["ok"] * 4
 
 
 def test_a_plain_archive_that_is_cut_off_anywhere_is_noticed(tmp_path):
@@ -262,23 +368,17 @@ def test_a_plain_archive_that_is_cut_off_anywhere_is_noticed(tmp_path):
     start = len(raw_record(0, answer(page()))) * 2
     for cut in range(start + 1, len(data) - 4, 7):
         found = found_in(tmp_path, data[:cut], "a.warc")
-        assert isinstance(found[-1], Damage), cut
-        assert len(found) == 3
+        assert isinstance(found[-1][0], Damage) and found[-1][0].page is not None, cut
+        assert outcomes_of(found[:-1]) == ["ok"] * 2
     assert outcomes_of(found_in(tmp_path, data, "a.warc")) == ["ok"] * 3
 
 
-def test_a_byte_that_changed_costs_what_is_behind_it(tmp_path):
-    archive = Archive()
-    for n in range(4):
-        archive.response(f"http://a.org/{n}")
-    for at in range(archive.offsets[2], archive.offsets[3], 11):
-        damaged = bytearray(archive.data)
-        damaged[at] ^= 0xFF
-        found = found_in(tmp_path, bytes(damaged))
-        if len(found) == 4 and not any(isinstance(item, Damage) for item in found):
-            continue  # in the header of the member: a time, a name
-        assert isinstance(found[-1], Damage), at
-        assert [item.url for item, _ in found[:2]] == ["http://a.org/0", "http://a.org/1"]
+@pytest.mark.parametrize("size", [9_000, 100_000])
+def test_a_large_archive_in_one_gzip_member_is_whole(tmp_path, size):
+    """Its end was looked for where no gzip member begins: a whole archive passed for one that is cut off."""
+    text = "".join(random.Random(1).choices("abcdefgh ", k=size))
+    records = [raw_record(n, answer(page(text))) for n in range(3)]
+    assert outcomes_of(found_in(tmp_path, gzip.compress(b"".join(records), mtime=0))) == ["ok"] * 3
 
 
 def test_a_damaged_archive_is_named_in_the_summary_and_the_others_are_read(tmp_path):
@@ -294,6 +394,7 @@ def test_a_damaged_archive_is_named_in_the_summary_and_the_others_are_read(tmp_p
         "http://bad.org/0", "http://bad.org/1", "http://good.org/0", "http://good.org/1", "http://good.org/2",
     ]  # fmt: skip
     assert summary.tally.notes["damaged archives"] == 1
+    assert summary.tally.dropped == {"damaged": 1}
     (sentence,) = summary.tally.problems
     assert sentence.startswith(f"{tmp_path / 'bad.warc.gz'}: it can't be read beyond byte ")
     assert "cut off" in sentence and "fetch it again" in sentence
@@ -339,8 +440,11 @@ def test_no_archive_raises_whatever_it_holds(tmp_path, data):
     compress = data.draw(st.sampled_from([bytes, functools.partial(gzip.compress, mtime=0), zstandard.compress]))
     packed = compress(bytes(whole))
     cut = data.draw(st.integers(0, len(packed)))
-    for item in found_in(tmp_path, packed[:cut] if data.draw(st.booleans()) else packed, "a.warc"):
-        assert isinstance(item, Damage) or item[0].url
+    packed = packed[:cut] if data.draw(st.booleans()) else packed
+    items = found_in(tmp_path, packed, "a.warc")
+    assert all(isinstance(item, Damage) or item.url for item, _ in items)
+    done = data.draw(st.integers(0, len(items)))
+    assert found_in(tmp_path, packed, "a.warc", items[done - 1][1] if done else None) == items[done:]
 
 
 def test_an_error_of_the_disk_is_no_damage(tmp_path, monkeypatch):
@@ -378,14 +482,17 @@ def test_reading_goes_on_behind_any_page(tmp_path, kind):
 
 
 def test_a_killed_run_goes_on_in_the_middle_of_the_archive(tmp_path, monkeypatch):
-    """Whatever was killed where: the same bytes, and what had been saved is not extracted again."""
+    """Whatever was killed where: the same bytes, and what had been saved is not extracted again, damage or not."""
     archive = Archive()
     for n in range(60):
         archive.response(f"http://a.org/{n}", page(f"The page number {n} has this text. ") if n % 7 else "<p></p>")
-    (tmp_path / "a.warc.gz").write_bytes(archive.data)
+    damaged = bytearray(archive.data)
+    for n in (9, 25, 26, 50):
+        damaged[archive.offsets[n] + 100] ^= 0xFF
+    (tmp_path / "a.warc.gz").write_bytes(damaged)
     (tmp_path / "b.html").write_text(page("A page in a file. "))
     files = [tmp_path / "a.warc.gz", tmp_path / "b.html"]
-    extract(files, tmp_path / "reference", keep_dropped=True)
+    assert extract(files, tmp_path / "reference", keep_dropped=True).tally.dropped["damaged"] == 3  # 2 stand together
 
     class Killed(BaseException):
         pass

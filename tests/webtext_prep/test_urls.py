@@ -91,7 +91,9 @@ def test_any_text_is_a_url_with_a_host_or_refused(url):
     assert registered_name(host)[1]
 
 
-@given(st.lists(st.text("aü☃ß例א1-.。ｗ\u200d", min_size=1, max_size=9), min_size=1, max_size=3).map(".".join) | anything)
+@given(
+    st.lists(st.text("aü☃ß例א1-.。ｗ\u200d", min_size=1, max_size=9), min_size=1, max_size=3).map(".".join) | anything
+)
 def test_a_url_has_one_host_whoever_asks(name):
     """URLs of `münchen.de` lay in another bucket than the crawler looked in, by `xn--mnchen-3ya.de`: two functions."""
     for url in (name, f"http://{name}/a"):

@@ -54,6 +54,13 @@ class _Decompressor(Protocol):
     def decompress(self, data: bytes, max_length: int) -> bytes: ...
 
 
+class Seekable(Protocol):
+    """What is needed of a file to read a part of it."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+    def seek(self, offset: int, whence: int = 0, /) -> int: ...
+
+
 class _GzipDecompressor:
     """zlib's decompressor with the interface of the others. It checks gzip's checksum and length."""
 
@@ -124,14 +131,22 @@ def _decompressed(file: BinaryIO, new_decompressor: Callable[[], _Decompressor])
             data = more.lstrip(b"\0")
 
 
-def is_whole(file: BinaryIO, compression: str) -> bool:
-    """Whether what is left of an open file is whole compressed streams, without damage."""
+def end_of_stream(file: Seekable, compression: str, start: int) -> int | None:
+    """Where the compressed stream ends that begins at a place of an open file; None if it is damaged or cut off."""
+    file.seek(start)
+    stream, data, end = _DECOMPRESSORS[compression](), b"", start
     try:
-        for _ in _decompressed(file, _DECOMPRESSORS[compression]):
-            pass
-    except (EOFError, zstd.ZstdError, lzma.LZMAError, zlib.error):
-        return False
-    return True
+        while not stream.eof:
+            if stream.needs_input:
+                data = file.read(_COMPRESSED_CHUNK)
+                if not data:
+                    return None
+                end += len(data)
+            stream.decompress(data, CHUNK_BYTES)
+            data = b""
+    except (zstd.ZstdError, lzma.LZMAError, zlib.error):
+        return None
+    return end - len(stream.unused_data)
 
 
 def read_chunks(path: Location) -> Iterator[bytes]:

@@ -40,6 +40,7 @@ class PageOutcome(StrEnum):
     REVISIT = "revisit"
     TRUNCATED = "truncated"
     UNREADABLE = "unreadable"
+    DAMAGED = "damaged"
     # The text in it
     EMPTY = "empty"
     TOO_DEEP = "too_deep"

@@ -38,9 +38,9 @@ def shards_for(size: int, bytes_per_shard: int) -> int:
 
 
 def canonical_host(host: str) -> str:
-    """The one form of a host, by which hosts are compared: as DNS has it, in lower case, without a dot at its end.
+    """The one form of a host, by which hosts are compared: as in DNS, in lower case, without a dot at its end.
 
-    A name in another script becomes Punycode by the rules of the HTTP client, an IPv6 address its shortest form, without
+    A name in another script becomes Punycode by the rules of the HTTP client, an IPv6 address its shortest form without
     brackets. A name that has no such form stays as it is.
 
     >>> canonical_host("M\u00fcnchen.de"), canonical_host("xn--mnchen-3ya.de.")

@@ -16,6 +16,7 @@ import itertools
 import os
 import signal
 import sys
+from pathlib import Path
 from types import TracebackType
 
 import msgspec
@@ -165,10 +166,10 @@ def waiting(process: int) -> float:
     if not process:
         return 0.0
     try:
-        with open(f"/proc/{process}/stat", "rb") as file:
-            return float(file.read().rpartition(b")")[2].split(None, 1)[0] == b"S")
+        state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split(None, 1)[0]
     except OSError:
         return 0.0 if sys.platform == "linux" else UNKNOWN_WAIT  # it has just ended, or there is no such file
+    return float(state == b"S")
 
 
 def _pipe() -> tuple[int, int]:

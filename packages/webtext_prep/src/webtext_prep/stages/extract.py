@@ -3,7 +3,7 @@
 An archive is one task and one shard; files of HTML share them. Pages are read one after another, extracted by several
 sandboxed processes at once, and come out in the order in which they lie: the same bytes whatever the workers. What is
 finished goes into checkpoints, behind which reading goes on, as far as the archive allows from the middle of the file.
-Of a damaged archive all pages before the damage are kept, and the summary says where it is.
+Of a damaged archive all pages are kept but for those at the damage, and the summary says where it is.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from command_kit import available_cores, hide_credentials, setting
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import bare_name
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.outcomes import OUTCOMES, PageOutcome
+from webtext_prep.documents.outcomes import OUTCOMES
 from webtext_prep.documents.problems import Problems
 from webtext_prep.documents.raw_files import file_groups, file_names, sidecars_of
 from webtext_prep.documents.sampling import Sample
@@ -59,7 +59,7 @@ class _Item:
     """A page on its way, and where it was found.
 
     Attributes:
-        found: the page; or the end of what can be read of an archive.
+        found: the page, or a place at which an archive can't be read.
         file: number of the file in its task.
         place: where in it, if it is an archive.
         done: bytes of the task's files up to there.
@@ -72,8 +72,8 @@ class _Item:
 
     @property
     def size(self) -> int:
-        page = getattr(self.found, "page", None)
-        return len(page.body) if page is not None else 0
+        body = getattr(getattr(self.found, "page", None), "body", b"")
+        return len(body)
 
 
 @dataclass
@@ -117,10 +117,12 @@ class Extract(PageStage):
     or is the file's name, decoded; or else the one that the page says it has; or file:folder/name.html. Writes document
     shards, and outcomes/ with one row for each page.
     Drops, by outcome: http_404 (and other statuses), not_html, too_large, truncated, revisit, malformed_response,
-    malformed_url, unreadable, empty, too_deep, extract_timeout, extract_memory, extract_crash, extract_error."""
+    malformed_url, unreadable, damaged, empty, too_deep, extract_timeout, extract_memory, extract_crash,
+    extract_error."""
 
     name: ClassVar[str] = "extract"
     order: ClassVar[int] = 35
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "web archives and HTML files -> documents, without fetching"
     unit: ClassVar[str] = "pages"
     input_kinds: ClassVar[str] = "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)"
@@ -224,8 +226,8 @@ class Extract(PageStage):
         async with self.pool(context) as pool:
 
             async def extract(item: _Item) -> tuple[dict[str, Any], Document | None]:
-                found = item.found
-                if isinstance(found, Damage):
+                found = item.found.page if isinstance(item.found, Damage) else item.found
+                if found is None:
                     return {}, None
                 if found.page is not None:
                     return await make_row(found.page, pool)
@@ -243,7 +245,8 @@ class Extract(PageStage):
                     found = item.found
                     if isinstance(found, Damage):
                         _note_damage(progress, task.inputs[item.file], found)
-                    else:
+                        found = found.page
+                    if found is not None:
                         tally.read += 1
                         if found.fetched_at is not None:
                             row["fetched_at"] = found.fetched_at
@@ -255,7 +258,7 @@ class Extract(PageStage):
                         else:
                             tally.drop(Document(found.url, metadata=found.metadata), row["outcome"])
                         if found.problem:
-                            progress.problems.add(PageOutcome.UNREADABLE, found.problem, [str(task.inputs[item.file])])
+                            progress.problems.add(found.outcome, found.problem, [str(task.inputs[item.file])])
                     tally.kept = documents.written
                     progress.file, progress.done = item.file, item.done
                     progress.place = None if item.place is None else list(asdict(item.place).values())
@@ -268,7 +271,7 @@ class Extract(PageStage):
     def _items(self, task: Task, progress: _Progress) -> Iterator[_Item]:
         """What the files of a task hold, behind what is finished."""
         from webtext_prep.documents.records.base import SourceFile
-        from webtext_prep.web.archives import Damage, Place
+        from webtext_prep.web.archives import Place
         from webtext_prep.web.html_files import read_html_file
 
         named = task.options["files"]
@@ -280,14 +283,13 @@ class Extract(PageStage):
             if _is_archive(path):
                 behind = Place(*progress.place) if number == progress.file and progress.place is not None else None
                 if number > progress.file or behind is not None:
-                    for entry in self._archive_pages(file, behind):
-                        found, place = (entry, None) if isinstance(entry, Damage) else entry
-                        yield _Item(found, number, place, before + (place.offset if place is not None else size))
+                    for found, place in self._archive_pages(file, behind):
+                        yield _Item(found, number, place, before + place.offset)
             elif number > progress.file:
                 yield _Item(read_html_file(file, self.max_bytes), number, None, before + size)
             before += size
 
-    def _archive_pages(self, file: SourceFile, behind: Place | None) -> Iterator[tuple[Found, Place] | Damage]:
+    def _archive_pages(self, file: SourceFile, behind: Place | None) -> Iterator[tuple[Found | Damage, Place]]:
         from webtext_prep.web.archives import ArchiveReader
 
         reader = ArchiveReader(file.location, file.name, max_bytes=self.max_bytes, keep_truncated=self.truncated)
@@ -305,10 +307,13 @@ def _is_html(path: Location) -> bool:
 
 
 def _note_damage(progress: _Progress, path: Location, damage: Damage) -> None:
-    """Say where an archive ends that can't be read any further; what was read before is kept."""
-    progress.tally.notes["damaged archives"] += 1
+    """Say where an archive can't be read; what was read of it is kept."""
+    is_first = f"{path}" not in progress.problems.found
+    progress.tally.notes["damaged archives"] += is_first
+    what = "it can't be read beyond byte" if damage.is_last else "it is damaged at byte"
+    kept = "what was before that" if damage.is_last else "what is before and behind that"
     sentence = (
-        f"it can't be read beyond byte {damage.offset:,} ({damage.reason}), and what was before that is kept: fetch it "
-        "again, and run the command again"
+        f"{what} {damage.offset:,} ({damage.reason}), and {kept} is kept: fetch it again, and run the command again"
     )
-    progress.problems.add(f"{path}", sentence, [hide_credentials(str(path))])
+    place = hide_credentials(str(path)) if is_first else f"byte {damage.offset:,}"
+    progress.problems.add(f"{path}", sentence, [place])

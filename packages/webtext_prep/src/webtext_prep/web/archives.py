@@ -2,43 +2,53 @@
 
 FastWARC finds the records, at some 0.8 GB of pages a second; here it is decided what each is, as a download would with
 the same answer. An archive may hold anything: headers are bounded, a body is read up to the cap on pages, and what lies
-beyond is skipped without being held. FastWARC ends quietly where a file breaks off, which is noticed here. Digests are
-not checked: a gzip member has a checksum of its own.
+beyond is skipped without being held. FastWARC ends quietly where a file breaks off, which is noticed here, and stops at
+damage, behind which reading goes on where `archive_damage` finds a record. A block that has a digest is checked.
 """
 
 from __future__ import annotations
 
 import contextlib
-import io
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, BinaryIO
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
-from fastwarc.warc import ArchiveIterator, WarcRecord, WarcRecordType
+from fastwarc.warc import WarcRecord, WarcRecordType
 
 from webtext_prep.documents import storage
-from webtext_prep.documents.compression import is_whole
 from webtext_prep.documents.outcomes import PageOutcome, http_outcome
 from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import clean_metadata, without_credentials
 from webtext_prep.extraction.pages import Page
+from webtext_prep.web.archive_damage import (
+    NONE,
+    ArchiveStream,
+    Begun,
+    compression_of,
+    end_of_record,
+    next_record,
+    records_from,
+)
 from webtext_prep.web.archived_bodies import decoded
 from webtext_prep.web.bodies import CutShortError, DamagedBodyError, TooLargeError
 from webtext_prep.web.content_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.web.warc_writing import SOURCE_TYPE, Source
 
-MAX_RECORD_HEADER = 1 << 20
-"""Bytes: the URL stands in there."""
 MAX_HTTP_HEADER = 1 << 18
 """Bytes; servers that send more are few, and their pages are left out."""
 MAX_DATE = 40
 """Characters."""
 MAX_SOURCE = 1 << 20
 """Bytes of what a list says of one page."""
+SEPARATOR = 4
+"""Bytes between two records of a plain archive: damage in these costs nothing."""
+START = "\n"
+"""In the place of a record's identity, none of which holds that: reading goes on with the record that begins there."""
+_DIGEST = re.compile(r"(?:md5|sha1|sha256|sha512):(?:[A-Z2-7]{26,}=*|[0-9a-f]{32,})")
 _PAGES = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion | WarcRecordType.revisit
 _decode_source = msgspec.json.Decoder(Source).decode
 
@@ -48,9 +58,9 @@ class Place:
     """Where in an archive a page lies, so that reading can go on behind it.
 
     Attributes:
-        offset: of its record in the file, where that can be read from there.
-        identity: of its record.
-        number: how many pages there are up to this one.
+        offset: of its record in the file, where that can be read from there; of damage, where reading goes on.
+        identity: of its record; of damage `START`.
+        number: how many pages and damaged places there are up to this one.
     """
 
     offset: int
@@ -85,39 +95,27 @@ class Found:
 
 @dataclass(frozen=True, slots=True)
 class Damage:
-    """Behind this place an archive can't be read.
+    """A place at which an archive can't be read.
 
     Attributes:
         offset: byte of the file, about.
         reason: why, for people.
+        page: the page that is lost there, if there is one.
+        is_last: nothing behind it can be read either.
     """
 
     offset: int
     reason: str
+    page: Found | None = None
+    is_last: bool = False
 
 
-class _Stream:
-    """A file as FastWARC reads it, by which an error of the file system is told from one of the archive."""
+class _Last(NamedTuple):
+    """A page that was found last, with its record and place: whether it is whole is known at the next one."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self.error: OSError | None = None
-
-    def read(self, size: int = -1) -> bytes:
-        try:
-            return self._file.read(size)
-        except OSError as error:
-            self.error = error
-            raise
-
-    def seek(self, offset: int, whence: int = 0) -> int:
-        return self._file.seek(offset, whence)
-
-    def tell(self) -> int:
-        return self._file.tell()
-
-    def close(self) -> None:
-        """The file is closed by who opened it."""
+    found: Found
+    begun: Begun
+    place: Place
 
 
 class ArchiveReader:
@@ -133,133 +131,156 @@ class ArchiveReader:
     def __init__(self, location: Location, name: str, *, max_bytes: int, keep_truncated: bool) -> None:
         self._location, self._file = location, SourceFile(location, name)
         self._limit, self._keep_truncated = max_bytes, keep_truncated
-        self._offset = self._length = 0  # of the record that was read last
+        self._begun = NONE  # the record that was read last
+        self._number = 0  # of pages and damaged places so far
 
-    def pages(self, behind: Place | None = None) -> Iterator[tuple[Found, Place] | Damage]:
-        """The pages in order, from the beginning or from `behind` a place on; the last item may be a Damage.
+    def pages(self, behind: Place | None = None) -> Iterator[tuple[Found | Damage, Place]]:
+        """The pages, and what is damaged, in order, from the beginning or from `behind` a place on.
 
         Raises OSError where the file can't be read, whatever it holds.
         """
         with storage.open_for_reading(self._location) as file:
-            stream = _Stream(file)
-            last: tuple[Found, Place] | None = None
+            stream = ArchiveStream(file)
             try:
-                for found in self._pages(stream, behind):
-                    if last is not None:
-                        yield last
-                    last = found
-                damage = self._at_end(file)
-            except OSError as error:  # FastWARC's, unless the file could not be read
-                damage = Damage(self._offset, str(error).rstrip("."))
+                for entry, place in self._entries(stream, behind):
+                    if stream.error is None:
+                        yield entry, place
+            except OSError:
+                if stream.error is None:
+                    raise
             if stream.error is not None:
                 raise stream.error
-            # What a damaged record was taken for is not known, unless all of its page was there.
-            if last is not None and (damage is None or last[0].page is not None or last[1].offset != damage.offset):
-                yield last
-            if damage is not None:
-                yield damage
 
-    def _pages(self, stream: _Stream, behind: Place | None) -> Iterator[tuple[Found, Place]]:
-        number = behind.number if behind is not None else 0
-        records = self._records_behind(stream, behind)
-        if records is None:  # no record of that identity begins there: it lies inside a larger compressed piece
-            stream.seek(0)
-            records, number, skipped = self._records(stream), 0, number
+    def _entries(self, stream: ArchiveStream, behind: Place | None) -> Iterator[tuple[Found | Damage, Place]]:
+        """One stretch of readable records after another, each with the damage behind it."""
+        compression, skipped = compression_of(stream, self._location), behind.number if behind is not None else 0
+        start, records = self._beginning(stream, behind)
+        while start is not None:
+            last, reason = None, ""
+            try:
+                for found in self._pages(records):
+                    if last is not None and last.place.number > skipped:
+                        yield last.found, last.place
+                    last = _Last(found, self._begun, Place(self._begun.offset, self._begun.identity, self._number))
+            except OSError as error:  # FastWARC's, unless the file could not be read
+                reason = str(error).rstrip(".") or "it is damaged"
+            entries, start = self._end_of_stretch(stream, compression, start, last, reason)
+            yield from (entry for entry in entries if entry[1].number > skipped)
+            self._begun, records = NONE, records_from(stream, start or 0)
+
+    def _beginning(self, stream: ArchiveStream, behind: Place | None) -> tuple[int | None, Iterator[WarcRecord]]:
+        """Where reading begins, and the records from there or, if a record is known by its identity, behind it."""
+        self._begun, self._number = NONE, 0
+        if behind is not None and behind.identity is not None:
+            records = records_from(stream, behind.offset)
+            if behind.identity == START:
+                self._number = behind.number
+                return None if behind.offset >= stream.size else behind.offset, records
+            with contextlib.suppress(OSError):
+                first = next(records, None)
+                if first is not None and first.record_id == behind.identity:
+                    self._number, self._begun = behind.number, Begun.of(first, NONE)
+                    return behind.offset, records
+        # No record of that identity begins there: it lies inside a larger compressed piece.
+        return 0, records_from(stream, 0)
+
+    def _end_of_stretch(
+        self, stream: ArchiveStream, compression: str, start: int, last: _Last | None, reason: str
+    ) -> tuple[list[tuple[Found | Damage, Place]], int | None]:
+        """What is left of a stretch: its last page, and the damage behind it; and where the next stretch begins."""
+        begun, page = self._begun, [(last.found, last.place)] if last is not None else []
+        end, is_whole = start, True
+        if begun is not NONE:
+            end, is_whole = end_of_record(stream, compression, begun, start)
+        if not reason and is_whole and _is_end(stream, compression, end):
+            return page, None
+        following = next_record(stream, compression, max(end, start + 1))
+        if is_whole and not compression and following is not None and following - end <= SEPARATOR:
+            return page, following
+        lost = None
+        if not is_whole and last is not None and last.begun is begun:
+            lost, page = replace(last.found, outcome=PageOutcome.DAMAGED, page=None), []
         else:
-            skipped = 0
+            self._number += 1
+            # Of a record whose kind can't be read it is taken for granted that it was a page; no archive has none.
+            if not begun.is_other if not is_whole else (begun is not NONE or following is not None):
+                lost = Found(self._file.url(self._number), PageOutcome.DAMAGED)
+        offset = end if is_whole else begun.offset
+        reason = reason or ("it is cut off" if stream.size else "it is empty")
+        place = Place(stream.size if following is None else following, START, self._number)
+        return [*page, (Damage(offset, reason, lost, is_last=following is None), place)], following
+
+    def _pages(self, records: Iterator[WarcRecord]) -> Iterator[Found]:
         source: tuple[str, Source] | None = None
         for record in records:
+            self._begun = Begun.of(record, self._begun)
             if record.record_type == WarcRecordType.metadata:
                 source = _source_of(record) or source
             if not record.record_type & _PAGES:
                 continue
-            number += 1
-            place = Place(record.stream_pos, record.record_id, number)
+            self._number += 1
             own = source[1] if source is not None and source[0] == record.record_id else None
-            if number > skipped:
-                yield self._found(record, own, place), place
-
-    def _records(self, stream: _Stream) -> Iterator[WarcRecord]:
-        records = ArchiveIterator(stream, parse_http=False, max_header_len=MAX_RECORD_HEADER, fsspec_args=False)
-        for record in records:
-            self._offset, self._length = record.stream_pos, record.content_length
-            yield record
-
-    def _records_behind(self, stream: _Stream, behind: Place | None) -> Iterator[WarcRecord] | None:
-        """The records behind a place, or None if it is not found by its offset."""
-        if behind is None:
-            return self._records(stream)
-        if behind.identity is None:
-            return None
-        stream.seek(behind.offset)
-        records = self._records(stream)
-        try:
-            first = next(records, None)
-        except OSError:
-            if stream.error is not None:
+            about = self._about(record, own)
+            try:
+                found = self._found(record, about)
+            except OSError:
+                yield replace(about, outcome=PageOutcome.DAMAGED)
                 raise
-            return None
-        return records if first is not None and first.record_id == behind.identity else None
-
-    def _at_end(self, file: BinaryIO) -> Damage | None:
-        """What is wrong with the end of the file, at which FastWARC says nothing."""
-        size = file.seek(0, io.SEEK_END)
-        file.seek(0)
-        is_gzip = file.read(2) == b"\x1f\x8b"
-        if size == 0:
-            return Damage(0, "it is empty")
-        if is_gzip:
-            # Where records share a member, FastWARC gives the end of that member for all but the first.
-            file.seek(self._offset if self._offset < size else 0)
-            return None if is_whole(file, ".gz") else Damage(self._offset, "it is cut off")
-        file.seek(self._offset)
-        head = file.read(MAX_RECORD_HEADER)
-        if not head.startswith(b"WARC/"):
-            return None  # compressed in another way, in which FastWARC notices
-        end = re.search(rb"\r?\n\r?\n", head)
-        if end is None or self._offset + end.end() + self._length > size:
-            return Damage(self._offset, "it is cut off")
-        file.seek(self._offset + end.end() + self._length)
-        return Damage(self._offset, "it is cut off") if file.read(1 << 10).strip() else None
+            yield found
 
     # One record
 
-    def _found(self, record: WarcRecord, source: Source | None, place: Place) -> Found:
+    def _about(self, record: WarcRecord, source: Source | None) -> Found:
+        """What the header of a record says, and the one in front of it."""
         target = without_credentials((record.headers.get("WARC-Target-URI") or "").strip().strip("<>"))
         url, final_url, metadata = target, None, {}
         if source is not None:
             url, final_url, metadata = source.url, source.final_url, source.metadata
-        common: dict[str, Any] = {
-            "final_url": final_url,
-            "fetched_at": (record.headers.get("WARC-Date") or "")[:MAX_DATE] or None,
-            "metadata": metadata,
-        }
+        outcome = PageOutcome.OK
         if not (is_address(url) and (final_url is None or is_address(final_url))):
-            return Found(self._file.url(place.number), PageOutcome.MALFORMED_URL, **common)
+            url, outcome = self._file.url(self._number), PageOutcome.MALFORMED_URL
+        date = (record.headers.get("WARC-Date") or "")[:MAX_DATE] or None
+        return Found(url, outcome, final_url=final_url, fetched_at=date, metadata=metadata)
+
+    def _found(self, record: WarcRecord, about: Found) -> Found:
+        """What a record holds. Raises OSError where it can't be read."""
+        if about.outcome != PageOutcome.OK:
+            return about
         if record.record_type == WarcRecordType.revisit:
-            return Found(url, PageOutcome.REVISIT, **common)
+            return replace(about, outcome=PageOutcome.REVISIT)
+        if not self._is_as_written(record):
+            problem = "the page is not what its digest in the archive says: fetch the archive again"
+            return replace(about, outcome=PageOutcome.DAMAGED, problem=problem)
         try:
             status, kind, charset = self._head(record)
         except (OSError, ValueError):
-            return Found(url, PageOutcome.MALFORMED_RESPONSE, **common)
-        common["status"] = status
+            return replace(about, outcome=PageOutcome.MALFORMED_RESPONSE)
+        about = replace(about, status=status)
         if status is not None and status not in (200, 203):
-            return Found(url, http_outcome(status), **common)
+            return replace(about, outcome=http_outcome(status))
         is_cut = bool(record.headers.get("WARC-Truncated") or record.headers.get("WARC-Segment-Number"))
-        if not may_be_page(kind) or _is_robots_file(url):
-            return Found(url, PageOutcome.NOT_HTML, **common)
+        if not may_be_page(kind) or _is_robots_file(about.url):
+            return replace(about, outcome=PageOutcome.NOT_HTML)
         if is_cut and not self._keep_truncated:
-            return Found(url, PageOutcome.TRUNCATED, **common)
+            return replace(about, outcome=PageOutcome.TRUNCATED)
         try:
             body = self._body(record, is_cut=is_cut)
         except TooLargeError:
-            return Found(url, PageOutcome.TOO_LARGE, **common)
+            return replace(about, outcome=PageOutcome.TOO_LARGE)
         except (DamagedBodyError, CutShortError):
-            return Found(url, PageOutcome.MALFORMED_RESPONSE, **common)
+            return replace(about, outcome=PageOutcome.MALFORMED_RESPONSE)
         is_html = is_html_page(kind, body)
         if is_html is None:
-            return Found(url, PageOutcome.NOT_HTML, **common)
-        return Found(url, PageOutcome.OK, Page(url, body, charset, is_html, final_url, status), **common)
+            return replace(about, outcome=PageOutcome.NOT_HTML)
+        return replace(about, page=Page(about.url, body, charset, is_html, about.final_url, status))
+
+    def _is_as_written(self, record: WarcRecord) -> bool:
+        """False if a record that is to be read has a digest, and not that of its block."""
+        digest = record.headers.get("WARC-Block-Digest") or ""
+        if record.content_length > self._limit or not _DIGEST.fullmatch(digest):
+            return True
+        self._begun = replace(self._begun, is_verified=record.verify_block_digest())
+        return self._begun.is_verified
 
     @staticmethod
     def _head(record: WarcRecord) -> tuple[int | None, str, str | None]:
@@ -293,6 +314,14 @@ class ArchiveReader:
             limit=self._limit,
             may_be_cut=is_cut,
         )
+
+
+def _is_end(stream: ArchiveStream, compression: str, end: int) -> bool:
+    """Whether nothing follows the last record at `end`; in zstandard FastWARC itself notices that a file breaks off."""
+    if compression == ".zst":
+        return stream.size > 0
+    stream.seek(end)
+    return stream.size > 0 and not stream.read(1 << 10).strip(b"\0 \t\r\n")
 
 
 def is_address(url: str) -> bool:
