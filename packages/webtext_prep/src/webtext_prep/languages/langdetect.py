@@ -8,6 +8,7 @@ version of it, or of Python's random numbers), it goes on asking langdetect.
 
 from __future__ import annotations
 
+import json
 import math
 from importlib.util import find_spec
 from pathlib import Path
@@ -101,10 +102,14 @@ class Langdetect(LanguageDetector):
 def load_factory() -> Any:
     """A `langdetect.DetectorFactory` with the package's profiles, in the order of their names, and seed 0."""
     from langdetect import DetectorFactory
+    from langdetect.utils.lang_profile import LangProfile
 
     factory = DetectorFactory()
     factory.set_seed(0)
-    factory.load_json_profile([path.read_text(encoding="utf-8") for path in sorted(_profiles().iterdir())])
+    paths = sorted(_profiles().iterdir())
+    # Its `load_json_profile` does the same, and takes Ctrl-C for a profile that is not valid.
+    for number, path in enumerate(paths):
+        factory.add_profile(LangProfile(**json.loads(path.read_text(encoding="utf-8"))), number, len(paths))
     return factory
 
 
