@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from webtext_prep import cli
 from webtext_prep.languages.kernels.bayes import _COMPENSATED, Trials, _sum
 from webtext_prep.languages.langdetect import COMPARED, Langdetect, load_factory
 from webtext_prep.stages.clean import known_detectors
@@ -77,6 +78,31 @@ def test_probabilities_are_equal_to_the_last_bit(factory, trials, text):
     assert (None if found is None else found.tolist()) == expected
 
 
+SCRIPTS = [
+    *("the old bridge und", "ABC DEF", "ñçß țară șarpe", "ĐÀ ắ ế ộ Việt Nam thời tiết", "ẠẢẤḂẞ"),
+    *("a\u0300e\u0301 o\u0323 \u0300", "これは日本の天気", "カタカナ", "委員會星期", "ㄅㄆㄇ", "위원회는"),
+    *("Комитет", "اجتمعت ی", "समिति ने", "Η επιτροπή", "คณะ", "ა ბ", "ע ב", "12,3", "  "),
+    *("x@y.org", "http://a.b/c", "\U0001f600", "ǅ ŸŸ", "\u3000"),
+]
+
+
+def mixtures(number):
+    """Short pieces of several scripts, one after another, in which no script prevails."""
+    source = random.Random(number)
+    for _ in range(number):
+        chosen = source.choices(SCRIPTS, k=source.randint(1, 12))
+        cut = [script[source.randrange(len(script)) :][: source.randint(1, 14)] for script in chosen]
+        yield "".join(piece + source.choice(["", " "]) for piece in cut)
+
+
+def test_mixtures_of_scripts_have_equal_probabilities(factory, trials):
+    """Vietnamese letters counted as Latin where langdetect takes them for another script, and Latin ones were kept."""
+    known = "ĐÀ ắ ế ộ Việt Nam thời tiết これは日本の天気についてのテキストです"
+    for text in (known, *mixtures(250)):
+        found = trials.probabilities(text)
+        assert (None if found is None else found.tolist()) == of_langdetect(factory, text), text
+
+
 def test_whole_documents_have_equal_probabilities(factory, trials):
     source = random.Random(4)
     for length in (*range(1, 30), 300, 1000, 3000, 12_000):
@@ -123,6 +149,19 @@ def test_a_text_that_needs_more_random_numbers_is_left_to_langdetect():
         detector._trials.probabilities(SENTENCES[0])
     assert detector.detect(SENTENCES[0]) == expected
     assert detector.is_compiled
+
+
+def test_ctrl_c_while_the_profiles_load_ends_the_command(tmp_path, monkeypatch, capsys):
+    """langdetect took it for a profile that is not valid: `internal error`, and exit code 1 instead of 130."""
+
+    def interrupted(*_, **__):
+        raise KeyboardInterrupt
+
+    (tmp_path / "a.jsonl").write_text(json.dumps({"url": "http://a.org/", "text": SENTENCES[0] * 20}) + "\n")
+    monkeypatch.setattr("langdetect.utils.lang_profile.LangProfile.__init__", interrupted)
+    arguments = ["--input", str(tmp_path / "a.jsonl"), "--output", str(tmp_path / "out"), "--workers", "1"]
+    assert cli.main(["clean", *arguments]) == 130
+    assert "internal error" not in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("name", sorted(known_detectors()))

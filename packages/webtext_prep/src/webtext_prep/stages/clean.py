@@ -75,6 +75,7 @@ class Clean(DocumentStage):
 
     name: ClassVar[str] = "clean"
     order: ClassVar[int] = 50
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "documents -> repaired documents in one language, long enough"
     is_independent: ClassVar[bool] = True
     process_bytes: ClassVar[int] = 380 << 20
