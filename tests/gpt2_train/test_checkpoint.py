@@ -27,6 +27,7 @@ from gpt2_train.checkpoint import (
     read_info,
     reading,
 )
+from gpt2_train.checkpoint.info import table_crc
 from gpt2_train.checkpoint.restoring import load_tensors
 from gpt2_train.checkpoint.saving import Checkpointer, save_checkpoint
 from gpt2_train.config import ModelConfig
@@ -117,6 +118,37 @@ def test_a_damaged_checkpoint_is_one_clear_sentence(tmp_path: Path, save: Callab
         load_model(tmp_path)
 
 
+def write_sealed(step: Path, table: dict[str, Any]) -> None:
+    """Write another `checkpoint.json`, with a CRC that fits."""
+    (step / "checkpoint.json").write_text(json.dumps(table | {"crc32": table_crc(table)}))
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [('"step": 5', '"step": 4'), ('"samples": 40', '"samples": 41'), ("crc32", "crc33")]
+)
+def test_a_changed_character_of_the_description_is_noticed(
+    tmp_path: Path, save: Callable[..., Path], old: str, new: str
+) -> None:
+    """A flipped digit of `step` went unnoticed: only `gpt2 checkpoint verify` compared checkpoint.json with its CRC."""
+    place = save() / "checkpoint.json"
+    before, found, after = place.read_text().rpartition(old)
+    assert found
+    place.write_text(before + new + after)
+    for use in (load_model, read_info):
+        with pytest.raises(Gpt2UsageError, match=r"is damaged \(checkpoint.json is not what was written\)"):
+            use(tmp_path)
+
+
+def test_a_checkpoint_of_before_its_description_had_a_crc_still_loads(
+    tmp_path: Path, save: Callable[..., Path]
+) -> None:
+    step = save()
+    table = json.loads((step / "checkpoint.json").read_text())
+    del table["crc32"]
+    (step / "checkpoint.json").write_text(json.dumps(table))
+    assert load_model(tmp_path)[2].step == 5
+
+
 class _Attack:
     def __init__(self, mark: Path) -> None:
         self.mark = mark
@@ -132,7 +164,7 @@ def test_a_checkpoint_cannot_run_code(tmp_path: Path, save: Callable[..., Path])
     (step / "model/.metadata").write_bytes(content)
     table = json.loads((step / "checkpoint.json").read_text())
     table["files"]["model/.metadata"] = {"bytes": len(content), "crc32": zlib.crc32(content)}
-    (step / "checkpoint.json").write_text(json.dumps(table))
+    write_sealed(step, table)
     with pytest.raises(Gpt2UsageError, match="which no checkpoint holds"):
         load_model(tmp_path)
     assert not (tmp_path / "attacked").exists()
@@ -157,7 +189,7 @@ def replace_index(step: Path, change: Callable[[Any], None]) -> None:
     (step / "model/.metadata").write_bytes(content)
     table = json.loads((step / "checkpoint.json").read_text())
     table["files"]["model/.metadata"] = {"bytes": len(content), "crc32": zlib.crc32(content)}
-    (step / "checkpoint.json").write_text(json.dumps(table))
+    write_sealed(step, table)
 
 
 def test_the_index_as_the_first_releases_of_python_3_11_write_it_is_read(
@@ -242,7 +274,7 @@ def test_a_damaged_index_is_said_of_the_checkpoint_and_not_of_a_folder_in_it(
     (step / "model/.metadata").write_bytes(b"not an index")
     table = json.loads((step / "checkpoint.json").read_text())
     table["files"]["model/.metadata"] = {"bytes": 12, "crc32": zlib.crc32(b"not an index")}
-    (step / "checkpoint.json").write_text(json.dumps(table))
+    write_sealed(step, table)
     with pytest.raises(Gpt2UsageError, match=r"step-0000005 is damaged \(its index"):
         load_model(tmp_path)
 
@@ -261,6 +293,7 @@ WITH_TWO_PROCESSES = """
 import json, sys, torch
 import torch.distributed as dist
 from pathlib import Path
+from gpt2_train.checkpoint.info import table_crc
 from gpt2_train.checkpoint.restoring import load_tensors
 from gpt2_train.checkpoint.saving import save_checkpoint
 from gpt2_train.config import ModelConfig

@@ -1,8 +1,8 @@
 """What the `webtext` and `gpt2` commands share: settings, errors, atomic files, progress.
 
 `settings` turns one frozen dataclass into flags and TOML keys; `errors` and `command` turn failures into one sentence
-and an exit code; `atomic` writes files that appear complete or not at all; `progress` shows rate and time left;
-`charts` draws.
+and an exit code; `atomic` writes files that appear complete or not at all; `json_text` reads JSON; `progress` shows
+rate and time left; `charts` draws.
 """
 
 from command_kit.atomic import atomic_file, atomic_folder, write_json, write_text
@@ -10,6 +10,7 @@ from command_kit.command import run_command
 from command_kit.cores import available_cores
 from command_kit.credentials import hide_credentials
 from command_kit.errors import CommandError, UsageError
+from command_kit.json_text import parse_json
 from command_kit.progress import Progress, duration
 from command_kit.settings import add_flags, setting, settings_from
 from command_kit.shell import add_shell_flags
@@ -25,6 +26,7 @@ __all__ = [
     "available_cores",
     "duration",
     "hide_credentials",
+    "parse_json",
     "run_command",
     "setting",
     "settings_from",

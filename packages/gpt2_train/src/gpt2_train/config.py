@@ -55,6 +55,8 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence_length", "vocabulary_size"):
+            if type(getattr(self, name)) is not int:  # as a damaged file may have it
+                raise Gpt2UsageError(f"{name} is {getattr(self, name)!r:.40}: it should be a whole number.")
             if getattr(self, name) < 1:
                 raise Gpt2UsageError(f"{name} is {getattr(self, name)}: it should be at least 1.")
         if self.hidden % self.heads:
@@ -62,7 +64,7 @@ class ModelConfig:
                 f"a hidden size of {self.hidden} can't be shared among {self.heads} heads: "
                 f"choose a number of heads that divides {self.hidden}."
             )
-        if not 0 <= self.dropout < 1:
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
             raise Gpt2UsageError(f"dropout is {self.dropout}: it should be at least 0 and less than 1.")
 
     @classmethod
@@ -83,7 +85,7 @@ class ModelConfig:
     @property
     def padded_vocabulary(self) -> int:
         """Rows of the embedding: `vocabulary_size` padded to a multiple of 128; the added ids never win."""
-        return math.ceil(self.vocabulary_size / VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+        return -(-self.vocabulary_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
 
     @property
     def parameters(self) -> int:

@@ -154,7 +154,9 @@ def _check_data(checkpoints: list[Path], corpora: list[Corpus], data: str) -> No
     """Raise Gpt2UsageError where the token files are no longer those that the run was trained on."""
     if not checkpoints:
         return
-    known = json.loads((checkpoints[-1] / "checkpoint.json").read_bytes()).get("data", [])
+    from gpt2_train.checkpoint.info import read_info
+
+    known = read_info(checkpoints[-1]).data
     for corpus, recorded in zip(corpora, known, strict=False):
         now = corpus.identity()
         if any(recorded.get(name, value) != value for name, value in now.items()):

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from command_kit import parse_json
 from gpt2_train.checkpoint.folders import INFO_FILE, damaged, find_checkpoint
 from gpt2_train.config import ModelConfig
 from gpt2_train.errors import Gpt2UsageError
@@ -18,6 +19,11 @@ FORMAT = 2
 """Version of a checkpoint's layout; a higher one is refused. 1 had all tensors in one set of files."""
 
 TOKENIZER_FOLDER = "tokenizer"
+
+_KEYS = {
+    "format", "step", "samples", "tokens", "model", "tokenizer", "settings", "data", "state", "files", "crc32",
+}  # fmt: skip
+"""All that `checkpoint.json` holds."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,14 +71,18 @@ def read_info(path: str | Path) -> CheckpointInfo:
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
+    """The table in `checkpoint.json`, compared with its CRC; tables of before there was one can't be checked."""
     try:
-        table = json.loads((folder / INFO_FILE).read_text(encoding="utf-8"))
+        table = parse_json((folder / INFO_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise damaged(folder, f"{INFO_FILE} can't be read: {error}") from error
-    if not isinstance(table, dict) or not isinstance(table.get("format"), int):
+    if not isinstance(table, dict) or type(table.get("format")) is not int:
         raise damaged(folder, f"{INFO_FILE} names no format")
     if table["format"] > FORMAT:
         raise Gpt2UsageError(f"the checkpoint {folder} was written by a newer version of gpt2-train: update it.")
+    # A flipped bit may lie in the name of the CRC, too.
+    if table.get("crc32", table_crc(table)) != table_crc(table) or not table.keys() <= _KEYS:
+        raise damaged(folder, f"{INFO_FILE} is not what was written")
     return table
 
 
@@ -82,33 +92,40 @@ def table_crc(table: Mapping[str, Any]) -> int:
     return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 
 
-def check_table(folder: Path) -> None:
-    """Raise Gpt2UsageError if the `checkpoint.json` of a folder is not what was written; old ones can't be checked."""
-    table = _read_json(folder)
-    if "crc32" in table and table["crc32"] != table_crc(table):
-        raise damaged(folder, f"{INFO_FILE} is not what was written")
-
-
 def _parse_info(folder: Path, table: dict[str, Any]) -> CheckpointInfo:
     try:
         return CheckpointInfo(
-            step=int(table["step"]),
-            samples=int(table["samples"]),
-            tokens=int(table["tokens"]),
+            step=_count(table, "step"),
+            samples=_count(table, "samples"),
+            tokens=_count(table, "tokens"),
             config=ModelConfig(**table["model"]),
-            tokenizer=dict(table["tokenizer"]),
-            settings=dict(table["settings"]),
-            data=list(table["data"]),
-            state=dict(table["state"]),
+            tokenizer=_table(table["tokenizer"]),
+            settings=_table(table["settings"]),
+            data=[_table(entry) for entry in table["data"]],
+            state=_table(table["state"]),
             folder=folder,
             files={
-                str(name): {key: int(entry[key]) for key in ("bytes", "crc32")}
-                for name, entry in dict(table["files"]).items()
+                name: {key: _count(entry, key) for key in ("bytes", "crc32")}
+                for name, entry in _table(table["files"]).items()
             },
-            format=int(table["format"]),
+            format=_count(table, "format"),
         )
     except (KeyError, TypeError, ValueError, Gpt2UsageError) as error:
         raise damaged(folder, f"{INFO_FILE} is incomplete: {error}") from error
+
+
+def _count(table: Mapping[str, Any], name: str) -> int:
+    """A whole number that is not negative. Raises ValueError for anything else."""
+    value = table[name]
+    if type(value) is not int or value < 0:
+        raise ValueError(f"{name} is no whole number")
+    return value
+
+
+def _table(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict):
+        raise TypeError("a table is something else")
+    return value
 
 
 def describe_tokenizer(tokenizer: Tokenizer | None) -> dict[str, Any]:

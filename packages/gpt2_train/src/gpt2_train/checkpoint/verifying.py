@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 
 from gpt2_train.checkpoint.folders import FOLDER, INFO_FILE, DamagedCheckpoint, find_checkpoint, list_checkpoints
-from gpt2_train.checkpoint.info import CheckpointInfo, check_table, load_tokenizer, read_info
+from gpt2_train.checkpoint.info import CheckpointInfo, load_tokenizer, read_info
 from gpt2_train.checkpoint.reading import by_part, check_shapes, model_tensors, problem_of_file
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.model import GPT2
@@ -64,7 +64,7 @@ def verify(folder: Path, count: Callable[[int], object]) -> Verified:
     except Gpt2UsageError as error:
         return Verified(folder, None, 0, 0, False, [_why(error)])
     problems = [problem for name in sorted(info.files) if (problem := problem_of_file(info, name, count))]
-    checks: list[Callable[[], object]] = [lambda: check_table(folder)]
+    checks: list[Callable[[], object]] = []
     if not problems:
         # An index that was not read back would only say so once more.
         checks.append(lambda: _check_model(info))
