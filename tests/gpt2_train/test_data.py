@@ -35,7 +35,8 @@ from gpt2_train.data import (
 )
 from gpt2_train.data.splits import PIECE_TOKENS
 from gpt2_train.errors import Gpt2UsageError
-from indexed_tokens import IndexedTokensWriter
+from indexed_tokens import IndexedTokensError, IndexedTokensWriter
+from indexed_tokens.checksums import checksum_of_file
 
 SIZES, DOCUMENTS = np.array([5, 3, 7, 4], np.int32), np.array([2, 0, 3, 1], np.int32)
 
@@ -99,6 +100,28 @@ def test_no_document_is_in_two_splits_and_training_gets_one(sequences: list[int]
 def test_splits_are_megatrons_ranges_where_documents_are_many() -> None:
     assert split_ranges(one_sequence_each(1000), [949, 50, 1]) == [(0, 949), (949, 999), (999, 1000)]
     assert split_ranges(one_sequence_each(37), [8, 1, 1]) == [(0, 30), (30, 33), (33, 37)]
+
+
+@pytest.mark.parametrize("damage", ["longer .bin", "shorter .bin", "lengths"])
+def test_token_files_that_are_not_those_on_record_are_refused(tmp_path: Path, damage: str) -> None:
+    """Training took an index with other lengths than were written, and tokens behind the last one: nothing was on
+    record to compare with."""
+    prefix = tmp_path / "c"
+    with IndexedTokensWriter(prefix) as writer:
+        for document in ([1, 2, 3, 4], [5, 6], [7, 8, 9, 10]):
+            writer.add(document)
+    sums = {kind: checksum_of_file(Path(f"{prefix}.{kind}"))._asdict() for kind in ("bin", "idx")}
+    Path(f"{prefix}.json").write_text(json.dumps({"stage": "tokenize", "facts": {"checksums": sums}}))
+    Corpus(str(prefix), [1, 0, 0])
+    file = Path(f"{prefix}.idx" if damage == "lengths" else f"{prefix}.bin")
+    whole = file.read_bytes()
+    changed = {"longer .bin": whole + b"\0\0", "shorter .bin": whole[:-2], "lengths": whole[:34] + b"\2" + whole[35:]}
+    file.write_bytes(changed[damage])
+    with pytest.raises(IndexedTokensError, match=rf"{file.name}.* (cut off|damaged)"):
+        Corpus(str(prefix), [1, 0, 0])
+    Path(f"{prefix}.json").unlink()
+    if damage != "shorter .bin":
+        Corpus(str(prefix), [1, 0, 0])
 
 
 def test_a_split_without_documents_says_so_in_one_line(tmp_path: Path) -> None:

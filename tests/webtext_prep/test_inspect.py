@@ -53,6 +53,25 @@ def test_token_files_show_lengths_and_decoded_text(tmp_path, capsys, ending):
     assert found["samples"][0]["text"] == "Hello world<|endoftext|>"
 
 
+def test_token_files_are_verified_against_their_record(write_shards, tmp_path, webtext):
+    """Nothing on record told whether token files are still what was written: a flipped bit is another token."""
+    write_shards([[Document("http://a.org/", "Some words of a text.")]])
+    assert webtext("tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c").code == 0
+    assert webtext("inspect", tmp_path / "c", "--verify", "--json").json["verified"] is True
+    for suffix in (".bin", ".idx"):
+        place = tmp_path / f"c_text_document{suffix}"
+        whole = place.read_bytes()
+        place.write_bytes(whole[:-1] + bytes([whole[-1] ^ 1]) if suffix == ".bin" else whole + b"\1")
+        done = webtext("inspect", tmp_path / "c", "--verify")
+        assert (done.code, f"{place} has " in done.sentence) == (2, True)
+        place.write_bytes(whole)
+    (tmp_path / "c_text_document.json").unlink()
+    done = webtext("inspect", tmp_path / "c", "--verify")
+    assert (done.code, "c_text_document.json has no checksums" in done.sentence) == (2, True)
+    assert webtext("inspect", tmp_path / "c").code == 0
+    assert webtext("inspect", tmp_path / "input", "--verify").code == 2
+
+
 def test_the_short_prefix_is_understood(tmp_path, capsys):
     with IndexedTokensWriter(tmp_path / "c_text_document") as writer:
         writer.add([15496])

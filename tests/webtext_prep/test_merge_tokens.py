@@ -7,7 +7,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, corpus_tokenizer, save_corpus_tokenizer
+from indexed_tokens import (
+    IndexedTokens,
+    IndexedTokensWriter,
+    Tokenizer,
+    check_token_files,
+    corpus_tokenizer,
+    save_corpus_tokenizer,
+)
 from webtext_prep.documents import storage
 from webtext_prep.running.job import Job
 from webtext_prep.stages.merge_tokens import MergeTokens
@@ -20,6 +27,21 @@ def write(prefix, documents, *, tokenizer=True, dtype=np.uint16):
     if tokenizer:
         save_corpus_tokenizer(prefix, Tokenizer.gpt2() if tokenizer is True else tokenizer)
     return prefix
+
+
+def flip(path):
+    """Another token, other sequences that are valid, or another tokenizer."""
+    content = bytearray(path.read_bytes())
+    if path.suffix == ".idx":
+        content[34 : 34 + 8] = content[34 + 4 : 34 + 8] + content[34 : 34 + 4]  # the lengths of two sequences
+        content[34 + 12 + 8] = 2 * content[34]
+    elif path.suffix == ".bin":
+        content[0] ^= 2
+    else:
+        content = bytearray(content.replace(b'"<|endoftext|>": 50256', b'"<|endoftext|>": 50257'))
+        content = bytearray(content.replace(b'"id": 50256', b'"id": 50257'))
+    assert content != path.read_bytes()
+    path.write_bytes(content)
 
 
 def contents(prefix) -> list[bytes]:
@@ -64,6 +86,7 @@ def test_parts_of_any_size_make_the_bytes_of_one_writer(tmp_path_factory, corpor
     assert contents(folder / "expected")[:2] == [
         (folder / f"c_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx")
     ]
+    assert check_token_files(folder / "c_text_document", whole=True)
     assert not (folder / "c_text_document.tokenizer.json").exists()
 
 
@@ -103,6 +126,17 @@ def test_files_that_do_not_belong_together_are_refused(pairs, tmp_path, webtext,
 
     assert re.search(sentence, done.sentence)
     assert not (tmp_path / "c_text_document.idx").exists()
+
+
+@pytest.mark.parametrize("file", ["bin", "idx", "tokenizer.json"])
+def test_a_damaged_input_is_refused(pairs, tmp_path, webtext, file):
+    """A flipped bit in token files went into what was merged of them, and on into training."""
+    assert webtext("merge-tokens", "--input", *pairs, "--output", tmp_path / "c").code == 0
+    flip(tmp_path / f"c_text_document.{file}")
+    done = webtext("merge-tokens", "--input", tmp_path / "c", pairs[0], "--output", tmp_path / "d")
+    assert done.code == 2
+    assert f"c_text_document.{file} " in done.sentence and "damaged or replaced" in done.sentence
+    assert not (tmp_path / "d_text_document.idx").exists()
 
 
 def test_what_is_no_token_file_is_refused(pairs, tmp_path, webtext):

@@ -1,5 +1,7 @@
 """The files between the phases of tokenize, and the parts of its output: equal to sorting all documents at once."""
 
+import zlib
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -36,14 +38,17 @@ def encoded(folder, shards) -> list[EncodedShard]:
 
 
 def written(folder, shards, parts, order) -> IndexedTokens:
-    """The token files that the parts make, in whatever order they are written."""
+    """The token files that the parts make, in whatever order they are written; their checksums are checked."""
     documents = sum(sum(shard.runs) for shard in shards)
     size = 2 * sum(shard.count_tokens() for shard in shards)
     draft = PairDraft(bin_path(folder / "out"), idx_path(folder / "out"), "<u2", documents, documents, size)
     draft.create()
     Plan(shards, parts, draft).write(folder / "plan.json")
     plan = read_plan(folder / "plan.json")
-    assert sum(plan.write_part(number, *plan.read_part(number)) for number in order) == documents
+    checksums = {number: plan.write_part(number, *plan.read_part(number)) for number in order}
+    for kind, found in draft.checksums(checksums[number] for number in range(len(parts))).items():
+        content = (folder / f"out.{kind}").read_bytes()
+        assert found == {"bytes": len(content), "crc32": zlib.crc32(content)}
     return IndexedTokens(folder / "out")
 
 

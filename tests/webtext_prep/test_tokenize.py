@@ -4,6 +4,7 @@ import json
 import os
 import signal
 import sys
+import zlib
 from pathlib import Path
 
 import numpy as np
@@ -204,8 +205,19 @@ def some_documents(shards: int = 3, count: int = 40) -> list[list[Document]]:
     ]
 
 
-def outputs(prefix: Path) -> list[bytes]:
+def files(prefix: Path) -> list[bytes]:
     return [Path(f"{prefix}_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx", ".tokenizer.json")]
+
+
+def outputs(prefix: Path) -> list[bytes]:
+    """The files of a finished run; the checksums in their record are checked."""
+    found = files(prefix)
+    record = json.loads(Path(f"{prefix}_text_document.json").read_bytes())
+    assert record["facts"]["checksums"] == {
+        kind: {"bytes": len(content), "crc32": zlib.crc32(content)}
+        for kind, content in zip(("bin", "idx"), found, strict=False)
+    }
+    return found
 
 
 def test_the_order_is_that_of_the_keys(write_shards, tmp_path, webtext):
@@ -312,7 +324,7 @@ def test_a_draft_that_is_gone_is_made_again_as_a_whole(write_shards, tmp_path, w
     with monkeypatch.context() as patched:
         patched.setattr(Output, "finish", no_end)
         assert webtext(*command).code == 130
-    expected = outputs(tmp_path / "c")
+    expected = files(tmp_path / "c")
     (draft,) = (tmp_path / ".c_text_document.state/scratch").glob("draft-*.bin")
     draft.unlink()
     assert webtext(*command).code == 0
@@ -326,6 +338,23 @@ def test_token_files_may_be_written_behind_a_url(home, write_shards, tmp_path, w
     assert webtext(*command, "--output", home / "c", "--state", tmp_path / "state").code == 0
     assert webtext(*command, "--output", tmp_path / "b").code == 0
     assert outputs(tmp_path / "remote" / "c") == outputs(tmp_path / "b")
+
+
+def test_a_changed_file_of_a_trained_tokenizer_is_refused(write_shards, tmp_path, webtext):
+    """A file of DIR that had changed since train-tokenizer wrote it was used without a word."""
+    write_shards(some_documents())
+    common = ("--input", tmp_path / "input")
+    made = webtext("train-tokenizer", *common, "--output", tmp_path / "own", "--vocabulary-size", 300)
+    assert made.code == 0
+    command = ("tokenize", *common, "--tokenizer", tmp_path / "own", "--output", tmp_path / "c")
+    place = tmp_path / "own" / "vocab.json"
+    whole = place.read_bytes()
+    place.write_bytes(whole.replace(b'"!": 0', b'"!": 1'))
+    done = webtext(*command)
+    assert (done.code, f"{place} is not what `webtext train-tokenizer` wrote" in done.sentence) == (2, True)
+    assert not (tmp_path / "c_text_document.idx").exists()
+    place.write_bytes(whole)
+    assert webtext(*command).code == 0
 
 
 # Engines

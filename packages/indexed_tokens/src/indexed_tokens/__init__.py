@@ -4,6 +4,7 @@
 memory-mapped `.bin/.idx` pairs, byte-compatible with Megatron-LM both ways.
 """
 
+from indexed_tokens.checksums import check_token_files
 from indexed_tokens.corpus_tokenizer import corpus_tokenizer, save_corpus_tokenizer, tokenizer_path
 from indexed_tokens.errors import IndexedTokensError
 from indexed_tokens.reader import IndexedTokens, bin_path, idx_path, prefix_of
@@ -19,6 +20,7 @@ __all__ = [
     "IndexedTokensWriter",
     "Tokenizer",
     "bin_path",
+    "check_token_files",
     "corpus_tokenizer",
     "idx_path",
     "prefix_of",

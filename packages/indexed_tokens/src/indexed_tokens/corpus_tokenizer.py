@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from indexed_tokens.checksums import record_path, recorded_facts
+from indexed_tokens.errors import IndexedTokensError
 from indexed_tokens.reader import prefix_of
 from indexed_tokens.tokenizer import Tokenizer
 
@@ -31,7 +33,15 @@ def save_corpus_tokenizer(path: str | Path, tokenizer: Tokenizer) -> Path:
 def corpus_tokenizer(path: str | Path) -> Tokenizer | None:
     """The tokenizer that lies beside the token files of that prefix; None where there is none.
 
-    Raises IndexedTokensError if the file is damaged.
+    Raises IndexedTokensError if the file is damaged, or is not the tokenizer that the record beside it names.
     """
     file = tokenizer_path(path)
-    return Tokenizer.from_path(file) if file.exists() else None
+    if not file.exists():
+        return None
+    tokenizer = Tokenizer.from_path(file)
+    if recorded_facts(path).get("tokenizer", tokenizer.fingerprint) != tokenizer.fingerprint:
+        raise IndexedTokensError(
+            f"{file} is not the tokenizer that {record_path(path).name} beside it names: it was damaged or replaced; "
+            "copy the one that belongs to the token files, or make these again."
+        )
+    return tokenizer

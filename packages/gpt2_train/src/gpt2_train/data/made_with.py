@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
-from indexed_tokens import corpus_tokenizer, prefix_of
+from indexed_tokens import corpus_tokenizer
+from indexed_tokens.checksums import recorded_facts
 
 
 def recorded_fingerprint(prefix: str) -> str | None:
     """The tokenizer's fingerprint in the record that `webtext tokenize` leaves beside token files; None without it."""
-    try:
-        record = json.loads(Path(f"{prefix_of(prefix)}.json").read_text(encoding="utf-8"))
-        found = record.get("facts", record)["tokenizer"]
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return None
+    found = recorded_facts(prefix).get("tokenizer")
     return found if isinstance(found, str) else None
 
 

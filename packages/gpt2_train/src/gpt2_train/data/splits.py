@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2_train.errors import Gpt2UsageError
-from indexed_tokens import IndexedTokens
+from indexed_tokens import IndexedTokens, check_token_files
 
 SPLITS = ("train", "valid", "test")
 
@@ -53,12 +53,14 @@ class Corpus:
         ranges: the sequences [begin, end) of each split.
         shares: the share of each split, as asked for; they sum to 1.
 
-    Raises IndexedTokensError for files that are missing or damaged, Gpt2UsageError for an empty one.
+    Raises IndexedTokensError for files that are missing or damaged, as far as sizes and the index tell (the tokens are
+    not read), Gpt2UsageError for an empty one.
     """
 
     def __init__(self, prefix: str, weights: Sequence[float]) -> None:
         self.prefix = prefix
         self.tokens = IndexedTokens(prefix)
+        check_token_files(prefix)
         if self.tokens.dtype.kind not in "iu":
             raise Gpt2UsageError(f"{prefix} stores tokens as {self.tokens.dtype}: token ids are whole numbers.")
         if self.tokens.total_tokens == 0:

@@ -10,17 +10,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from command_kit import hide_credentials, setting
+from command_kit import Progress, hide_credentials, setting
 from indexed_tokens import (
     IndexedTokens,
     IndexedTokensError,
     Tokenizer,
     bin_path,
+    check_token_files,
     corpus_tokenizer,
     idx_path,
     prefix_of,
     tokenizer_path,
 )
+from indexed_tokens.checksums import record_path
 from webtext_prep.commands.base import Command
 from webtext_prep.commands.known_stages import known_stages
 from webtext_prep.documents.document import Document
@@ -51,6 +53,7 @@ class Inspect(Command):
         "", "a folder or file that a stage wrote, or a token file's prefix", metavar="PATH", positional=True
     )
     samples: int = setting(2, "documents to show", ge=0)
+    verify: bool = setting(False, "read token files whole and compare them with the checksums that are on record")
     dropped: str = setting(
         "",
         "show what the stage dropped for that reason; without --keep-dropped its input is read again",
@@ -65,7 +68,11 @@ class Inspect(Command):
             found = inspect_dropped(self.path, self.dropped, self.samples)
             return Findings(_shown(found), found)
         prefix = _token_prefix(self.path)
+        if self.verify:
+            verify_tokens(prefix, self.path)
         found = inspect_tokens(prefix, self.samples) if prefix else inspect_documents(self.path, self.samples)
+        if self.verify:
+            found = {"path": found.pop("path"), "verified": True, **found}
         return Findings(_shown(found), found)
 
 
@@ -121,6 +128,23 @@ def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
             for document in documents
         ],
     }
+
+
+def verify_tokens(prefix: Path | None, path: str) -> None:
+    """Compare a `.bin/.idx` pair with the checksums in its record.
+
+    Raises IndexedTokensError naming the file that is not what was written, InputError where nothing is on record.
+    """
+    if prefix is None:
+        raise InputError(f"--verify is for token files, and {path} names none: give their prefix.")
+    IndexedTokens(prefix)
+    size = bin_path(prefix).stat().st_size + idx_path(prefix).stat().st_size
+    with Progress("verify", "bytes", size) as progress:
+        if not check_token_files(prefix, whole=True, count=progress.advance):
+            raise InputError(
+                f"{record_path(prefix)} has no checksums of {prefix}: `webtext tokenize` and `merge-tokens` record "
+                "them; leave out --verify for token files of other programs."
+            )
 
 
 def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import atomic_file
-from indexed_tokens.draft import PairDraft
+from indexed_tokens.draft import PairDraft, Written
 from webtext_prep.documents.token_runs import EncodedShard, read_slices
 
 KEYS = 1 << 64
@@ -87,15 +87,16 @@ class Plan:
         slices = read_slices(self.shards[slice(*part.shards)], np.dtype(self.draft.dtype), part.low, part.high)
         return slices.sorted()
 
-    def write_part(self, number: int, lengths: npt.NDArray[np.int64], tokens: npt.NDArray[Any]) -> int:
-        """Write what `read_part` gave to its place in the draft; returns the number of documents. Raises OSError."""
+    def write_part(self, number: int, lengths: npt.NDArray[np.int64], tokens: npt.NDArray[Any]) -> Written:
+        """Write what `read_part` gave to its place in the draft; returns its checksums. Raises OSError."""
         part, itemsize = self.parts[number], np.dtype(self.draft.dtype).itemsize
         offset = part.token * itemsize
-        self.draft.write_tokens(offset, tokens.view(np.uint8).data)
-        self.draft.write_sequences(part.document, lengths, offset)
-        # One sequence a document, and an entry behind the last one.
-        self.draft.write_documents(part.document, np.arange(part.document, part.document + len(lengths) + 1))
-        return len(lengths)
+        return {
+            **self.draft.write_tokens(offset, tokens.view(np.uint8).data),
+            **self.draft.write_sequences(part.document, lengths, offset),
+            # One sequence a document.
+            **self.draft.write_documents(part.document, np.arange(part.document, part.document + len(lengths))),
+        }
 
 
 def read_plan(path: Path) -> Plan:

@@ -22,6 +22,8 @@ from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
 
+Checksums = dict[str, dict[str, int]]
+"""See `PairDraft.checksums`; a fact of the record."""
 SUFFIX = "_text_document"
 """What Megatron-LM's users expect between a prefix and `.bin`."""
 

@@ -8,13 +8,24 @@ Pairs belong together only if their tokens have one type and one tokenizer, whic
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
-from indexed_tokens import IndexedTokens, Tokenizer, bin_path, corpus_tokenizer, idx_path, prefix_of, tokenizer_path
-from indexed_tokens.draft import PairDraft
+from indexed_tokens import (
+    IndexedTokens,
+    Tokenizer,
+    bin_path,
+    check_token_files,
+    corpus_tokenizer,
+    idx_path,
+    prefix_of,
+    tokenizer_path,
+)
+from indexed_tokens.checksums import Checksum, check_checksum, joined, recorded_checksums
+from indexed_tokens.draft import PairDraft, Written
 from webtext_prep.documents import storage
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.stage_record import TOKEN_SUFFIXES
@@ -25,7 +36,15 @@ from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
-from webtext_prep.running.token_stage import SUFFIX, TokenFileStage, open_draft, pair_named, publish, token_files
+from webtext_prep.running.token_stage import (
+    SUFFIX,
+    Checksums,
+    TokenFileStage,
+    open_draft,
+    pair_named,
+    publish,
+    token_files,
+)
 
 Shape = tuple[str, int, int, int]
 """Of a draft: the type of a token, sequences, documents, and bytes of tokens."""
@@ -53,6 +72,7 @@ class MergeTokens(TokenFileStage):
     name: ClassVar[str] = "merge-tokens"
     order: ClassVar[int] = 85
     summary: ClassVar[str] = "several pairs of token files -> one"
+    version: ClassVar[int] = 2
     input_kinds: ClassVar[str] = "token files (the prefix of a .bin and .idx)"
 
     part_bytes: ClassVar[int] = 256 << 20
@@ -78,35 +98,42 @@ class MergeTokens(TokenFileStage):
         """As much as there is."""
         return Needs(sample.size, memory=workers * PROCESS_BYTES)
 
-    def copy(self, task: Task, context: Context) -> int:
-        """Task: a range of the tokens, the sequences or the documents of one pair to its place. Returns its bytes."""
+    def copy(self, task: Task, context: Context) -> Written:
+        """Task: a range of the tokens, the sequences or the documents of one pair to its place; its checksums."""
         draft = _draft_in(storage.local_path(task.outputs[0]), task.hints["draft"])
         source = Source(prefix_of(storage.local_path(task.inputs[0])), *task.hints["source"])
-        size = _copy(draft, source, task.options["kind"], *task.options["range"])
-        context.report(size)
-        return size
+        written = _copy(draft, source, task.options["kind"], *task.options["range"])
+        context.report(_bytes_of(written))
+        return written
 
     def publish(self, task: Task, context: Context) -> None:
         """Task: the finished draft and the tokenizer, if there is one, to their final names."""
         draft = _draft_in(storage.local_path(task.inputs[0]), task.hints["draft"])
         publish(draft, corpus_tokenizer(_prefixes(task.inputs[2:])[0]), task.outputs)
 
-    def join(self, task: Task, context: Context) -> None:
-        """Task: all ranges of all pairs to a draft, and that to its final names."""
+    def join(self, task: Task, context: Context) -> Checksums:
+        """Task: all ranges of all pairs to a draft, and that to its final names. Returns the checksums of both."""
         pairs = [IndexedTokens(prefix) for prefix in _prefixes(task.inputs)]
         draft, done = _draft_in(context.scratch / "joined.bin", task.hints["draft"]), 0
         draft.create()
+        written: list[list[Written]] = []
         for source, pair in zip(_sources(pairs), pairs, strict=True):
+            written.append([])
             for kind, begin, end in self._ranges(pair):
-                done += _copy(draft, source, kind, begin, end)
+                written[-1].append(_copy(draft, source, kind, begin, end))
+                done += _bytes_of(written[-1][-1])
                 context.report(done)
+        _check_copied(pairs, written)
         publish(draft, corpus_tokenizer(pairs[0].prefix), task.outputs)
         draft.binary.unlink(missing_ok=True)
         draft.index.unlink(missing_ok=True)
+        return draft.checksums(itertools.chain.from_iterable(written))
 
     def run(self, job: Run) -> Outcome:
-        """Check that all pairs belong together, copy them, publish."""
+        """Check that all pairs are what was written and belong together, copy them, publish."""
         pairs = [IndexedTokens(prefix) for prefix in _prefixes(job.inputs)]
+        for pair in pairs:
+            check_token_files(pair.prefix)
         tokenizer = _common_tokenizer(pairs)
         sequences, documents = sum(map(len, pairs)), sum(pair.documents for pair in pairs)
         size = sum(bin_path(pair.prefix).stat().st_size for pair in pairs)
@@ -115,24 +142,26 @@ class MergeTokens(TokenFileStage):
         shape = (pairs[0].dtype.str, sequences, documents, size)
         total = size + 12 * sequences + 8 * documents
         if job.is_here:
-            self._copy_together(job, pairs, shape, outputs, total)
+            checksums = self._copy_together(job, pairs, shape, outputs, total)
         else:
             task = Task("all", tuple(job.inputs), outputs, {}, {"draft": list(shape)})
-            job.map("join", self.join, [task], unit="bytes", total=total)
+            (checksums,) = job.map("join", self.join, [task], unit="bytes", total=total)
         tokens = sum(pair.total_tokens for pair in pairs)
         facts: dict[str, Any] = {"files": len(pairs), "tokens": tokens, "bytes": size}
         if tokenizer:
             facts |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
         tally = Tally(read=documents, kept=documents)
-        return Outcome(tally, list(outputs), facts={**facts, "data": job.output.name + SUFFIX})
+        facts |= {"data": job.output.name + SUFFIX, "checksums": checksums}
+        return Outcome(tally, list(outputs), facts=facts)
 
     def _copy_together(
         self, job: Run, pairs: Sequence[IndexedTokens], shape: Shape, outputs: tuple[Location, ...], total: int
-    ) -> None:
-        """Tasks on this machine, each of which copies a range to its place in one draft."""
-        made_of = digest(storage.stamps(job.inputs))
+    ) -> Checksums:
+        """Tasks on this machine, each of which copies a range to its place in one draft. Returns both checksums."""
+        made_of = digest([self.version, *storage.stamps(job.inputs)])
         draft = open_draft(storage.local_path(job.scratch), made_of, *shape)
         both = (draft.binary, draft.index)
+        ranges = [list(self._ranges(pair)) for pair in pairs]
         tasks = [
             Task(
                 f"pair-{number:05}-{kind}-{at:05}",
@@ -142,11 +171,14 @@ class MergeTokens(TokenFileStage):
                 {"draft": list(shape), "source": [source.sequences, source.documents, source.offset]},
             )
             for number, (source, pair) in enumerate(zip(_sources(pairs), pairs, strict=True))
-            for at, (kind, begin, end) in enumerate(self._ranges(pair))
+            for at, (kind, begin, end) in enumerate(ranges[number])
         ]
-        job.map("copy", self.copy, tasks, unit="bytes", total=total)
+        written = iter(job.map("copy", self.copy, tasks, unit="bytes", total=total))
+        of_pairs = [list(itertools.islice(written, len(own))) for own in ranges]
+        _check_copied(pairs, of_pairs)
         whole = Task("all", (*both, *job.inputs), outputs, {}, {"draft": list(shape)})
         job.map("publish", self.publish, [whole])
+        return draft.checksums(itertools.chain.from_iterable(of_pairs))
 
     def _ranges(self, pair: IndexedTokens) -> Iterator[tuple[str, int, int]]:
         """What is copied of a pair, in pieces: the kind, the first of them, and one behind the last."""
@@ -176,22 +208,34 @@ def _draft_in(binary: Path, shape: Sequence[Any]) -> PairDraft:
     return PairDraft(binary, binary.with_suffix(".idx"), *shape)
 
 
-def _copy(draft: PairDraft, source: Source, kind: str, begin: int, end: int) -> int:
-    """Copy a range of one pair to its place in the draft; returns its bytes."""
+def _copy(draft: PairDraft, source: Source, kind: str, begin: int, end: int) -> Written:
+    """Copy a range of one pair to its place in the draft; returns its checksums."""
     if kind == "tokens":
+        parts = []
         with bin_path(source.prefix).open("rb") as file:
             file.seek(begin)
             for at in range(begin, end, COPY_BYTES):
-                draft.write_tokens(source.offset + at, file.read(min(COPY_BYTES, end - at)))
-        return end - begin
+                piece = file.read(min(COPY_BYTES, end - at))
+                parts.append(Checksum(*draft.write_tokens(source.offset + at, piece)["tokens"]))
+        return {"tokens": joined(parts)}
     tokens = IndexedTokens(source.prefix)
     if kind == "sequences":
         offsets = tokens.offsets[begin:end] + source.offset
-        draft.write_index(source.sequences + begin, tokens.lengths[begin:end], offsets)
-        return 12 * (end - begin)
-    # Behind the first entry, which is where the pair before it ends.
-    draft.write_documents(source.documents + begin + 1, tokens.document_index[begin + 1 : end + 1] + source.sequences)
-    return 8 * (end - begin)
+        return draft.write_index(source.sequences + begin, tokens.lengths[begin:end], offsets)
+    # All but the last one, which is the first of the pair that follows.
+    return draft.write_documents(source.documents + begin, tokens.document_index[begin:end] + source.sequences)
+
+
+def _bytes_of(written: Written) -> int:
+    return sum(size for size, _ in written.values())
+
+
+def _check_copied(pairs: Sequence[IndexedTokens], written: Sequence[Sequence[Written]]) -> None:
+    """Raise IndexedTokensError if the tokens that were copied of a pair are not what its record says was written."""
+    for pair, parts in zip(pairs, written, strict=True):
+        if recorded := recorded_checksums(pair.prefix):
+            copied = joined(Checksum(*part["tokens"]) for part in parts if "tokens" in part)
+            check_checksum(bin_path(pair.prefix), copied, recorded["bin"])
 
 
 def _is_pair(path: Path) -> bool:

@@ -25,13 +25,15 @@ import numpy.typing as npt
 
 from command_kit import setting
 from indexed_tokens import IndexedTokensError, Tokenizer, smallest_dtype
-from indexed_tokens.draft import PairDraft
+from indexed_tokens.checksums import checksum_of_file
+from indexed_tokens.draft import PairDraft, Written
 from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
 from webtext_prep.documents import storage
 from webtext_prep.documents.arrays import load_array, save_array
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents
+from webtext_prep.documents.stage_record import RECORD, read_record
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.token_plan import Part, Plan, parts_by_key, parts_in_order, read_plan
 from webtext_prep.documents.token_runs import EncodedShard, RunWriter, shuffle_key
@@ -42,7 +44,7 @@ from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
-from webtext_prep.running.token_stage import SUFFIX, TokenFileStage, open_draft, publish, token_files
+from webtext_prep.running.token_stage import SUFFIX, Checksums, TokenFileStage, open_draft, publish, token_files
 
 Files = tuple[Location, ...]
 KINDS = ("tokens", "table")
@@ -79,7 +81,7 @@ class Tokenize(TokenFileStage):
     name: ClassVar[str] = "tokenize"
     order: ClassVar[int] = 80
     summary: ClassVar[str] = "documents -> shuffled token files, PREFIX_text_document.bin and .idx"
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     run_bytes: ClassVar[int] = 32 << 20
     """A run ends when it takes so much memory,"""
     run_seconds: ClassVar[float] = 15.0
@@ -120,6 +122,19 @@ class Tokenize(TokenFileStage):
         if self.vocabulary:
             return [Path(self.vocabulary), Path(self.merges)]
         return [] if self.tokenizer in (None, "gpt2") else files_of(Path(str(self.tokenizer)))
+
+    def _check_tokenizer(self) -> None:
+        """Raise InputError if a file that `train-tokenizer` wrote is not what its record, beside it, says."""
+        for folder in dict.fromkeys(file.parent for file in self.setting_files()):
+            record = read_record(folder)
+            facts = record.get("facts") if record is not None and record["stage"] == "train-tokenizer" else None
+            recorded = facts.get("checksums") if isinstance(facts, dict) else None
+            for name, written in recorded.items() if isinstance(recorded, dict) else ():
+                if (folder / name).is_file() and checksum_of_file(folder / name)._asdict() != written:
+                    raise InputError(
+                        f"{folder / name} is not what `webtext train-tokenizer` wrote there: make the tokenizer again "
+                        f"with --restart, or remove {folder / RECORD} if the change is meant."
+                    )
 
     def encoder(self) -> Callable[[str], Sequence[int] | npt.NDArray[Any]]:
         """What turns a text into ids. Another engine than tiktoken is compared with it on one text in `CHECK_EVERY`.
@@ -197,12 +212,13 @@ class Tokenize(TokenFileStage):
         context.report(tally.read)
         return {**tally.as_dict(), "runs": writer.runs}
 
-    def write_part(self, task: Task, context: Context) -> int:
-        """Task: one part of the plan to its place in the draft. Returns the number of its documents."""
+    def write_part(self, task: Task, context: Context) -> Written:
+        """Task: one part of the plan to its place in the draft. Returns its checksums."""
         plan, number = read_plan(storage.local_path(task.reads[0])), task.options["part"]
-        documents = plan.write_part(number, *plan.read_part(number))
-        context.report(documents)
-        return documents
+        lengths, tokens = plan.read_part(number)
+        written = plan.write_part(number, lengths, tokens)
+        context.report(len(lengths))
+        return written
 
     def publish(self, task: Task, context: Context) -> None:
         """Task: the finished draft and the tokenizer to their final names."""
@@ -231,23 +247,27 @@ class Tokenize(TokenFileStage):
         context.report(len(lengths))
         return len(lengths)
 
-    def join_pieces(self, task: Task, context: Context) -> None:
-        """Task: all pieces, one after another, to the final files."""
+    def join_pieces(self, task: Task, context: Context) -> Checksums:
+        """Task: all pieces, one after another, to the final files. Returns the checksums of both."""
         plan = read_plan(storage.local_path(task.inputs[0]))
         binary = context.scratch / "joined.bin"
         draft = dataclasses.replace(plan.draft, binary=binary, index=binary.with_suffix(".idx"))
-        plan, documents = dataclasses.replace(plan, draft=draft), 0
+        plan, documents, written = dataclasses.replace(plan, draft=draft), 0, []
         draft.create()
         for number, (piece, lengths) in enumerate(zip(task.inputs[1::2], task.inputs[2::2], strict=True)):
             tokens = np.fromfile(storage.local_path(piece), np.dtype(draft.dtype))
-            documents += plan.write_part(number, load_array(lengths), tokens)
+            own = load_array(lengths)
+            written.append(plan.write_part(number, own, tokens))
+            documents += len(own)
             context.report(documents)
         publish(draft, self.open_tokenizer(), task.outputs)
         draft.binary.unlink(missing_ok=True)
         draft.index.unlink(missing_ok=True)
+        return draft.checksums(written)
 
     def run(self, job: Run) -> Outcome:
         """Encode, then write in shuffled order."""
+        self._check_tokenizer()
         self._check_engine(job.inputs)
         tasks = [
             Task(f"part-{number:05}", (path,), tuple(job.scratch / f"part-{number:05}.{kind}" for kind in KINDS))
@@ -262,20 +282,22 @@ class Tokenize(TokenFileStage):
         tokenizer = self.open_tokenizer()
         outputs, files = token_files(job.output), [task.outputs for task in tasks]
         write = self._write_draft if job.is_here else self._write_pieces
-        size = write(job, files, [result["runs"] for result in results], outputs, tally.kept)
+        checksums = write(job, files, [result["runs"] for result in results], outputs, tally.kept)
+        size = checksums["bin"]["bytes"]
         facts = {
             "tokens": size // smallest_dtype(tokenizer.vocabulary_size).itemsize,
             "bytes": size,
             "vocabulary_size": tokenizer.vocabulary_size,
             "tokenizer": tokenizer.fingerprint,
             "data": job.output.name + SUFFIX,
+            "checksums": checksums,
         }
         return Outcome(tally, list(outputs), facts=facts)
 
     def _write_draft(
         self, job: Run, files: Sequence[Files], runs: Sequence[list[int]], outputs: Files, documents: int
-    ) -> int:
-        """Tasks on this machine, each of which writes its part of one draft. Returns the bytes of all tokens."""
+    ) -> Checksums:
+        """Tasks on this machine, each of which writes its part of one draft. Returns the checksums of the files."""
         paths = (map(storage.local_path, pair) for pair in files)
         shards = [EncodedShard(tokens, table, own) for (tokens, table), own in zip(paths, runs, strict=True)]
         plan = self._plan(storage.local_path(job.scratch), shards)
@@ -286,13 +308,13 @@ class Tokenize(TokenFileStage):
         parts = [
             Task(f"part-{number:05}", (), both, {"part": number}, reads=(place,)) for number in range(len(plan.parts))
         ]
-        job.map("write", self.write_part, parts, total=documents)
+        written = job.map("write", self.write_part, parts, total=documents)
         job.map("publish", self.publish, [Task("all", both, outputs, reads=(place,))])
-        return draft.size
+        return draft.checksums(written)
 
     def _write_pieces(
         self, job: Run, files: Sequence[Files], runs: Sequence[list[int]], outputs: Files, documents: int
-    ) -> int:
+    ) -> Checksums:
         """Tasks on several machines, which can't write to one file: a file for each part, which one task then joins."""
         planning = Task("all", tuple(table for _, table in files), (job.scratch / "plan.json",), {"runs": list(runs)})
         (plan,) = job.map("plan", self.plan_pieces, [planning])
@@ -309,8 +331,8 @@ class Tokenize(TokenFileStage):
         ]
         job.map("pieces", self.write_piece, pieces, total=documents)
         inputs = (*planning.outputs, *(place for task in pieces for place in task.outputs))
-        job.map("join", self.join_pieces, [Task("all", inputs, outputs)], total=documents)
-        return int(plan["bytes"])
+        (checksums,) = job.map("join", self.join_pieces, [Task("all", inputs, outputs)], total=documents)
+        return dict(checksums)
 
     def _divided(self, shards: Sequence[EncodedShard], dtype: np.dtype[Any]) -> tuple[list[Part], int, int]:
         """The parts in which the tokens of all shards are written; the documents, and the bytes of the tokens."""
@@ -323,5 +345,5 @@ class Tokenize(TokenFileStage):
         dtype = smallest_dtype(self.open_tokenizer().vocabulary_size)
         parts, documents, size = self._divided(shards, dtype)
         stamps = [(storage.stamp(shard.tokens), storage.stamp(shard.table), shard.runs) for shard in shards]
-        made_of = digest([stamps, list(map(astuple, parts))])
+        made_of = digest([self.version, stamps, list(map(astuple, parts))])
         return Plan(list(shards), parts, open_draft(folder, made_of, dtype.str, documents, documents, size))

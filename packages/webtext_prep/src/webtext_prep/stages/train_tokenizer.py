@@ -24,6 +24,7 @@ import numpy.typing as npt
 
 from command_kit import available_cores, setting
 from indexed_tokens import Tokenizer
+from indexed_tokens.checksums import checksum_of_file
 from webtext_prep.documents import storage
 from webtext_prep.documents.arrays import load_array, save_array
 from webtext_prep.documents.bpe_training import train_bpe
@@ -88,6 +89,7 @@ class TrainTokenizer(Stage):
 
     name: ClassVar[str] = "train-tokenizer"
     order: ClassVar[int] = 75
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "documents -> a tokenizer of their own, for tokenize --tokenizer"
     output_is_tokenizer: ClassVar[bool] = True
     is_passed_on: ClassVar[bool] = False
@@ -183,11 +185,16 @@ class TrainTokenizer(Stage):
         draft.mkdir(parents=True, exist_ok=True)
         tokenizer.save(draft)
         tokenizer.save_json(draft / "tokenizer.json")
+        checksums = {name: checksum_of_file(draft / name)._asdict() for name in FILES}
         for place in task.outputs:
             storage.remove(place)  # no file of another tokenizer beside one of this
         for place in task.outputs:
             storage.publish(draft / place.name, place)
-        facts = {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
+        facts = {
+            "vocabulary_size": tokenizer.vocabulary_size,
+            "tokenizer": tokenizer.fingerprint,
+            "checksums": checksums,
+        }
         return facts | measured(tokenizer, task.inputs[half:])
 
     def run(self, job: Run) -> Outcome:
