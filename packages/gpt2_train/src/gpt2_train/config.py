@@ -17,6 +17,9 @@ from command_kit import setting
 from command_kit.settings import identity
 from gpt2_train.errors import Gpt2UsageError, check_threads
 
+MOST = 2**31 - 1
+"""The largest number of a shape: products of two fit into 64 bits, and token ids into 32."""
+
 VOCABULARY_MULTIPLE = 128
 """The vocabulary is padded to a multiple of this, whatever the tensor-parallel size: 50257 becomes 50304."""
 
@@ -55,10 +58,11 @@ class ModelConfig:
 
     def __post_init__(self) -> None:
         for name in ("layers", "hidden", "heads", "sequence_length", "vocabulary_size"):
-            if type(getattr(self, name)) is not int:  # as a damaged file may have it
-                raise Gpt2UsageError(f"{name} is {getattr(self, name)!r:.40}: it should be a whole number.")
-            if getattr(self, name) < 1:
-                raise Gpt2UsageError(f"{name} is {getattr(self, name)}: it should be at least 1.")
+            value = getattr(self, name)
+            if type(value) is not int or value > MOST:  # as a damaged file may have it
+                raise Gpt2UsageError(f"{name} is {value!r:.40}: it should be a whole number, at most {MOST:,}.")
+            if value < 1:
+                raise Gpt2UsageError(f"{name} is {value}: it should be at least 1.")
         if self.hidden % self.heads:
             raise Gpt2UsageError(
                 f"a hidden size of {self.hidden} can't be shared among {self.heads} heads: "

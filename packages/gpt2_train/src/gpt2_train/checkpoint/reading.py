@@ -24,6 +24,7 @@ from gpt2_train.checkpoint.tensor_index import TensorReader
 from gpt2_train.config import ModelConfig
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.model import GPT2
+from gpt2_train.stored_shapes import EMBEDDING, StoredTensor, check_stored, warn_if_not_finite
 
 
 def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -44,27 +45,43 @@ def load_model(
     Raises Gpt2UsageError if there is no checkpoint or it is damaged.
     """
     info = read_info(checkpoint_dir)
+    check_model(info)
+    part = info.part("model")
+    check_files(info, [part])
     with torch.device("meta"):
         model = GPT2(info.config)
     if dtype is not None:
         model = model.to(dtype)
     model.tie()
     model.materialise(device)
-    read_tensors(info, model_tensors(model))
+    tensors = model_tensors(model)
+    fill(info, TensorReader(info.folder, part), tensors, in_one_process=True)
+    any(warn_if_not_finite(info.folder, name, tensor) for name, tensor in tensors.items())
     return model.eval(), info.config, info
 
 
-def read_tensors(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> None:
-    """Fill plain `tensors` in place from a checkpoint, in this process alone.
+def check_model(info: CheckpointInfo) -> None:
+    """Compare the model that a checkpoint claims with its index and the sizes of its files, which are not read.
 
-    A name or a shape that the checkpoint does not have is an error, and so is a damaged file: no tensor keeps the
-    value that it had before. Raises Gpt2UsageError.
+    Raises Gpt2UsageError for what is missing or has another shape: then no model of that shape may be built.
     """
-    parts = by_part(info, tensors)
-    check_files(info, parts)
-    check_shapes(info, parts)
-    for part, group in parts.items():
-        fill(info, TensorReader(info.folder, part), group, in_one_process=True)
+    part = info.part("model")
+    names = [name for name in info.files if _part_of(name) == part]
+    problem = next(filter(None, (_problem_of_size(info, name) for name in names)), None)
+    if problem is not None:
+        raise damaged(info.folder, problem)
+    index = TensorReader(info.folder, part).read_metadata().state_dict_metadata
+
+    def stored(name: str) -> StoredTensor | None:
+        entry = index.get(f"model.{name}")
+        if not isinstance(entry, TensorStorageMetadata):
+            return None
+        shape = tuple(entry.size)
+        if name == EMBEDDING and shape[:1] == (info.config.padded_vocabulary,):
+            shape = (info.config.vocabulary_size, *shape[1:])
+        return StoredTensor(shape, entry.properties.dtype.is_floating_point)
+
+    check_stored(info.folder, info.config, sum(info.files[name]["bytes"] for name in names), stored)
 
 
 def by_part(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
@@ -95,17 +112,25 @@ def problem_of_file(info: CheckpointInfo, name: str, count: Callable[[int], obje
 
     `count` is called with the bytes read since the last call.
     """
-    path, written = info.folder / name, info.files[name]
+    if problem := _problem_of_size(info, name):
+        return problem
+    path = info.folder / name
     try:
-        found = path.stat().st_size
-        if found != written["bytes"]:
-            return f"{name} has {found:,} bytes where {written['bytes']:,} were written"
         crc = file_crc(path) if count is None else file_crc(path, count)
-    except FileNotFoundError:
-        return f"{name} is missing"
     except OSError as error:
         return f"{name} can't be read: {error.strerror or error}"
-    return "" if crc == written["crc32"] else f"{name} is not what was written"
+    return "" if crc == info.files[name]["crc32"] else f"{name} is not what was written"
+
+
+def _problem_of_size(info: CheckpointInfo, name: str) -> str:
+    written = info.files[name]["bytes"]
+    try:
+        found = (info.folder / name).stat().st_size
+    except FileNotFoundError:
+        return f"{name} is missing"
+    except (OSError, ValueError) as error:
+        return f"{name} can't be read: {error}"
+    return "" if found == written else f"{name} has {found:,} bytes where {written:,} were written"
 
 
 def _part_of(name: str) -> str:

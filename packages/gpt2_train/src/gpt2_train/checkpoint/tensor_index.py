@@ -14,6 +14,7 @@ import pickle
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.metadata import Metadata, StorageMeta, TensorStorageMetadata
 
@@ -81,7 +82,10 @@ class TensorReader(dcp.FileSystemReader):
             with self.index_file.open("rb") as file:
                 metadata = _IndexUnpickler(io.BytesIO(file.read())).load()
             good = isinstance(metadata, Metadata) and all(
-                isinstance(entry, TensorStorageMetadata) for entry in metadata.state_dict_metadata.values()
+                isinstance(entry, TensorStorageMetadata)
+                and isinstance(entry.size, torch.Size)
+                and isinstance(entry.properties.dtype, torch.dtype)
+                for entry in metadata.state_dict_metadata.values()
             )
             stored = metadata.storage_data.values() if good else ()
             good = good and all(Path(item.relative_path).name == item.relative_path for item in stored)

@@ -7,13 +7,10 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-import torch
-
 from gpt2_train.checkpoint.folders import FOLDER, INFO_FILE, DamagedCheckpoint, find_checkpoint, list_checkpoints
-from gpt2_train.checkpoint.info import CheckpointInfo, load_tokenizer, read_info
-from gpt2_train.checkpoint.reading import by_part, check_shapes, model_tensors, problem_of_file
+from gpt2_train.checkpoint.info import load_tokenizer, read_info
+from gpt2_train.checkpoint.reading import check_model, problem_of_file
 from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.model import GPT2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,7 +64,7 @@ def verify(folder: Path, count: Callable[[int], object]) -> Verified:
     checks: list[Callable[[], object]] = []
     if not problems:
         # An index that was not read back would only say so once more.
-        checks.append(lambda: _check_model(info))
+        checks.append(lambda: check_model(info))
     if info.tokenizer:
         checks.append(lambda: load_tokenizer(folder))
     for check in checks:
@@ -83,13 +80,6 @@ def verify(folder: Path, count: Callable[[int], object]) -> Verified:
         info.format == 1 or any(name.startswith("optimizer/") for name in info.files),
         problems,
     )
-
-
-def _check_model(info: CheckpointInfo) -> None:
-    """Raise Gpt2UsageError if an index can't be read, or a tensor of the model is missing or of another shape."""
-    with torch.device("meta"):
-        model = GPT2(info.config)
-    check_shapes(info, by_part(info, model_tensors(model)))
 
 
 def _why(error: Exception) -> str:

@@ -82,7 +82,7 @@ def canonical_name(name: str) -> str | None:
         rest = name
     if rest.startswith(f"{_FINAL_NORM}."):
         return f"final_norm.{rest.removeprefix(f'{_FINAL_NORM}.')}"
-    found = re.fullmatch(r"layers\.(\d+)\.(.+)", rest)
+    found = re.fullmatch(r"layers\.(0|[1-9][0-9]{0,8})\.(.+)", rest)
     if found is None:
         raise KeyError(name)
     block, inner = found.groups()

@@ -17,12 +17,17 @@ import torch
 from torch import Tensor
 
 from gpt2_train.config import ModelConfig
-from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.model import GPT2
+from gpt2_train.stored_shapes import (
+    EMBEDDING,
+    is_usable,
+    missing,
+    other_shape,
+    parameter_shapes,
+    warn_if_not_finite,
+    whole_numbers,
+)
 from indexed_tokens import Tokenizer
-
-EMBEDDING = "token_embedding.weight"
-"""The matrix with a row for each token id, which is the output matrix, too."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,12 +56,12 @@ class ModelWeights:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     data: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
+    _warned: set[str] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
+
     def __post_init__(self) -> None:
-        for name in shapes_of(self.config):
+        for name, _ in parameter_shapes(self.config):
             if name not in self.readers:
-                raise Gpt2UsageError(
-                    f"{self.origin} holds no {name} of a GPT-2: it is another kind of model, or damaged."
-                )
+                raise missing(self.origin, name)
 
     def read(self, name: str, *, rows: int | None = None) -> Tensor:
         """One parameter, on the CPU, contiguous.
@@ -65,18 +70,20 @@ class ModelWeights:
             name: as in `GPT2.named_parameters()`.
             rows: of the embedding, how many rows; as many as are stored without it.
 
-        Raises Gpt2UsageError if it has another shape than the model asks for.
+        Warns once if values of the model are no finite numbers. Raises Gpt2UsageError if it has another shape than the
+        model asks for, or is not floating-point.
         """
         tensor = self.readers[name]()
+        if not is_usable(tensor):
+            raise whole_numbers(self.origin, name)
         expected = shapes_of(self.config)[name]
         found = tuple(tensor.shape)
-        if name == EMBEDDING:
+        if name == EMBEDDING and found:
             found = (min(found[0], expected[0]), *found[1:])
         if found != expected:
-            raise Gpt2UsageError(
-                f"{self.origin} has {name} of shape {tuple(tensor.shape)}, where {expected} is needed: it is damaged, "
-                "or another kind of model."
-            )
+            raise other_shape(self.origin, name, tuple(tensor.shape), expected)
+        if not self._warned and warn_if_not_finite(self.origin, name, tensor):
+            self._warned.add(name)
         return with_rows(tensor, rows, self.config.vocabulary_size) if rows is not None else tensor.contiguous()
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
@@ -121,10 +128,12 @@ class ModelWeights:
 @functools.lru_cache(maxsize=8)
 def shapes_of(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
     """The shape of each parameter by its name, in the model's order; the embedding's rows are the vocabulary's."""
-    with torch.device("meta"):
-        model = GPT2(config)
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    return types.MappingProxyType({**shapes, EMBEDDING: (config.vocabulary_size, config.hidden)})
+    return types.MappingProxyType(dict(parameter_shapes(config)))
+
+
+def are_equal(first: Tensor, second: Tensor) -> bool:
+    """Whether two stored tensors have one type, one shape and the same values."""
+    return is_usable(first) and is_usable(second) and first.dtype == second.dtype and torch.equal(first, second)
 
 
 def parts_first(rows: Tensor, heads: int) -> Tensor:

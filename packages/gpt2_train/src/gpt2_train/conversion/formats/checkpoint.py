@@ -9,7 +9,7 @@ from typing import ClassVar
 
 from gpt2_train.checkpoint import load_tokenizer, model_tensors, read_info
 from gpt2_train.checkpoint.folders import FOLDER, holds_checkpoint
-from gpt2_train.checkpoint.reading import StoredTensors
+from gpt2_train.checkpoint.reading import StoredTensors, check_model
 from gpt2_train.checkpoint.saving import Checkpointer
 from gpt2_train.conversion.base import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.weights import ModelWeights, shapes_of
@@ -29,6 +29,7 @@ class Checkpoint(ModelFormat):
     def open(self, path: Path, options: ReadOptions) -> ModelWeights:
         """The checkpoint, with what its run recorded."""
         info = read_info(path)
+        check_model(info)
         tokenizer = Tokenizer.from_path(options.tokenizer) if options.tokenizer else None
         if tokenizer is None and info.tokenizer:
             tokenizer = load_tokenizer(info.folder)

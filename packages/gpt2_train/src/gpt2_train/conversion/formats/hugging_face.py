@@ -6,11 +6,10 @@ settings differ from GPT-2's own in what it computes is refused, never converted
 
 from __future__ import annotations
 
+import dataclasses
 import functools
-import json
 import math
-import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,14 +18,15 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from command_kit import write_json
+from command_kit import parse_json, write_json
 from gpt2_train.config import ModelConfig
 from gpt2_train.conversion.base import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.pickles import read_pickle
-from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, heads_first, parts_first, shapes_of
+from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, are_equal, heads_first, parts_first, shapes_of
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.inference import end_of_text
 from gpt2_train.model import INIT_STD
+from gpt2_train.stored_shapes import StoredTensor, check_stored, is_usable
 from indexed_tokens import END_OF_TEXT, Tokenizer
 
 CONFIG = "config.json"
@@ -74,12 +74,13 @@ class HuggingFace(ModelFormat):
         table = _read_json(path / CONFIG)
         _check_is_gpt2(path, table)
         config = _config_of(path, table)
-        files = {re.sub(f"^{re.escape(PREFIX)}", "", name): read for name, read in _tensors(path)}
-        _check_is_tied(path, files)
+        files = _tensor_files(path)
+        found = {entry.name.removeprefix(PREFIX): entry for file in files for entry in _tensors(file)}
+        check_stored(path, config, sum(file.stat().st_size for file in files), functools.partial(_stored, found))
+        _check_is_tied(path, found)
         readers = {
-            name: functools.partial(_canonical, name, files[theirs], config)
+            name: functools.partial(_canonical, name, found[_their_name(name)].read, config)
             for name in shapes_of(config)
-            if (theirs := _their_name(name)) in files
         }
         return ModelWeights(path, self.name, config, _tokenizer(path, options), readers)
 
@@ -104,7 +105,7 @@ class HuggingFace(ModelFormat):
 
 def _read_json(path: Path) -> dict[str, Any]:
     try:
-        table = json.loads(path.read_text(encoding="utf-8"))
+        table = parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise Gpt2UsageError(f"can't read {path} ({error}): it is damaged.") from error
     return table if isinstance(table, dict) else {}
@@ -112,72 +113,101 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _check_is_gpt2(path: Path, table: dict[str, Any]) -> None:
     if table.get("model_type") != "gpt2":
-        raise Gpt2UsageError(f"{path} holds a model of type {table.get('model_type')}: only GPT-2 can be read.")
+        raise Gpt2UsageError(f"{path} holds a model of type {table.get('model_type')!s:.40}: only GPT-2 can be read.")
     for key, good in _COMPUTED_ALIKE.items():
         if key in table and table[key] not in good:
             raise Gpt2UsageError(
-                f"{path} has {key} = {table[key]}, where a GPT-2 has {good[0]}: it can't be converted."
+                f"{path} has {key} = {table[key]!s:.40}, where a GPT-2 has {good[0]}: it can't be converted."
             )
 
 
 def _config_of(path: Path, table: dict[str, Any]) -> ModelConfig:
+    dropout = table.get("resid_pdrop", 0.1)
     try:
         config = ModelConfig(
-            layers=int(table["n_layer"]),
-            hidden=int(table["n_embd"]),
-            heads=int(table["n_head"]),
-            sequence_length=int(table["n_positions"]),
-            vocabulary_size=int(table["vocab_size"]),
-            dropout=float(table.get("resid_pdrop", 0.1)),
+            layers=table["n_layer"],
+            hidden=table["n_embd"],
+            heads=table["n_head"],
+            sequence_length=table["n_positions"],
+            vocabulary_size=table["vocab_size"],
+            dropout=0.0 if dropout == 0 else dropout,
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise Gpt2UsageError(f"{path / CONFIG} does not tell the model's shape ({error}): it is damaged.") from error
+    except (KeyError, Gpt2UsageError) as error:
+        why = str(error).rstrip(".")
+        raise Gpt2UsageError(f"{path / CONFIG} does not tell the model's shape ({why}): it is damaged.") from error
     if table.get("n_inner") not in (None, 4 * config.hidden):
-        raise Gpt2UsageError(f"{path} has n_inner = {table['n_inner']}, where a GPT-2 has four times its width.")
+        raise Gpt2UsageError(f"{path} has n_inner = {table['n_inner']!s:.40}, where a GPT-2 has four times its width.")
     return config
 
 
-def _tensors(path: Path) -> Iterator[tuple[str, Callable[[], Tensor]]]:
-    """Each stored tensor's name and what reads it. Raises Gpt2UsageError if there is none, or a file is damaged."""
-    for whole, read in ((SAFETENSORS, _safetensors), (BIN, _bin)):
-        index = path / f"{whole}.index.json"
+@dataclasses.dataclass(frozen=True)
+class _Tensor:
+    """A tensor in a file: its name and shape there, and what reads it."""
+
+    name: str
+    shape: tuple[int, ...]
+    is_float: bool
+    read: Callable[[], Tensor]
+
+
+def _tensor_files(path: Path) -> list[Path]:
+    """The files with tensors in a folder. Raises Gpt2UsageError if there are none, or one of them is missing."""
+    for whole in (SAFETENSORS, BIN):
         if (path / whole).is_file():
-            yield from read(path / whole)
-            return
-        if index.is_file():
-            for name in sorted(set(_read_json(index).get("weight_map", {}).values())):
-                if Path(name).name != name or not (path / name).is_file():
-                    raise Gpt2UsageError(f"{index} names {name}, which is not in {path}: copy all files of the model.")
-                yield from read(path / name)
-            return
+            return [path / whole]
+        index = path / f"{whole}.index.json"
+        if not index.is_file():
+            continue
+        names = _read_json(index).get("weight_map")
+        if not isinstance(names, dict) or not all(isinstance(name, str) for name in names.values()):
+            raise Gpt2UsageError(f"{index} has no weight_map of tensors to files: it is damaged.")
+        for name in sorted(set(names.values())):
+            if Path(name).name != name or not (path / name).is_file():
+                raise Gpt2UsageError(f"{index} names {name}, which is not in {path}: copy all files of the model.")
+        return [path / name for name in sorted(set(names.values()))]
     raise Gpt2UsageError(f"{path} has neither {SAFETENSORS} nor {BIN}: copy all files of the model.")
 
 
-def _safetensors(path: Path) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+def _tensors(file: Path) -> Iterator[_Tensor]:
+    """The tensors in a file. Raises Gpt2UsageError if it is damaged."""
+    return _safetensors(file) if file.suffix == ".safetensors" else _bin(file)
+
+
+def _safetensors(path: Path) -> Iterator[_Tensor]:
     try:
         file = safe_open(path, framework="pt")
-        names = list(file.keys())
+        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+        for name, part in slices.items():
+            is_float = part.get_dtype().startswith(("F", "BF"))
+            yield _Tensor(name, tuple(part.get_shape()), is_float, functools.partial(file.get_tensor, name))
     except (SafetensorError, OSError) as error:
         raise Gpt2UsageError(f"{path} can't be read ({error}): it is damaged.") from error
-    for name in names:
-        yield name, functools.partial(file.get_tensor, name)
 
 
-def _bin(path: Path) -> Iterator[tuple[str, Callable[[], Tensor]]]:
+def _bin(path: Path) -> Iterator[_Tensor]:
     found = read_pickle(path)
     if not isinstance(found, dict):
         raise Gpt2UsageError(f"{path} holds no table of tensors: it is no pytorch_model.bin.")
     for name, tensor in found.items():
         if isinstance(tensor, Tensor):
-            yield str(name), functools.partial(_itself, tensor)
+            yield _Tensor(str(name), tuple(tensor.shape), is_usable(tensor), functools.partial(_itself, tensor))
 
 
 def _itself(tensor: Tensor) -> Tensor:
     return tensor
 
 
-def _check_is_tied(path: Path, files: dict[str, Callable[[], Tensor]]) -> None:
-    if "lm_head.weight" in files and not torch.equal(files["lm_head.weight"](), files["wte.weight"]()):
+def _stored(found: Mapping[str, _Tensor], name: str) -> StoredTensor | None:
+    """What is stored of a parameter, in the shape that `model.py` has it in."""
+    entry = found.get(_their_name(name))
+    if entry is None:
+        return None
+    return StoredTensor(entry.shape[::-1] if _is_matrix(name) else entry.shape, entry.is_float)
+
+
+def _check_is_tied(path: Path, found: Mapping[str, _Tensor]) -> None:
+    own, embedding = found.get("lm_head.weight"), found["wte.weight"]
+    if own is not None and (own.shape != embedding.shape or not are_equal(own.read(), embedding.read())):
         raise Gpt2UsageError(
             f"{path} has an output matrix of its own, where a GPT-2 uses its token embedding: it can't be converted."
         )

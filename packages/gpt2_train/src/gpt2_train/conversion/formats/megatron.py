@@ -19,19 +19,23 @@ import torch
 from torch import Tensor
 
 from command_kit import write_text
-from gpt2_train.config import PRESETS, ModelConfig
+from gpt2_train.config import MOST, PRESETS, ModelConfig
 from gpt2_train.conversion.base import ModelFormat, ReadOptions, WriteOptions
-from gpt2_train.conversion.megatron_names import canonical_name, join, name_in, share_of
+from gpt2_train.conversion.megatron_names import canonical_name, join, name_in, share_of, split_dimension
 from gpt2_train.conversion.pickles import read_pickle
-from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, shapes_of
+from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, are_equal, shapes_of
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.layout import check_tensor_parallel
+from gpt2_train.stored_shapes import StoredTensor, check_stored, is_usable
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
 TRACKER = "latest_checkpointed_iteration.txt"
 FILES = ("model_optim_rng.pt", "model_rng.pt")
 VOCABULARY_MULTIPLE = 128
 """Megatron pads the vocabulary to a multiple of this times the tensor-parallel size."""
+
+MOST_NESTED = 8
+"""So deep are the tables of a model nested at most; three levels in all that is known."""
 
 _LAYOUTS = {
     "2019": ("2019", 0.0),
@@ -41,7 +45,7 @@ _LAYOUTS = {
     "core": ("core", 3.0),
 }
 """Names and version of what is written, by the option's value."""
-_RANK = re.compile(r"mp_rank_(\d{2,})(?:_(\d{3}))?(?:_(\d{3}))?")
+_RANK = re.compile(r"mp_rank_([0-9]{2,9})(?:_([0-9]{3}))?(?:_([0-9]{3}))?")
 
 
 class Megatron(ModelFormat):
@@ -59,12 +63,17 @@ class Megatron(ModelFormat):
         folder = _iteration_folder(path)
         if folder is None:
             raise Gpt2UsageError(f"{path} holds no mp_rank_... folders: it is no checkpoint of Megatron-LM.")
-        ranks = [_read_rank(file) for file in _rank_files(folder)]
+        files = _rank_files(folder)
+        ranks = [_read_rank(file) for file in files]
         first = ranks[0]
         for rank in ranks[1:]:
-            if rank.tensors.keys() != first.tensors.keys():
-                raise Gpt2UsageError(f"the ranks in {folder} hold different tensors: they are of different models.")
+            if _shapes(rank) != _shapes(first):
+                raise Gpt2UsageError(
+                    f"{rank.file} and {first.file} hold different tensors, or of different shapes: they are of "
+                    "different models; copy the files of all ranks from one checkpoint."
+                )
         config = _config_of(folder, ranks, options)
+        check_stored(folder, config, sum(file.stat().st_size for file in files), functools.partial(_stored, ranks))
         readers = {
             name: functools.partial(_join, name, ranks, config.heads)
             for name in first.tensors
@@ -108,6 +117,21 @@ class _Rank:
     iteration: int
 
 
+def _shapes(rank: _Rank) -> dict[str, tuple[torch.Size, torch.dtype]]:
+    return {name: (tensor.shape, tensor.dtype) for name, tensor in rank.tensors.items()}
+
+
+def _stored(ranks: list[_Rank], name: str) -> StoredTensor | None:
+    """What all ranks together hold of a parameter."""
+    share = ranks[0].tensors.get(name)
+    if share is None:
+        return None
+    shape, dimension = list(share.shape), split_dimension(name)
+    if dimension is not None and dimension < len(shape):
+        shape[dimension] *= len(ranks)
+    return StoredTensor(tuple(shape), all(is_usable(rank.tensors[name]) for rank in ranks))
+
+
 def _iteration_folder(path: Path) -> Path | None:
     """The folder with the ranks that `path` means: the iteration that the tracker names, else the newest."""
     if not path.is_dir():
@@ -118,7 +142,7 @@ def _iteration_folder(path: Path) -> Path | None:
         named = (path / TRACKER).read_text(encoding="utf-8").strip()
     except (OSError, UnicodeDecodeError):
         named = ""
-    wanted = [path / f"iter_{int(named):07d}"] if named.isdigit() else []
+    wanted = [path / f"iter_{int(named):07d}"] if re.fullmatch("[0-9]{1,18}", named) else []
     wanted += [path / "release"] if named == "release" else []
     wanted += sorted(path.glob("iter_*"), reverse=True)
     return next((entry for entry in wanted if entry.is_dir() and any(entry.glob("mp_rank_*"))), None)
@@ -139,9 +163,9 @@ def _rank_files(folder: Path) -> list[Path]:
         if file is None:
             raise Gpt2UsageError(f"{entry} has no {FILES[0]}: copy all files of the checkpoint.")
         found[int(match[1])] = file
-    missing = sorted(set(range(max(found, default=-1) + 1)) - found.keys())
-    if missing or not found:
-        raise Gpt2UsageError(f"{folder} lacks mp_rank_{(missing or [0])[0]:02d}: copy the files of all ranks.")
+    absent = next((rank for rank, own in enumerate([*sorted(found), None]) if rank != own), 0)
+    if absent < len(found) or not found:
+        raise Gpt2UsageError(f"{folder} lacks mp_rank_{absent:02d}: copy the files of all ranks.")
     return [found[rank] for rank in sorted(found)]
 
 
@@ -150,7 +174,8 @@ def _read_rank(file: Path) -> _Rank:
     if not isinstance(whole, dict) or not isinstance(whole.get("model"), Mapping):
         raise Gpt2UsageError(f"{file} holds no `model`: it is no checkpoint of Megatron-LM.")
     tensors: dict[str, Tensor] = {}
-    for name, tensor in _flat(whole["model"]):
+    stored = _flat(whole["model"], file)
+    for name, tensor in stored:
         try:
             canonical = canonical_name(name)
         except KeyError:
@@ -158,42 +183,57 @@ def _read_rank(file: Path) -> _Rank:
         if canonical is not None:
             tensors[canonical] = tensor
     version = whole.get("checkpoint_version")
-    if any("linear_qkv" in name for name, _ in _flat(whole["model"])):
+    if any("linear_qkv" in name for name, _ in stored):
         version = 3.0  # Megatron Core has known one order only.
     iteration = whole.get("iteration")
     return _Rank(
         file=file,
         tensors=tensors,
         arguments=dict(getattr(whole.get("args"), "__dict__", {})),
-        version=float(version) if isinstance(version, int | float) else 0.0,
-        iteration=iteration if isinstance(iteration, int) else 0,
+        version=float(version) if isinstance(version, int | float) and 0 <= version < 100 else 0.0,
+        iteration=iteration if type(iteration) is int and 0 <= iteration < 1 << 63 else 0,
     )
 
 
-def _flat(table: Mapping[Any, Any], prefix: str = "") -> list[tuple[str, Tensor]]:
-    """Dotted names and tensors of nested dictionaries; what is neither is passed over."""
+def _flat(table: Mapping[Any, Any], file: Path, prefix: str = "", depth: int = 0) -> list[tuple[str, Tensor]]:
+    """Dotted names and tensors of nested dictionaries; what is neither is passed over.
+
+    Raises Gpt2UsageError where they are nested deeper than any version of Megatron-LM nests them.
+    """
+    if depth > MOST_NESTED:
+        raise Gpt2UsageError(f"the model in {file} is nested too deeply: it is no checkpoint of Megatron-LM.")
     found = []
     for name, value in table.items():
         if isinstance(value, Mapping):
-            found += _flat(value, f"{prefix}{name}.")
+            found += _flat(value, file, f"{prefix}{name}.", depth + 1)
         elif isinstance(value, Tensor):
             found.append((f"{prefix}{name}", value))
     return found
 
 
+def _number(arguments: Mapping[str, Any], name: str) -> int | None:
+    """One of the recorded settings, where it is a number that a shape may have."""
+    value = arguments.get(name)
+    return value if type(value) is int and 0 < value <= MOST else None
+
+
 def _config_of(folder: Path, ranks: list[_Rank], options: ReadOptions) -> ModelConfig:
     first = ranks[0]
     for needed in (EMBEDDING, "position_embedding.weight"):
-        if needed not in first.tensors:
+        if needed not in first.tensors or first.tensors[needed].dim() != 2:
             raise Gpt2UsageError(f"{folder} has no {needed.partition('.')[0].replace('_', ' ')}: it is no GPT-2.")
     hidden = first.tensors[EMBEDDING].size(1)
     rows = first.tensors[EMBEDDING].size(0) * len(ranks)
     blocks = {int(name.split(".")[1]) for name in first.tensors if name.startswith("blocks.")}
-    heads = options.heads or first.arguments.get("num_attention_heads")
-    if not isinstance(heads, int):
+    heads = options.heads or _number(first.arguments, "num_attention_heads")
+    if heads is None:
         heads = next((preset["heads"] for preset in PRESETS.values() if preset["hidden"] == hidden), None)
     if heads is None:
         raise Gpt2UsageError(f"{folder} does not tell the number of attention heads: give it by --heads.")
+    if heads % len(ranks):
+        raise Gpt2UsageError(
+            f"{folder} has {len(ranks)} ranks, which {heads} heads can't be shared among: give --heads."
+        )
     dropout = first.arguments.get("hidden_dropout")
     return ModelConfig(
         layers=max(blocks, default=-1) + 1,
@@ -201,18 +241,18 @@ def _config_of(folder: Path, ranks: list[_Rank], options: ReadOptions) -> ModelC
         heads=heads,
         sequence_length=first.tensors["position_embedding.weight"].size(0),
         vocabulary_size=_vocabulary_size(folder, rows, first.arguments, options),
-        dropout=float(dropout) if isinstance(dropout, int | float) else 0.1,
+        dropout=float(dropout) if isinstance(dropout, int | float) and 0 <= dropout < 1 else 0.1,
     )
 
 
 def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], options: ReadOptions) -> int:
     """Ids of the vocabulary among `rows` rows: as given, as the tokenizer or the file says, else GPT-2's if it fits."""
-    recorded = arguments.get("vocab_size")
+    recorded = _number(arguments, "vocab_size")
     if options.vocabulary_size is not None:
         size = options.vocabulary_size
     elif options.tokenizer is not None:
         size = Tokenizer.from_path(options.tokenizer).vocabulary_size
-    elif isinstance(recorded, int) and 0 < recorded <= rows:
+    elif recorded is not None and recorded <= rows:
         size = recorded
     else:
         size = GPT2_VOCABULARY_SIZE if rows >= GPT2_VOCABULARY_SIZE else rows
@@ -230,7 +270,7 @@ def _join(name: str, ranks: list[_Rank], heads: int) -> Tensor:
 def _check_is_tied(weights: ModelWeights, ranks: list[_Rank]) -> None:
     for rank in ranks:
         own = rank.tensors.get("output.weight")
-        if own is not None and not torch.equal(own, rank.tensors[EMBEDDING]):
+        if own is not None and not are_equal(own, rank.tensors[EMBEDDING]):
             raise Gpt2UsageError(
                 f"{weights.origin} has an output matrix of its own, where a GPT-2 uses its token embedding: it can't "
                 "be converted."
