@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import json
 import queue
 import re
 import secrets
@@ -19,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from command_kit import hide_credentials, write_json
+from command_kit import hide_credentials, parse_json, write_json
 from gpt2_train.records import METRICS_FILE, is_number, measurements, read_records
 from gpt2_train.sinks import Sink, WatchedRun, chosen_sinks
 
@@ -81,7 +80,7 @@ class Sent:
     def read(cls, path: Path) -> Sent:
         """As it was written; nothing with a new id where it was not, or can't be read."""
         with contextlib.suppress(OSError, ValueError, TypeError):
-            return cls(**json.loads(path.read_text(encoding="utf-8")))
+            return cls(**parse_json(path.read_text(encoding="utf-8")))
         return cls(secrets.token_hex(4))
 
 

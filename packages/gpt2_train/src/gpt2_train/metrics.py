@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 
-from command_kit import atomic_file, duration
+from command_kit import atomic_file, duration, parse_json
 from gpt2_train.device import peak_memory
 from gpt2_train.feeding import Feed
 from gpt2_train.optim import LossScale
@@ -78,7 +78,7 @@ def cut_rows_after(path: Path, step: int) -> float:
     kept, seconds = [], 0.0
     for line in path.read_bytes().splitlines():
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError:
             continue
         if isinstance(row, dict) and row.get("step", math.inf) <= step:

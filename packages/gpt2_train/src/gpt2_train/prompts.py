@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
+from command_kit import parse_json
 from gpt2_train.errors import Gpt2UsageError
 
 
@@ -31,7 +31,7 @@ def prompts_of_lines(data: bytes, where: str, *, as_json: bool = False) -> list[
             continue
         if as_json:
             try:
-                value: Any = json.loads(text)
+                value: Any = parse_json(text)
             except ValueError as error:
                 raise Gpt2UsageError(f"{where}, line {number}, is not valid JSON ({error}): correct it.") from None
             value = value.get("prompt") if isinstance(value, dict) else value

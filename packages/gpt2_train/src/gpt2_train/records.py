@@ -6,11 +6,12 @@ evaluation task, `sample` for a text that the model wrote. Needs no torch.
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+
+from command_kit import parse_json
 
 METRICS_FILE = "metrics.jsonl"
 NOT_MEASURED = frozenset({"step", "tokens", "seconds", "valid_tokens", "seconds_left"})
@@ -29,7 +30,7 @@ def read_records(path: Path, size: int | None = None) -> Iterator[dict[str, Any]
             if size is not None and at > size:
                 return
             try:
-                row = json.loads(line)
+                row = parse_json(line)
             except ValueError:
                 continue
             if isinstance(row, dict) and is_number(row.get("step")):

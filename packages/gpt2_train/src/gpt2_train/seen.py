@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import add_flags, setting, settings_from
+from command_kit import add_flags, parse_json, setting, settings_from
 from command_kit.settings import command_table, make_settings, read_toml
 from gpt2_train.config import TrainSettings
 from gpt2_train.data import Blend, Corpus, IndexCache, blend_split, open_corpora
@@ -172,7 +172,7 @@ def _steps(folder: Path, checkpoints: list[int]) -> int:
         with (folder / METRICS_FILE).open("rb") as file:
             for line in file:
                 if line.endswith(b"\n") and b'"step"' in line:
-                    logged = max(logged, int(json.loads(line).get("step", 0)))
+                    logged = max(logged, int(parse_json(line).get("step", 0)))
     except (OSError, ValueError):
         pass
     return max([logged, *checkpoints])

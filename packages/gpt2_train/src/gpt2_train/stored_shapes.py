@@ -6,6 +6,7 @@ first that is missing, and with its size, before a module or a tensor is made; n
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -72,6 +73,7 @@ def check_stored(origin: Path, config: ModelConfig, size: int, stored: Callable[
         stored: what is stored of a parameter, by its name in `model.py`; None for nothing. The embedding may have more
             rows than the vocabulary.
     """
+    values = 0
     for name, expected in parameter_shapes(config):
         found = stored(name)
         if found is None:
@@ -83,12 +85,11 @@ def check_stored(origin: Path, config: ModelConfig, size: int, stored: Callable[
             raise other_shape(origin, name, found.shape, expected)
         if not found.is_float:
             raise whole_numbers(origin, name)
-    padding = config.padded_vocabulary - config.vocabulary_size
-    parameters = config.parameters - padding * config.hidden
+        values += math.prod(found.shape)
     # A tensor that repeats one value can claim any size.
-    if parameters > size:
+    if values > size:
         raise Gpt2UsageError(
-            f"{origin} claims {parameters:,} parameters, and its files have {size:,} bytes: it is damaged."
+            f"{origin} claims {values:,} parameters, and its files have {size:,} bytes: it is damaged."
         )
 
 

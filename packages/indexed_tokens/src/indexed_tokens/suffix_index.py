@@ -12,7 +12,6 @@ fifty pages a part, whatever its size.
 from __future__ import annotations
 
 import dataclasses
-import json
 import mmap
 import zlib
 from dataclasses import dataclass
@@ -22,7 +21,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import write_json
+from command_kit import parse_json, write_json
 from indexed_tokens.errors import IndexedTokensError
 from indexed_tokens.reader import IndexedTokens, bin_path, idx_path, prefix_of
 
@@ -125,7 +124,7 @@ class Seal:
         """What was written. Raises IndexedTokensError where there is no finished index, or a damaged one."""
         path, prefix = folder / SEAL, str(folder).removesuffix(".suffixes")
         try:
-            found = json.loads(path.read_bytes())
+            found = parse_json(path.read_bytes())
             if found.pop("format") != FORMAT:
                 raise IndexedTokensError(f"{path} was written by a newer program: use that, or make it again.")
             parts = tuple(Part(tuple(p["documents"]), tuple(p["tokens"]), p["crc32"]) for p in found.pop("parts"))

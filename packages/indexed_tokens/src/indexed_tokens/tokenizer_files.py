@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from command_kit import write_text
+from command_kit import parse_json, write_text
 from indexed_tokens.errors import IndexedTokensError
 
 END_OF_TEXT = "<|endoftext|>"
@@ -24,6 +24,9 @@ GPT2_MERGES_SHA256 = "1ce1664773c50f3e0cc8842619a93edc4624525b728b188a9e0be33b77
 
 PUBLISHED_WORDS = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 """GPT-2's split of text into words before any merge (Radford et al. 2019, encoder.py)."""
+
+MOST_IDS = 1 << 31
+"""Token files hold ids of 32 bits, with a sign."""
 
 _PAIRS_OF_NAMES = (("vocab.json", "merges.txt"), ("encoder.json", "vocab.bpe"))
 
@@ -95,13 +98,22 @@ def files_of(path: Path) -> list[Path]:
 
 def _read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise IndexedTokensError(f"can't read the tokenizer {path}: {error}.") from error
 
 
 def _is_vocabulary(table: Any) -> bool:
-    return isinstance(table, dict) and all(type(number) is int and number >= 0 for number in table.values())
+    """Whether it maps texts to ids that token files can hold."""
+    if not isinstance(table, dict):
+        return False
+    if not all(type(number) is int and 0 <= number < MOST_IDS for number in table.values()):
+        return False
+    try:
+        "".join(table).encode("utf-8")
+    except UnicodeEncodeError:  # JSON can write half of a character, which is no text
+        return False
+    return True
 
 
 def read_vocabulary_and_merges(vocabulary: Path, merges: Path) -> TokenizerTables:
@@ -133,8 +145,8 @@ def read_tokenizer_json(path: Path) -> TokenizerTables:
         raise IndexedTokensError(f'{path} is not a tokenizer.json: it has no "model"{hint}.')
     try:
         return _tables_of(whole, path)
-    except (AttributeError, KeyError, TypeError) as error:
-        raise IndexedTokensError(f"{path} is not a tokenizer.json, or a damaged one ({error!r}).") from error
+    except (AttributeError, KeyError, TypeError, RecursionError) as error:
+        raise IndexedTokensError(f"{path} is not a tokenizer.json, or a damaged one ({error!r:.200}).") from error
 
 
 def _tables_of(whole: dict[str, Any], path: Path) -> TokenizerTables:
@@ -144,13 +156,13 @@ def _tables_of(whole: dict[str, Any], path: Path) -> TokenizerTables:
             f"{path} {difference}: only byte-level BPE that splits text into words as GPT-2 does can be used."
         )
     vocabulary, merges = model.get("vocab"), model.get("merges")
-    if not isinstance(vocabulary, dict) or not _is_vocabulary(vocabulary):
-        raise IndexedTokensError(f"{path} has no vocabulary: its model's vocab should map tokens to numbers.")
     if not isinstance(merges, list):
         raise IndexedTokensError(f"{path} has no list of merges.")
-    for token in whole.get("added_tokens") or []:
+    for token in whole.get("added_tokens") or [] if isinstance(vocabulary, dict) else []:
         if vocabulary.setdefault(token["content"], token["id"]) != token["id"]:
             raise IndexedTokensError(f"{path} gives two ids to {token['content']}.")
+    if not isinstance(vocabulary, dict) or not _is_vocabulary(vocabulary):
+        raise IndexedTokensError(f"{path} has no vocabulary: its model's vocab should map tokens to numbers.")
     return TokenizerTables(vocabulary, [_pair(merge, path) for merge in merges])
 
 
@@ -158,7 +170,7 @@ def _pair(merge: Any, path: Path) -> tuple[str, str]:
     """One merge, written as `"a b"` (until tokenizers 0.19) or `["a", "b"]`."""
     parts = merge.split(" ") if isinstance(merge, str) else merge
     if not isinstance(parts, list) or len(parts) != 2 or not all(isinstance(part, str) for part in parts):
-        raise IndexedTokensError(f"{path} has the merge {merge!r}: expected two tokens.")
+        raise IndexedTokensError(f"{path} has the merge {merge!r:.100}: expected two tokens.")
     return parts[0], parts[1]
 
 

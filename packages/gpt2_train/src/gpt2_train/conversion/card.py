@@ -6,15 +6,16 @@ beside token files, as far as these are still where the run's `config.toml` name
 
 from __future__ import annotations
 
-import json
+import contextlib
 import re
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from command_kit import write_text
+from command_kit import parse_json, write_text
 from gpt2_train.conversion.weights import ModelWeights
+from gpt2_train.records import is_number
 from indexed_tokens import prefix_of
 
 _SHOWN_SETTINGS = (
@@ -127,10 +128,12 @@ def _metrics(run: Path | None, step: int) -> list[dict[str, Any]]:
     """The rows of a run's metrics up to `step`."""
     try:
         lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines() if run else []
-        rows = [json.loads(line) for line in lines]
+        rows = [parse_json(line) for line in lines]
     except (OSError, ValueError):
         return []
-    return [row for row in rows if isinstance(row, dict) and row.get("step", 0) <= step]
+    return [
+        row for row in rows if isinstance(row, dict) and is_number(row.get("step", 0)) and row.get("step", 0) <= step
+    ]
 
 
 def _data(weights: ModelWeights, settings: dict[str, Any]) -> Iterator[str]:
@@ -142,15 +145,22 @@ def _data(weights: ModelWeights, settings: dict[str, Any]) -> Iterator[str]:
         tokens = sum(entry.get("bin_bytes", 0) for entry in weights.data)
         yield f"{len(weights.data)} token files of {tokens:,} bytes; what they hold is not on record."
     for record in records:
-        facts = record.get("facts", {})
-        yield f"{record.get('out', 0):,} documents, {facts.get('tokens', 0):,} tokens, by these stages:"
-        yield ""
-        rows = []
-        for step in _steps(record):
-            dropped = ", ".join(f"{reason} {count:,}" for reason, count in sorted(step.get("dropped", {}).items()))
-            rows.append((str(step.get("stage")), f"{step.get('in', 0):,}", f"{step.get('out', 0):,}", dropped))
-        yield from _table(("stage", "in", "out", "dropped"), rows)
-        yield ""
+        # A record with values of other types than `webtext` writes is none of its.
+        with contextlib.suppress(AttributeError, KeyError, TypeError, ValueError):
+            yield from list(_stages(record))
+
+
+def _stages(record: dict[str, Any]) -> Iterator[str]:
+    """The funnel that a record tells of."""
+    facts = record.get("facts", {})
+    yield f"{record.get('out', 0):,} documents, {facts.get('tokens', 0):,} tokens, by these stages:"
+    yield ""
+    rows = []
+    for step in _steps(record):
+        dropped = ", ".join(f"{reason} {count:,}" for reason, count in sorted(step.get("dropped", {}).items()))
+        rows.append((str(step.get("stage")), f"{step.get('in', 0):,}", f"{step.get('out', 0):,}", dropped))
+    yield from _table(("stage", "in", "out", "dropped"), rows)
+    yield ""
 
 
 def _record(prefix: str) -> dict[str, Any] | None:
@@ -158,7 +168,7 @@ def _record(prefix: str) -> dict[str, Any] | None:
     head, _, rest = prefix.partition(":")
     path = rest if rest and re.fullmatch(r"[0-9.eE+-]+", head) else prefix
     try:
-        found = json.loads(Path(f"{prefix_of(path)}.json").read_text(encoding="utf-8"))
+        found = parse_json(Path(f"{prefix_of(path)}.json").read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
     return found if isinstance(found, dict) and "stage" in found else None

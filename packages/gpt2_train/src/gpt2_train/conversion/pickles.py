@@ -71,6 +71,9 @@ def _named_globals(path: Path, *, is_zip: bool) -> Iterator[str]:
     if is_zip:
         with zipfile.ZipFile(path) as archive:
             data = next(name for name in archive.namelist() if name.endswith("data.pkl"))
+            if archive.getinfo(data).compress_type != zipfile.ZIP_STORED:
+                # torch compresses nothing: a few bytes may unpack to any number.
+                raise Gpt2UsageError(f"{path} is compressed, which no file of PyTorch is: it can't be read.")
             with archive.open(data) as stream:
                 yield from _globals_of(stream)
         return

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
-from command_kit import write_text
+from command_kit import parse_json, write_text
 from command_kit.atomic import atomic_folder
 from gpt2_train.data.sample_index import SampleIndex
 from gpt2_train.errors import Gpt2UsageError
@@ -43,7 +43,7 @@ class IndexCache:
     def blend_state(self, name: str, block: int) -> list[int] | None:
         """The samples taken from each stream before `block` of the blend `name`; None if it was not kept."""
         try:
-            taken = json.loads(self._state_file(name, block).read_text(encoding="utf-8"))
+            taken = parse_json(self._state_file(name, block).read_text(encoding="utf-8"))
         except (OSError, ValueError):
             return None
         return taken if isinstance(taken, list) and all(isinstance(count, int) for count in taken) else None

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
-from command_kit import setting
+from command_kit import parse_json, setting
 from gpt2_train.errors import Gpt2UsageError
 
 
@@ -49,7 +48,7 @@ def read_rows(path: str, task: str, keys: dict[str, type]) -> list[dict[str, Any
         if not line.strip():
             continue
         try:
-            row = json.loads(line)
+            row = parse_json(line)
         except ValueError as error:
             raise Gpt2UsageError(f"{path}, line {number:,}: not JSON ({error}).") from None
         missing = [key for key, kind in keys.items() if not (isinstance(row, dict) and isinstance(row.get(key), kind))]

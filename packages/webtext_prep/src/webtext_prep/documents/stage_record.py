@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
+from collections import Counter
 from collections.abc import Iterable
 from typing import Any
 
+from command_kit import parse_json
 from webtext_prep.documents import storage
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
@@ -36,18 +37,38 @@ _MAKERS = {EXPORTED: "export", PAGES: "download"}
 _SUMMARY = ("stage", "version", "settings", "in", "out", "dropped", "notes", "facts", "inputs")
 
 
+_KINDS: dict[str, type] = {
+    "stage": str, "settings": dict, "in": int, "out": int, "dropped": Counter, "facts": dict, "shards": Counter,
+    "inputs": list,
+}  # fmt: skip
+"""What lies under the keys of a record; for `Counter` and `list` see `_is_of`."""
+
+
 def read_record(folder: Location, name: str = RECORD) -> dict[str, Any] | None:
     """The record of a finished stage in `folder`, or None if there is none. Raises InputError if it is damaged."""
     path = folder / name
     try:
-        record = json.loads(storage.read_bytes(path))
+        record = parse_json(storage.read_bytes(path))
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
         raise InputError(f"can't read {path} ({error}): run the stage again with --restart.") from error
     if not isinstance(record, dict) or "stage" not in record:
         raise InputError(f"{path} is not the record of a stage: the folder belongs to something else.")
+    if (wrong := next((key for key, kind in _KINDS.items() if not _is_of(kind, record.get(key))), None)) is not None:
+        raise InputError(f"{path} is damaged (its {wrong} is something else): run the stage again with --restart.")
     return record
+
+
+def _is_of(kind: type, value: Any) -> bool:
+    """Whether a value of a record is of its kind, or not there; a Counter is a table of whole numbers."""
+    if value is None:
+        return True
+    if kind is Counter:
+        return isinstance(value, dict) and all(type(count) is int for count in value.values())
+    if kind is list:
+        return isinstance(value, list) and all(isinstance(entry, dict) for entry in value)
+    return isinstance(value, kind)
 
 
 def recorded_documents(files: Iterable[Location]) -> int | None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
-import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from command_kit import parse_json
 from webtext_prep.documents import storage
 from webtext_prep.documents.stage_record import RECORD, STATE, TOKEN_SUFFIXES, read_record
 from webtext_prep.documents.stores.base import Location
@@ -256,5 +256,5 @@ def _read_run(place: Location) -> dict[str, Any]:
     found: Any = None
     if isinstance(place, Path):
         with contextlib.suppress(OSError, ValueError):
-            found = json.loads((state_of(place) / RUN).read_bytes())
+            found = parse_json((state_of(place) / RUN).read_bytes())
     return found if isinstance(found, dict) else {}

@@ -70,7 +70,7 @@ def urls(shard: Location, options: dict[str, Any], report: Report) -> Entries:
         found = (document.url for document in read_documents(shard))
     try:
         return _entries(((url_hash(url), row) for row, url in enumerate(found)), report=report)
-    except msgspec.MsgspecError as error:
+    except (msgspec.MsgspecError, RecursionError) as error:
         raise InputError(f"{shard} holds a line without a URL ({error}).") from error
 
 

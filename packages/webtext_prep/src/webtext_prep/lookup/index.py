@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import Progress
+from command_kit import Progress, parse_json
 from command_kit.atomic import atomic_folder, waiting_lock
 from webtext_prep.documents import storage
 from webtext_prep.documents.arrays import save_array
@@ -98,7 +98,7 @@ class Index:
         self.files = wanted.files
         self.keys: npt.NDArray[Any] = _mapped(folder / "keys.npy")
         self.rows: npt.NDArray[np.uint32] = _mapped(folder / "rows.npy")
-        self.ends: list[int] = json.loads((folder / "files.json").read_bytes())["ends"]
+        self.ends: list[int] = parse_json((folder / "files.json").read_bytes())["ends"]
 
     def segments(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.uint32]]]:
         """The sorted hashes of each file, and their rows."""
@@ -164,7 +164,7 @@ def open_indices(wanted: Sequence[Wanted], *, workers: int, label: str) -> list[
 
 def _is_built(wanted: Wanted) -> bool:
     try:
-        found = json.loads((wanted.folder / "files.json").read_bytes())
+        found = parse_json((wanted.folder / "files.json").read_bytes())
         return bool(found["files"] == storage.stamps(wanted.files) and found["options"] == wanted.options)
     except (OSError, ValueError, KeyError):
         return False

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from command_kit import write_json
+from command_kit import parse_json, write_json
 from webtext_prep.errors import InputError
 
 NAME = "plan.json"
@@ -111,7 +110,7 @@ def read_plan(given: str | Path) -> Plan:
     path = Path(given)
     path = path / NAME if path.is_dir() else path
     try:
-        values = json.loads(path.read_bytes())
+        values = parse_json(path.read_bytes())
     except (OSError, ValueError) as error:
         raise InputError(
             f"can't read the plan {path} ({error}): give the folder or the plan.json that `webtext plan` wrote."

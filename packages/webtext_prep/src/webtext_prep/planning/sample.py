@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
-import json
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from pathlib import Path
 
 import xxhash
 
-from command_kit import Progress, atomic_file, write_json
+from command_kit import Progress, atomic_file, parse_json, write_json
 from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.documents.inputs import find_inputs
@@ -117,7 +116,7 @@ def _reads_urls(stage: Stage) -> bool:
 
 def _read(path: Path) -> Sample | None:
     try:
-        values = json.loads(path.read_bytes())
+        values = parse_json(path.read_bytes())
         values["files"] = tuple(values["files"])
         values["hosts"] = {host: tuple(counts) for host, counts in values["hosts"].items()}
         return Sample(**values)

@@ -6,7 +6,6 @@ Read from the files that docs/formats.md describes; nothing of the training pack
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import tomllib
 from collections.abc import Iterator
@@ -14,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from command_kit import parse_json
 from webtext_prep.errors import InputError
 
 CONFIG, METRICS = "config.toml", "metrics.jsonl"
@@ -82,7 +82,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
     with path.open("rb") as file:
         for line in file:
             with contextlib.suppress(ValueError):
-                row = json.loads(line)
+                row = parse_json(line)
                 if isinstance(row, dict):
                     yield row
 
@@ -115,7 +115,7 @@ def _add_texts(found: TrainingRun, samples: str) -> None:
     summaries: dict[str, Any] = {}
     beside = found.folder.absolute().parent / PIPELINE
     with contextlib.suppress(OSError, ValueError):
-        summaries = json.loads(beside.read_text(encoding="utf-8"))
+        summaries = parse_json(beside.read_text(encoding="utf-8"))
     if not isinstance(summaries, dict):
         summaries = {}
     own = {
@@ -127,7 +127,7 @@ def _add_texts(found: TrainingRun, samples: str) -> None:
     generated = own.get("generate", {})
     if samples:
         try:
-            generated = json.loads(Path(samples).read_text(encoding="utf-8"))
+            generated = parse_json(Path(samples).read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
             raise InputError(
                 f"can't read --samples {samples} ({error}): give what `gpt2 generate --json` printed."

@@ -39,7 +39,7 @@ from typing import Any
 
 import zstandard
 
-from command_kit import atomic_file, write_json
+from command_kit import atomic_file, parse_json, write_json
 from command_kit.atomic import remove_leftovers
 from webtext_prep.documents.stores.local import boot_id
 from webtext_prep.errors import RetryableError
@@ -217,7 +217,7 @@ class TaskState:
     def read(self) -> Any:
         """What was written last, or None."""
         try:
-            found = json.loads(self._path.read_bytes())
+            found = parse_json(self._path.read_bytes())
         except (OSError, ValueError):
             return None
         return found["value"] if found["key"] == self._key else None
@@ -245,7 +245,7 @@ def _read(path: Path) -> tuple[_Segment, bytes] | None:
         if zlib.crc32(data) != checksum:
             return None
         head, _, parts = data.partition(b"\n")
-        segment = _Segment(**json.loads(head))
+        segment = _Segment(**parse_json(head))
         return (segment, parts) if all(len(part) == _PART_NUMBERS for part in segment.parts) else None
     except (OSError, ValueError, TypeError):
         return None

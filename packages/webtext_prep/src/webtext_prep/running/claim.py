@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from command_kit import hide_credentials, write_json
+from command_kit import hide_credentials, parse_json, write_json
 from command_kit.command import print_warning
 from command_kit.settings import differences
 from webtext_prep.documents import storage
@@ -98,7 +97,7 @@ def read_claim(state: Path, stage: Stage, output: Location) -> dict[str, Any] | 
     """The stage and settings that own an output, or None. Raises InputError if the output or its state is another's."""
     claim: dict[str, Any] | None = None
     with contextlib.suppress(OSError, ValueError):
-        claim = json.loads((state / CLAIM).read_bytes())
+        claim = parse_json((state / CLAIM).read_bytes())
     if claim is not None and claim["stage"] != stage.name:
         raise InputError(f"{output} is the output of `webtext {claim['stage']}`: give another --output, or remove it.")
     if claim is not None and claim.get("output") != _output_elsewhere(state, stage, output):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_kit import write_json
+from command_kit import parse_json, write_json
 from command_kit.atomic import remove_leftovers
 from webtext_prep.documents import storage
 from webtext_prep.documents.stores.base import Location
@@ -53,7 +53,7 @@ class Markers:
     def read(self, task: Task, key: str) -> Done | None:
         """What the marker of `task` says, or None where there is none, or it no longer holds."""
         try:
-            marker = json.loads((self._folder / f"{task.name}.json").read_bytes())
+            marker = parse_json((self._folder / f"{task.name}.json").read_bytes())
             if marker.get("boot", "") not in ("", self._boot(task)):
                 return None
             if marker.get("key") != key or marker.get("sizes") != [storage.size(output) for output in task.outputs]:
@@ -95,7 +95,7 @@ class OutputMarker:
     def holds(self, key: str, folder: Location) -> bool:
         """Whether the output was finished under `key`, and its files below `folder` are still what they were."""
         try:
-            marker = json.loads(self._path.read_bytes())
+            marker = parse_json(self._path.read_bytes())
             places = [folder / name for name in marker["outputs"]]
             return marker["key"] == key and list(marker["outputs"].values()) == storage.sizes(places)
         except (OSError, ValueError, KeyError):

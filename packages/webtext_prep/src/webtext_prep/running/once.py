@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+from command_kit import parse_json
 from webtext_prep.documents import storage
 from webtext_prep.documents.stores.local import boot_id
 from webtext_prep.running.markers import digest
@@ -29,7 +30,7 @@ def once(job: Run, name: str, version: Any, make: Callable[[], dict[str, Any]]) 
     path = job.scratch / f"{name}.json"
     key, boot = digest([version, storage.stamps(job.inputs)]), "" if job.is_flushed else boot_id()
     with contextlib.suppress(OSError, ValueError, KeyError):
-        known = json.loads(storage.read_bytes(path))
+        known = parse_json(storage.read_bytes(path))
         if known["key"] == key and known["boot"] in ("", boot):
             return dict(known["result"])
     result = make()

@@ -179,7 +179,9 @@ def _read_rank(file: Path) -> _Rank:
         try:
             canonical = canonical_name(name)
         except KeyError:
-            raise Gpt2UsageError(f"{file} holds {name}, which no GPT-2 has: it is another kind of model.") from None
+            raise Gpt2UsageError(
+                f"{file} holds {name:.99}, which no GPT-2 has: it is another kind of model."
+            ) from None
         if canonical is not None:
             tensors[canonical] = tensor
     version = whole.get("checkpoint_version")
@@ -232,7 +234,7 @@ def _config_of(folder: Path, ranks: list[_Rank], options: ReadOptions) -> ModelC
         raise Gpt2UsageError(f"{folder} does not tell the number of attention heads: give it by --heads.")
     if heads % len(ranks):
         raise Gpt2UsageError(
-            f"{folder} has {len(ranks)} ranks, which {heads} heads can't be shared among: give --heads."
+            f"{heads} heads can't be shared among the {len(ranks)} ranks in {folder}: give their number by --heads."
         )
     dropout = first.arguments.get("hidden_dropout")
     return ModelConfig(

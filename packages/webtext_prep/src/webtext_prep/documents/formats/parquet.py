@@ -137,7 +137,7 @@ def metadata_of(row: dict[str, Any]) -> dict[str, Any]:
     found = {name: value for name, value in row.items() if value is not None}
     if rest is not None:
         inner = None
-        with contextlib.suppress(msgspec.DecodeError, TypeError):
+        with contextlib.suppress(msgspec.DecodeError, TypeError, RecursionError):
             inner = msgspec.json.decode(rest) if isinstance(rest, str) else rest
         found |= inner if isinstance(inner, dict) else {REST: rest}
     # Columns of their own, gone from the row already: what a JSON column calls so would take their place.
