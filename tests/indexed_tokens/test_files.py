@@ -7,10 +7,11 @@ import signal
 import struct
 import subprocess
 import sys
+import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexed_tokens import (
@@ -22,6 +23,7 @@ from indexed_tokens import (
     prefix_of,
     smallest_dtype,
 )
+from indexed_tokens.checksums import check_token_files, checksum_of, joined, record_path
 from indexed_tokens.reader import DTYPE_OF_CODE, HEADER
 
 GOLDEN = [[1, 2, 50256], [3, 50256]]
@@ -355,3 +357,37 @@ def test_files_of_different_types_are_not_merged(write_tokens, tmp_path):
     other = IndexedTokens(write_tokens(GOLDEN, dtype="i4"))
     with pytest.raises(IndexedTokensError, match="only files of one type"), IndexedTokensWriter(tmp_path / "x") as w:
         w.append(other)
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        "[" * 100_000,
+        "{",
+        '{"facts": {"checksums": 5}}',
+        '{"facts": {"checksums": {"bin": {"bytes": 1, "crc32": 2}}}}',
+        '{"facts": {"checksums": {"bin": {"bytes": "1", "crc32": 2}, "idx": {"bytes": 1, "crc32": 2}}}}',
+        '{"facts": {"checksums": {"bin": 5, "idx": 6}}}',
+    ],
+    ids=lambda record: record[:60],
+)
+def test_a_record_that_cannot_be_read_is_a_sentence(write_tokens, record):
+    """The record beside token files may be damaged, or hold anything."""
+    prefix = write_tokens([[1, 2], [3]])
+    record_path(prefix).write_text(record)
+    with pytest.raises(IndexedTokensError, match=r"\.json.* copy it again"):
+        check_token_files(prefix)
+
+
+@pytest.mark.parametrize("record", [None, "[]", "{}", '{"facts": 5}', '{"facts": {"tokens": 3}}'])
+def test_token_files_without_recorded_checksums_are_taken_as_they_are(write_tokens, record):
+    prefix = write_tokens([[1, 2], [3]])
+    if record is not None:
+        record_path(prefix).write_text(record)
+    assert not check_token_files(prefix, whole=True)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.binary(max_size=300), max_size=6))
+def test_the_checksum_of_parts_is_that_of_the_whole(parts):
+    assert joined(map(checksum_of, parts)) == (sum(map(len, parts)), zlib.crc32(b"".join(parts)))

@@ -187,3 +187,37 @@ def test_keep_dropped_may_be_asked_for_later(tmp_path, capsys):
     other = ["clean", "--input", given, "--output", str(tmp_path / "out"), "--language", "any", "--min-tokens", "1"]
     assert main(other) == 2
     assert "other settings (min_tokens was 128, now 1)" in capsys.readouterr().err
+
+
+DEEP = "[" * 100_000
+
+
+@pytest.mark.parametrize("command", ["inspect", "clean", "report"])
+@pytest.mark.parametrize(
+    "content",
+    [
+        DEEP,
+        '{"stage": "clean", "facts": ' + DEEP,
+        '{"stage": ["clean"]}',
+        '{"stage": "clean", "shards": ["part-00000.jsonl.zst"]}',
+        '{"stage": "clean", "shards": {"part-00000.jsonl.zst": "5"}}',
+        '{"stage": "clean", "in": "5", "out": 5}',
+        '{"stage": "clean", "dropped": ["empty"]}',
+        '{"stage": "clean", "inputs": [5]}',
+        '{"stage": "clean", "inputs": {"sha256": 5}}',
+        '{"stage": "clean", "facts": 5}',
+        '{"stage": "clean", "settings": []}',
+    ],
+    ids=lambda content: content[:50],
+)
+def test_a_record_that_is_no_record_is_one_sentence(webtext, write_shards, tmp_path, command, content):
+    """A stage.json nested too deeply, or with values of other types, was an internal error."""
+    write_shards([[Document("http://a.org/", "Some words of a text.")]])
+    (tmp_path / "input" / "stage.json").write_text(content)
+    place = (
+        ["--input", tmp_path / "input", "--output", tmp_path / "out"] if command == "clean" else [tmp_path / "input"]
+    )
+    options = ["--output", tmp_path / "page.html"] if command == "report" else []
+    done = webtext(command, *place, *options)
+    assert (done.code, "internal error" in done.sentence, "stage.json" in done.sentence) == (2, False, True)
+    assert len(done.sentence) < 500

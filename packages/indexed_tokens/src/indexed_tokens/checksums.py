@@ -82,11 +82,19 @@ def record_path(path: str | Path) -> Path:
 
 
 def recorded_facts(path: str | Path) -> dict[str, Any]:
-    """What the record of `webtext tokenize` or `merge-tokens` beside token files says of them; empty without one."""
+    """What the record of `webtext tokenize` or `merge-tokens` beside token files says of them; empty without one.
+
+    Raises IndexedTokensError if it can't be read.
+    """
     try:
         record = parse_json(record_path(path).read_bytes())
-    except (OSError, ValueError):
+    except (FileNotFoundError, NotADirectoryError):
         return {}
+    except (OSError, ValueError) as error:
+        raise IndexedTokensError(
+            f"can't read {record_path(path)}, the record of the token files beside it ({error}): copy it again, or "
+            "remove it to do without."
+        ) from error
     # Any file may have that name.
     facts = record.get("facts") if isinstance(record, dict) else None
     return facts if isinstance(facts, dict) else {}
@@ -102,10 +110,12 @@ def recorded_checksums(path: str | Path) -> dict[str, Checksum]:
         return {}
     try:
         kinds = {kind: Checksum(found[kind]["bytes"], found[kind]["crc32"]) for kind in ("bin", "idx")}
-    except (KeyError, TypeError) as error:
+    except (KeyError, TypeError):
+        kinds = {}
+    if not kinds or not all(type(number) is int for recorded in kinds.values() for number in recorded):
         raise IndexedTokensError(
-            f"{record_path(path)} is damaged: its checksums can't be read; make the token files again."
-        ) from error
+            f"{record_path(path)} is damaged, its checksums can't be read: copy it again, or make the files again."
+        )
     return kinds
 
 

@@ -179,9 +179,7 @@ def _read_rank(file: Path) -> _Rank:
         try:
             canonical = canonical_name(name)
         except KeyError:
-            raise Gpt2UsageError(
-                f"{file} holds {name:.99}, which no GPT-2 has: it is another kind of model."
-            ) from None
+            raise Gpt2UsageError(f"{file} holds {name:.99}, which no GPT-2 has: it is another kind of model.") from None
         if canonical is not None:
             tensors[canonical] = tensor
     version = whole.get("checkpoint_version")

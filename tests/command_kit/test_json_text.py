@@ -1,0 +1,36 @@
+"""JSON that others wrote: what is wrong with it is always a ValueError."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from command_kit import parse_json
+
+PACKAGES = Path(__file__).resolve().parents[2] / "packages"
+OWN_MESSAGES = {
+    "json_text.py", "child_processes.py", "model_process.py", "bpe_training.py", "arrays.py", "work.py", "waiting.py",
+    "rounds.py", "history.py", "handing_over.py", "lease.py", "measuring.py", "why.py", "again.py",
+    # These catch what is nested too deeply themselves.
+    "rows.py", "plain_text.py",
+}  # fmt: skip
+"""Files that read what this program, or a library, has just written."""
+
+
+@pytest.mark.parametrize(
+    "text", ["[" * 100_000, '{"a":' * 100_000, b"[" * 100_000, "1" * 5000, "{", b"\xff", "", "[1,]"]
+)
+def test_what_is_no_json_is_a_value_error(text: str | bytes) -> None:
+    """Arrays nested 100,000 deep raised RecursionError, which nobody caught: an internal error."""
+    with pytest.raises(ValueError):
+        parse_json(text)
+
+
+def test_what_is_json_is_its_value() -> None:
+    assert parse_json(b'{"a": [1, 2.5, null]}') == {"a": [1, 2.5, None]}
+
+
+def test_files_of_others_are_read_by_it() -> None:
+    """`json.loads` was called in forty places, of which four caught what is nested too deeply."""
+    others = {path.name for path in PACKAGES.rglob("*.py") if re.search(r"\bjson\.loads?\(", path.read_text("utf-8"))}
+    assert others <= OWN_MESSAGES
