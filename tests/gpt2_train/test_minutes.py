@@ -3,78 +3,277 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
+import shutil
 import tomllib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from tests.gpt2_train.test_train import assert_same_bits
+from tests.gpt2_train import forks
+from tests.gpt2_train.conftest import command, losses, rows
+from tests.gpt2_train.test_train import assert_same_bits, weights
 
-from gpt2_train import calibration
+from gpt2_train import calibration, time_budget
+from gpt2_train import trainer as trainer_module
 from gpt2_train.calibration import fastest, seconds_per_step, thread_counts
 from gpt2_train.checkpoint import read_info
+from gpt2_train.checkpoint.staging import StagingArea
 from gpt2_train.cli import main
+from gpt2_train.config import TrainSettings
 from gpt2_train.layout import overridden_keys
-from gpt2_train.time_budget import TimeBudget, steps_that_fit
+from gpt2_train.optim import learning_rate, learning_rate_by_time
+from gpt2_train.time_budget import SCHEDULE_FILE
+from gpt2_train.trainer import Trainer
 
 Run = Callable[..., int]
-FLAGS = ("--save-every", 3, "--dropout", 0.1)
+FLAGS = ("--save-every", 9, "--dropout", 0.1, "--keep-checkpoints", 0)
 
 
 @pytest.fixture
-def slow_clock(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Each look at the clock finds it a second later: a practice step takes one second."""
+def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each look at the clock of `--threads auto` finds it a second later."""
     seconds = itertools.count()
     monkeypatch.setattr(calibration, "clock", lambda: float(next(seconds)))
-    yield
 
 
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_a_run_by_time_is_the_run_of_its_steps_to_the_last_bit(
-    tmp_path: Path, gpt2: Run, slow_clock: None, capsys: pytest.CaptureFixture[str], optimizer: str
+class Machine:
+    """One whose clock stands still but for what its work takes."""
+
+    def __init__(self, step: Callable[[float], float], validation: float = 25.0) -> None:
+        self.now, self.step, self.validation = 1000.0, step, validation
+        self.began = self.now
+
+    @property
+    def minutes(self) -> float:
+        """Since the run began."""
+        return (self.now - self.began) / 60
+
+    def begin(self, monkeypatch: pytest.MonkeyPatch) -> Machine:
+        """Train on this machine from now on."""
+        self.began = self.now
+
+        def forward_backward(trainer: Trainer, batches: Any) -> torch.Tensor:
+            self.now += self.step(self.now - self.began)
+            return plain_step(trainer, batches)
+
+        def validate(*arguments: Any, **options: Any) -> tuple[float, int]:
+            self.now += self.validation
+            return plain_validation(*arguments, **options)
+
+        monkeypatch.setattr(time_budget, "clock", lambda: self.now)
+        monkeypatch.setattr(Trainer, "forward_backward", forward_backward)
+        monkeypatch.setattr(trainer_module, "validation_loss", validate)
+        return self
+
+
+plain_step, plain_validation = Trainer.forward_backward, trainer_module.validation_loss
+
+
+def loaded_halfway(seconds: float) -> float:
+    """Steps of 12 seconds, of 24 once half of 10 minutes are over."""
+    return 12.0 if seconds < 300 else 24.0
+
+
+def schedule_of(output: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (output / SCHEDULE_FILE).read_text().splitlines()]
+
+
+def rates(output: Path) -> dict[int, float]:
+    return {row["step"]: row["lr"] for row in rows(output) if "lr" in row}
+
+
+@pytest.mark.parametrize("late", [False, True], ids=["outcomes read at once", "outcomes read late"])
+@pytest.mark.parametrize("evaluate_every", [0, 10])
+def test_a_load_that_comes_halfway_does_not_make_a_run_late(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, late: bool, evaluate_every: int
 ) -> None:
-    """12 seconds, of which calibration has 3, and the evaluation of 12 sequences half of one."""
-    timed, counted = tmp_path / "timed", tmp_path / "counted"
-    assert gpt2(timed, "--minutes", 0.2, "--optimizer", optimizer, *FLAGS) == 0
-    assert "0.2 minutes hold 8 steps" in capsys.readouterr().err
-    assert gpt2(counted, "--steps", 8, "--optimizer", optimizer, *FLAGS) == 0
-    assert_same_bits(timed, counted)
-    settings = tomllib.loads((timed / "config.toml").read_text())["train"]
-    assert settings["steps"] == 8 and "minutes" not in settings
+    """The number of steps was fixed before the first one: under a load that came later 60 seconds became 108."""
+    monkeypatch.setattr(trainer_module, "works_by_itself", lambda device: late)
+    machine = Machine(loaded_halfway).begin(monkeypatch)
+    flags = ("--schedule", "linear", "--warmup", 0.1, "--eval-every", evaluate_every)
+    assert gpt2(tmp_path, "--minutes", 10, *flags) == 0
+    assert 9.5 <= machine.minutes <= 10.5
+    assert ["valid_loss" in row for row in rows(tmp_path)][-1]
+    found, step = rates(tmp_path), read_info(tmp_path).step
+    assert found[step] == 1e-3 and list(found) == list(range(1, step + 1))
+    assert found[1] == pytest.approx(1e-3)  # a tenth of the peak
+    peak = max(found, key=found.__getitem__)
+    assert found[peak] == pytest.approx(1e-2, rel=0.05) and list(found.values())[peak:] == sorted(
+        list(found.values())[peak:], reverse=True
+    )
+    # Halfway by the clock, though two thirds of the steps are taken.
+    halfway = next(row["step"] for row in schedule_of(tmp_path) if row["seconds"] >= 300)
+    assert found[halfway] == pytest.approx(6e-3, abs=6e-4) and halfway > 0.55 * step
 
 
-def test_a_run_by_time_resumes_with_the_steps_that_it_began_with(
-    tmp_path: Path, gpt2: Run, slow_clock: None, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+def test_a_slow_first_step_is_no_measure_of_the_others(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A resumed run does not measure again, on a machine that may be slower now; more minutes are at the same speed."""
-    from gpt2_train import trainer
+    """Compiling takes half of the time; warm-up and decay are those of the other half."""
+    machine = Machine(lambda seconds: 300.0 if not seconds else 10.0).begin(monkeypatch)
+    assert gpt2(tmp_path, "--minutes", 10, "--schedule", "wsd", "--warmup", 0.2, "--cooldown", 0.5) == 0
+    assert 9.5 <= machine.minutes <= 10.5
+    found = list(rates(tmp_path).values())
+    assert found[0] == pytest.approx(1e-3) and found[3] < 0.8e-2 and found[-1] == 1e-3
+    assert found[len(found) // 2 - 2] == 1e-2 > found[len(found) // 2 + 2]
 
-    def interrupt(self: trainer.Trainer) -> None:
+
+def test_a_run_by_time_repeats_what_it_lost_to_the_last_bit(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rates by the clock could not be repeated; each of its decisions is recorded before its step is taken."""
+    whole, again, killed = tmp_path / "whole", tmp_path / "again", tmp_path / "killed"
+    Machine(loaded_halfway).begin(monkeypatch)
+    assert gpt2(whole, "--minutes", 10, *FLAGS) == 0
+    steps = read_info(whole).step
+    for output in (again, killed):
+        shutil.copytree(whole, output)
+        for folder in (output / "checkpoints").glob("step-*"):
+            if folder.name > "step-0000009":
+                shutil.rmtree(folder)
+    # From a checkpoint with all that was decided since, on a machine of another speed.
+    Machine(lambda seconds: 1.0).begin(monkeypatch)
+    assert gpt2(again, "--minutes", 10, *FLAGS) == 0
+    assert_same_bits(whole, again)
+    assert rates(again) == rates(whole)
+    assert (again / SCHEDULE_FILE).read_bytes() == (whole / SCHEDULE_FILE).read_bytes()
+    # Killed in step 21, whose row was not finished: 20 steps are repeated, and the clock goes on from there.
+    lines = (killed / SCHEDULE_FILE).read_bytes().splitlines(keepends=True)
+    (killed / SCHEDULE_FILE).write_bytes(b"".join(lines[:20]) + lines[20][:30])
+    used = json.loads(lines[19])["seconds"]
+    machine = Machine(lambda seconds: 40.0).begin(monkeypatch)
+    assert gpt2(killed, "--minutes", 10, *FLAGS) == 0
+    first, second = losses(whole), losses(killed)
+    assert {step: second[step] for step in range(1, 21)} == {step: first[step] for step in range(1, 21)}
+    assert rates(killed)[20] == rates(whole)[20] and rates(killed)[21] != rates(whole)[21]
+    last = read_info(killed).step
+    assert last < steps and rates(killed)[last] == 1e-3
+    # Steps 10 to 20 took their time twice, and it counts once.
+    assert 9.5 <= used / 60 + machine.minutes - 11 * 40 / 60 <= 10.5
+
+
+def test_a_run_by_time_that_was_stopped_has_the_rest_of_its_time(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The time between two processes of a run is none of its own; more minutes make it longer."""
+
+    def interrupt(self: Trainer) -> None:
         after_step(self)
-        if self.state.step == 4:
+        if self.state.step == 10:
             self.state.stop_signal = 15
 
-    output = tmp_path / "timed"
-    after_step = trainer.Trainer.after_step
+    after_step = Trainer.after_step
+    machine = Machine(lambda seconds: 20.0).begin(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(trainer.Trainer, "after_step", interrupt)
-        assert gpt2(output, "--minutes", 0.2, *FLAGS) == 128 + 15
-    monkeypatch.setattr(calibration, "seconds_per_step", lambda *_: pytest.fail("measured again"))
-    assert gpt2(output, "--minutes", 0.2, *FLAGS) == 0
-    whole = tmp_path / "whole"
-    assert gpt2(whole, "--steps", 8, *FLAGS) == 0
-    assert_same_bits(output, whole)
+        patch.setattr(Trainer, "after_step", interrupt)
+        assert gpt2(tmp_path, "--minutes", 10, *FLAGS) == 128 + 15
+    assert "at step 10, all saved" in capsys.readouterr().err
+    machine.now += 5000
+    machine.begin(monkeypatch)
+    assert gpt2(tmp_path, "--minutes", 10, *FLAGS) == 0
+    assert 9.5 <= 200 / 60 + machine.minutes <= 10.5
+    assert read_info(tmp_path).state["time_budget"]["progress"] == 1
+    assert tomllib.loads((tmp_path / "config.toml").read_text())["train"]["minutes"] == 10
     capsys.readouterr()
-    assert gpt2(output, "--minutes", 0.2, *FLAGS) == 0
-    assert "ask for more --minutes" in capsys.readouterr().err
-    assert gpt2(output, "--minutes", 0.4, *FLAGS) == 0
-    assert read_info(output).step == 16
-    assert gpt2(output, "--steps", 17, *FLAGS) == 0
-    assert read_info(output).state["time_budget"] == {"minutes": 0.2, "steps": 8}
-    assert gpt2(whole, "--minutes", 1) == 2
+    step = read_info(tmp_path).step
+    assert gpt2(tmp_path, "--minutes", 10, *FLAGS) == 0
+    assert "ask for more --minutes" in capsys.readouterr().err and read_info(tmp_path).step == step
+    machine.begin(monkeypatch)
+    assert gpt2(tmp_path, "--minutes", 20, *FLAGS) == 0
+    assert machine.minutes == pytest.approx(10, abs=0.6)
+    step = read_info(tmp_path).step
+    assert gpt2(tmp_path, "--steps", step + 1, *FLAGS) == 0
+    assert gpt2(tmp_path, "--minutes", 20, *FLAGS) == 0  # is over, at the next step
+
+
+def test_minutes_are_refused_where_no_time_is_recorded(
+    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert gpt2(tmp_path, "--steps", 1) == 0
+    assert gpt2(tmp_path, "--minutes", 1) == 2
     assert "did not begin with --minutes" in capsys.readouterr().err
+
+
+def test_no_step_of_a_run_by_time_moves_the_weights_by_an_infinite_gradient(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps that were timed gave the optimizer an overflow of fp16: without a fused AdamW all weights were NaN."""
+    monkeypatch.setattr("gpt2_train.optimizers.has_fused_adamw", lambda device: False)
+    monkeypatch.setattr("gpt2_train.optim.FIRST_LOSS_SCALE", 2.0**40)
+    Machine(lambda seconds: 10.0).begin(monkeypatch)
+    assert gpt2(tmp_path, "--minutes", 3, "--precision", "fp16") == 0
+    assert rows(tmp_path)[-2]["skipped"] > 0
+    assert all(torch.isfinite(weight).all() for weight in weights(tmp_path).values())
+
+
+@pytest.mark.parametrize(("every", "areas"), [(1000, 0), (3, 1)])
+def test_a_run_by_time_makes_a_copy_for_saving_once_something_is_saved(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, every: int, areas: int
+) -> None:
+    """12 bytes for each parameter were taken before the first step, though no save in the background ever came."""
+    made: list[StagingArea] = []
+    plain = StagingArea.__init__
+    monkeypatch.setattr(StagingArea, "__init__", lambda area, tensors: made.append(area) or plain(area, tensors))
+    Machine(lambda seconds: 10.0).begin(monkeypatch)
+    assert gpt2(tmp_path, "--minutes", 1, "--save-every", every) == 0
+    assert len(made) == areas
+
+
+RANKS = """
+import os, sys
+from gpt2_train import time_budget, trainer
+from gpt2_train.cli import main
+
+class Clock:
+    seconds = 0.0
+    def __call__(self):
+        # The second process would have ended at once by its own.
+        return self.seconds * (1 if os.environ.get("RANK", "0") == "0" else 100)
+
+def forward_backward(self, batches):
+    time_budget.clock.seconds += 10 if time_budget.clock.seconds < 60 else 20
+    return plain(self, batches)
+
+late = sys.argv[1] == "late"
+time_budget.clock, plain = Clock(), trainer.Trainer.forward_backward
+trainer.Trainer.forward_backward = forward_backward
+trainer.works_by_itself = lambda device: late
+sys.exit(main(sys.argv[2:]))
+"""
+
+
+@pytest.mark.parametrize(("flag", "late"), [("--data-parallel", "late"), ("--tensor-parallel", "now")])
+def test_several_processes_keep_to_the_clock_of_the_first(
+    tmp_path: Path, corpus: str, gpt2: Run, monkeypatch: pytest.MonkeyPatch, flag: str, late: str
+) -> None:
+    """Each by its own clock would take other rates and another number of steps, and wait for the others forever."""
+    flags = ("--minutes", 2, "--dropout", 0, "--no-save", "--log-every", 100 if late == "late" else 1)
+    words = command(tmp_path / "two", *flags, flag, 2, data=corpus)
+    done = forks.run([words[0], "-c", RANKS, late, *words[3:]])
+    assert done.returncode == 0, done.stderr
+    monkeypatch.setattr(trainer_module, "works_by_itself", lambda device: late == "late")
+    Machine(lambda seconds: 10.0 if seconds < 60 else 20.0, validation=0.0).begin(monkeypatch)
+    assert gpt2(tmp_path / "one", *flags) == 0
+    assert schedule_of(tmp_path / "two") == schedule_of(tmp_path / "one")
+    assert rates(tmp_path / "two") == rates(tmp_path / "one") and max(rates(tmp_path / "one")) >= 7
+    first, second = losses(tmp_path / "one"), losses(tmp_path / "two")
+    assert first == pytest.approx(second, abs=1e-4)
+
+
+def test_rates_by_time_are_those_of_steps_at_one_speed() -> None:
+    """200 steps of one second: as far by the clock as by the steps, a tenth of the peak at the beginning aside."""
+    for schedule, warmup in itertools.product(("cosine", "linear", "constant", "wsd"), (0.0, 0.1, 20.0)):
+        settings = TrainSettings(lr=1.0, min_lr=0.1, schedule=schedule, warmup=warmup, cooldown=0.3)
+        found = [learning_rate_by_time(step, (step - 1) / 199, settings) for step in range(1, 201)]
+        expected = [learning_rate(step, 200, settings) for step in range(1, 201)]
+        # Where warm-up is given in steps, the time of the decay begins with the run.
+        assert found == pytest.approx(expected, abs=0.11 if warmup else 0.01)
+        assert found[-1] == expected[-1]
+    assert learning_rate_by_time(1, 0.0, TrainSettings(warmup=0)) == TrainSettings().lr
 
 
 def test_several_processes_take_the_steps_that_the_first_one_counts(
@@ -122,15 +321,6 @@ def test_steps_are_timed_for_as_long_as_was_asked(slow_clock: None) -> None:
     assert seconds_per_step(lambda: taken.append(1), 3.5) == (1.0, 4)
     assert len(taken) == 4
     assert seconds_per_step(lambda: taken.append(1), 0)[1] == 1
-
-
-def test_steps_that_fit_leave_time_for_evaluations() -> None:
-    assert steps_that_fit(100, 1, 0, 0) == 100
-    assert steps_that_fit(100, 1, 10, 0) == 90
-    assert steps_that_fit(100, 1, 10, 10) == 45
-    assert steps_that_fit(-5, 1, 10, 0) == 1
-    assert TimeBudget(2.5, 900).steps_in(2.5) == 900
-    assert TimeBudget(2.5, 900).steps_in(5) == 1800
 
 
 @pytest.mark.parametrize("other", ["steps", "epochs", "tokens"])

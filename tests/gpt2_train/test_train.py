@@ -105,6 +105,21 @@ def test_a_run_shorter_than_the_save_interval_is_saved(tmp_path: Path, gpt2: Run
     assert read_info(tmp_path).step == 2
 
 
+def test_a_signal_before_the_first_step_says_that_there_is_nothing_to_save(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It said "all saved", with no checkpoint in the folder."""
+
+    def interrupt(self: Any, step: int) -> None:
+        self.is_stopped.__self__.state.stop_signal = signal.SIGTERM
+
+    monkeypatch.setattr(train_module.Observer, "observe", interrupt)
+    assert gpt2(tmp_path, "--steps", 5) == 128 + signal.SIGTERM
+    said = capsys.readouterr().err
+    assert "stopped by SIGTERM at step 0 of 5, nothing to save yet" in said and "all saved" not in said
+    assert not (tmp_path / "checkpoints").exists()
+
+
 def test_a_finished_run_says_so_and_changes_nothing(
     tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -270,9 +270,9 @@ class TrainSettings(ModelSettings, DataSettings):
     tokens: int | None = setting(None, "train for this many tokens", group=_LENGTH, identity=False)
     minutes: float | None = setting(
         None,
-        "train for about this long: steps are timed for some seconds, and as many are taken as fit, with evaluations "
-        "but without samples and tasks; how many depends on the machine's load, so that a second run takes others and "
-        "ends with other weights, while one that resumes keeps its number",
+        "train for this long, validation and the last save included, samples and tasks not: the learning rate falls by "
+        "the clock, so that a second run takes other steps and ends with other weights; one that resumes repeats the "
+        "steps that it had taken, and has the rest of its time",
         group=_LENGTH,
         identity=False,
     )

@@ -208,7 +208,6 @@ def metrics_row(
     clock: StepClock,
     *,
     step: int,
-    plan_steps: int,
     tokens_per_step: int,
     epoch: float,
     rate: float,
@@ -217,6 +216,7 @@ def metrics_row(
     flops_per_token: float,
     peak_flops: float | None,
     device: torch.device,
+    seconds_left: float | None,
 ) -> dict[str, Any]:
     """One row of `metrics.jsonl`: the mean loss since the last row, and how `step` went."""
     speed = tokens_per_step * clock.timed_steps / clock.seconds
@@ -234,20 +234,26 @@ def metrics_row(
         "mfu": speed * flops_per_token / (peak_flops * processes) if peak_flops else None,
         "peak_memory_bytes": peak_memory(device),
         "data_wait_share": min(1.0, clock.waited / clock.seconds),
-        "seconds_left": clock.seconds_left(plan_steps - step),
+        "seconds_left": seconds_left,
     }
 
 
-def line_of(row: dict[str, Any], steps: int) -> str:
-    """A row as a person reads it."""
+def step_of(step: int, steps: int | None) -> str:
+    """A step as a person reads it; `steps` are those of the run, None where its last one is not known yet."""
+    return f"step {step:,}" if steps is None else f"step {step:,}/{steps:,}"
+
+
+def line_of(row: dict[str, Any], steps: int | None) -> str:
+    """A row as a person reads it, with `steps` as in `step_of`."""
+    step = step_of(row["step"], steps)
     if row.get("kind") == "sample":
-        return f"step {row['step']:,}/{steps:,}  sample  {_quoted(row['prompt'], 40)} {_quoted(row['text'], 100)}"
+        return f"{step}  sample  {_quoted(row['prompt'], 40)} {_quoted(row['text'], 100)}"
     if row.get("kind") == "task":
-        return f"step {row['step']:,}/{steps:,}  {_task_line(row)}  ({duration(row['took_seconds'])})"
+        return f"{step}  {_task_line(row)}  ({duration(row['took_seconds'])})"
     if "valid_loss" in row:
-        return f"step {row['step']:,}/{steps:,}  valid loss {row['valid_loss']:.4f}  ({row['valid_tokens']:,} tokens)"
+        return f"{step}  valid loss {row['valid_loss']:.4f}  ({row['valid_tokens']:,} tokens)"
     parts = [
-        f"step {row['step']:,}/{steps:,}",
+        step,
         f"loss {row['loss']:.4f}",
         f"lr {row['lr']:.3g}",
         f"grad {row['grad_norm']:.3g}",

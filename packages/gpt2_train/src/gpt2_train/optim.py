@@ -1,7 +1,8 @@
 """What an optimizer is told of a step: the learning rate, the norm of the gradient, the loss scale of fp16.
 
-The learning rate is a pure function of the step and the settings: nothing about it is stored, so that a run that
-resumes has the rate that an uninterrupted one would have had. `optimizers.py` has what then changes the weights.
+The learning rate is a pure function of the settings and the step, or, in a run by time, of how far the clock said that
+the run was in this step, which is recorded (`time_budget.py`): a run that resumes has the rates that an uninterrupted
+one would have had. `optimizers.py` has what then changes the weights.
 """
 
 from __future__ import annotations
@@ -22,6 +23,9 @@ from gpt2_train.errors import Gpt2Error
 
 FIRST_LOSS_SCALE = 2.0**16
 """High enough for small gradients; 2^32, a common start, wastes the first 16 steps on overflows."""
+
+FIRST_SHARE = 0.1
+"""Of the peak, the learning rate of a run by time in its first step, before there is a time to go by."""
 
 LARGEST_LOSS_SCALE = 2.0**24
 LOSS_SCALE_GROWS_AFTER = 2000
@@ -49,7 +53,29 @@ def learning_rate(step: int, steps: int, settings: TrainSettings) -> float:
         start = max(start, steps - round(settings.cooldown * steps))
     if settings.schedule == "constant" or step <= start:
         return settings.lr
-    done = (step - start) / (steps - start)
+    return _decayed((step - start) / (steps - start), settings)
+
+
+def learning_rate_by_time(step: int, progress: float, settings: TrainSettings) -> float:
+    """The learning rate of step `step`, the first of which is 1, where `progress` of the run's time is over.
+
+    `progress` is 0 in the first step and 1 in the last. A `warmup` below 1 is a fraction of the time, in which the rate
+    rises from a tenth of `lr`; one of 1 or more are steps, in which the rate is reduced as with --steps. The decay goes
+    by the time: from the warm-up's end, or over the last `cooldown` (wsd), to `min_lr` in the last step.
+    """
+    by_steps = settings.warmup >= 1
+    warm = 0.0 if by_steps else settings.warmup
+    share = min(1.0, step / round(settings.warmup)) if by_steps else 1.0
+    if progress < warm:
+        return settings.lr * (FIRST_SHARE + (1 - FIRST_SHARE) * progress / warm)
+    start = max(warm, 1 - settings.cooldown) if settings.schedule == "wsd" else warm
+    if settings.schedule == "constant" or progress <= start:
+        return settings.lr * share
+    return _decayed((progress - start) / (1 - start), settings) * share
+
+
+def _decayed(done: float, settings: TrainSettings) -> float:
+    """The learning rate where `done` of the decay is over."""
     share = 0.5 * (1 + math.cos(math.pi * done)) if settings.schedule == "cosine" else 1 - done
     return settings.min_lr + (settings.lr - settings.min_lr) * share
 

@@ -37,7 +37,7 @@ from gpt2_train.micro_batches import MicroBatches
 from gpt2_train.model import GPT2
 from gpt2_train.observations import Observations, read_observations
 from gpt2_train.run_folder import CACHE_FOLDER, CONFIG_FILE, check_same_run, data_identity, identity_settings
-from gpt2_train.time_budget import UNSETTLED, TimeBudget, recorded_budget
+from gpt2_train.time_budget import UsedTime, recorded_time
 from gpt2_train.world import World
 from indexed_tokens import Tokenizer, corpus_tokenizer, tokenizer_path
 
@@ -47,8 +47,8 @@ class Plan:
     """What follows from settings, data and world before the first step.
 
     Attributes:
-        steps: optimizer steps of the whole run; `UNSETTLED` where the first ones are still to be timed.
-        budget: how many steps a time budget was found to hold, as checkpoints record it; None for none.
+        steps: optimizer steps of the whole run; None as long as the clock has not said which is the last.
+        used: the time used by the run that is resumed; None for a run that did not go by time, or a new one.
         micro_batch: sequences that a process takes at once.
         accumulation: micro-batches of a process in one step.
         chosen_by_memory: whether the micro-batch is what fits a GPU, and not what was asked for.
@@ -58,8 +58,8 @@ class Plan:
         attention: the kernel of attention; None where there is one only.
     """
 
-    steps: int
-    budget: TimeBudget | None
+    steps: int | None
+    used: UsedTime | None
     micro_batch: int
     accumulation: int
     chosen_by_memory: bool
@@ -67,6 +67,10 @@ class Plan:
     precision: str
     compilation: Compilation | None
     attention: AttentionChoice | None
+
+    def goes_past(self, step: int) -> bool:
+        """Whether more steps follow `step`, as far as is known."""
+        return self.steps is None or step < self.steps
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,9 +117,9 @@ class Prepared:
 
     @property
     def saves_in_background(self) -> bool:
-        """Whether a checkpoint will be saved before the last step, and training is to go on meanwhile."""
+        """Whether it is certain that a checkpoint is saved before the last step, and training is to go on meanwhile."""
         settings = self.settings
-        if not (settings.save and settings.async_checkpoint and settings.save_every):
+        if self.plan.steps is None or not (settings.save and settings.async_checkpoint and settings.save_every):
             return False
         return (self.step // settings.save_every + 1) * settings.save_every < self.plan.steps
 
@@ -127,7 +131,6 @@ class Prepared:
         """The settings with every default that depends on machine or data filled in."""
         settings, plan = self.settings, self.plan
         has_length = settings.steps or settings.tokens or settings.epochs or settings.minutes
-        is_timed = settings.minutes is not None and plan.steps != UNSETTLED
         changes: dict[str, Any] = {
             "model": None,
             "layers": self.config.layers,
@@ -142,18 +145,12 @@ class Prepared:
             "device": self.world.device.type,
             "threads": torch.get_num_threads(),
             **({} if has_length else {"epochs": 1.0}),
-            **({"minutes": None, "steps": plan.steps} if is_timed else {}),
         }
         return dataclasses.replace(settings, **changes)
 
 
-def plan_steps(settings: TrainSettings, epoch_samples: int, budget: TimeBudget | None = None) -> int:
-    """Optimizer steps of the run, from its length in steps, tokens, minutes or epochs (one epoch if none is given).
-
-    A time budget is converted at the speed of the one that the run began with (`budget`), else left `UNSETTLED`.
-    """
-    if settings.minutes is not None:
-        return UNSETTLED if budget is None else budget.steps_in(settings.minutes)
+def plan_steps(settings: TrainSettings, epoch_samples: int) -> int:
+    """Optimizer steps of the run, from its length in steps, tokens or epochs (one epoch if none is given)."""
     if settings.steps is not None:
         return settings.steps
     if settings.tokens is not None:
@@ -409,10 +406,15 @@ def make_plan(
         on_cpu=world.device.type == "cpu",
         sequence_length=settings.sequence_length,
     )
-    budget = recorded_budget(settings, resumed)
+    used = recorded_time(settings, resumed, folder)
+    steps: int | None
+    if settings.minutes is None:
+        steps = plan_steps(settings, training.epoch_samples)
+    else:
+        steps = used.last_step(resumed.step, settings.minutes) if used is not None and resumed is not None else None
     return Plan(
-        steps=plan_steps(settings, training.epoch_samples, budget),
-        budget=budget,
+        steps=steps,
+        used=used,
         micro_batch=micro_batch,
         accumulation=accumulation,
         chosen_by_memory=by_memory,
@@ -475,9 +477,9 @@ def describe_run(run: Prepared) -> list[str]:
         stages_checkpoints=run.saves_in_background,
     )
     data_parallel = f"{world.dp_size}" + (f" with {world.replicas} copies" if world.replicas > 1 else "")
-    length = f"{plan.steps:,} steps of {plan.tokens_per_step:,} tokens ({run.epochs(plan.steps):.2f} epochs)"
-    if plan.steps == UNSETTLED:
-        length = f"{run.settings.minutes:g} minutes in steps of {plan.tokens_per_step:,} tokens"
+    length = f"{run.settings.minutes or 0:g} minutes in steps of {plan.tokens_per_step:,} tokens"
+    if plan.steps is not None:
+        length = f"{plan.steps:,} steps of {plan.tokens_per_step:,} tokens ({run.epochs(plan.steps):.2f} epochs)"
     return [
         size_line(config, memory),
         f"data: {run.training.epoch_tokens:,} tokens to train on ({run.training.epoch_samples:,} sequences per epoch), "

@@ -24,7 +24,6 @@ from gpt2_train.prepare import Prepared, describe_run, prepare
 from gpt2_train.run_folder import check_shared, lock_folder, write_config
 from gpt2_train.size_advice import cpu_flops, size_advice
 from gpt2_train.stopping import StopRequest
-from gpt2_train.time_budget import UNSETTLED
 from gpt2_train.train_state import TrainState, summary
 from gpt2_train.trainer import Trainer
 from gpt2_train.world import World
@@ -59,7 +58,7 @@ def train(settings: TrainSettings, world: World, stop: StopRequest) -> dict[str,
 
 
 def _train(run: Prepared, stop: StopRequest) -> dict[str, Any]:
-    if run.step >= run.plan.steps and outstanding(run, run.step).is_empty:
+    if run.plan.steps is not None and not run.plan.goes_past(run.step) and outstanding(run, run.step).is_empty:
         run.world.say(
             f"{run.folder} is at step {run.step:,} of {run.plan.steps:,} already: nothing to do; "
             f"ask for more {'--steps' if run.settings.minutes is None else '--minutes'} to train it further."
@@ -69,8 +68,8 @@ def _train(run: Prepared, stop: StopRequest) -> dict[str, Any]:
         run.world.say(line)
     if run.settings.compile is None and (missing := missing_for_compilation(run.world.device)):
         run.world.say(f"not compiled, and so slower: {missing}.")
-    is_open = run.resumed is None and not run.settings.names_a_size and run.plan.steps != UNSETTLED
-    if run.world.device.type == "cpu" and is_open:
+    is_open = run.resumed is None and not run.settings.names_a_size
+    if run.world.device.type == "cpu" and is_open and run.plan.steps is not None:
         advice = size_advice(run.config, run.plan.steps * run.plan.tokens_per_step, run.world.size * cpu_flops())
         if advice is not None:
             run.world.say(advice)

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gpt2_train.prepare import Prepared
+from gpt2_train.time_budget import EVALUATION_SHARE, TimeSchedule
 
 
 class StepOutcome:
@@ -64,6 +65,27 @@ class TrainState:
         if info is None:
             return cls()
         return cls(info.step, info.state.get("loss"), info.state.get("valid_loss"), info.folder, info.step)
+
+
+def open_schedule(run: Prepared, step: int, *, ahead: int) -> TimeSchedule | None:
+    """What decides the learning rates and the end of a run by time, after `step`; None for a run by steps.
+
+    `ahead` as in `TimeSchedule`.
+    """
+    settings = run.settings
+    if settings.minutes is None:
+        return None
+    batches = run.validation.epoch_samples / settings.global_batch_size if run.validation is not None else 0.0
+    return TimeSchedule(
+        settings.minutes,
+        run.plan.used,
+        step,
+        folder=run.folder if run.world.rank == 0 else None,
+        ahead=ahead,
+        evaluation=min(batches, settings.eval_batches) * EVALUATION_SHARE,
+        evaluate_every=settings.eval_every if batches else 0,
+        parameters=run.config.parameters if settings.save else 0,
+    )
 
 
 def summary(run: Prepared, state: TrainState) -> dict[str, Any]:

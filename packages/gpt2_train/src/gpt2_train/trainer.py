@@ -2,13 +2,15 @@
 
 What a step does is a function of the settings, the step's number and the last checkpoint: batch, learning rate and
 dropout follow from the step, so a run that is stopped, killed or made longer continues as if nothing had happened, bit
-for bit on CPU with the same number of threads and processes. Signals end the loop between two steps, after saving.
+for bit on CPU with the same number of threads and processes. In a run by time the learning rate follows from the clock,
+and what the clock said is recorded. Signals end the loop between two steps, after saving.
 `Trainer.fit` is the loop; read `train_step` next, then `after_step`.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import gc
 import math
 import time
@@ -23,7 +25,7 @@ from command_kit import duration
 from command_kit.settings import as_table
 from gpt2_train.attention_kernels import attention_by
 from gpt2_train.building import build_model
-from gpt2_train.calibration import calibrated, measured_state
+from gpt2_train.calibration import choose_threads, measured_state
 from gpt2_train.checkpoint import FOLDER, model_tensors
 from gpt2_train.checkpoint.background import BackgroundSaver, Saved
 from gpt2_train.checkpoint.restoring import load_tensors
@@ -36,18 +38,17 @@ from gpt2_train.feeding import open_feeds
 from gpt2_train.half_copies import half_copies
 from gpt2_train.local_shares import settle_gradients
 from gpt2_train.loss import token_losses
-from gpt2_train.metrics import EpochNotes, Heartbeat, MetricsLog, StepClock, line_of, metrics_row, peak_flops
+from gpt2_train.metrics import EpochNotes, Heartbeat, MetricsLog, StepClock, line_of, metrics_row, peak_flops, step_of
 from gpt2_train.micro_batches import MicroBatch
 from gpt2_train.observing import Observer
-from gpt2_train.optim import LossScale, gradient_norm, learning_rate
+from gpt2_train.optim import LossScale, gradient_norm, learning_rate, learning_rate_by_time
 from gpt2_train.optimizers import make_optimizer
 from gpt2_train.parallel import synchronize_gradients
 from gpt2_train.prepare import Prepared
 from gpt2_train.run_folder import write_config
 from gpt2_train.seeding import seed_micro_step
 from gpt2_train.stopping import StopRequest
-from gpt2_train.time_budget import UNSETTLED
-from gpt2_train.train_state import StepOutcome, TrainState, summary
+from gpt2_train.train_state import StepOutcome, TrainState, open_schedule, summary
 from gpt2_train.validate import validation_loss
 
 CLIP_EPSILON = 1e-6
@@ -84,11 +85,8 @@ class Trainer:
             settings=run.identity,
             data=run.data,
             keep=self.settings.keep_checkpoints,
-            group=group_for_a_thread(self.settings.distributed_timeout) if run.saves_in_background else None,
         )
-        self.background = (
-            BackgroundSaver(self.checkpointer, self.tensors, self.note_saved) if run.saves_in_background else None
-        )
+        self.background = self._background_saver() if run.saves_in_background else None
         # A new run keeps nothing of one that was killed in this folder before its first checkpoint.
         self.log = MetricsLog(run.folder, self.world.rank == 0, -1 if run.resumed is None else self.state.step)
         if self.world.rank == 0:
@@ -107,6 +105,12 @@ class Trainer:
             vocabulary_size=run.config.vocabulary_size,
             finish=run.batches.on_host,
         )
+        # Where outcomes are read late, what is said in a step is known everywhere before the next but one.
+        self.schedule = open_schedule(run, self.state.step, ahead=2 if self.reads_late else 0)
+
+    def _background_saver(self) -> BackgroundSaver:
+        self.checkpointer.group = group_for_a_thread(self.settings.distributed_timeout)
+        return BackgroundSaver(self.checkpointer, self.tensors, self.note_saved)
 
     def _restore(self, folder: Path, state: dict[str, Any]) -> None:
         load_tensors(folder, self.tensors)
@@ -114,11 +118,6 @@ class Trainer:
         self.scale.restore(state)
         self.clock = StepClock(state["loss_sum"], state["loss_steps"])
         self.world.say(f"resuming {self.run.folder} at step {self.state.step:,}")
-
-    def use(self, run: Prepared) -> None:
-        """Go on with `run`, in which more is settled."""
-        self.run = self.observer.run = run
-        self.plan = run.plan
 
     def _write_config(self) -> None:
         if self.world.rank == 0:
@@ -132,10 +131,11 @@ class Trainer:
         gc.freeze()
         try:
             with explained_compile_failure():
-                self.use(calibrated(self.run, self))
+                if self.settings.threads == "auto" and self.world.device.type == "cpu":
+                    choose_threads(self.run, self.practice_step)
                 on_all_ranks(self._write_config)
-                self.observer.observe(state.step)
-                while state.step < self.plan.steps and not state.stop_signal:
+                self.observe()
+                while self.plan.goes_past(state.step) and not state.stop_signal:
                     if self.train_step():
                         self.after_step()
             self.settle()
@@ -154,13 +154,16 @@ class Trainer:
             self.until_the_end.close()
             gc.unfreeze()
             self.log.close()
+            if self.schedule is not None:
+                self.schedule.close()
         barrier()
         found = summary(self.run, state)
         if state.stop_signal:
-            saved = (
-                "all saved; the same command resumes from here" if self.settings.save else "nothing saved (--no-save)"
-            )
-            self.world.say(f"stopped by {found['stopped_by']} at step {state.step:,} of {self.plan.steps:,}, {saved}.")
+            saved = "nothing saved (--no-save)"
+            if self.settings.save:
+                saved = "all saved; the same command resumes from here" if state.step else "nothing to save yet"
+            length = f" of {self.plan.steps:,}" if self.plan.steps is not None else ""
+            self.world.say(f"stopped by {found['stopped_by']} at step {state.step:,}{length}, {saved}.")
         return found
 
     # --- a step ------------------------------------------------------------------------------------------------------
@@ -179,13 +182,14 @@ class Trainer:
         norm = gradient_norm(self.parameters)
         counted = sum(batch.counted for batch in batches)
         failed_save = self.background is not None and self.background.has_failed
+        said = [self.schedule.decide(self.state.step + 1)] if self.schedule is not None else []
         sums = self.world.sum_on_device(
-            loss_here, [waited, float(counted), float(self.stop.signal), float(failed_save)]
+            loss_here, [waited, float(counted), float(self.stop.signal), float(failed_save), *said]
         )
         # The gradient is that of a sum over all predictions, divided by their number: not all of them may count.
         correction = self.plan.tokens_per_step * self.world.tp_size / sums[2].clamp(min=1)
         norm, loss = norm / self.scale.scale * correction, sums[0] / self.world.tp_size * correction
-        done = StepOutcome(self.state.step + 1, torch.stack([loss, norm, sums[1], sums[3], sums[4]]))
+        done = StepOutcome(self.state.step + 1, torch.stack([loss, norm, sums[1], *sums[3:]]))
         if not self.reads_late and not self.look_at(done):
             return False
         self.optimizer_step(norm, correction)
@@ -198,27 +202,23 @@ class Trainer:
             self.count(before)
         return True
 
-    def practice_step(self, *, moves: bool) -> float:
-        """Take the next step with a learning rate of 0, and wait for it; the optimizer has a part in it if `moves`.
-
-        The weights stay as they are. Returns the norm of the gradient.
-        """
+    def practice_step(self) -> float:
+        """Take the next step, wait for it, and drop its gradient, whose norm is returned."""
         batches, _ = self.reader.take(self.state.step + 1)
         self.forward_backward(batches)
         settle_gradients(self.parameters, self.world.tp_group if self.settings.sequence_parallel else None)
         norm = gradient_norm(self.parameters)
-        if moves:
-            self.optimizer.step(0.0, torch.ones_like(norm), torch.isfinite(norm))
-            if self.copies is not None:
-                self.copies.expire()
         self.model.zero_grad()
         return float(norm)
 
-    def forget_practice(self) -> None:
-        """Clear what practice steps have left in the optimizer of a new run."""
-        for tensor in self.optimizer.tensors().values():
-            tensor.zero_()
-        self.optimizer.set_step(0)
+    def follow(self, step: int, progress: float) -> None:
+        """Keep to what the first process said in `step` of a run by time: how far it is, and which step is the last."""
+        if self.schedule is None or self.plan.steps is not None:
+            return
+        self.schedule.follow(step, progress)
+        if progress == 1:
+            self.plan = dataclasses.replace(self.plan, steps=step + self.schedule.ahead)
+            self.run = self.observer.run = dataclasses.replace(self.run, plan=self.plan)
 
     def settle(self) -> None:
         """Wait for what came of the last step, where that is still on its way. Raises as `train_step` does."""
@@ -228,7 +228,7 @@ class Trainer:
 
     def look_at(self, done: StepOutcome) -> bool:
         """Whether a step counts; also finds out whether any process was asked to stop. Raises as `skip` does."""
-        loss, norm, _, signals, failed_saves = done.read()
+        loss, norm, _, signals, failed_saves, *said = done.read()
         if failed_saves:
             # Processes notice it at different moments; here all of them raise it.
             self.finish_saving()
@@ -237,6 +237,8 @@ class Trainer:
         if not math.isfinite(norm):
             self.skip(done.step, loss)
             return False
+        if said:
+            self.follow(done.step, said[0])
         return True
 
     def count(self, done: StepOutcome) -> None:
@@ -253,7 +255,7 @@ class Trainer:
         batches, epochs_ended = self.reader.take(self.state.step + 1)
         waited = time.monotonic() - begin
         self.epoch_notes.set(self.state.step + 1, epochs_ended)
-        if self.state.step + 1 < self.plan.steps:
+        if self.plan.goes_past(self.state.step + 1):
             # Asked for again, and read again, only if an overflow repeats this step.
             self.reader.request(self.state.step + 2)
         return batches, waited
@@ -287,12 +289,9 @@ class Trainer:
             (share * (self.world.dp_size * self.scale.scale)).backward()
             total += share.detach()
             del losses, share
-            is_between = micro + 1 < self.plan.accumulation and self.plan.steps != UNSETTLED
-            if is_between and self.heartbeat.is_due():
-                self.world.say(
-                    f"step {self.state.step + 1:,}/{self.plan.steps:,}  micro-batch {micro + 1:,} of "
-                    f"{self.plan.accumulation:,}"
-                )
+            if micro + 1 < self.plan.accumulation and self.heartbeat.is_due():
+                step = step_of(self.state.step + 1, self.plan.steps)
+                self.world.say(f"{step}  micro-batch {micro + 1:,} of {self.plan.accumulation:,}")
         return total
 
     def is_stopped(self) -> bool:
@@ -315,6 +314,9 @@ class Trainer:
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of `step`."""
+        if self.schedule is not None:
+            return learning_rate_by_time(step, self.schedule.progress(step), self.settings)
+        assert self.plan.steps is not None  # known from the start
         return learning_rate(step, self.plan.steps, self.settings)
 
     def skip(self, step: int, loss: float) -> None:
@@ -345,16 +347,20 @@ class Trainer:
         if is_last or (settings.save_every and step % settings.save_every == 0):
             self.save()
         # Behind saving, so that a failure or a kill loses nothing.
+        self.observe()
+
+    def observe(self) -> None:
+        """Write samples and run tasks, which is no part of a step that is still to be counted, nor of --minutes."""
         began = time.monotonic()
-        self.observer.observe(step)
-        self.begin += time.monotonic() - began  # No part of a step that is still to be counted.
+        with self.schedule.paused() if self.schedule is not None else contextlib.nullcontext():
+            self.observer.observe(self.state.step)
+        self.begin += time.monotonic() - began
 
     def row(self) -> dict[str, Any]:
         """The numbers since the last logged step, of the steps whose outcome is known."""
         return metrics_row(
             self.clock,
             step=self.state.step,
-            plan_steps=self.plan.steps,
             tokens_per_step=self.plan.tokens_per_step,
             epoch=self.run.epochs(self.state.step),
             rate=self.learning_rate(self.state.step),
@@ -363,12 +369,19 @@ class Trainer:
             flops_per_token=self.run.config.flops_per_token,
             peak_flops=self.peak_flops,
             device=self.world.device,
+            seconds_left=self.seconds_left(),
         )
+
+    def seconds_left(self) -> float | None:
+        """How long the run will take from here, as far as that is known."""
+        if self.plan.steps is not None:
+            return self.clock.seconds_left(self.plan.steps - self.state.step)
+        return self.schedule.seconds_left if self.schedule is not None else None
 
     def log_step(self) -> None:
         """Write a row of metrics and show it."""
         for line in self.epoch_notes.lines([stream.corpus.prefix for stream in self.run.training.streams]):
-            self.world.say(f"step {self.state.step:,}/{self.plan.steps:,}  {line}")
+            self.world.say(f"{step_of(self.state.step, self.plan.steps)}  {line}")
         self.settle()
         row = self.row()
         self.log.write(row)
@@ -380,15 +393,16 @@ class Trainer:
         """Measure the validation loss; write and show it."""
         assert self.run.validation is not None
         self.settle()
-        self.state.valid_loss, tokens = validation_loss(
-            self.model,
-            self.world,
-            self.run.validation,
-            samples=self.settings.eval_batches * self.settings.global_batch_size,
-            batches=self.run.batches,
-            precision=self.plan.precision,
-            compiled=self.plan.compilation is not None,
-        )
+        with self.schedule.evaluating() if self.schedule is not None else contextlib.nullcontext():
+            self.state.valid_loss, tokens = validation_loss(
+                self.model,
+                self.world,
+                self.run.validation,
+                samples=self.settings.eval_batches * self.settings.global_batch_size,
+                batches=self.run.batches,
+                precision=self.plan.precision,
+                compiled=self.plan.compilation is not None,
+            )
         row = {
             "step": self.state.step,
             "tokens": self.state.step * self.plan.tokens_per_step,
@@ -414,10 +428,14 @@ class Trainer:
             | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
             | {"loss": state.loss, "valid_loss": state.valid_loss}
             | (self.plan.attention.state() if self.plan.attention is not None else {})
-            | measured_state(self.run),
+            | measured_state(self.run)
+            | self.time_state(),
         }
         state.saved_step = state.step
-        if self.background is not None and state.step < self.plan.steps and not state.stop_signal:
+        goes_on = self.plan.goes_past(state.step) and not state.stop_signal
+        if goes_on and self.background is None and self.settings.async_checkpoint:
+            self.background = self._background_saver()
+        if goes_on and self.background is not None:
             self.background.start(**what)
             return
         self.finish_saving()
@@ -425,6 +443,11 @@ class Trainer:
         folder = self.checkpointer.save(self.tensors, **what)
         seconds = time.monotonic() - begin
         self.note_saved(Saved(state.step, folder, seconds, seconds))
+
+    def time_state(self) -> dict[str, Any]:
+        """What a checkpoint stores of the time used; a run that goes on by steps keeps what it had used before."""
+        used = self.schedule.used(self.state.step) if self.schedule is not None else self.plan.used
+        return used.state() if used is not None else {}
 
     def finish_saving(self) -> None:
         """Wait for a save in the background; all processes together. Raises Gpt2Error if it failed."""
@@ -434,7 +457,8 @@ class Trainer:
     def note_saved(self, saved: Saved) -> None:
         """Remember and show a checkpoint that is complete."""
         self.state.checkpoint = saved.folder
+        if self.schedule is not None:
+            self.schedule.saving_seconds = saved.seconds
         waited = "" if saved.waited == saved.seconds else f" (training waited {saved.waited:.2f} s)"
-        self.world.say(
-            f"step {saved.step:,}/{self.plan.steps:,}  saved {saved.folder} in {duration(saved.seconds)}{waited}"
-        )
+        step = step_of(saved.step, self.plan.steps)
+        self.world.say(f"{step}  saved {saved.folder} in {duration(saved.seconds)}{waited}")

@@ -17,7 +17,8 @@ from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.layout import check_replicas
 
 LINE = re.compile(
-    r"(?P<label>step [\d,]+/[\d,]+|\w+:)?(?P<gap> *)(?P<loss>(?:valid )?loss \S+)?(?P<rest>.*?)(?P<left>[\d:]+ left)?",
+    r"(?P<label>step [\d,]+(?:/[\d,]+)?|\w+:)?(?P<gap> *)(?P<loss>(?:valid )?loss \S+)?(?P<rest>.*?)"
+    r"(?P<left>[\d:]+ left)?",
     re.DOTALL,
 )
 """What a run says in a line; a loss, and the time that is left, only where no text of a model can be."""
