@@ -6,6 +6,8 @@ import contextlib
 import json
 import subprocess
 import sys
+import tomllib
+import typing
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +17,9 @@ from torch import Tensor
 
 from gpt2_train.auto_micro_batch import fitting_micro_batch
 from gpt2_train.cli import main
+from gpt2_train.compilation import choose_compilation
 from gpt2_train.config import ModelConfig, TrainSettings
+from gpt2_train.device import default_precision
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.estimate import RESERVE, EstimateSettings
 from gpt2_train.loss import token_losses
@@ -269,6 +273,33 @@ def test_it_reads_the_file_of_a_training_run(tmp_path: Path, capsys: pytest.Capt
     assert found["tokens_per_step"] == TrainSettings().global_batch_size * 1024
     other = report(capsys, f"--config {config} --layers 2 --hidden 64 --heads 4")
     assert other["model"]["layers"] == 2
+
+
+@pytest.mark.parametrize("path", sorted((Path(__file__).parents[2] / "pipelines").glob("*.toml")), ids=lambda p: p.name)
+def test_it_reads_the_file_of_each_pipeline(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The quickstart's, whose precision is auto, was refused."""
+    if "train" in tomllib.loads(path.read_text(encoding="utf-8")):
+        assert report(capsys, f"--config {path}")["precision"] == "bf16"
+        assert report(capsys, f"--config {path} --device cpu")["precision"] == "fp32"
+    else:
+        assert main(["estimate", "--config", str(path)]) == 2
+        assert "no table [train]" in capsys.readouterr().err
+
+
+def test_it_knows_what_a_run_may_be_asked_for() -> None:
+    """A value that `gpt2 train` takes for a setting was refused for the same setting here."""
+    ours, theirs = typing.get_type_hints(EstimateSettings), typing.get_type_hints(TrainSettings)
+    for name in ours.keys() & theirs.keys() - {"data_parallel"}:  # which a run chooses by its machine
+        assert ours[name] in (theirs[name], theirs[name] | None), name
+
+
+def test_apple_s_gpu_is_counted_as_it_is_used(capsys: pytest.CaptureFixture[str]) -> None:
+    """bf16 and a compiled loss were counted, where `gpt2 train` computes in fp32 and compiles nothing."""
+    found = report(capsys, "--model 124M --device mps")
+    device = torch.device("mps")
+    assert found["precision"] == default_precision(device) == "fp32"
+    assert found["compiled"] == (choose_compilation(None, device, 1) is not None) is False
+    assert found["memory_bytes"]["peak"] > report(capsys, "--model 124M")["memory_bytes"]["peak"]
 
 
 @pytest.mark.parametrize(

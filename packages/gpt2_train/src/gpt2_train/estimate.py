@@ -63,11 +63,14 @@ class EstimateSettings(ModelSettings):
     optimizer: Literal["adamw", "muon"] = setting(
         "adamw", "adamw, or muon for the matrices of the blocks", group=_LAYOUT
     )
-    precision: Literal["fp32", "bf16", "fp16"] | None = setting(
-        None, "autocast precision of matrix products; bf16 on a GPU and fp32 on CPU without it", group=_LAYOUT
+    precision: Literal["fp32", "bf16", "fp16", "auto"] | None = setting(
+        None,
+        "autocast precision of matrix products; bf16 on a GPU and fp32 on CPU and MPS without it, and with auto, which "
+        "takes less on CPUs that have bf16",
+        group=_LAYOUT,
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = setting(
-        "auto", "where the run will be: a GPU unless it is cpu", group=_MACHINE
+        "auto", "where the run will be: a GPU of CUDA unless it is cpu or mps", group=_MACHINE
     )
     memory: float | None = setting(
         None,
@@ -124,17 +127,19 @@ class EstimateSettings(ModelSettings):
 
     def layout(self) -> dict[str, Any]:
         """What `memory_per_rank` is told of the run, but for the batches."""
-        on_cpu = self.device == "cpu"
+        # What `gpt2 train` does without being asked: it computes in bf16 and compiles on CUDA alone.
+        on_cuda = self.device in ("auto", "cuda")
+        precision = None if self.precision == "auto" else self.precision
         return {
             "tensor_parallel": self.tensor_parallel,
             "sequence_parallel": self.sequence_parallel,
             "data_parallel": self.data_parallel,
             "data_parallel_replicate": self.data_parallel_replicate,
             "reshard": self.reshard,
-            "precision": self.precision or ("fp32" if on_cpu else "bf16"),
+            "precision": precision or ("bf16" if on_cuda else "fp32"),
             "activation_checkpointing": self.activation_checkpointing,
             "optimizer": self.optimizer,
-            "compiled": not on_cpu,
+            "compiled": on_cuda,
         }
 
 
