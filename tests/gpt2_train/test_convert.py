@@ -14,7 +14,8 @@ import torch
 from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, save
 
 import gpt2_train.cli
-from gpt2_train.checkpoint import load_model
+from gpt2_train.checkpoint import load_model, model_tensors, read_info
+from gpt2_train.checkpoint.saving import save_checkpoint
 from gpt2_train.config import PRESETS, ModelConfig
 from gpt2_train.conversion.base import ReadOptions
 from gpt2_train.conversion.megatron_names import join, share_of
@@ -140,6 +141,29 @@ def test_an_output_matrix_of_its_own_is_refused(tmp_path: Path, capsys) -> None:
     tensors["lm_head.weight"][0] += 1
     torch.save(tensors, tmp_path / "hf" / "pytorch_model.bin")
     assert "an output matrix of its own" in refused(capsys, tmp_path / "hf", tmp_path / "ours")
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_a_checkpoint_keeps_what_its_source_has_seen_and_the_type_of_its_values(
+    tmp_path: Path, dtype: torch.dtype
+) -> None:
+    """It said 0 samples and 0 tokens beside step 40, and held float32 whatever the source did, at twice the size."""
+    model = random_model(SMALL).to(dtype)
+    save_checkpoint(
+        tmp_path / "run" / "checkpoints", model_tensors(model), step=40, samples=320, config=SMALL,
+        tokenizer=byte_tokenizer(),
+    )  # fmt: skip
+    convert(tmp_path / "run", tmp_path / "copy", "--to", "checkpoint")
+    convert(tmp_path / "run", tmp_path / "megatron", "--to", "megatron")
+    convert(tmp_path / "megatron", tmp_path / "back", "--tokenizer", _tokenizer(tmp_path))
+    for folder in (tmp_path / "copy", tmp_path / "back"):
+        info = read_info(folder)
+        assert (info.step, info.samples, info.tokens) == (40, 320, 320 * 16)
+        assert {tensor.dtype for _, tensor in open_weights(folder).items()} == {dtype}
+        loaded = load_model(folder)[0]
+        assert torch.equal(loaded.final_norm.weight, model.final_norm.weight.float())
+    convert(tmp_path / "run", tmp_path / "half", "--to", "checkpoint", "--dtype", "fp16")
+    assert open_weights(tmp_path / "half").dtype == torch.float16
 
 
 # Megatron-LM

@@ -43,6 +43,7 @@ class ModelWeights:
             stored. The embedding may have more or fewer rows than the padded vocabulary, at least those of the
             vocabulary.
         step: optimizer steps that it was trained for; 0 if that is not known.
+        samples: training sequences that it has seen; 0 if that is not known.
         settings: what decided the weights, as the training run recorded it; empty if it did not.
         data: what the training files were; empty if that was not recorded.
     """
@@ -53,6 +54,7 @@ class ModelWeights:
     tokenizer: Tokenizer | None
     readers: Mapping[str, Callable[[], Tensor]]
     step: int = 0
+    samples: int = 0
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     data: list[dict[str, Any]] = dataclasses.field(default_factory=list)
 
@@ -62,6 +64,11 @@ class ModelWeights:
         for name, _ in parameter_shapes(self.config):
             if name not in self.readers:
                 raise missing(self.origin, name)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """The type in which its values are stored. Raises Gpt2UsageError if a file is damaged."""
+        return self.read("final_norm.weight").dtype
 
     def read(self, name: str, *, rows: int | None = None) -> Tensor:
         """One parameter, on the CPU, contiguous.

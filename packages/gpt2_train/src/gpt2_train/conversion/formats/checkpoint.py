@@ -42,13 +42,14 @@ class Checkpoint(ModelFormat):
             tokenizer=tokenizer,
             readers={name: functools.partial(stored.read, name) for name in shapes_of(info.config)},
             step=info.step,
+            samples=info.samples,
             settings=info.settings,
             data=info.data,
         )
 
     def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
-        """One step's folder with the model alone, its values in float32 unless `options` say otherwise."""
-        model = weights.load(dtype=options.dtype)
+        """One step's folder with the model alone."""
+        model = weights.load(dtype=options.dtype or weights.dtype)
         saver = Checkpointer(
             path / FOLDER,
             config=weights.config,
@@ -56,7 +57,7 @@ class Checkpoint(ModelFormat):
             settings=weights.settings,
             data=weights.data,
         )
-        folder = saver.save(model_tensors(model), step=weights.step, samples=0)
+        folder = saver.save(model_tensors(model), step=weights.step, samples=weights.samples)
         for entry in sorted(folder.iterdir()):
             entry.replace(path / entry.name)
         shutil.rmtree(path / FOLDER)

@@ -63,7 +63,7 @@ class Gguf(ModelFormat):
                 "writing GGUF needs the package gguf: install gpt2-train[gguf], or `pip install gguf`."
             ) from error
         writer: Any = gguf.GGUFWriter(path, "gpt2")
-        dtype = options.dtype or weights.read("final_norm.weight").dtype
+        dtype = options.dtype or weights.dtype
         kind = {
             torch.float32: gguf.GGMLQuantizationType.F32,
             torch.float16: gguf.GGMLQuantizationType.F16,

@@ -86,7 +86,7 @@ class HuggingFace(ModelFormat):
 
     def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
         """Configuration, weights and tokenizer files."""
-        dtype = options.dtype or weights.read("final_norm.weight").dtype
+        dtype = options.dtype or weights.dtype
         config = weights.config
         end = end_of_text(weights.tokenizer)
         write_json(path / CONFIG, _their_config(config, dtype, end))

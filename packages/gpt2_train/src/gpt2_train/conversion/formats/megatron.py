@@ -80,7 +80,9 @@ class Megatron(ModelFormat):
             if name != "output.weight"
         }
         tokenizer = _tokenizer(config, options)
-        weights = ModelWeights(folder, self.name, config, tokenizer, readers, step=first.iteration)
+        seen = first.arguments.get("consumed_train_samples")
+        samples = seen if isinstance(seen, int) else 0
+        weights = ModelWeights(folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples)
         _check_is_tied(weights, ranks)
         return weights
 
@@ -317,7 +319,7 @@ def _state(
         untie_embeddings_and_output_weights=False,
         tokenizer_type="GPT2BPETokenizer",
         iteration=weights.step,
-        consumed_train_samples=0,
+        consumed_train_samples=weights.samples,
     )
     return {"args": arguments, "checkpoint_version": version, "iteration": weights.step, "model": model}
 
