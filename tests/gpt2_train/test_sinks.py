@@ -9,6 +9,7 @@ import sqlite3
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -237,6 +238,22 @@ def test_tensorboard_shows_the_later_value_of_a_step_that_was_done_twice(tmp_pat
     assert text.tensor_proto.string_val[0].decode() == "    To be or <b>"
 
 
+def test_tensorboard_reads_the_files_of_a_run_in_their_order_whatever_the_clock(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Files are read by name: two of the same second, or on a machine whose clock is behind, doubled the points."""
+    pytest.importorskip("tensorboard", reason="needs the extra gpt2-train[tensorboard]")
+    import tensorboard.summary.writer.event_file_writer as names
+
+    monkeypatch.setattr(time, "time", lambda: now)
+    for now, uid in ((1.6e9, 9), (1.6e9, 10), (1.6e9 - 5000, 11)):
+        monkeypatch.setattr(names._global_uid, "get", lambda: uid)  # noqa: B023
+        process(tmp_path, ("tensorboard",), [step_row(1, now), step_row(2, float(uid))], 0)
+        assert scalars(tmp_path, "train/loss") == [(1, pytest.approx(now)), (2, uid)]
+    files = sorted((tmp_path / "tensorboard").iterdir())
+    assert len(files) == 3 and all("tfevents" in path.name for path in files)
+
+
 def test_tensorboard_has_once_what_a_killed_process_had_sent_but_not_noted_or_not_sent(tmp_path: Path) -> None:
     pytest.importorskip("tensorboard", reason="needs the extra gpt2-train[tensorboard]")
     process(tmp_path, ("tensorboard",), FIRST)
@@ -286,6 +303,7 @@ def wandb_history(folder: Path) -> tuple[set[str], dict[str, list[tuple[int, flo
 
 
 def test_wandb_offline_has_each_step_once_in_one_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its file was not complete when the sink said that it was closed: a run that ended then lost its last rows."""
     pytest.importorskip("wandb", reason="needs the extra gpt2-train[wandb]")
     monkeypatch.setenv("WANDB_MODE", "offline")
     said: list[str] = []

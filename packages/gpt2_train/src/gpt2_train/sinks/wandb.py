@@ -28,7 +28,7 @@ class WeightsAndBiases(Sink):
 
         if os.environ.get("WANDB_MODE", "online") == "online" and not wandb.login(prompt=False):
             raise Gpt2Error("nobody is logged in: run `wandb login`, or set WANDB_MODE=offline")
-        self._html = wandb.Html
+        self._html, self._teardown = wandb.Html, wandb.teardown
         self._run = wandb.init(
             project=os.environ.get("WANDB_PROJECT", PROJECT),
             id=os.environ.get("WANDB_RUN_ID", run.id),
@@ -49,5 +49,7 @@ class WeightsAndBiases(Sink):
         self._run.log({name: self._html(f"<pre>{html.escape(text)}</pre>")}, step=step)
 
     def close(self) -> None:
-        """Wait until all is sent."""
+        """Wait until all is sent, or written."""
         self._run.finish()
+        # `finish` returns before W&B's own process has written its file, which then lacks rows where this one ends.
+        self._teardown()
