@@ -545,6 +545,21 @@ def test_a_generator_takes_requests_of_every_kind_at_once(run_folder: Path) -> N
     assert found[1].text != found[2].text
 
 
+def test_a_generator_writes_nothing_where_nothing_is_asked(run_folder: Path) -> None:
+    """An empty list ended in a ValueError of max()."""
+    assert TextGenerator(open_model(run_folder, device="cpu")).generate([]) == []
+
+
+def test_a_generator_has_room_for_the_tokens_of_a_prompt_that_is_given_as_tokens(run_folder: Path) -> None:
+    """Room was made for the prompt's text, encoded again: a request with more tokens than that was refused."""
+    request = GenerationRequest("ab", tokens=3, sampling=GREEDY, ignore_end=True)
+    given = GenerationRequest("ab", tokens=3, sampling=GREEDY, ignore_end=True, prompt_tokens=(97, 98, 99, 100, 101))
+    generator = TextGenerator(open_model(run_folder, device="cpu"))
+    (text,) = generator.generate([given])
+    assert text.tokens == 3
+    assert generator.generate([given, request])[0] == text
+
+
 def test_weights_are_read_when_they_are_needed_only(run_folder: Path, tmp_path: Path) -> None:
     """A prompt that cannot be written is found before the weights are read."""
     folder = shutil.copytree(run_folder, tmp_path / "run")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import math
+import re
 from pathlib import Path
 from typing import Any
 
@@ -15,10 +16,11 @@ from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_m
 
 from gpt2_train.cli import main
 from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.evaluation import Task
 from gpt2_train.evaluation.hellaswag import prepared
 from gpt2_train.evaluation.input_lines import read_rows
 from gpt2_train.evaluation.text_loss import TextLoss
-from gpt2_train.evaluation.wikitext import detokenized
+from gpt2_train.evaluation.wikitext import Wikitext, detokenized
 from gpt2_train.inference import InferenceModel
 from gpt2_train.model import GPT2
 from gpt2_train.scoring import Scorer
@@ -135,6 +137,54 @@ def test_wikitext_counts_per_token_per_word_and_per_byte(
     arguments = ["--checkpoint", str(run_folder), "--task", "wikitext", "--input", str(tmp_path / "wiki.txt")]
     assert main(["evaluate", *arguments]) == 0
     assert "per original word" in capsys.readouterr().out
+
+
+def test_wikitext_gives_the_figures_of_both_programs_that_measure_it(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Figures of Megatron-LM's kind alone were told: they don't compare with lm-evaluation-harness', which are quoted.
+
+    Its rules: each page by itself behind <|endoftext|>, in windows of the model's length, the last of them with as much
+    before it as fits; words and bytes of the page as it is distributed.
+    """
+    pages = [
+        " = First = \n \n The price , 1 @,@ 000 , of it . \n = = Part = = \n It rose . ",
+        " = Second = \n An end . \n",
+    ]
+    (tmp_path / "wiki.txt").write_text(" \n" + "\n".join(pages))
+    flags = ["--checkpoint", run_folder, "--task", "wikitext", "--input", tmp_path / "wiki.txt"]
+    found = report(capsys, *flags)
+    model, length, nats = random_model(), 16, 0.0
+    for page in pages:
+        tokens = list(detokenized(page).encode())
+        assert len(tokens) % length  # so that the last window reaches back
+        for begin in range(0, len(tokens), length):
+            wanted = tokens[begin : begin + length]
+            read = [END, *tokens][max(0, begin + len(wanted) - length) : begin + len(wanted)]
+            with torch.no_grad():
+                logprobs = model(torch.tensor([read]))[0, -len(wanted) :, :257].log_softmax(-1)
+            nats -= float(logprobs[range(len(wanted)), wanted].sum())
+    words, size = sum(len(re.split(r"\s+", page)) for page in pages), sum(len(page.encode()) for page in pages)
+    assert (found["lm_eval_words"], found["lm_eval_bytes"]) == (words, size)
+    assert found["lm_eval_word_perplexity"] == pytest.approx(math.exp(nats / words), rel=1e-4)
+    assert found["lm_eval_byte_perplexity"] == pytest.approx(math.exp(nats / size), rel=1e-4)
+    assert found["lm_eval_bits_per_byte"] == pytest.approx(nats / size / math.log(2), rel=1e-4)
+    assert main(["evaluate", *map(str, flags)]) == 0
+    said = capsys.readouterr().out
+    assert said.index("as Megatron-LM measures it") < said.index("as lm-evaluation-harness measures it")
+
+
+class Plain(Wikitext):
+    """A task without lines of its own for people."""
+
+    name = "plain"
+    describe = Task.describe
+
+
+def test_a_task_without_lines_of_its_own_shows_rounded_figures() -> None:
+    """`seconds 0.11931382799957646`."""
+    shown = Plain().describe({"seconds": 0.11931382799957646, "loss": 3.0, "tokens": 1234567, "text": "a.txt"})
+    assert [line.split()[1] for line in shown] == ["0.11931", "3", "1234567", "a.txt"]
 
 
 # lambada

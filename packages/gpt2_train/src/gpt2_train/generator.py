@@ -268,6 +268,8 @@ class TextGenerator:
         finished, and its text.
         Raises Gpt2UsageError as `TextSession.submit` does, and Gpt2Error if the model's output is not finite.
         """
+        if not requests:
+            return []
         session = self._session_for(requests)
         self._session = None  # What an exception leaves half done is not used again.
         texts = [_Text(request) for request in requests]
@@ -287,7 +289,7 @@ class TextGenerator:
 
     def _session_for(self, requests: Sequence[GenerationRequest]) -> TextSession:
         """The session of before, if its cache is large enough, or a new one."""
-        longest = max(len(self.encoder.encode(request.prompt)) + request.tokens for request in requests)
+        longest = max(len(self.encoder.token_request(request).prompt) + request.tokens for request in requests)
         length, rows = min(longest, self.source.config.sequence_length), min(self.rows, len(requests))
         if self._session is None or self._session.length < length or self._session.rows < rows:
             self._session = None

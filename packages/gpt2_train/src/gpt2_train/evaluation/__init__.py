@@ -57,7 +57,8 @@ class Task(abc.ABC):
 
     def describe(self, result: dict[str, Any]) -> list[str]:
         """The lines that a person reads of a result of `run`."""
-        return [f"  {name:<14} {value}" for name, value in result.items()]
+        shown = {name: f"{value:.5g}" if isinstance(value, float) else value for name, value in result.items()}
+        return [f"  {name:<14} {value}" for name, value in shown.items()]
 
 
 def tasks() -> dict[str, type[Task]]:
