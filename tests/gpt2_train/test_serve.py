@@ -6,10 +6,12 @@ import asyncio
 import contextlib
 import json
 import re
+import shutil
 import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -31,6 +33,7 @@ from gpt2_train.generator import GenerationRequest, TextGenerator, TextSession
 from gpt2_train.inference import open_model
 from gpt2_train.sampling import Sampling
 from gpt2_train.serve import ServeSettings, address, given_token, is_loopback, model_name
+from gpt2_train.serving import connections
 from gpt2_train.serving.guards import MOST_BODY_BYTES
 from gpt2_train.serving.server import bound_socket
 
@@ -462,6 +465,71 @@ def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: 
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(("127.0.0.1", int(found[3])))
     assert len(children) == 1 and not Path(f"/proc/{children[0]}").exists()
+
+
+FEW_FILES = """
+import resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (128, 128))
+from gpt2_train.cli import main
+sys.exit(main(sys.argv[1:]))
+"""
+HALF_REQUESTS = (
+    b"",
+    b"POST /v1/completions HTTP/1.1\r\nHost: 127",
+    b"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 9\r\n\r\n{",
+)
+
+
+def test_connections_that_send_no_request_keep_nobody_out(run_folder: Path) -> None:
+    """Some hundred connections without a whole request took all descriptors: the server answered nobody any more,
+    logged tracebacks without end meanwhile, and took half a minute to stop."""
+    flags = "--port 0 --device cpu --threads 1 --stop-seconds 0"
+    words = [sys.executable, "-c", FEW_FILES, "serve", "--checkpoint", str(run_folder), *flags.split()]
+    with contextlib.ExitStack() as stack, tempfile.TemporaryFile("w+") as log:
+        process = stack.enter_context(subprocess.Popen(words, stderr=subprocess.PIPE, text=True))
+        assert process.stderr is not None
+        lines = [process.stderr.readline(), process.stderr.readline()]
+        reader = threading.Thread(target=shutil.copyfileobj, args=(process.stderr, log))
+        reader.start()
+        stack.callback(process.kill)
+        found = re.search(r" at http://127.0.0.1:(\d+)/ ", lines[1])
+        assert found, lines
+        address = "127.0.0.1", int(found[1])
+        half_open = [stack.enter_context(socket.create_connection(address)) for _ in range(300)]
+        for number, connection in enumerate(half_open):
+            with contextlib.suppress(ConnectionError):  # Of those that had to make room.
+                connection.sendall(HALF_REQUESTS[number % 3])
+        answer = httpx2.post(f"http://127.0.0.1:{found[1]}/v1/completions", json={"prompt": "ab"}, timeout=20)
+        assert answer.status_code == 200
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 0
+        reader.join()
+        log.seek(0)
+        told = [line for line in log if not re.search(r" POST /v1/completions (200|499)", line)]
+    assert len(told) == 2 and "connections are open, the most at once" in told[0], told
+    assert told[1] == "gpt2: stopped\n"
+
+
+def test_a_request_whose_head_does_not_come_is_given_up(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection that sent a part of a request, or a byte of it now and then, stayed open for good."""
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    with served(run_folder) as api, socket.create_connection(("127.0.0.1", httpx2.URL(api.url).port)) as client:
+        client.settimeout(PATIENCE)
+        for byte in HALF_REQUESTS[1]:
+            with contextlib.suppress(ConnectionError):
+                client.send(bytes([byte]))
+        with contextlib.suppress(ConnectionError):
+            assert client.recv(1) == b""
+        assert api.health()["status"] == "ok"
+
+
+def test_too_few_files_for_any_client_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where descriptors are left for no connection, the server started and could answer nobody."""
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda kind: (20, 20))
+    with pytest.raises(Gpt2UsageError, match="may open 20 files"):
+        connections.connection_limit()
+    monkeypatch.setattr(connections.resource, "getrlimit", lambda kind: (connections.resource.RLIM_INFINITY,) * 2)
+    assert connections.connection_limit() == connections.MOST_CONNECTIONS
 
 
 def test_a_signal_before_the_server_listens_to_them_ends_it(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -29,7 +29,7 @@ from gpt2_train.serving.orders import Limits, read_order
 
 LONG_BODY = 1 << 14
 """Bytes from which on a body is read in a thread, so that its tokenizing does not stop the others."""
-BODY_SECONDS = 60
+BODY_SECONDS = 20
 """How long a client may take to send a body."""
 RETRY_SECONDS = 2
 PAGE = {

@@ -9,11 +9,13 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
+from typing import cast
 
 import uvicorn
 from starlette.types import ASGIApp
 
 from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.serving.connections import Connection, Door, connection_limit
 from gpt2_train.serving.model_thread import ModelThread
 
 STOPPING = "the server is stopping"
@@ -34,7 +36,7 @@ class Server(uvicorn.Server):
     def __init__(self, app: ASGIApp, thread: ModelThread, *, seconds: float, on_ready: Callable[[], object]) -> None:
         config = uvicorn.Config(
             app,
-            http="h11",
+            http=Connection,
             ws="none",
             loop="asyncio",
             lifespan="off",
@@ -42,7 +44,7 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             # After it, clients that don't read what they are sent are left alone.
-            timeout_graceful_shutdown=round(seconds) + 5,
+            timeout_graceful_shutdown=round(seconds) + 2,
         )
         super().__init__(config)
         self.model_thread, self.on_ready = thread, on_ready
@@ -81,13 +83,25 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begin to accept connections."""
+        limit = connection_limit()
         self.model_thread.start()
-        await super().startup(sockets)
+        await super().startup([])  # Connections are let in here: uvicorn takes all that come, and fails on them.
+        door = Door(cast("set[Connection]", self.server_state.connections), self._connection, limit)
+        self._accepting = [asyncio.create_task(door.let_in(listener)) for listener in sockets or ()]
         self.on_ready()
+
+    def _connection(self) -> Connection:
+        return Connection(self.config, self.server_state, self.lifespan.state)
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         """Stop accepting, and wait for the texts being written."""
+        for task in self._accepting:
+            task.cancel()
+        await asyncio.wait(self._accepting)
         self.model_thread.refuse(STOPPING)
+        for connection in cast("set[Connection]", self.server_state.connections.copy()):
+            if connection.has_half_body:
+                connection.abort()
         asyncio.get_running_loop().call_later(self._seconds, self.model_thread.end_all, STOPPING)
         await super().shutdown(sockets)
         if self.force_exit and (tasks := self.server_state.tasks):
