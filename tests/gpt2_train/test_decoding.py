@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import platform
 import random
 from pathlib import Path
@@ -119,7 +120,7 @@ def drawn_request(source: random.Random) -> dict[str, Any]:
     prompt = source.choice([[7, 8, 9], [source.randrange(257) for _ in range(source.choice([1, 2, 5, 16, 40]))]])
     return {
         "prompt": prompt, "tokens": source.choice([1, 3, 12, 30]), "sampling": source.choice(SAMPLINGS),
-        "ignore_end": source.random() < 0.5,
+        "ignore_end": source.random() < 0.5, "client": source.choice("abc"),
     }  # fmt: skip
 
 
@@ -129,6 +130,7 @@ def test_sequences_join_and_leave_at_any_step(model: GPT2, seed: int, monkeypatc
     source = random.Random(seed)
     monkeypatch.setattr(decoder_module, "POSITIONS_AT_ONCE", source.choice([1, 3, 7, 1000]))
     monkeypatch.setattr(decoder_module, "POSITIONS_BESIDE", source.choice([1, 2, 5]))
+    monkeypatch.setattr(decoder_module, "TURN", source.choice([2, 5, 1000]))
     cached = CachedModel(model, source.choice([1, 3, 5]), static=seed % 2 == 1)
     decoder = Decoder(cached, vocabulary_size=257, end=END)
     asked: dict[int, dict[str, Any]] = {}
@@ -141,7 +143,7 @@ def test_sequences_join_and_leave_at_any_step(model: GPT2, seed: int, monkeypatc
             number = decoder.add(request(**drawn))
             asked[number], found[number] = drawn, []
             running.add(number)
-        if running and source.random() < 0.06:
+        if running and len(asked) < 14 and source.random() < 0.06:
             removed = source.choice(sorted(running))
             decoder.remove(removed)
             running.discard(removed)
@@ -197,6 +199,66 @@ def test_whoever_reads_a_prompt_for_others_may_leave(model: GPT2, monkeypatch: p
             found[new.number].append(new.token)
     expected = [new.token for new in alone(model, request([5, 6] * 6, 4))]
     assert found == {second: expected, third: expected}
+
+
+def ended(decoder: Decoder, number: int, found: dict[int, list[int]]) -> int:
+    """Steps until a sequence has ended; `found` gets the tokens of all."""
+    for count in itertools.count(1):
+        new = decoder.step()
+        for one in new:
+            found.setdefault(one.number, []).append(one.token)
+        if any(one.number == number and one.finished for one in new):
+            return count
+    raise AssertionError
+
+
+def test_a_clients_many_sequences_leave_rows_to_others(model: GPT2) -> None:
+    """Whoever came first had all rows until its texts ended: another client's short text waited for that."""
+    decoder = Decoder(CachedModel(model, 4), vocabulary_size=257)
+    first = [decoder.add(request([1, n], 60, client="a")) for n in range(9)]
+    assert [new.number for new in decoder.step()] == first[:4]
+    assert ended(decoder, decoder.add(request([2], 5, client="b")), {}) == 5
+    assert [new.number for new in decoder.step()] == first[:4]
+    # As long as both have texts, each has half of the rows.
+    second = [decoder.add(request([3, n], 60, client="b")) for n in range(9)]
+    assert {new.number for new in decoder.step()} == {*first[:2], *second[:2]}
+
+
+def test_a_sequence_that_gave_up_its_row_goes_on_as_if_it_had_not(model: GPT2) -> None:
+    """Also beyond the model's positions, where it sees less than all that it has."""
+    expected = [[new.token for new in alone(model, request([1, n], 40))] for n in range(2)]
+    for before in (1, 9, 14, 15, 16, 25):
+        decoder = Decoder(CachedModel(model, 2), vocabulary_size=257)
+        first = [decoder.add(request([1, n], 40, client="a")) for n in range(2)]
+        found: dict[int, list[int]] = {}
+        for _ in range(before):
+            for new in decoder.step():
+                found.setdefault(new.number, []).append(new.token)
+        assert ended(decoder, decoder.add(request([9], 3, client="b")), found) == 3
+        assert sorted(len(found[number]) for number in first) == [before, before + 3]
+        ended(decoder, first[1], found)
+        assert [found[number] for number in first] == expected
+
+
+def test_more_clients_than_rows_take_turns(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With as many clients as rows, each with a long text, a further one waited until one of those ended."""
+    monkeypatch.setattr(decoder_module, "TURN", 8)
+    decoder = Decoder(CachedModel(model, 1), vocabulary_size=257)
+    for client in range(3):
+        decoder.add(request([client], 40, client=str(client)))
+    told = [new.number for _ in range(48) for new in decoder.step()]
+    assert [(number, len(list(same))) for number, same in itertools.groupby(told)] == [
+        (number, 8) for number in (0, 1, 2, 0, 1, 2)
+    ]
+
+
+def test_a_clients_long_prompts_are_not_read_before_all_others(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The prompts of all rows were read in the order in which they came, a short one after all long ones."""
+    monkeypatch.setattr(decoder_module, "POSITIONS_AT_ONCE", 4)
+    decoder = Decoder(CachedModel(model, 4), vocabulary_size=257)
+    for n in range(3):
+        decoder.add(request([n] * 12, 2, client="a"))
+    assert ended(decoder, decoder.add(request([5, 6], 1, client="b")), {}) == 4
 
 
 def test_rows_that_are_too_short_for_a_text_are_refused(model: GPT2) -> None:

@@ -397,6 +397,57 @@ def test_more_texts_than_may_wait_are_refused(run_folder: Path) -> None:
         assert [chunk.choices[0].finish_reason for chunk in third] == ["length"]
 
 
+def other_client(api: Served) -> openai.OpenAI:
+    """A client at another address, for which a proxy on this machine asks."""
+    return api.client(default_headers={"X-Forwarded-For": "203.0.113.7"}, timeout=PATIENCE)
+
+
+def test_a_client_with_many_long_texts_makes_no_other_wait(run_folder: Path) -> None:
+    """Its texts had all rows until they ended: whoever came later waited for that, or was refused."""
+    with (
+        served(run_folder, batch_size=2, queue=2, max_tokens=1_000_000) as api,
+        api.client() as client,
+        other_client(api) as other,
+    ):
+        asked: dict[str, Any] = {"model": NAME, "prompt": "ab"}
+        begun = client.completions.create(**asked, n=2, stream=True, **ENDLESS)
+        next(iter(begun))
+        waiting = [client.completions.create(**asked, stream=True, **ENDLESS) for _ in range(2)]
+        api.wait_for(lambda health: health["waiting"] == 2)
+        # All rows and places are taken. One of two rows is for this one, and the place of one that waits.
+        assert other.completions.create(**asked, n=1, max_tokens=8, seed=1).choices[0].text
+        with pytest.raises(openai.APIError, match="others ask for fewer texts"):
+            list(waiting[1])
+        health = api.wait_for(lambda health: health["writing"] == 2)
+        assert health["waiting"] == 1
+        # For the client that has them all there is no place of its own to take.
+        with pytest.raises(openai.RateLimitError):
+            client.completions.create(**asked, n=2, max_tokens=1)
+        begun.close()
+        waiting[0].close()
+
+
+def test_clients_at_one_address_are_told_apart_by_their_keys(run_folder: Path) -> None:
+    """All programs of a machine have one address: a program's long texts made the others of its user wait."""
+    with served(run_folder, batch_size=2, max_tokens=1_000_000) as api, api.client() as client:
+        begun = client.completions.create(model=NAME, prompt="ab", n=2, stream=True, **ENDLESS)
+        next(iter(begun))
+        other = client.with_options(api_key="another", timeout=PATIENCE)
+        assert other.completions.create(model=NAME, prompt="ab", max_tokens=8, seed=1).choices[0].text
+        begun.close()
+
+
+def test_one_request_asks_for_no_more_tokens_than_it_may(run_folder: Path) -> None:
+    """A request might ask for as many of the longest texts as may wait: half a million tokens."""
+    with served(run_folder, batch_size=2, queue=100, max_tokens=10) as api:
+        assert api.post({"prompt": "a", "n": 2, "max_tokens": 10}).status_code == 200
+        answer = api.post({"prompt": "a", "n": 3, "max_tokens": 10})
+        assert (answer.status_code, answer.json()["error"]["param"]) == (400, "max_tokens")
+        assert "at most 20 tokens for one request" in answer.json()["error"]["message"]
+    with served(run_folder, batch_size=2, max_tokens=10, max_request_tokens=50) as api:
+        assert api.post({"prompt": "a", "n": 5, "max_tokens": 10}).status_code == 200
+
+
 def test_a_failure_of_the_model_answers_all_and_ends_the_server(
     run_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

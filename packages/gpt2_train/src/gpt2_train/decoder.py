@@ -6,6 +6,10 @@ tokens that are fed together). A step feeds the last token of every sequence tha
 the prompts that came in: a long prompt is read over several steps and holds nobody up. Sequences with the same prompt
 read it once. When a row's positions are used up, it continues with the last half of them as its whole past, which it
 reads again like a prompt.
+
+Rows are shared among the clients that sequences are for, if there are several: where one has more rows than another
+who waits, or has had one for long, a sequence of it gives up its row, and goes on later from what it had: it reads that
+again like a prompt.
 """
 
 from __future__ import annotations
@@ -23,6 +27,7 @@ from torch import Tensor
 
 from gpt2_train.cached_model import CachedModel
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.fair_queue import FairQueue
 from gpt2_train.sampling import Sampling, choose_for_each, on_device
 
 POSITIONS_AT_ONCE = 1 << 10
@@ -30,6 +35,9 @@ POSITIONS_AT_ONCE = 1 << 10
 
 POSITIONS_BESIDE = 1 << 7
 """The same while others write, who wait for it."""
+
+TURN = 128
+"""Tokens after which a row goes to another client, where more of them want one than there are rows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,6 +51,7 @@ class TokenRequest:
         sampling: how to choose them.
         ignore_end: never choose the id that ends a text.
         logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
+        client: whom it is for; rows are shared among clients.
     """
 
     prompt: Sequence[int]
@@ -51,6 +60,7 @@ class TokenRequest:
     sampling: Sampling = dataclasses.field(default_factory=Sampling)
     ignore_end: bool = False
     logprobs: int | None = None
+    client: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +90,7 @@ class _Sequence:
         unread: those at its end that its row does not have yet.
         row: of the cache; None while it waits.
         leader: the sequence whose reading of the same prompt it waits for.
+        turn: tokens that it has got since it has its row.
     """
 
     def __init__(self, number: int, request: TokenRequest, limit: int) -> None:
@@ -89,16 +100,22 @@ class _Sequence:
         self.row: int | None = None
         self.leader: _Sequence | None = None
         self.is_new = True
+        self.turn = 0
+
+    @property
+    def client(self) -> str:
+        return self.request.client
 
     def append(self, token: int, limit: int) -> None:
         self.seen = [*self.seen, token][-limit:]
         self.unread = [token]
         self.left -= 1
+        self.turn += 1
         self.is_new = False
 
 
 class Decoder:
-    """Writes sequences; those for which no row is free wait in the order in which they came.
+    """Writes sequences; those for which no row is free wait in the order in which they came, and clients take turns.
 
     Args:
         model: what predicts, and how many sequences are written at once.
@@ -111,10 +128,12 @@ class Decoder:
     def __init__(self, model: CachedModel, *, vocabulary_size: int, end: int | None = None) -> None:
         self.model, self.vocabulary_size, self.end = model, vocabulary_size, end
         self._numbers = itertools.count()
-        self._waiting: collections.deque[_Sequence] = collections.deque()
+        self._waiting: FairQueue[_Sequence] = FairQueue()
         self._sequences: dict[int, _Sequence] = {}
-        """Those that have a row, in the order in which they came."""
+        """Those that have a row, in the order in which they got it."""
         self._free = list(range(model.rows))
+        self._until_turn = 0
+        """Steps until a row may change hands between clients that have as many."""
 
     @property
     def waiting(self) -> int:
@@ -141,10 +160,13 @@ class Decoder:
 
     def remove(self, number: int) -> None:
         """Forget a sequence; nothing happens if it has ended."""
-        self._waiting = collections.deque(other for other in self._waiting if other.number != number)
+        self._waiting.remove(number)
         gone = self._sequences.pop(number, None)
-        if gone is None:
-            return
+        if gone is not None:
+            self._leave(gone)
+
+    def _leave(self, gone: _Sequence) -> None:
+        """Free the row of `gone`."""
         followers = [other for other in self._sequences.values() if other.leader is gone]
         if followers:
             # The first of them takes over the row with what was read so far.
@@ -183,19 +205,49 @@ class Decoder:
         return new
 
     def _admit(self) -> None:
-        while self._waiting and self._free:
-            sequence = self._waiting.popleft()
+        self._until_turn = max(0, self._until_turn - 1)
+        while self._waiting:
+            rows = collections.Counter(sequence.client for sequence in self._sequences.values())
+            client = self._waiting.next_client(rows)
+            if not self._free and not self._make_room(client, rows):
+                return
+            sequence = self._waiting.take(client)
             sequence.row = heapq.heappop(self._free)
             sequence.leader = next(
                 (other for other in self._sequences.values()
-                 if other.is_new and other.leader is None and other.seen == sequence.seen),
+                 if sequence.is_new and other.is_new and other.leader is None and other.seen == sequence.seen),
                 None,
             )  # fmt: skip
             self._sequences[sequence.number] = sequence
 
+    def _make_room(self, client: str, rows: collections.Counter[str]) -> bool:
+        """Take a row from one who has more than `client`, which waits; False if nobody has."""
+        most = max(rows.values())
+        if most <= rows[client]:
+            return False
+        theirs = [sequence for sequence in self._sequences.values() if rows[sequence.client] == most]
+        if most > rows[client] + 1:
+            self._pause(theirs[-1])
+            return True
+        served = next((sequence for sequence in theirs if sequence.turn >= TURN), None)
+        if served is None or self._until_turn:
+            return False
+        self._until_turn = max(1, TURN // self.model.rows)  # One after the other, and not back again at once.
+        self._pause(served)
+        return True
+
+    def _pause(self, sequence: _Sequence) -> None:
+        """Take a row from its sequence, which waits for another, to read there what this row has."""
+        read = self.model.lengths[_row(sequence)] if sequence.leader is None else 0
+        again = sequence.seen[-(read + len(sequence.unread)) :]
+        del self._sequences[sequence.number]
+        self._leave(sequence)
+        sequence.unread, sequence.row, sequence.leader, sequence.turn = again, None, None, 0
+        self._waiting.put_back(sequence)
+
     def _next_pieces(self) -> list[tuple[_Sequence, list[int]]]:
         """What to feed in this step: the last token of those who write, and some of what others have to read."""
-        reading = [sequence for sequence in self._sequences.values() if sequence.leader is None]
+        reading = _in_turn([sequence for sequence in self._sequences.values() if sequence.leader is None])
         is_writing = any(len(sequence.unread) == 1 for sequence in reading)
         left = POSITIONS_BESIDE if is_writing else POSITIONS_AT_ONCE
         pieces = []
@@ -276,6 +328,16 @@ class Likelihoods:
             row: (line[0], tuple(zip(map(int, line[1 + most :]), line[1 : 1 + most], strict=True))[: wanted[row]])
             for row, line in zip(self._asked, table, strict=True)
         }
+
+
+def _in_turn(sequences: list[_Sequence]) -> list[_Sequence]:
+    """The first sequence of each client, then the second of each, and so on."""
+    before: collections.Counter[str] = collections.Counter()
+    places = []
+    for sequence in sequences:
+        places.append(before[sequence.client])
+        before[sequence.client] += 1
+    return [sequence for _, sequence in sorted(zip(places, sequences, strict=True), key=lambda pair: pair[0])]
 
 
 def _row(sequence: _Sequence) -> int:

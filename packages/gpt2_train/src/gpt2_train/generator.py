@@ -40,6 +40,7 @@ class GenerationRequest:
         stop: strings that end the text where the first of them begins; they are not a part of it.
         logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
         prompt_tokens: the token ids of the prompt, where they are known: it is not encoded then, only checked.
+        client: whom it is for: clients share the rows of a session, whoever asks for more.
     """
 
     prompt: str
@@ -51,6 +52,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     prompt_tokens: tuple[int, ...] | None = None
+    client: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -166,7 +168,9 @@ class Encoder:
         known = request.prompt_tokens
         ids = self.encode(request.prompt) if known is None else self.check_tokens(known)
         random = np.random.default_rng([request.seed, request.sample, *ids])
-        return TokenRequest(ids, random, request.tokens, request.sampling, request.ignore_end, request.logprobs)
+        return TokenRequest(
+            ids, random, request.tokens, request.sampling, request.ignore_end, request.logprobs, request.client
+        )
 
 
 class TextSession:
@@ -174,7 +178,8 @@ class TextSession:
 
     Args:
         source: the model; its weights are read here.
-        rows: texts written at once; further ones wait in the order in which they came.
+        rows: texts written at once; further ones wait in the order in which they came, those of several clients in
+            turns.
         length: positions that a text may take, prompt included; those of the model without it, which are enough for
             any length: a text then goes on behind the last half of them.
 

@@ -62,6 +62,11 @@ class ServeSettings:
     batch_size: int = setting(16, "texts written at once; each takes memory for its past", ge=1, group=_LIMITS)
     queue: int = setting(256, "texts that may wait until one of those ends; more are refused", ge=0, group=_LIMITS)
     max_tokens: int = setting(2048, "the most tokens that one text may ask for", ge=1, group=_LIMITS)
+    max_request_tokens: int | None = setting(
+        None,
+        "the most tokens that all texts of one request may ask for; --batch-size times --max-tokens without it",
+        ge=1, group=_LIMITS,
+    )  # fmt: skip
     stop_seconds: float = setting(
         5.0, "how long texts may be finished after Ctrl-C or SIGTERM", ge=0, le=3600, group=_LIMITS
     )
@@ -136,7 +141,13 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
     print(f"gpt2: {source.folder}: reading the model", file=sys.stderr, flush=True)
     thread = ModelThread(TextSession(source, settings.batch_size), settings.batch_size + settings.queue)
     name = settings.name or model_name(settings.checkpoint)
-    limits = Limits(settings.max_tokens, source.config.sequence_length, thread.capacity)
+    limits = Limits(
+        settings.max_tokens,
+        settings.max_request_tokens or settings.batch_size * settings.max_tokens,
+        source.config.sequence_length,
+        # Beside the largest request there is always room for another.
+        max(settings.batch_size, settings.queue),
+    )
     app = make_app(
         Service(name, encoder, thread, limits),
         hosts=(*LOOPBACK, settings.host, *settings.allow_host) if is_local else None,

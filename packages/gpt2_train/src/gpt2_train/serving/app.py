@@ -70,17 +70,14 @@ class Service:
                 body = await read_body(request)
         except TimeoutError:
             raise ApiError(408, f"the body did not come within {BODY_SECONDS} seconds: send it again.") from None
-        understand = functools.partial(read_order, body, self.encoder, self.name, self.limits)
+        understand = functools.partial(read_order, body, self.encoder, self.name, self.limits, client_of(request))
         order = await run_in_threadpool(understand) if len(body) > LONG_BODY else understand()
         try:
             texts = self.thread.write(order.requests)
         except TooManyTextsError:
-            raise ApiError(
-                429,
+            raise queue_full(
                 f"{self.thread.open_texts} of {self.thread.capacity} texts are being written or waiting, and this "
-                f"request asks for {len(order.requests)} more: try again in a moment.",
-                code="queue_full",
-                headers={"Retry-After": str(RETRY_SECONDS)},
+                f"request asks for {len(order.requests)} more"
             ) from None
         except ModelStoppedError as error:
             raise stopped(error, self.thread) from None
@@ -152,7 +149,7 @@ class Writing(Response):
                 for index, piece in news:
                     self.answer.add(index, piece)
                 self.record.written = self.answer.written
-        except (ModelStoppedError, Gpt2UsageError) as error:
+        except (ModelStoppedError, TooManyTextsError, Gpt2UsageError) as error:
             return stopped(error, self.thread).response()
         return Response(self.answer.whole(), media_type="application/json")
 
@@ -167,7 +164,7 @@ class Writing(Response):
                 if body:
                     await send({"type": "http.response.body", "body": body, "more_body": True})
             body = self.answer.last_events()
-        except (ModelStoppedError, Gpt2UsageError) as error:
+        except (ModelStoppedError, TooManyTextsError, Gpt2UsageError) as error:
             body = b"data: " + stopped(error, self.thread).as_json() + b"\n\n"
         self.is_done = True
         await send({"type": "http.response.body", "body": body, "more_body": False})
@@ -177,6 +174,8 @@ def stopped(error: Exception, thread: ModelThread) -> ApiError:
     """What a client is told whose text is not written to its end."""
     if isinstance(error, Gpt2UsageError):
         return ApiError(400, str(error), param="prompt")
+    if isinstance(error, TooManyTextsError):
+        return queue_full("others ask for fewer texts, and the place of this request was needed for them")
     if thread.failure is not None:
         return ApiError(500, "the model failed, and the server ends: its log says why.", code="model_failed")
     return ApiError(
@@ -185,6 +184,19 @@ def stopped(error: Exception, thread: ModelThread) -> ApiError:
         code="stopping",
         headers={"Retry-After": str(RETRY_SECONDS), "Connection": "close"},
     )
+
+
+def queue_full(why: str) -> ApiError:
+    """What a client is told whose texts have no room."""
+    return ApiError(
+        429, f"{why}: try again in a moment.", code="queue_full", headers={"Retry-After": str(RETRY_SECONDS)}
+    )
+
+
+def client_of(request: Request) -> str:
+    """Who asks: the address, and the token, which on this machine alone may differ."""
+    address = request.client.host if request.client else "-"
+    return f"{address} {request.headers.get('authorization', '')}"
 
 
 def make_app(service: Service, *, hosts: Iterable[str] | None, token: str | None) -> Starlette:

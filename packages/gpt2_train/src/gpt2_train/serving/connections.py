@@ -8,11 +8,11 @@ read an answer. Whoever sends a request at once is answered, however many others
 from __future__ import annotations
 
 import asyncio
-import os
 import resource
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
@@ -34,7 +34,7 @@ def connection_limit() -> int:
     most = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     if most == resource.RLIM_INFINITY:
         return MOST_CONNECTIONS
-    used = len(os.listdir("/dev/fd"))  # of Linux and macOS
+    used = sum(1 for _ in Path("/dev/fd").iterdir())  # Linux and macOS have it
     found = min(MOST_CONNECTIONS, most - used - SPARE_DESCRIPTORS)
     if found < FEWEST_CONNECTIONS:
         raise Gpt2UsageError(

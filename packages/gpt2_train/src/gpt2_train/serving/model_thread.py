@@ -8,6 +8,7 @@ so nothing needs a lock: orders go over in a queue, pieces come back by `call_so
 from __future__ import annotations
 
 import asyncio
+import collections
 import queue
 import threading
 from collections.abc import AsyncIterator, Callable, Sequence
@@ -20,7 +21,7 @@ STEPS_AHEAD = 64
 
 
 class TooManyTextsError(Exception):
-    """More texts than may wait."""
+    """More texts than may wait, or than may wait where others ask for fewer."""
 
 
 class ModelStoppedError(Exception):
@@ -32,8 +33,9 @@ class Texts:
 
     def __init__(self, owner: ModelThread, requests: Sequence[GenerationRequest]) -> None:
         self.requests = requests
+        self.client = requests[0].client
         self.open = len(requests)
-        self.is_cancelled = False
+        self.has_begun = self.is_cancelled = False
         self._owner = owner
         self._news: asyncio.Queue[tuple[int, TextPiece] | Exception] = asyncio.Queue()
 
@@ -44,7 +46,8 @@ class Texts:
         self._owner.cancel(self)
 
     async def __aiter__(self) -> AsyncIterator[list[tuple[int, TextPiece]]]:
-        """What has been written since the last time, in order; raises ModelStoppedError or what the session raised."""
+        """What has been written since the last time, in order; raises ModelStoppedError, TooManyTextsError where the
+        place went to another client, or what the session raised."""
         left = len(self.requests)
         while left:
             news = [await self._news.get()]
@@ -62,6 +65,7 @@ class Texts:
 
     def tell(self, news: tuple[int, TextPiece] | Exception) -> None:
         """Called in the loop with what has happened."""
+        self.has_begun = True
         self._news.put_nowait(news)
 
 
@@ -86,7 +90,8 @@ class ModelThread:
         self.failure: BaseException | None = None
         self.on_failure: Callable[[], object] = lambda: None
         self._session = session
-        self._open: set[Texts] = set()
+        self._open: dict[Texts, None] = {}
+        """In the order in which they came."""
         self._stopped: ModelStoppedError | None = None
         self._orders: queue.SimpleQueue[tuple[str, Texts | None]] = queue.SimpleQueue()
         self._ahead = threading.Semaphore(STEPS_AHEAD)
@@ -116,20 +121,43 @@ class ModelThread:
         return self._stopped is not None
 
     def write(self, requests: Sequence[GenerationRequest]) -> Texts:
-        """Have `requests` written: all of them or none. Raises TooManyTextsError, ModelStoppedError."""
+        """Have `requests`, at least one and all for one client, written: all of them or none.
+
+        Raises TooManyTextsError, ModelStoppedError.
+        """
         if self._stopped is not None:
             raise self._stopped
-        if self.open_texts + len(requests) > self.capacity:
-            raise TooManyTextsError
         texts = Texts(self, requests)
-        self._open.add(texts)
+        self._make_room(texts)
+        self._open[texts] = None
         self._orders.put(("write", texts))
         return texts
+
+    def _make_room(self, texts: Texts) -> None:
+        """End, where there is no room for `texts`, the newest that wait of clients that have more than this one would.
+
+        Raises TooManyTextsError if that is not enough.
+        """
+        missing = self.open_texts + texts.open - self.capacity
+        counts: collections.Counter[str] = collections.Counter({texts.client: texts.open})
+        for other in self._open:
+            counts[other.client] += other.open
+        ended = []
+        for other in reversed(self._open):
+            if missing > 0 and not other.has_begun and counts[other.client] - other.open >= counts[texts.client]:
+                counts[other.client] -= other.open
+                missing -= other.open
+                ended.append(other)
+        if missing > 0:
+            raise TooManyTextsError
+        for other in ended:
+            self.cancel(other)
+            other.tell(TooManyTextsError())
 
     def cancel(self, texts: Texts) -> None:
         """Stop writing what is left of `texts`."""
         if texts in self._open:
-            self._open.discard(texts)
+            del self._open[texts]
             texts.is_cancelled = True
             self._orders.put(("cancel", texts))
 
@@ -164,7 +192,7 @@ class ModelThread:
             if piece.finished is not None:
                 texts.open -= 1
                 if not texts.open:
-                    self._open.discard(texts)
+                    del self._open[texts]
             texts.tell((index, piece))
 
     def _failed(self, error: BaseException) -> None:

@@ -67,11 +67,13 @@ class Limits:
 
     Attributes:
         tokens: the most tokens to write for a text.
+        request_tokens: the most tokens to write for all its texts.
         positions: the model's: the most tokens of a prompt.
-        texts: the most texts: as many as may be open at once.
+        texts: the most texts.
     """
 
     tokens: int
+    request_tokens: int
     positions: int
     texts: int
 
@@ -95,8 +97,8 @@ class Order:
     echo: bool
 
 
-def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits) -> Order:
-    """The order in `body`, the JSON that a client sent for the model of that name.
+def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits, client: str) -> Order:
+    """The order in `body`, the JSON that `client` sent for the model of that name.
 
     Raises ApiError: 400 with the parameter that is wrong, 404 for another model.
     """
@@ -117,6 +119,12 @@ def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits) -> Ord
             "n" if len(prompts) <= limits.texts else "prompt",
             f"{texts} texts in one request: this server takes at most {limits.texts:,}.",
         )
+    if texts * tokens > limits.request_tokens:
+        raise wrong(
+            "max_tokens",
+            f"{texts:,} times {tokens:,} tokens: this server writes at most {limits.request_tokens:,} tokens for one "
+            "request; ask for fewer, or in several requests.",
+        )
     sampling = Sampling(_or(asked.temperature, 1.0), _or(asked.top_k, 0), _or(asked.top_p, 1.0))
     seed = secrets.randbelow(2**63) if asked.seed is None else asked.seed
     stops = _stops(asked.stop)
@@ -127,7 +135,9 @@ def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits) -> Ord
             sample, ignore_end = samples[ids], bool(asked.ignore_eos)
             samples[ids] += 1
             requests.append(
-                GenerationRequest(prompt, tokens, sampling, seed, sample, ignore_end, stops, asked.logprobs, ids)
+                GenerationRequest(
+                    prompt, tokens, sampling, seed, sample, ignore_end, stops, asked.logprobs, ids, client
+                )
             )
     return Order(
         requests=requests,
