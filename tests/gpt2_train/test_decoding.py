@@ -68,11 +68,17 @@ def test_every_row_gives_the_logits_of_a_full_pass(model: GPT2, static: bool, da
             new = [
                 data.draw(st.lists(st.integers(0, 256), min_size=1, max_size=16 - len(contents[row]))) for row in rows
             ]
-            logits = cached.feed(rows, new)
-            assert (logits.shape, logits.dtype) == ((len(rows), 257), torch.float32)
+            every = data.draw(st.lists(st.sampled_from(range(len(rows))), unique=True))
+            logits = cached.feed(rows, new, every)
+            expected = []
             for place, row in enumerate(rows):
-                contents[row] += new[place]
-                torch.testing.assert_close(logits[place], full_pass(model, contents[row]), atol=2e-4, rtol=1e-4)
+                for token in new[place]:
+                    contents[row].append(token)
+                    if place in every:
+                        expected.append(full_pass(model, contents[row]))
+                if place not in every:
+                    expected.append(full_pass(model, contents[row]))
+            torch.testing.assert_close(logits, torch.stack(expected), atol=2e-4, rtol=1e-4)
     assert cached.lengths == [len(content) for content in contents]
 
 
@@ -289,6 +295,36 @@ def test_log_probabilities_are_those_of_the_model(model: GPT2, sampling: Samplin
             ids.append(new.token)
 
 
+@pytest.mark.parametrize("at_once", [3, 1000])
+def test_prompts_are_scored_while_they_are_read(model: GPT2, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of their tokens but the first, whoever else reads or writes, in pieces or at once, and once for all texts
+    of a prompt; also where a row is given up meanwhile."""
+    monkeypatch.setattr(decoder_module, "SCORED_AT_ONCE", at_once)
+    decoder = Decoder(CachedModel(model, 3), vocabulary_size=257, end=END)
+    prompts = {decoder.add(request(ids, tokens, logprobs=2, prompt_logprobs=True, client="a")): (ids, tokens)
+               for ids, tokens in (([5, 6] * 6, 3), ([5, 6] * 6, 0), ([7], 0), ([*range(16)], 1))}  # fmt: skip
+    plain = decoder.add(request([1, 2, 3], 9))
+    found: dict[int, list[NewToken]] = {}
+    for step in itertools.count():
+        if step == 2:
+            other = decoder.add(request([3], 2, client="b"))
+        for new in decoder.step():
+            found.setdefault(new.number, []).append(new)
+        if not (decoder.writing or decoder.waiting):
+            break
+    assert [new.token for new in found[plain]] == [new.token for new in alone(model, request([1, 2, 3], 9), END)]
+    assert len(found[other]) == 2
+    for number, (ids, tokens) in prompts.items():
+        first, *rest = found[number]
+        assert first.prompt is not None and all(new.prompt is None for new in rest)
+        assert len(found[number]) == max(1, tokens) and (first.token is None) == (tokens == 0)
+        assert len(first.prompt) == len(ids) - 1
+        for at, (logprob, likely) in enumerate(first.prompt, 1):
+            expected = full_pass(model, ids[:at]).log_softmax(0)
+            assert logprob == pytest.approx(float(expected[ids[at]]), abs=1e-4)
+            assert [token for token, _ in likely] == expected.topk(2).indices.tolist()
+
+
 # --- stop strings ----------------------------------------------------------------------------------------------------
 
 
@@ -426,7 +462,7 @@ def test_a_session_and_a_generator_write_the_same(model: GPT2) -> None:
 @pytest.mark.parametrize(
     ("wanted", "sentence"),
     [
-        (GenerationRequest("a", 0), "0 tokens asked for"),
+        (GenerationRequest("a", -1), "-1 tokens asked for"),
         (GenerationRequest("a", stop=("b", "")), "an empty stop string"),
     ],
 )

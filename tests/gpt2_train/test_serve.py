@@ -23,7 +23,7 @@ import pytest
 import torch
 import uvicorn
 from tests.gpt2_train.served import NAME, PATIENCE, Served, served
-from tests.gpt2_train.small_models import BYTES, END, constant_model, random_model, save
+from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 from tests.gpt2_train.test_processes import children_of
 
 from gpt2_train import serve
@@ -37,6 +37,7 @@ from gpt2_train.serving import connections
 from gpt2_train.serving.guards import MOST_BODY_BYTES
 from gpt2_train.serving.server import bound_socket
 
+BYTES_OF = byte_tokenizer()
 ENDLESS = {"max_tokens": 1_000_000, "extra_body": {"ignore_eos": True}}
 """For texts that last until the test ends them."""
 
@@ -189,6 +190,63 @@ def test_echo_begins_a_text_with_its_prompt(client: openai.OpenAI) -> None:
     assert streamed == ["ab" + plain[0], "c" + plain[1]]
 
 
+def test_echo_with_logprobs_measures_the_prompt(client: openai.OpenAI) -> None:
+    """As lm-evaluation-harness asks: it was refused, so nothing could be measured through the server."""
+    texts = ["ab€d", "c"]
+    ids = [BYTES_OF.encode(text) for text in texts]
+    asked: dict[str, Any] = {"model": NAME, "temperature": 0, "seed": 1234, "logprobs": 1, "echo": True}
+    found = client.completions.create(prompt=ids, max_tokens=1, **asked)
+    assert found.usage is not None and found.usage.completion_tokens == 2
+    model = random_model()
+    for choice, text, tokens in zip(found.choices, texts, ids, strict=True):
+        told = choice.logprobs
+        assert choice.text.startswith(text)
+        assert told is not None and told.tokens and told.token_logprobs and told.top_logprobs and told.text_offset
+        with torch.inference_mode():
+            expected = model(torch.tensor([tokens]))[0, :, : BYTES.vocabulary_size].log_softmax(1)
+        written = int(expected[-1].argmax())
+        assert told.token_logprobs[0] is None and told.top_logprobs[0] is None
+        for at, token in enumerate([*tokens, written][1:]):
+            own, likeliest = float(expected[at, token]), float(expected[at].max())
+            assert told.token_logprobs[at + 1] == pytest.approx(own, abs=1e-4)
+            # The token itself is there, too, as OpenAI has it: it is greedy where it is the largest.
+            top = told.top_logprobs[at + 1]
+            assert top[told.tokens[at + 1]] == told.token_logprobs[at + 1]
+            assert max(top.values()) == pytest.approx(likeliest, abs=1e-4)
+            assert len(top) == 1 + (token != int(expected[at].argmax()))
+        assert told.text_offset[: len(tokens)] == [0, 1, 2, 2, 2, 3][: len(tokens)]
+        assert told.text_offset[len(tokens)] == len(text)
+    # Without a further token, in a stream, for a text, and twice for the same: the same.
+    for options in ({"prompt": texts}, {"prompt": ids}, {"prompt": texts[0], "n": 2}):
+        only = client.completions.create(max_tokens=0, **options, **asked)  # type: ignore[call-overload]
+        pieces = list(client.completions.create(max_tokens=0, stream=True, **options, **asked))  # type: ignore[call-overload]
+        assert [choice.finish_reason for choice in only.choices] == ["length", "length"]
+        assert only.usage.completion_tokens == 0
+        for choice in only.choices:
+            place = 0 if "n" in options else choice.index
+            like = found.choices[place].logprobs
+            assert choice.text == texts[place]
+            assert choice.logprobs.tokens == like.tokens[:-1]
+            assert choice.logprobs.token_logprobs[1:] == pytest.approx(like.token_logprobs[1:-1], abs=1e-4)
+            (piece,) = [piece.choices[0] for piece in pieces if piece.choices[0].index == choice.index]
+            assert (piece.text, piece.logprobs) == (choice.text, choice.logprobs)
+
+
+def test_an_echo_of_the_prompt_alone_needs_no_logprobs(client: openai.OpenAI) -> None:
+    """max_tokens 0 was refused, with which OpenAI's API tells the prompt alone."""
+    found = client.completions.create(model=NAME, prompt=["ab", "c"], max_tokens=0, echo=True).choices
+    assert [(choice.text, choice.logprobs, choice.finish_reason) for choice in found] == [
+        ("ab", None, "length"), ("c", None, "length"),
+    ]  # fmt: skip
+
+
+def test_top_p_0_takes_the_likeliest_token(client: openai.OpenAI) -> None:
+    """OpenAI's API takes it so, and the server refused it."""
+    asked: dict[str, Any] = {"model": NAME, "prompt": "ab", "max_tokens": 8}
+    greedy = client.completions.create(**asked, temperature=0).choices[0].text
+    assert client.completions.create(**asked, temperature=2, top_p=0).choices[0].text == greedy
+
+
 @pytest.mark.parametrize(
     ("body", "param"),
     [
@@ -197,7 +255,8 @@ def test_echo_begins_a_text_with_its_prompt(client: openai.OpenAI) -> None:
         ({"max_tokens": "many"}, "max_tokens"),
         ({"temperature": -1}, "temperature"),
         ({"temperature": True}, "temperature"),
-        ({"top_p": 0}, "top_p"),
+        ({"top_p": -0.1}, "top_p"),
+        ({"top_p": 1.1}, "top_p"),
         ({"n": 0}, "n"),
         ({"n": 273}, "n"),
         ({"logprobs": 21}, "logprobs"),
@@ -211,7 +270,6 @@ def test_echo_begins_a_text_with_its_prompt(client: openai.OpenAI) -> None:
         ({"presence_penalty": 0.5}, "presence_penalty"),
         ({"frequency_penalty": 0.5}, "frequency_penalty"),
         ({"logit_bias": {"5": 1}}, "logit_bias"),
-        ({"echo": True, "logprobs": 1}, "echo"),
         ({"stream_options": {"include_usage": True}}, "stream_options"),
         ({"prompt": []}, "prompt"),
         ({"prompt": [[]]}, "prompt"),

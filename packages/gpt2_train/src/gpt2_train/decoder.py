@@ -18,6 +18,7 @@ import collections
 import dataclasses
 import heapq
 import itertools
+import math
 from collections.abc import Sequence
 from typing import Literal
 
@@ -25,9 +26,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gpt2_train.cached_model import CachedModel
+from gpt2_train.cached_model import CachedModel, asked_of
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.fair_queue import FairQueue
+from gpt2_train.likelihoods import Likelihood, Likelihoods
 from gpt2_train.sampling import Sampling, choose_for_each, on_device
 
 POSITIONS_AT_ONCE = 1 << 10
@@ -35,6 +37,11 @@ POSITIONS_AT_ONCE = 1 << 10
 
 POSITIONS_BESIDE = 1 << 7
 """The same while others write, who wait for it."""
+
+NOT_FINITE = "the model's output is not finite (its training diverged): give an earlier checkpoint."
+
+SCORED_AT_ONCE = 1 << 8
+"""Positions of prompts that are scored in one step: their logits take 50 MB for GPT-2's vocabulary."""
 
 TURN = 128
 """Tokens after which a row goes to another client, where more of them want one than there are rows."""
@@ -47,10 +54,11 @@ class TokenRequest:
     Attributes:
         prompt: token ids, at least one; the model sees the last `sequence_length` of them.
         random: where its random numbers come from, one per token.
-        tokens: how many to write at most, at least one.
+        tokens: how many to write at most; 0 only reads the prompt.
         sampling: how to choose them.
         ignore_end: never choose the id that ends a text.
         logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
+        prompt_logprobs: tell the same of the prompt's tokens, too; not without `logprobs`.
         client: whom it is for; rows are shared among clients.
     """
 
@@ -60,6 +68,7 @@ class TokenRequest:
     sampling: Sampling = dataclasses.field(default_factory=Sampling)
     ignore_end: bool = False
     logprobs: int | None = None
+    prompt_logprobs: bool = False
     client: str = ""
 
 
@@ -69,17 +78,19 @@ class NewToken:
 
     Attributes:
         number: of the sequence.
-        token: its id.
+        token: its id; None where none was asked for, and the prompt has been read.
         finished: `end` if it ends the sequence, `length` if it is the last that was asked for, else None.
         logprob: natural logarithm of the probability that the model gave it, whatever the sampling; None if not asked.
         most_likely: the most likely ids at its place with theirs, the likeliest first.
+        prompt: what is known of the prompt's tokens from the second on, if asked, with the first token of a sequence.
     """
 
     number: int
-    token: int
+    token: int | None
     finished: Literal["end", "length"] | None
     logprob: float | None = None
     most_likely: tuple[tuple[int, float], ...] = ()
+    prompt: tuple[Likelihood, ...] | None = None
 
 
 class _Sequence:
@@ -91,6 +102,7 @@ class _Sequence:
         row: of the cache; None while it waits.
         leader: the sequence whose reading of the same prompt it waits for.
         turn: tokens that it has got since it has its row.
+        scored: what is known of the prompt's tokens that have been read, the first left out.
     """
 
     def __init__(self, number: int, request: TokenRequest, limit: int) -> None:
@@ -101,6 +113,12 @@ class _Sequence:
         self.leader: _Sequence | None = None
         self.is_new = True
         self.turn = 0
+        self.scored: list[Likelihood] = []
+
+    @property
+    def scores(self) -> int | None:
+        """How many of the likeliest ids to tell for each token of a prompt that is being read; None for nothing."""
+        return self.request.logprobs if self.request.prompt_logprobs and self.is_new else None
 
     @property
     def client(self) -> str:
@@ -172,7 +190,7 @@ class Decoder:
             # The first of them takes over the row with what was read so far.
             first = followers[0]
             gone.row, first.row = first.row, gone.row
-            first.unread, first.leader = gone.unread, None
+            first.unread, first.scored, first.leader = gone.unread, gone.scored, None
             for other in followers[1:]:
                 other.leader = first
         self._release(gone)
@@ -187,7 +205,13 @@ class Decoder:
         fed = self._next_pieces()
         if not fed:
             return []
-        logits = self.model.feed([_row(sequence) for sequence, _ in fed], [piece for _, piece in fed])
+        scoring = [place for place, (sequence, _) in enumerate(fed) if sequence.scores is not None]
+        rows, pieces = [_row(sequence) for sequence, _ in fed], [piece for _, piece in fed]
+        logits = self.model.feed(rows, pieces, scoring) if scoring else self.model.feed(rows, pieces)
+        if scoring:
+            self._score(logits, fed, scoring)
+            lasts = [end - 1 for end in itertools.accumulate(asked_of(pieces, scoring))]
+            logits = logits.index_select(0, on_device(lasts, logits.device))
         ready, places = [], []
         for place, (sequence, piece) in enumerate(fed):
             sequence.unread = sequence.unread[len(piece) :]
@@ -215,7 +239,8 @@ class Decoder:
             sequence.row = heapq.heappop(self._free)
             sequence.leader = next(
                 (other for other in self._sequences.values()
-                 if sequence.is_new and other.is_new and other.leader is None and other.seen == sequence.seen),
+                 if sequence.is_new and other.is_new and other.leader is None
+                 and (other.seen, other.scores) == (sequence.seen, sequence.scores)),
                 None,
             )  # fmt: skip
             self._sequences[sequence.number] = sequence
@@ -242,7 +267,8 @@ class Decoder:
         again = sequence.seen[-(read + len(sequence.unread)) :]
         del self._sequences[sequence.number]
         self._leave(sequence)
-        sequence.unread, sequence.row, sequence.leader, sequence.turn = again, None, None, 0
+        sequence.unread, sequence.scored, sequence.turn = again, [], 0
+        sequence.row = sequence.leader = None
         self._waiting.put_back(sequence)
 
     def _next_pieces(self) -> list[tuple[_Sequence, list[int]]]:
@@ -250,10 +276,14 @@ class Decoder:
         reading = _in_turn([sequence for sequence in self._sequences.values() if sequence.leader is None])
         is_writing = any(len(sequence.unread) == 1 for sequence in reading)
         left = POSITIONS_BESIDE if is_writing else POSITIONS_AT_ONCE
+        scored = SCORED_AT_ONCE
         pieces = []
         for sequence in reading:
-            piece = sequence.unread if len(sequence.unread) == 1 else sequence.unread[:left]
-            left -= len(piece) if len(sequence.unread) > 1 else 0
+            piece = sequence.unread
+            if len(piece) > 1:
+                piece = piece[: left if sequence.scores is None else min(left, scored)]
+                left -= len(piece)
+                scored -= len(piece) if sequence.scores is not None else 0
             if piece:
                 pieces.append((sequence, piece))
         return sorted(pieces, key=lambda pair: _row(pair[0]))
@@ -264,8 +294,26 @@ class Decoder:
         for other in found:
             self.model.copy(_row(leader), _row(other))
             other.leader = None
-            other.unread = []
+            other.unread, other.scored = [], leader.scored
         return found
+
+    def _score(self, logits: Tensor, fed: list[tuple[_Sequence, list[int]]], scoring: list[int]) -> None:
+        """Note what `logits` say of the tokens of prompts, of which all are there at the places `scoring` of `fed`."""
+        counts = asked_of([piece for _, piece in fed], scoring)
+        owners: dict[int, _Sequence] = {}
+        chosen, wanted = torch.zeros(len(logits), dtype=torch.int64), [0] * len(logits)
+        for end, place in zip(itertools.accumulate(counts), range(len(fed)), strict=True):
+            sequence, piece = fed[place]
+            following = sequence.unread[1 : len(piece) + 1] if sequence.scores is not None else []
+            for row, token in enumerate(following, end - counts[place]):
+                owners[row], chosen[row], wanted[row] = sequence, token, sequence.scores or 0
+        if not owners:
+            return
+        known = Likelihoods(logits[:, : self.vocabulary_size], list(owners))
+        for row, likelihood in known.of(chosen.to(logits.device), wanted).items():
+            if not math.isfinite(likelihood[0]):
+                raise Gpt2Error(NOT_FINITE)
+            owners[row].scored.append(likelihood)
 
     def _choose(self, logits: Tensor, sequences: Sequence[_Sequence]) -> list[NewToken]:
         """The next token of each sequence. The host waits for the device once, or twice for log-probabilities."""
@@ -281,12 +329,20 @@ class Decoder:
         chosen = choose_for_each(logits, uniform, [request.sampling for request in requests])
         tokens = torch.where(is_finite, chosen, -1).tolist()
         if -1 in tokens:
-            raise Gpt2Error("the model's output is not finite (its training diverged): give an earlier checkpoint.")
+            raise Gpt2Error(NOT_FINITE)
         likely = {} if likelihoods is None else likelihoods.of(chosen, [request.logprobs or 0 for request in requests])
         return [
-            NewToken(sequence.number, token, self._finished(sequence, token), *likely.get(place, (None, ())))
+            self._new(sequence, token, *likely.get(place, (None, ())))
             for place, (sequence, token) in enumerate(zip(sequences, tokens, strict=True))
         ]
+
+    def _new(
+        self, sequence: _Sequence, token: int, logprob: float | None, most_likely: tuple[tuple[int, float], ...]
+    ) -> NewToken:
+        prompt = tuple(sequence.scored) if sequence.scores is not None else None
+        if not sequence.request.tokens:
+            return NewToken(sequence.number, None, "length", prompt=prompt)
+        return NewToken(sequence.number, token, self._finished(sequence, token), logprob, most_likely, prompt)
 
     def _finished(self, sequence: _Sequence, token: int) -> Literal["end", "length"] | None:
         if token == self.end:
@@ -298,6 +354,7 @@ class Decoder:
             del self._sequences[sequence.number]
             self._release(sequence)
             return
+        assert new.token is not None
         sequence.append(new.token, self.model.length)
         row = _row(sequence)
         if self.model.lengths[row] == self.model.length:
@@ -307,27 +364,6 @@ class Decoder:
     def _release(self, sequence: _Sequence) -> None:
         self.model.forget(_row(sequence))
         heapq.heappush(self._free, _row(sequence))
-
-
-class Likelihoods:
-    """Log-probabilities at the rows `asked` of `logits` (B, V), as the model gave them."""
-
-    def __init__(self, logits: Tensor, asked: list[int]) -> None:
-        self._asked = asked
-        self._rows = on_device(asked, logits.device)
-        self._all = logits.index_select(0, self._rows).log_softmax(dim=1)
-
-    def of(self, chosen: Tensor, wanted: Sequence[int]) -> dict[int, tuple[float, tuple[tuple[int, float], ...]]]:
-        """Row asked for to (log-probability of its `chosen` id, the `wanted` most likely ids with theirs)."""
-        own = self._all.gather(1, chosen.index_select(0, self._rows)[:, None])
-        most = min(max(wanted), self._all.size(1))
-        values, ids = self._all.topk(most, dim=1)
-        # Ids are below 2^24, so that float32 has them exactly: one transfer.
-        table = torch.cat([own, values, ids.to(values.dtype)], dim=1).tolist()
-        return {
-            row: (line[0], tuple(zip(map(int, line[1 + most :]), line[1 : 1 + most], strict=True))[: wanted[row]])
-            for row, line in zip(self._asked, table, strict=True)
-        }
 
 
 def _in_turn(sequences: list[_Sequence]) -> list[_Sequence]:

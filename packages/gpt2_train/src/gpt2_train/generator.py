@@ -17,6 +17,7 @@ import numpy as np
 from gpt2_train.decoder import Decoder, NewToken, TokenRequest
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.inference import InferenceModel
+from gpt2_train.likelihoods import Likelihood
 from gpt2_train.prompts import shortened
 from gpt2_train.sampling import Sampling
 from gpt2_train.text_stream import StopStrings, TextStream
@@ -32,7 +33,7 @@ class GenerationRequest:
 
     Attributes:
         prompt: how it begins; plain text throughout, and empty for the beginning of a document.
-        tokens: how many tokens to write at most.
+        tokens: how many tokens to write at most; 0 only reads the prompt.
         sampling: how each is chosen.
         seed: seed of all choices.
         sample: its number among the texts of the same prompt and seed, from 0: each number is another text.
@@ -40,6 +41,7 @@ class GenerationRequest:
         stop: strings that end the text where the first of them begins; they are not a part of it.
         logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
         prompt_tokens: the token ids of the prompt, where they are known: it is not encoded then, only checked.
+        prompt_logprobs: tell of the prompt's tokens, too, what `logprobs` asks for.
         client: whom it is for: clients share the rows of a session, whoever asks for more.
     """
 
@@ -52,6 +54,7 @@ class GenerationRequest:
     stop: tuple[str, ...] = ()
     logprobs: int | None = None
     prompt_tokens: tuple[int, ...] | None = None
+    prompt_logprobs: bool = False
     client: str = ""
 
 
@@ -84,12 +87,14 @@ class TextPiece:
             begins in has the text before it alone.
         written: tokens written so far, those held back or left out included.
         finished: why the text has ended with this piece; None if it goes on.
+        prompt: how likely the prompt's tokens were, from the second on; with the first piece, if the request asked.
     """
 
     number: int
     tokens: tuple[TextToken, ...]
     written: int
     finished: Finished | None = None
+    prompt: tuple[Likelihood, ...] | None = None
 
     @property
     def text(self) -> str:
@@ -161,15 +166,22 @@ class Encoder:
 
     def token_request(self, request: GenerationRequest) -> TokenRequest:
         """What `request` asks of a decoder. Raises Gpt2UsageError as `encode` does, and for settings out of range."""
-        if request.tokens < 1:
-            raise Gpt2UsageError(f"{request.tokens} tokens asked for: ask for at least 1.")
+        if request.tokens < 0:
+            raise Gpt2UsageError(f"{request.tokens} tokens asked for: ask for at least 1, or 0 to read the prompt.")
         if not all(request.stop):
             raise Gpt2UsageError("an empty stop string would end every text before it begins: leave it out.")
         known = request.prompt_tokens
         ids = self.encode(request.prompt) if known is None else self.check_tokens(known)
         random = np.random.default_rng([request.seed, request.sample, *ids])
         return TokenRequest(
-            ids, random, request.tokens, request.sampling, request.ignore_end, request.logprobs, request.client
+            ids,
+            random,
+            request.tokens,
+            request.sampling,
+            request.ignore_end,
+            request.logprobs,
+            request.prompt_logprobs,
+            request.client,
         )
 
 
@@ -233,7 +245,7 @@ class TextSession:
             piece = self._writers[new.number].add(new)
             if piece.finished is not None:
                 self.cancel(new.number)  # A stop string is no end to the decoder.
-            if piece.tokens or piece.finished:
+            if piece.tokens or piece.finished or piece.prompt is not None:
                 pieces.append(piece)
         return pieces
 
@@ -312,6 +324,8 @@ class _Writer:
 
     def add(self, new: NewToken) -> TextPiece:
         """What is decided with a further token."""
+        if new.token is None:
+            return TextPiece(new.number, (), 0, "length", new.prompt)
         self._written += 1
         text = "" if new.finished == "end" else self._stream.add(new.token)
         if new.finished is not None:
@@ -320,7 +334,7 @@ class _Writer:
         finished: Finished | None = "stop" if has_stopped else _FINISHED[new.finished]
         if finished is not None:
             tokens += self._stops.close()
-        return TextPiece(new.number, tuple(tokens), self._written, finished)
+        return TextPiece(new.number, tuple(tokens), self._written, finished, new.prompt)
 
 
 _FINISHED: dict[str | None, Finished | None] = {None: None, "end": "end_of_text", "length": "length"}

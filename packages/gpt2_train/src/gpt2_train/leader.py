@@ -211,10 +211,10 @@ class _LedCache(CachedModel):
         super().__init__(arrange_weights(leader.process.model, precision, rows), rows, length, precision=precision)
         self._leader, self._number = leader, number
 
-    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
-        """Logits of what follows: (len(rows), vocabulary), float32."""
-        with self._leader.calling("feed", self._number, rows, tokens):
-            return self._leader.process.whole(super().feed(rows, tokens))
+    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()) -> Tensor:
+        """As `CachedModel.feed`."""
+        with self._leader.calling("feed", self._number, rows, tokens, every):
+            return self._leader.process.whole(super().feed(rows, tokens, every))
 
     def forget(self, row: int) -> None:
         """Empty a row."""

@@ -150,6 +150,7 @@ def _order(context: str, settings: dict[str, Any]) -> GenerationRequest:
         temperature = 1.0
     if settings.get("do_sample") is False:
         temperature = 0.0
-    sampling = Sampling(temperature, int(settings.get("top_k") or 0), float(settings.get("top_p") or 1.0))
+    top_p = settings.get("top_p")
+    sampling = Sampling(temperature, int(settings.get("top_k") or 0), 1.0 if top_p is None else float(top_p))
     tokens = int(settings.get("max_gen_toks") or settings.get("max_new_tokens") or MOST_TOKENS)
     return GenerationRequest(context, tokens, sampling, stop=tuple(text for text in stop if text))

@@ -169,8 +169,9 @@ class GPT2(nn.Module):
         """Logits (B, T, padded vocabulary) for `tokens` (B, T), int64.
 
         With a `cache`, `tokens` (1, T) are those of all its rows one behind the other, and the logits are those of the
-        last position of each row, (1, rows, padded vocabulary): all that a next token needs. With `documents`
-        attention stays inside each of them, and their positions begin at 0 (without a cache only).
+        last position of each row, (1, rows, padded vocabulary), all that a next token needs, and of others that it
+        names. With `documents` attention stays inside each of them, and their positions begin at 0 (without a cache
+        only).
         Padding ids get logits like any other: the loss never has them as targets, and generation must leave them out.
         Raises Gpt2UsageError if the positions run past the sequence length.
         """

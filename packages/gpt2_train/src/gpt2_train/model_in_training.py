@@ -94,6 +94,6 @@ class _DividedCache(CachedModel):
         super().__init__(view, rows, length, precision=precision)
         self._group = group
 
-    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> Tensor:
-        """Logits of what follows: (len(rows), vocabulary), float32."""
-        return whole_logits(super().feed(rows, tokens), self.model.config.vocabulary_size, self._group)
+    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()) -> Tensor:
+        """As `CachedModel.feed`."""
+        return whole_logits(super().feed(rows, tokens, every), self.model.config.vocabulary_size, self._group)

@@ -119,9 +119,11 @@ class ModelProcess:
         for number in numbers:
             self._caches.pop(number, None)
 
-    def feed(self, number: int, rows: Sequence[int], tokens: Sequence[Sequence[int]]) -> None:
+    def feed(
+        self, number: int, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()
+    ) -> None:
         """`CachedModel.feed` of the cache `number`, and this process's part in the logits of the leader."""
-        self.whole(self._caches[number].feed(rows, tokens))
+        self.whole(self._caches[number].feed(rows, tokens, every))
 
     def forget(self, number: int, row: int) -> None:
         """`CachedModel.forget` of the cache `number`."""

@@ -17,7 +17,7 @@ class Sampling:
         temperature: logits are divided by it; 0 takes the most likely token.
         top_k: choose among the k most likely tokens only; 0 for all.
         top_p: choose among the most likely tokens that together have at least this probability (nucleus sampling;
-            after temperature and top_k).
+            after temperature and top_k); 0 takes the most likely token.
     """
 
     temperature: float = 1.0
@@ -31,7 +31,7 @@ def choose_tokens(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor
     Each is the inverse of the cumulative distribution at its number (temperature, then top-k, then top-p, as Hugging
     Face orders them), so that a row's choice depends on that row alone. Ids with a logit of -inf are never chosen.
     """
-    if sampling.temperature == 0:
+    if sampling.temperature == 0 or sampling.top_p == 0:
         return logits.argmax(dim=1)
     ids = None
     if 0 < sampling.top_k < logits.size(1):

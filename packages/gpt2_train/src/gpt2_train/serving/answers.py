@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
-from gpt2_train.generator import TextPiece
+from gpt2_train.generator import GenerationRequest, TextPiece
+from gpt2_train.likelihoods import Likelihood
 from gpt2_train.serving.orders import Order
+from gpt2_train.text_stream import TextStream
 from indexed_tokens import Tokenizer
 
 FINISH_REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}
@@ -33,10 +36,7 @@ class Answer:
             "created": int(time.time()),
             "model": model,
         }
-        self._choices = [
-            _Choice(index, request.prompt if order.echo else "", request.logprobs is not None, tokenizer)
-            for index, request in enumerate(order.requests)
-        ]
+        self._choices = [_Choice(index, request, order.echo, tokenizer) for index, request in enumerate(order.requests)]
 
     @property
     def written(self) -> int:
@@ -76,16 +76,25 @@ def event(content: dict[str, Any]) -> bytes:
 
 
 class _Choice:
-    """One text."""
+    """One text.
 
-    def __init__(self, index: int, echoed: str, has_logprobs: bool, tokenizer: Tokenizer) -> None:
+    Args:
+        index: its number.
+        request: what was asked for.
+        echo: whether the text begins with its prompt.
+        tokenizer: the model's.
+    """
+
+    def __init__(self, index: int, request: GenerationRequest, echo: bool, tokenizer: Tokenizer) -> None:
         self.index = index
         self.texts: list[str] = []
         self.logprobs: list[dict[str, Any]] = []
         self.finish_reason: str | None = None
-        self._echoed, self._has_logprobs, self._tokenizer = echoed, has_logprobs, tokenizer
-        self._offset = len(echoed)
         self.written = 0
+        self._request, self._tokenizer = request, tokenizer
+        self._has_logprobs = request.logprobs is not None
+        self._echoed = request.prompt if echo else ""
+        self._offset = len(self._echoed)
 
     def add(self, piece: TextPiece) -> dict[str, Any]:
         """Take a piece; returns what a stream tells of it."""
@@ -93,41 +102,57 @@ class _Choice:
         self._echoed = ""
         self.texts.append(text)
         self.written = piece.written
-        told = self._logprobs(piece) if self._has_logprobs and piece.tokens else None
-        if told is not None:
+        told = None
+        if self._has_logprobs and (piece.tokens or piece.prompt is not None):
+            told = joined([*self._of_prompt(piece), *self._of_text(piece)])
             self.logprobs.append(told)
         self.finish_reason = FINISH_REASONS[piece.finished] if piece.finished is not None else None
         return {"text": text, "index": self.index, "logprobs": told, "finish_reason": self.finish_reason}
 
     def whole(self) -> dict[str, Any]:
         """The text as one."""
-        logprobs = None
-        if self._has_logprobs:
-            names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-            logprobs = {name: [value for part in self.logprobs for value in part[name]] for name in names}
         return {
             "text": "".join(self.texts),
             "index": self.index,
-            "logprobs": logprobs,
+            "logprobs": joined(self.logprobs) if self._has_logprobs else None,
             "finish_reason": self.finish_reason,
         }
 
-    def _logprobs(self, piece: TextPiece) -> dict[str, Any]:
+    def _of_prompt(self, piece: TextPiece) -> Iterator[dict[str, Any]]:
+        """What is told of the prompt's tokens; nothing comes before the first, so it has no probability."""
+        if piece.prompt is None:
+            return
+        stream, offset = TextStream(self._tokenizer), 0
+        for token, known in zip(self._request.prompt_tokens or (), [None, *piece.prompt], strict=True):
+            yield self._entry(token, known, offset)
+            offset += len(stream.add(token))
+
+    def _of_text(self, piece: TextPiece) -> Iterator[dict[str, Any]]:
         """`text_offset` is where the text of a token begins, for the later ones of a character where that does."""
-        offsets = []
         for token in piece.tokens:
-            offsets.append(self._offset)
+            assert token.logprob is not None
+            yield self._entry(token.token, (token.logprob, token.most_likely), self._offset)
             self._offset += len(token.text)
-        likely = [{self._name(other): logprob for other, logprob in token.most_likely} for token in piece.tokens]
+
+    def _entry(self, token: int, known: Likelihood | None, offset: int) -> dict[str, Any]:
+        """One token; its own probability is among those of the most likely ones, whether it is one of them or not."""
+        logprob, most_likely = known if known is not None else (None, ())
+        likely = {self._name(other): value for other, value in (*most_likely, (token, logprob))}
         return {
-            "tokens": [self._name(token.token) for token in piece.tokens],
-            "token_logprobs": [token.logprob for token in piece.tokens],
-            "top_logprobs": likely,
-            "text_offset": offsets,
+            "tokens": [self._name(token)],
+            "token_logprobs": [logprob],
+            "top_logprobs": [likely if known is not None else None],
+            "text_offset": [offset],
         }
 
     def _name(self, token: int) -> str:
         return token_text(self._tokenizer, token)
+
+
+def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The logprobs of `parts` as one table of lists."""
+    names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    return {name: [value for part in parts for value in part[name]] for name in names}
 
 
 def token_text(tokenizer: Tokenizer, token: int) -> str:

@@ -40,9 +40,9 @@ class CompletionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
     model: str | None = None
     prompt: str | list[Any] | None = None
-    max_tokens: Annotated[int, Meta(ge=1)] | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
     temperature: Annotated[float, Meta(ge=0)] | None = None
-    top_p: Annotated[float, Meta(gt=0, le=1)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
     n: Annotated[int, Meta(ge=1)] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = None
@@ -110,6 +110,8 @@ def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits, client
         )  # fmt: skip
     _refuse_unsupported(asked)
     tokens = _or(asked.max_tokens, DEFAULT_TOKENS)
+    if not tokens and not asked.echo:
+        raise wrong("max_tokens", "max_tokens is 0: ask for at least 1 token, or for the prompt with echo.")
     if tokens > limits.tokens:
         raise wrong("max_tokens", f"max_tokens is {tokens}: this server writes at most {limits.tokens:,} tokens.")
     prompts = _prompts(asked, encoder, limits)
@@ -136,7 +138,17 @@ def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits, client
             samples[ids] += 1
             requests.append(
                 GenerationRequest(
-                    prompt, tokens, sampling, seed, sample, ignore_end, stops, asked.logprobs, ids, client
+                    prompt=prompt,
+                    tokens=tokens,
+                    sampling=sampling,
+                    seed=seed,
+                    sample=sample,
+                    ignore_end=ignore_end,
+                    stop=stops,
+                    logprobs=asked.logprobs,
+                    prompt_tokens=ids,
+                    prompt_logprobs=bool(asked.echo) and asked.logprobs is not None,
+                    client=client,
                 )
             )
     return Order(
@@ -190,8 +202,6 @@ def _refuse_unsupported(asked: CompletionBody) -> None:
             raise wrong(name, f"{name} is not served: leave it out, or give 0.")
     if asked.logit_bias:
         raise wrong("logit_bias", "logit_bias is not served: leave it out.")
-    if asked.echo and asked.logprobs is not None:
-        raise wrong("echo", "echo with logprobs is not served: the prompt's own tokens get no logprobs.")
     if asked.stream_options is not None and not asked.stream:
         raise wrong("stream_options", "stream_options is for streams: give stream true, or leave it out.")
 
@@ -228,9 +238,10 @@ def _prompt(given: Any, encoder: Encoder, limits: Limits, most: int | None) -> t
         ids = tuple(encoder.encode(given) if isinstance(given, str) else encoder.check_tokens(given))
     except Gpt2UsageError as error:
         raise wrong("prompt", str(error)) from None
-    if most is not None:
+    is_cut = most is not None and len(ids) > most
+    if is_cut:
         ids = ids[-most:]
-    text = given if isinstance(given, str) else encoder.tokenizer.decode(ids)
+    text = given if isinstance(given, str) and not is_cut else encoder.tokenizer.decode(ids)
     if len(ids) > limits.positions:
         raise wrong(
             "prompt",
