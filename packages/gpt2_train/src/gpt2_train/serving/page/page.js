@@ -8,7 +8,7 @@ const LENGTHS = [25, 50, 100, 200, 400, 800, 2000];
 const REASONS = { stop: "ended by the model", length: "cut at its length" };
 
 const find = (id) => document.getElementById(id);
-const prompt = find("prompt"), temperature = find("temperature"), topK = find("top-k"), length = find("tokens");
+const prompt = find("prompt"), temperature = find("temperature"), topK = find("top-k"), topP = find("top-p"), length = find("tokens");
 const known = new WeakMap(); // A token's element: what is known of it.
 let server = { id: null, max_tokens: 2000 };
 let running = null; // The AbortController of the text being written.
@@ -25,14 +25,14 @@ function element(name, content, ...classes) {
 const remembered = () => { try { return JSON.parse(localStorage.getItem("gpt2") ?? "{}"); } catch { return {}; } };
 
 function remember() {
-  const values = { prompt: prompt.value, temperature: temperature.value, topK: topK.value, tokens: length.value, colours: find("colours").checked };
+  const values = { prompt: prompt.value, temperature: temperature.value, topK: topK.value, topP: topP.value, tokens: length.value, colours: find("colours").checked };
   try { localStorage.setItem("gpt2", JSON.stringify(values)); } catch { /* A private window, or no room: no matter. */ }
 }
 
 function recall() {
   const values = remembered();
   if (values.prompt) prompt.value = values.prompt;
-  for (const [input, value] of [[temperature, values.temperature], [topK, values.topK], [length, values.tokens]]) {
+  for (const [input, value] of [[temperature, values.temperature], [topK, values.topK], [topP, values.topP], [length, values.tokens]]) {
     if (value !== undefined) input.value = value;
   }
   find("colours").checked = Boolean(values.colours);
@@ -41,13 +41,15 @@ function recall() {
 const chosen = () => ({
   temperature: Number(temperature.value),
   top_k: TOP_K[topK.value],
+  top_p: Number(topP.value),
   max_tokens: Math.min(LENGTHS[length.value], server.max_tokens),
 });
 
 function showSettings() {
-  const { temperature: heat, top_k: k, max_tokens: tokens } = chosen();
+  const { temperature: heat, top_k: k, top_p: p, max_tokens: tokens } = chosen();
   find("temperature-shown").value = heat === 0 ? "0, greedy" : heat.toFixed(2);
   find("top-k-shown").value = k === 0 ? "all" : k;
+  find("top-p-shown").value = p === 1 ? "all" : p === 0 ? "0, greedy" : p.toFixed(2);
   find("tokens-shown").value = `${tokens.toLocaleString("en")} tokens`;
   topK.setAttribute("aria-valuetext", k === 0 ? "all" : String(k));
   length.setAttribute("aria-valuetext", `${tokens} tokens`);
@@ -197,7 +199,7 @@ async function write(given) {
   find("hint")?.remove();
   showSettings();
   text.tell("waiting for the model");
-  const how = `temperature ${settings.temperature}, top-k ${settings.top_k || "all"}`;
+  const how = `temperature ${settings.temperature}, top-k ${settings.top_k || "all"}, top-p ${settings.top_p === 1 ? "all" : settings.top_p}`;
   try {
     // Of a longer text the model sees the end.
     const body = {
@@ -310,7 +312,7 @@ find("key-form").addEventListener("submit", async (event) => {
     find("key-help").textContent = error.message;
   }
 });
-for (const input of [prompt, temperature, topK, length, find("colours")]) {
+for (const input of [prompt, temperature, topK, topP, length, find("colours")]) {
   input.addEventListener("input", () => { showSettings(); remember(); });
 }
 if (/Mac|iPhone|iPad/.test(navigator.platform)) document.querySelector(".keys kbd").textContent = "⌘";
