@@ -275,9 +275,10 @@ def check_use_of_model(step: Step, train: Step | None) -> None:
     """Raise UsageError where `[evaluate]` or `[generate]` lacks a model, data or prompts, or a split is empty."""
     settings = step.settings
     if settings.checkpoint not in step.made:
+        from gpt2_train.conversion.hub import hub_name
         from gpt2_train.inference import open_model
 
-        if not Path(settings.checkpoint).exists() and train is None:
+        if not Path(settings.checkpoint).exists() and train is None and hub_name(settings.checkpoint) is None:
             raise UsageError(f"no model {settings.checkpoint}, and no [train] before it makes one.")
         open_model(settings.checkpoint, device="cpu", tokenizer=settings.tokenizer)
     elif settings.tokenizer is not None:

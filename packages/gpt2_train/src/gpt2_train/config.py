@@ -253,8 +253,8 @@ class TrainSettings(ModelSettings, DataSettings):
 
     init_from: str | None = setting(
         None,
-        "begin with the weights of this model instead of random ones: a checkpoint, a Hugging Face GPT-2 folder, or a "
-        "checkpoint of Megatron-LM; its shape and tokenizer are taken, too",
+        "begin with the weights of this model instead of random ones: a checkpoint, a Hugging Face GPT-2 folder or its "
+        "name on their hub, or a checkpoint of Megatron-LM; its shape and tokenizer are taken, too",
         metavar="DIR",
         group=_MODEL,
         identity=False,

@@ -35,7 +35,9 @@ _OUT, _IN = "what is written", "what the source may not tell"
 class ConvertSettings:
     """The settings of `gpt2 convert`. Raises Gpt2UsageError where one is out of range."""
 
-    source: str = setting("", "a model in any known format", metavar="FROM", positional=True)
+    source: str = setting(
+        "", "a model in any known format, or its name on Hugging Face's hub", metavar="FROM", positional=True
+    )
     target: str = setting("", "the folder or file to write; it must not be there yet", metavar="TO", positional=True)
     to: Literal["checkpoint", "hf", "megatron", "gguf"] | None = setting(
         None,
@@ -96,13 +98,15 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
     Raises Gpt2UsageError if the source can't be used or the target is there already, Gpt2Error if writing fails.
     """
     from gpt2_train.conversion.base import DTYPES, ReadOptions, WriteOptions
+    from gpt2_train.conversion.hub import located
     from gpt2_train.conversion.opening import format_of, known_formats
 
-    source_format = format_of(settings.source)
+    source = located(settings.source)
+    source_format = format_of(source)
     name = settings.to or _default_target(source_format.name, settings.target)
     target_format = known_formats()[name]
     read = ReadOptions(settings.heads, settings.vocabulary_size, settings.tokenizer)
-    weights = source_format.open(Path(settings.source), read)
+    weights = source_format.open(source, read)
     write = WriteOptions(
         DTYPES[settings.dtype] if settings.dtype else None,
         settings.tensor_parallel,

@@ -39,8 +39,8 @@ class EvaluateSettings:
 
     checkpoint: str = setting(
         "",
-        "model to measure: the --output folder of a `gpt2 train`, one step-... folder in it, or a model of Hugging "
-        "Face or Megatron-LM",
+        "model to measure: the --output folder of a `gpt2 train`, one step-... folder in it, a model of Hugging "
+        "Face or Megatron-LM, or its name on Hugging Face's hub",
         metavar="DIR",
     )
     task: str = setting(

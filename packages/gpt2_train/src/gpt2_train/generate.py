@@ -52,7 +52,10 @@ class GenerateSettings:
     """The settings of `gpt2 generate`. Raises Gpt2UsageError where one is out of range or two don't fit together."""
 
     checkpoint: str = setting(
-        "", "what to write with: the --output folder of a `gpt2 train`, or one step-... folder in it", metavar="DIR"
+        "",
+        "what to write with: the --output folder of a `gpt2 train`, one step-... folder in it, a model of another "
+        "format, or its name on Hugging Face's hub",
+        metavar="DIR",
     )
     tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE")
     prompt: tuple[str, ...] = setting((), 'prompts, the texts to continue; "" is an empty one, which begins a document')

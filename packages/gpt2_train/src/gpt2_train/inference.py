@@ -150,19 +150,21 @@ def open_model(
     """The model that `path` names; its weights are not read yet.
 
     Args:
-        path: the folder of a training run, its `checkpoints` folder, one `step-...` folder, or a model of another
-            format (a Hugging Face folder, a checkpoint of Megatron-LM).
+        path: the folder of a training run, its `checkpoints` folder, one `step-...` folder, a model of another
+            format (a Hugging Face folder, a checkpoint of Megatron-LM), or the name of one on Hugging Face's hub.
         device: where to compute.
         tokenizer: a folder or file to take the tokenizer from, instead of the model's own.
         processes: how many of this machine will share it, each with a device of its own.
 
-    Raises Gpt2UsageError if there is no model or its record is damaged, IndexedTokensError for a damaged tokenizer.
+    Raises Gpt2UsageError if there is no model or its record is damaged, IndexedTokensError for a damaged tokenizer,
+    Gpt2Error if the hub can't be reached.
     """
     if not path:
         raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`, or another model.")
     from gpt2_train.checkpoint.folders import holds_checkpoint
+    from gpt2_train.conversion.hub import located
 
-    place = Path(path)
+    path = place = located(path)
     if holds_checkpoint(place) or not place.exists():
         return _open_checkpoint(path, device, tokenizer, processes)
     return _open_other(path, device, tokenizer, processes)

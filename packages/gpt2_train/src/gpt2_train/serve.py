@@ -41,8 +41,8 @@ class ServeSettings:
 
     checkpoint: str = setting(
         "",
-        "what to write with: the --output folder of a `gpt2 train`, one step-... folder in it, or a model of another "
-        "format",
+        "what to write with: the --output folder of a `gpt2 train`, one step-... folder in it, a model of another "
+        "format, or its name on Hugging Face's hub",
         metavar="DIR",
     )
     host: str = setting(

@@ -8,6 +8,7 @@ from pathlib import Path
 from command_kit.plugins import find_plugins
 from gpt2_train.conversion import formats
 from gpt2_train.conversion.base import ModelFormat, ReadOptions
+from gpt2_train.conversion.hub import located
 from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.errors import Gpt2UsageError
 
@@ -33,5 +34,9 @@ def format_of(path: str | Path) -> ModelFormat:
 
 
 def open_weights(path: str | Path, options: ReadOptions | None = None) -> ModelWeights:
-    """The model at `path`, whatever its format; its tensors are not read yet. Raises Gpt2UsageError."""
-    return format_of(path).open(Path(path), options or ReadOptions())
+    """The model at `path`, whatever its format, or of that name on the hub; its tensors are not read yet.
+
+    Raises Gpt2UsageError, and Gpt2Error if the hub can't be reached.
+    """
+    place = located(path)
+    return format_of(place).open(place, options or ReadOptions())
