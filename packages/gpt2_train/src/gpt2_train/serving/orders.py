@@ -238,10 +238,10 @@ def _prompt(given: Any, encoder: Encoder, limits: Limits, most: int | None) -> t
         ids = tuple(encoder.encode(given) if isinstance(given, str) else encoder.check_tokens(given))
     except Gpt2UsageError as error:
         raise wrong("prompt", str(error)) from None
-    is_cut = most is not None and len(ids) > most
-    if is_cut:
-        ids = ids[-most:]
-    text = given if isinstance(given, str) and not is_cut else encoder.tokenizer.decode(ids)
+    text = given if isinstance(given, str) else None
+    if most is not None and len(ids) > most:
+        ids, text = ids[-most:], None
+    text = encoder.tokenizer.decode(ids) if text is None else text
     if len(ids) > limits.positions:
         raise wrong(
             "prompt",
