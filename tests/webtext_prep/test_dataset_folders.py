@@ -10,7 +10,7 @@ import pytest
 from offline_datasets import datasets
 
 from webtext_prep.documents.arrow_rows import rows_of
-from webtext_prep.documents.dataset_folders import splits_of, without_descriptions
+from webtext_prep.documents.dataset_folders import choose_splits, splits_of, without_descriptions
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.records.arrow import ArrowRecords
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
@@ -54,18 +54,18 @@ def pushed(tmp_path) -> Path:
 def test_the_card_of_a_pushed_dataset_is_no_document(pushed, merge):
     """A dataset's card became a document, and its dataset_infos.json an unreadable record."""
     summary, found = merge(pushed)
-    assert (summary["in"], summary["out"]) == (10, 10)
+    assert (summary["in"], summary["out"]) == (9, 9)
     assert found["http://a0.org/x"].metadata == {"id": "<urn:uuid:0>", "date": "2013-05-18T05:48:54Z"}
     assert summary["problems"] == [
         "not read, since they describe a dataset: README.md, dataset_infos.json.",
-        "splits read, with their files: test (1), train (3); --split NAME chooses.",
+        "splits read, with their files: train (3); not read: test (1); --split NAME chooses.",
     ]
 
 
 def test_one_split_can_be_chosen(pushed, merge, webtext, tmp_path):
     summary, found = merge(pushed, "--split", "eval")
     assert (summary["in"], list(found)) == (1, ["http://a9.org/x"])
-    assert summary["problems"][1] == "splits read, with their files: test (1)."
+    assert summary["problems"][1] == "splits read, with their files: test (1); not read: train (3)."
     refused = webtext("merge", "--input", pushed, "--output", tmp_path / "none", "--split", "unsupervised")
     assert (refused.code, refused.sentence) == (
         2,
@@ -78,7 +78,7 @@ def test_a_dataset_saved_to_disk_is_read(tmp_path, merge):
     whole = datasets.Dataset.from_list(WIKITEXT)
     splits = datasets.DatasetDict(train=whole, test=whole.select([2]))
     splits.save_to_disk(str(tmp_path / "wikitext"), num_shards={"train": 2, "test": 1})
-    summary, found = merge(tmp_path / "wikitext")
+    summary, found = merge(tmp_path / "wikitext", "--split", "train", "test")
     assert (summary["in"], summary["dropped"], summary["notes"]) == (4, {"empty": 1}, {"named by file": 4})
     assert {url: document.text for url, document in found.items()} == {
         "file:train/data-00000-of-00002.arrow:2": " = Robert = \n",
@@ -87,8 +87,58 @@ def test_a_dataset_saved_to_disk_is_read(tmp_path, merge):
     }
     assert summary["problems"] == [
         "not read, since they describe a dataset: dataset_dict.json, dataset_info.json, state.json.",
-        "splits read, with their files: test (1), train (2); --split NAME chooses.",
+        "splits read, with their files: test (1), train (2).",
     ]
+
+
+def saved_with_splits(folder: Path, *names: str) -> Path:
+    splits = {name: datasets.Dataset.from_list([{"text": "t", "url": f"http://{name}.org/"}]) for name in names}
+    datasets.DatasetDict(splits).save_to_disk(str(folder))
+    return folder
+
+
+def test_the_splits_that_a_model_is_tested_with_are_not_read_unless_they_are_named(tmp_path, merge):
+    """Of a dataset with splits all were merged into the corpus, so that a model learned what it is tested with."""
+    saved = saved_with_splits(tmp_path / "wikitext", "train", "validation", "test")
+    summary, found = merge(saved)
+    assert list(found) == ["http://train.org/"]
+    assert summary["problems"][1] == (
+        "splits read, with their files: train (1); not read: test (1), validation (1); --split NAME chooses."
+    )
+    _, found = merge(saved / "test", "--restart")
+    assert list(found) == ["http://test.org/"]
+
+
+def test_a_dataset_without_a_training_split_is_an_error_that_names_its_splits(tmp_path, webtext):
+    saved = saved_with_splits(tmp_path / "wikitext", "validation", "test")
+    refused = webtext("merge", "--input", saved, "--output", tmp_path / "none")
+    assert (refused.code, refused.sentence) == (
+        2,
+        f"webtext: error: {saved} has no split train, but test, validation: choose with `webtext merge --split NAME`, "
+        "or give the files of a split by name.",
+    )
+
+
+def test_a_stage_that_reads_documents_takes_the_training_split_too(pushed, webtext, read_shards, tmp_path):
+    """Parquet files of a dataset that another stage than merge read itself were documents of all splits."""
+    done = webtext("clean", "--input", pushed, "--output", tmp_path / "clean", "--min-tokens", 1, "--language", "any")
+    assert len(read_shards(tmp_path / "clean")) == 9
+    assert "not read, beside the split train: test (1); name its files to read another." in done.err
+    test = pushed / "data/test-00000-of-00001.parquet"
+    webtext("clean", "--input", test, "--output", tmp_path / "test", "--min-tokens", 1, "--language", "any")
+    assert len(read_shards(tmp_path / "test")) == 1
+
+
+def test_folders_and_files_that_are_given_by_name_are_all_read(tmp_path):
+    (tmp_path / "data").mkdir()
+    files = [tmp_path / "data" / name for name in ("train.jsonl", "test.jsonl")]
+    assert choose_splits(files, [], (), [tmp_path]) == files[:1]
+    assert choose_splits(files, [], ()) == files
+    given = [tmp_path / "train", tmp_path / "test"]
+    below = [folder / "a.jsonl" for folder in given]
+    assert choose_splits(below, [], (), given) == below
+    outputs = [folder / "part-00000.jsonl.zst" for folder in given]
+    assert choose_splits(outputs, [], (), [tmp_path]) == outputs
 
 
 def test_what_the_library_keeps_beside_a_saved_dataset_is_not_read(tmp_path, merge):

@@ -181,7 +181,7 @@ def job_of(stage: Stage, settings: RunSettings, engine: Engine, *, restart: bool
     if files:
         files = [name for given in files for name in stage.files_named(given)]
         inputs = find_inputs(files, accepts=stage.accepts, kinds=stage.input_kinds, output=output)
-        inputs.files, notes = stage.select(inputs.files)
+        inputs.files, notes = stage.select(inputs.files, inputs.folders)
     return Job(
         stage,
         inputs.files,

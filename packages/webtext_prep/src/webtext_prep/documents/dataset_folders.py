@@ -11,15 +11,18 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from webtext_prep.documents.raw_files import known_readers, reader_of
+from webtext_prep.documents.shards import is_shard_name
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 
 TOP_DOMAINS = "top_domains.csv"
 """What `webtext export` calls its list of domains."""
 DATASET_DICT = "dataset_dict.json"
+_PUSHED = "data"
+"""The folder in which a dataset that was pushed to a hub has its shards."""
 _INFO = frozenset({"dataset_info.json", "dataset_infos.json", DATASET_DICT})
 """Names that nothing else has."""
 _SAVED = frozenset({"state.json"})
@@ -64,13 +67,23 @@ def is_text(file: Location) -> bool:
     return reader is not None and reader.one_text_a_file
 
 
-def choose_splits(files: Sequence[Location], described: Iterable[Location], asked: Sequence[str]) -> list[Location]:
-    """Those of `files` that are of one of the splits `asked`, all of them if none is.
+def choose_splits(
+    files: Sequence[Location], described: Sequence[Location], asked: Sequence[str], folders: Sequence[Location] = ()
+) -> list[Location]:
+    """Those of `files` that are of one of the splits `asked`; if none is, not the splits beside a training split.
 
-    Raises InputError for a split that there is not.
+    Args:
+        files: what there is to read.
+        described: the files that describe a dataset.
+        asked: names of splits.
+        folders: the folders that were given as input. A dataset in one of them is read as its training split; files
+            and splits that were given by name are all read.
+
+    Raises InputError for a split that there is not, and for a saved or pushed dataset without a training split.
     """
     if not asked:
-        return list(files)
+        left_out = _beside_training(files, described, folders)
+        return [file for file in files if file not in left_out]
     wanted = [_USUAL_SPLITS.get(split, split) for split in asked]
     by_split = splits_of(files, described)
     missing = next((name for name, split in zip(asked, wanted, strict=True) if split not in by_split), None)
@@ -80,31 +93,69 @@ def choose_splits(files: Sequence[Location], described: Iterable[Location], aske
     return [file for file in files if file in chosen]
 
 
+def _beside_training(
+    files: Iterable[Location], described: Iterable[Location], folders: Sequence[Location]
+) -> set[Location]:
+    """The files of other splits than the training split, of each dataset in `folders`."""
+    with_splits, given = _with_splits(described), set(folders)
+    datasets: dict[Location, dict[str, list[Location]]] = {}
+    for file in files if given else ():
+        # Outputs of ours may be folders that are called `train` and `test`, too.
+        if is_shard_name(file.name) or (named := _named_split(file, with_splits)) is None:
+            continue
+        folder, split = named
+        if not given.isdisjoint((folder, *folder.parents)):
+            datasets.setdefault(folder, {}).setdefault(split, []).append(file)
+    left_out: set[Location] = set()
+    for folder, splits in datasets.items():
+        if "train" in splits:
+            left_out.update(file for name, its_files in splits.items() if name != "train" for file in its_files)
+        elif folder in with_splits or folder.name == _PUSHED:
+            raise InputError(
+                f"{folder} has no split train, but {', '.join(splits)}: choose with `webtext merge --split NAME`, or "
+                "give the files of a split by name."
+            )
+    return left_out
+
+
 def splits_of(files: Sequence[Location], described: Iterable[Location]) -> dict[str, list[Location]]:
     """Split to its files, in their order. What names no split counts as `train`, as the `datasets` library has it.
 
     `described` are the files that describe a dataset, among which are those of datasets saved with their splits.
     """
-    with_splits = {file.parent for file in described if file.name == DATASET_DICT}
+    with_splits = _with_splits(described)
     found: dict[str, list[Location]] = {}
     for file in files:
-        found.setdefault(_split_of(file, with_splits), []).append(file)
+        named = _named_split(file, with_splits)
+        found.setdefault(named[1] if named else "train", []).append(file)
     return found
 
 
-def _split_of(file: Location, with_splits: set[Location]) -> str:
+def counts_of(splits: Mapping[str, Sequence[Location]]) -> str:
+    """Splits and the numbers of their files, for a message: `test (1), train (3)`."""
+    return ", ".join(f"{name} ({len(files):,})" for name, files in splits.items())
+
+
+def _with_splits(described: Iterable[Location]) -> set[Location]:
+    """The folders of datasets that were saved with their splits."""
+    return {file.parent for file in described if file.name == DATASET_DICT}
+
+
+def _named_split(file: Location, with_splits: set[Location]) -> tuple[Location, str] | None:
+    """The folder of the dataset, and the split that the name of a file or of its folder tells, if any does."""
     if is_text(file):
-        return "train"
+        return None
     folder = file.parent
     if folder.parent in with_splits:
-        return folder.name
+        return folder.parent, folder.name
     name = file.name.lower()
     stem = name.removesuffix(next((suffix for suffix in _longest_first() if name.endswith(suffix)), ""))
     if shard := _SHARD_OF_SPLIT.fullmatch(stem):
-        return _USUAL_SPLITS[shard[1]]
-    if folder.name == "data" and (shard := _SHARD_IN_DATA.fullmatch(stem)):
-        return shard[1]
-    return _USUAL_SPLITS.get(folder.name.lower(), "train")
+        return folder, _USUAL_SPLITS[shard[1]]
+    if folder.name == _PUSHED and (shard := _SHARD_IN_DATA.fullmatch(stem)):
+        return folder, shard[1]
+    split = _USUAL_SPLITS.get(folder.name.lower())
+    return (folder.parent, split) if split else None
 
 
 def _longest_first() -> list[str]:

@@ -41,12 +41,14 @@ class Inputs:
 
     Attributes:
         files: the files to read, in order.
+        folders: the folders that were given.
         skipped: suffix to number of files of that suffix which lie in the given folders and are not read.
         broken_links: symbolic links in the given folders that lead nowhere.
         special_files: pipes and devices in the given folders.
     """
 
     files: list[Location] = field(default_factory=list)
+    folders: list[Location] = field(default_factory=list)
     skipped: Counter[str] = field(default_factory=Counter)
     broken_links: list[Location] = field(default_factory=list)
     special_files: list[Location] = field(default_factory=list)
@@ -142,6 +144,7 @@ class _Search:
         if not files:
             raise InputError(f"no {self.kinds} in the folder {folder}{self._instead(folder, before)}")
         self.found.files += files
+        self.found.folders.append(folder)
 
     def _add_matches(self, pattern: Location) -> None:
         matches = [

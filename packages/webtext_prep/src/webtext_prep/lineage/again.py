@@ -90,7 +90,7 @@ class Planned:
 
         def found(given: Sequence[str]) -> tuple[Sequence[Any], list[str]]:
             inputs: Inputs = find_inputs(given, accepts=stage.accepts, kinds=stage.input_kinds, output=output)
-            inputs.files, notes = stage.select(inputs.files)
+            inputs.files, notes = stage.select(inputs.files, inputs.folders)
             return inputs.files, [*inputs.notes(), *notes]
 
         if not self.is_source:

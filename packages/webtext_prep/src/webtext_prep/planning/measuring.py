@@ -241,4 +241,4 @@ def inputs_of(link: Link) -> list[Location]:
     """The files that a stage reads on the sample."""
     given = [name for one in link.inputs for name in link.stage.files_named(one)]
     found = find_inputs(given, accepts=link.stage.accepts, kinds=link.stage.input_kinds)
-    return link.stage.select(found.files)[0]
+    return link.stage.select(found.files, found.folders)[0]

@@ -86,7 +86,7 @@ def take(
     Raises InputError for input that is not there, or holds no rows.
     """
     found = find_inputs(paths, accepts=stage.accepts, kinds=stage.input_kinds, output=folder)
-    files, _ = stage.select(found.files)
+    files, _ = stage.select(found.files, found.folders)
     stamps = storage.stamps(files)
     key = digest([stage.name, stage.unit, [str(file) for file in files], stamps, share, at_least, at_most])
     kept = folder / NAME

@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
+from webtext_prep.documents.dataset_folders import choose_splits, counts_of, splits_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import DEFAULT_FORMAT, is_document_shard, read_documents, shards_in
@@ -146,9 +147,19 @@ class Stage(abc.ABC):
         """Where it always writes, with such values of `--input`; empty for a stage that `--output` tells."""
         return ""
 
-    def select(self, files: list[Location]) -> tuple[list[Location], list[str]]:
-        """Those of the files found that it reads, and sentences for the summary about the others."""
-        return files, []
+    def select(self, files: list[Location], folders: Sequence[Location] = ()) -> tuple[list[Location], list[str]]:
+        """Those of the files found that it reads, and sentences for the summary about the others.
+
+        `folders` are those that were given as input. Of a dataset in one of them a stage that reads documents takes
+        the training split.
+        """
+        if type(self).accepts is not Stage.accepts:
+            return files, []
+        chosen = choose_splits(files, [], (), folders)
+        known = set(chosen)
+        others = counts_of(splits_of([file for file in files if file not in known], []))
+        note = f"not read, beside the split train: {others}; name its files to read another."
+        return chosen, [note] if others else []
 
     @abc.abstractmethod
     def run(self, job: Run) -> Outcome:

@@ -23,7 +23,7 @@ import xxhash
 from command_kit import hide_credentials, setting
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import MAX_LINE_BYTES
-from webtext_prep.documents.dataset_folders import choose_splits, splits_of, without_descriptions
+from webtext_prep.documents.dataset_folders import choose_splits, counts_of, splits_of, without_descriptions
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
@@ -97,7 +97,9 @@ class Merge(Stage):
         "the keys (or columns) that may hold the URL",
         metavar="KEY",
     )
-    split: tuple[str, ...] = setting((), "read only these splits of datasets (train, test, ...)", metavar="NAME")
+    split: tuple[str, ...] = setting(
+        (), "read these splits of datasets (train, test, ...), instead of train alone", metavar="NAME"
+    )
     shards: int = setting(0, "output shards; 0 means one for each 64 MiB of input", ge=0, le=4096)
     allow_unreadable: bool = setting(
         False, "write the rest even if more than 10% of the records are unreadable", identity=False
@@ -119,18 +121,20 @@ class Merge(Stage):
         reader = reader_of(path)
         return reader is not None and reader.one_text_a_file
 
-    def select(self, files: list[Location]) -> tuple[list[Location], list[str]]:
-        """The data of dataset folders, without what describes it, and of the splits that were asked for."""
+    def select(self, files: list[Location], folders: Sequence[Location] = ()) -> tuple[list[Location], list[str]]:
+        """The data of dataset folders, without what describes it: the splits that were asked for, else to train on."""
         files, described = without_descriptions(files)
-        chosen = choose_splits(files, described, self.split)
+        chosen = choose_splits(files, described, self.split, folders)
         notes = []
         if described:
             names = sorted({path.name for path in described})
             notes.append(f"not read, since they describe a dataset: {', '.join(names)}.")
-        splits = splits_of(chosen, described)
-        if len(splits) > 1 or self.split:
-            counts = ", ".join(f"{name} ({len(its_files):,})" for name, its_files in splits.items())
-            notes.append(f"splits read, with their files: {counts}{'.' if self.split else '; --split NAME chooses.'}")
+        splits, all_splits = splits_of(chosen, described), splits_of(files, described)
+        if len(all_splits) > 1 or self.split:
+            others = {name: found for name, found in all_splits.items() if name not in splits}
+            left_out = f"; not read: {counts_of(others)}" if others else ""
+            hint = "" if self.split else "; --split NAME chooses"
+            notes.append(f"splits read, with their files: {counts_of(splits)}{left_out}{hint}.")
         return chosen, notes
 
     def needs(self, sample: Sample, workers: int) -> Needs:
