@@ -1,6 +1,7 @@
 """A file or folder under its final name is always complete: whatever raises, and whenever the process is killed."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -177,6 +178,14 @@ def test_scratch_files_are_not_flushed_to_the_disk(tmp_path, monkeypatch):
 def test_json_ends_with_a_newline_and_keeps_its_letters(tmp_path):
     write_json(tmp_path / "a.json", {"é": 1})
     assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "é": 1\n}\n'
+
+
+def test_json_holds_file_names_that_are_not_utf8(tmp_path):
+    """A name with a byte that is not UTF-8 could not be written: the whole run ended in an internal error."""
+    value = {os.fsdecode(b"caf\xe9"): "é\n"}
+    write_json(tmp_path / "a.json", value)
+    assert (tmp_path / "a.json").read_text(encoding="utf-8") == '{\n  "caf\\udce9": "é\\n"\n}\n'
+    assert json.loads((tmp_path / "a.json").read_bytes()) == value
 
 
 def test_a_folder_appears_whole_and_replaces_the_old_one(tmp_path):

@@ -53,6 +53,13 @@ def test_success_is_silent_and_zero(capsys):
     assert capsys.readouterr() == ("", "")
 
 
+def test_a_file_name_that_is_not_utf8_can_be_printed():
+    """The last line of a command, which names its output, was an internal error for such a name."""
+    code = "import command_kit; command_kit.run_command('bake', lambda: print('caf\\udce9'))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
+    assert (done.stdout, done.stderr) == (b"caf\\udce9\n", b"")
+
+
 def test_a_reader_that_goes_away_makes_no_noise():
     """`webtext inspect ... | head -1`."""
     script = "import sys, command_kit; sys.exit(command_kit.run_command('bake', lambda: print('x' * 9)))"

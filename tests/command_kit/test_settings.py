@@ -140,6 +140,12 @@ def test_a_value_of_the_wrong_type_is_named_with_what_it_should_be(toml, text, s
         parse(config=toml(text))
 
 
+def test_a_path_that_no_settings_file_can_hold_is_named():
+    """TOML is UTF-8 and has no way to write another byte: it was an internal error, or a file that can't be read."""
+    with pytest.raises(UsageError, match=r'^data = "caf\udce9" is not UTF-8, as a settings file has to be: rename'):
+        to_toml({"a": 1, "data": "caf\udce9"})
+
+
 def test_a_value_that_the_settings_refuse_is_a_usage_error():
     with pytest.raises(UsageError, match="must not be negative, but is -1"):
         parse("--minutes", "-1")

@@ -104,6 +104,17 @@ def home(request, tmp_path) -> Location:
 
 
 @pytest.fixture
+def latin(tmp_path) -> Path:
+    """An empty folder whose name is not UTF-8, as archives and disks of other systems bring them."""
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    try:
+        folder.mkdir()
+    except OSError:
+        pytest.skip("this file system takes no such names")
+    return folder
+
+
+@pytest.fixture
 def state_of(home, tmp_path) -> Callable[[Location], Path]:
     """The folder for the state of an output: beside it, or for an output behind a URL a local one."""
     return lambda output: output / ".state" if home == tmp_path else tmp_path / "state" / output.name

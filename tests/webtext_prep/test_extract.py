@@ -125,6 +125,13 @@ def test_each_record_ends_in_one_outcome_as_a_fetched_page_would(tmp_path):
     assert TEXT in texts["resource"]
 
 
+def test_extractors_work_for_an_output_whose_name_is_not_utf8(tmp_path, latin):
+    """The name could not be told to the workers, and no page was ever extracted, without an error."""
+    html = tmp_path / "a.html"
+    html.write_text(f"<article><p>{'A text that is long enough. ' * 20}</p></article>")
+    assert extract(html, latin / "out").tally.kept == 1
+
+
 @pytest.mark.parametrize(
     ("name", "pack"),
     [

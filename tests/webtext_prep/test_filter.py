@@ -53,6 +53,12 @@ def test_an_edited_function_runs_again(webtext, folder, function, read_shards, t
     assert [document.text for document in read_shards(tmp_path / "out")] == ["short", "long " * 100]
 
 
+def test_the_file_of_a_function_may_have_a_name_that_is_not_utf8(webtext, folder, latin):
+    (latin / "mine.py").write_text("def keep(document):\n    return True\n")
+    command = ["filter", "--input", folder, "--output", latin / "out", "--function", f"{latin / 'mine.py'}:keep"]
+    assert webtext(*command, "--json", "--workers", 1).json["out"] == 4
+
+
 def test_a_module_can_be_named(webtext, folder, tmp_path, monkeypatch):
     (tmp_path / "filters_of_mine.py").write_text("def keep(document):\n    return document.text == 'one'\n")
     monkeypatch.syspath_prepend(str(tmp_path))

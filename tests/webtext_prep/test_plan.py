@@ -138,6 +138,13 @@ def test_texts_of_all_sizes_count_alike(tmp_path):
     assert take(tmp_path / "in", tmp_path / "a", Merge(), share=0.1).scale == 10
 
 
+def test_a_file_whose_name_is_not_utf8_can_be_chosen(latin, tmp_path):
+    """The hash of such a name was an internal error."""
+    (latin / os.fsdecode(b"\xe9.txt")).write_text("a text")
+    assert take(latin, tmp_path / "a", Merge()).files == (str(latin / os.fsdecode(b"\xe9.txt")),)
+    assert take(latin, tmp_path / "a", Merge()).rows == 1
+
+
 def test_no_rows_are_an_error(tmp_path):
     (tmp_path / "urls.txt").write_text("# nothing\n")
     with pytest.raises(InputError, match="no URLs in the input"):

@@ -163,6 +163,23 @@ def test_the_closing_table_shows_the_funnel():
 # The same bytes
 
 
+@pytest.mark.parametrize("workers", [1, 2])
+def test_names_that_are_not_utf8_are_read_written_recorded_and_resumed(latin, webtext, workers):
+    """Such a name ended the run in an internal error after all the work was done, each time anew."""
+    source = latin / os.fsdecode(b"\xe9.jsonl")
+    source.write_text('{"url": "http://a.org/", "text": "one"}\nno JSON\n')
+    command = ["merge", "--input", latin, "--output", latin / "out", "--json", "--workers", workers]
+    done = webtext(*command, "--allow-unreadable").json
+    assert (done["out"], done["resumed"], done["output"]) == (1, False, str(latin / "out"))
+    assert done["problems"][0].startswith(f"{source}, line 2: not valid JSON")
+    run = json.loads((latin / "out/.state/run.json").read_bytes())
+    assert run["files"] == [str(source)]
+    assert webtext(*command, "--allow-unreadable").json["resumed"]
+    assert "/caf\\udce9/out\n" in webtext("inspect", latin / "out").out
+    tokens = webtext("tokenize", "--input", latin / "out", "--output", latin / "corpus", "--json", "--workers", workers)
+    assert tokens.json["out"] == 1
+
+
 @pytest.mark.parametrize("keep_dropped", [False, True])
 def test_one_two_and_three_workers_write_the_same_bytes(write_shards, shout, contents, home, keep_dropped):
     """Pitfall 6: output changed from run to run."""

@@ -189,13 +189,16 @@ def _replace_folder(new: Path, path: Path, aside: Path) -> None:
 
 
 def write_text(path: str | Path, text: str, *, durable: bool = True) -> None:
-    """Write `text` as UTF-8 to `path`, atomically."""
+    r"""Write `text` as UTF-8 to `path`, atomically. A byte of a file name that is not UTF-8 is written as `\udcNN`."""
     with atomic_file(path, durable=durable) as file:
-        file.write(text.encode("utf-8"))
+        file.write(text.encode("utf-8", "backslashreplace"))
 
 
 def write_json(path: str | Path, value: Any, *, durable: bool = True) -> None:
-    """Write `value` as indented JSON with a closing newline to `path`, atomically."""
+    """Write `value` as indented JSON with a closing newline to `path`, atomically.
+
+    `json.loads` gives back every file name, also one that is not UTF-8.
+    """
     write_text(path, json.dumps(value, indent=2, ensure_ascii=False) + "\n", durable=durable)
 
 

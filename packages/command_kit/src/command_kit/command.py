@@ -6,6 +6,7 @@ Exit codes: 0 done, 1 a failure, 2 bad usage or input, 130 interrupted (Ctrl-C).
 from __future__ import annotations
 
 import errno
+import io
 import os
 import signal
 import sys
@@ -74,6 +75,10 @@ def run_command(program: str, body: Callable[[], int | None], *, debug: bool = F
     """
     if parent := os.environ.pop(PARENT, ""):
         _end_with(int(parent))
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A file name that is not UTF-8 is printed like this, and in JSON reads back.
+            stream.reconfigure(errors="backslashreplace")
     try:
         code = body() or 0
         # Here, and not at exit, where a reader that went away would make a traceback.

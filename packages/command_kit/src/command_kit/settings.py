@@ -382,8 +382,14 @@ def _plain(value: Any) -> Any:
 
 
 def to_toml(table: Mapping[str, Any]) -> str:
-    """A TOML text of `table`, which may hold tables."""
-    return tomli_w.dumps(dict(table))
+    """A TOML text of `table`, which may hold tables. Raises UsageError for a path that is not UTF-8."""
+    text = tomli_w.dumps(dict(table))
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        line = text[text.rfind("\n", 0, error.start) + 1 :].partition("\n")[0].strip(" ,")
+        raise UsageError(f"{line} is not UTF-8, as a settings file has to be: rename the file or folder.") from None
+    return text
 
 
 def identity(settings: Any) -> dict[str, Any]:

@@ -184,6 +184,9 @@ def read_bytes(place: Location) -> bytes:
 
 
 def write_json(place: Location, value: Any) -> None:
-    """Write `value` as indented JSON with a closing newline, atomically. Raises OSError."""
+    r"""Write `value` as indented JSON with a closing newline, atomically. Raises OSError.
+
+    A byte of a file name that is not UTF-8 is written as `\udcNN`, which `json.loads` reads back.
+    """
     with create(place) as file:
-        file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8"))
+        file.write((json.dumps(value, indent=2, ensure_ascii=False) + "\n").encode("utf-8", "backslashreplace"))

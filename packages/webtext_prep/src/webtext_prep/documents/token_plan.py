@@ -6,7 +6,9 @@ hashes, that is about an equal share of the documents. In the order of the input
 
 from __future__ import annotations
 
+import base64
 import itertools
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -79,7 +81,7 @@ class Plan:
     def write(self, path: Path) -> None:
         """Write it for tasks to read: it may take megabytes, and they may be thousands."""
         with atomic_file(path, durable=False) as file:
-            file.write(msgspec.json.encode(self, enc_hook=str))
+            file.write(msgspec.json.encode(self, enc_hook=bytes))
 
     def read_part(self, number: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
         """The tokens in each document of one part, and all of them. Memory is twice the part's tokens."""
@@ -103,6 +105,6 @@ def read_plan(path: Path) -> Plan:
     """The plan in a file. Raises OSError."""
 
     def path_of(kind: Any, value: str) -> Any:
-        return kind(value)
+        return kind(os.fsdecode(base64.b64decode(value)))
 
     return msgspec.json.decode(path.read_bytes(), type=Plan, dec_hook=path_of)

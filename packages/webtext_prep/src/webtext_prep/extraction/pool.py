@@ -193,7 +193,7 @@ class ExtractorPool:
     """
 
     def __init__(self, extractor: str, *, workers: int, seconds: float, memory: int, folder: str) -> None:
-        self._limits = Limits(extractor, seconds, memory, folder)
+        self._limits = Limits(extractor, seconds, memory, os.fsencode(folder))
         self._most = workers
         self._waiting: collections.deque[_Page] = collections.deque()
         self._workers: dict[int, _Worker] = {}

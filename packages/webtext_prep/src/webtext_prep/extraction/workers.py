@@ -43,13 +43,13 @@ class Limits(msgspec.Struct, frozen=True):
         extractor: which of `extractors.EXTRACTORS`.
         seconds: processor time for a page.
         memory: MiB that it may grow by.
-        folder: where libraries may put temporary files.
+        folder: where libraries may put temporary files, as the system has its name.
     """
 
     extractor: str
     seconds: float
     memory: int
-    folder: str
+    folder: bytes
 
 
 class PageHead(msgspec.Struct, array_like=True, frozen=True):
@@ -169,7 +169,7 @@ def work(pages: int, results: int, limits: Limits, parent: int) -> None:
     """
     end_with_parent(parent)
     _be_first_without_memory()
-    os.environ["TMPDIR"], tempfile.tempdir = limits.folder, None
+    os.environ["TMPDIR"], tempfile.tempdir = os.fsdecode(limits.folder), None
     logging.disable(logging.CRITICAL)
     sys.setrecursionlimit(2_000)
     peak_memory = _peak_reader()

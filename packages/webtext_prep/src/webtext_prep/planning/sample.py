@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import heapq
+import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -125,7 +126,7 @@ def _read(path: Path) -> Sample | None:
 
 
 def _in_order_of_hashes(files: Sequence[Location]) -> list[Location]:
-    return sorted(files, key=lambda file: (xxhash.xxh3_64_intdigest(file.name.encode()), str(file)))
+    return sorted(files, key=lambda file: (xxhash.xxh3_64_intdigest(os.fsencode(file.name)), str(file)))
 
 
 def _by_hash(files: Sequence[Location], share: float) -> list[Location]:

@@ -88,8 +88,8 @@ class Pass:
         if self.share >= 1:
             rows: Iterator[tuple[int, Document]] = enumerate(read_documents(shard))
         else:
-            limit, name = int(self.share * _SPACE), shard.name
-            rows = read_chosen_documents(shard, lambda row: xxhash.xxh3_64_intdigest(f"{name}/{row}".encode()) < limit)
+            limit, name = int(self.share * _SPACE), shard.name.encode("utf-8", "surrogatepass")
+            rows = read_chosen_documents(shard, lambda row: xxhash.xxh3_64_intdigest(b"%b/%d" % (name, row)) < limit)
         number = -1
         for number, row in rows:
             if number % REPORT_EVERY == 0:

@@ -100,7 +100,7 @@ def _module_of_file(path: Path) -> ModuleType:
     if not path.is_file():
         raise InputError(f"no file {path}: give --function FILE.py:NAME with the path of a Python file.")
     # A name of its own for each path: two files of one name are two modules.
-    name = f"webtext_filter_{hashlib.sha256(str(path.resolve()).encode()).hexdigest()[:16]}"
+    name = f"webtext_filter_{hashlib.sha256(bytes(path.resolve())).hexdigest()[:16]}"
     spec = importlib.util.spec_from_file_location(name, path)
     if spec is None or spec.loader is None:
         raise InputError(f"{path} can't be imported: give a Python file.")
