@@ -27,6 +27,7 @@ from webtext_prep.documents.shards import (
     write_documents,
 )
 from webtext_prep.errors import InputError
+from webtext_prep.exporting.files import write_file
 
 any_text = st.text(st.characters(exclude_categories=("Cs",)))
 any_value = st.recursive(
@@ -289,6 +290,43 @@ def test_a_parquet_row_that_python_cannot_hold_is_named(tmp_path):
     pq.write_table(pa.table({"url": ["http://a", "http://b"], "text": text}), tmp_path / "part-00000.parquet")
     with pytest.raises(InputError, match=r"part-00000.parquet, row 2, can't be read \('utf-8' codec"):
         list(read_documents(tmp_path / "part-00000.parquet"))
+
+
+@pytest.mark.parametrize("is_export", [False, True])
+def test_a_flipped_bit_in_a_parquet_file_is_an_error_or_changes_nothing(tmp_path, is_export):
+    """Of 150 flipped bits 91 were read as other text, without an error."""
+    place = tmp_path / "part-00000.parquet"
+    written = [
+        Document(f"http://a.org/{n}", f"one text {n} " * 9, {"title": "T", "n": n} if n else {}) for n in range(3)
+    ]
+    if is_export:
+        with write_file(place, [], "parquet") as write:
+            for document in written:
+                write(document)
+    else:
+        with write_documents(place) as writer:
+            for document in written:
+                writer.write(document)
+    expected, whole = list(read_documents(place)), place.read_bytes()
+    errors = 0
+    for at in range(len(whole)):
+        place.write_bytes(whole[:at] + bytes([whole[at] ^ 1 << at % 8]) + whole[at + 1 :])
+        try:
+            assert list(read_documents(place)) == expected, at
+        except InputError as error:
+            assert str(error).startswith(str(place))
+            errors += 1
+    assert errors > 0.9 * len(whole)
+
+
+def test_a_flipped_bit_in_a_parquet_file_of_others_is_found_where_it_has_checksums(tmp_path):
+    place = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"url": ["u"], "text": ["as it was"]}), place, write_page_checksum=True, compression="none")
+    place.write_bytes(place.read_bytes().replace(b"as it was", b"as is was"))
+    with pytest.raises(
+        InputError, match=r"a\.parquet is not a valid Parquet file \(.* CRC checksum verification failed"
+    ):
+        list(read_documents(place))
 
 
 @pytest.mark.parametrize("format_name", ["jsonl", "parquet"])

@@ -3,6 +3,7 @@
 import datetime
 import gzip
 import json
+import subprocess
 import sys
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.documented import example
 
-from webtext_prep.documents import raw_files, records
+from webtext_prep.documents import arrow_rows, compression, parquet_files, raw_files, records
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.raw_files import is_raw_file, kinds_of_raw_files, known_readers, reader_of
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
@@ -208,6 +209,94 @@ def test_an_empty_table_holds_no_records(file):
 
 
 # Parquet
+
+
+READ_ALL = """
+import pathlib, resource, sys
+from webtext_prep.documents.raw_files import reader_of
+from webtext_prep.documents.records.base import Keys, SourceFile
+import pyarrow.parquet
+place = pathlib.Path(sys.argv[1])
+before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+read = reader_of(place).read(SourceFile(place, place.name), Keys(("text",), ("url",)))
+print(sum(len(record.document.text) for record in read))
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before)
+"""
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+@pytest.mark.parametrize("column", ["text", "other", "nested"])
+@pytest.mark.skipif(sys.platform != "linux", reason="memory is counted in KiB on Linux alone")
+def test_memory_is_bounded_where_each_row_repeats_a_long_value(tmp_path, suffix, column):
+    """Rows were taken 256 at a time whatever their size: a file of 2 kB took 2.6 GB."""
+    long = pa.DictionaryArray.from_arrays(pa.array([0] * 100, pa.int32()), pa.array(["x" * 8_000_000]))
+    columns = {"text": long} if column == "text" else {"text": ["t"] * 100, "other": long}
+    if column == "nested":
+        columns["other"] = pa.StructArray.from_arrays([long], ["inner"])
+    place, table = tmp_path / f"a.{suffix}", pa.table(columns)
+    if suffix == "parquet":
+        pq.write_table(table, place, compression="zstd", dictionary_pagesize_limit=1 << 30)
+        assert place.stat().st_size < 4096
+    else:
+        with pa.ipc.new_file(place, table.schema) as writer:
+            writer.write_table(table)
+    done = subprocess.run([sys.executable, "-c", READ_ALL, place], capture_output=True, text=True, check=True)
+    characters, kib = map(int, done.stdout.split())
+    assert characters == (800_000_000 if column == "text" else 100)
+    assert kib < 400 << 10
+
+
+def test_a_row_of_a_table_may_be_as_long_as_a_line(tmp_path, monkeypatch):
+    monkeypatch.setattr(arrow_rows, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(arrow_rows, "BATCH_BYTES", 500)
+    monkeypatch.setattr(parquet_files, "MAX_LINE_BYTES", 1000)
+    table = pa.table({"text": ["a", "b" * 1001, "c"], "tags": [["t"], [], ["t" * 400, "u" * 700]]})
+    pq.write_table(table, tmp_path / "a.parquet")
+    with pa.ipc.new_stream(tmp_path / "a.arrow", table.schema) as writer:
+        writer.write_table(table)
+    for suffix in ("parquet", "arrow"):
+        first, *others = read(tmp_path / f"a.{suffix}")
+        assert first == (f"file:a.{suffix}:1", "a", {"tags": ["t"]})
+        too_long = "a row that can't be read (a row of more than 256 MiB)"
+        assert others == [("row 2", too_long), ("row 3", too_long)]
+    # Where the footer tells, the row is not even decompressed.
+    pq.write_table(pa.table({"text": ["x" * 1500]}), tmp_path / "b.parquet", use_dictionary=False, compression="none")
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", None)
+    assert read(tmp_path / "b.parquet") == [("row 1", too_long)]
+
+
+def test_a_parquet_file_that_claims_to_be_far_larger_than_it_is_is_refused(tmp_path, monkeypatch):
+    monkeypatch.setattr(compression, "RATIO_BYTES", 1_000_000)
+    zeros = pa.ListArray.from_arrays(pa.array([0, 2_000_000], pa.int32()), pa.array([0] * 2_000_000, pa.int8()))
+    pq.write_table(pa.table({"text": ["a"], "numbers": zeros}), tmp_path / "a.parquet")
+    pq.write_table(pa.table({"text": ["a" * 2_000_000]}), tmp_path / "b.parquet", compression="zstd")
+    monkeypatch.setattr(pq.ParquetFile, "iter_batches", None)
+    for name in ("a", "b"):
+        with pytest.raises(
+            InputError, match=rf"{name}\.parquet is more than 1,000 times as large .*, as no text is: leave"
+        ):
+            read(tmp_path / f"{name}.parquet")
+
+
+def test_sizes_of_rows_are_found_in_every_kind_of_column():
+    kinds = {
+        "text": pa.array(["ab", None, "c"]),
+        "large": pa.array([b"ab", None, b"c"], pa.large_binary()),
+        "view": pa.array(["ab", None, "c" * 100], pa.string_view()),
+        "list": pa.array([["a"], None, ["b", "cd"]]),
+        "map": pa.array([[("k", "vv")], None, []], pa.map_(pa.string(), pa.string())),
+        "fixed": pa.array([["a", "b"], ["c", "d"], None], pa.list_(pa.string(), 2)),
+        "struct": pa.array([{"x": "ab", "y": 1}, None, {"x": None, "y": 2}]),
+        "dictionary": pa.array(["ab", None, "ab"]).dictionary_encode(),
+        "number": pa.array([1, None, 3]),
+        "nothing": pa.nulls(3),
+    }
+    found = {name: arrow_rows._sizes(array.slice(1)).tolist() for name, array in kinds.items()}
+    assert {name: found[name] for name in ("text", "large", "view", "list", "map", "dictionary")} == {
+        "text": [0, 1], "large": [0, 1], "view": [0, 100], "list": [0, 3], "map": [0, 0], "dictionary": [0, 2],
+    }  # fmt: skip
+    assert {name: len(sizes) for name, sizes in found.items()} == dict.fromkeys(kinds, 2)
+    assert list(arrow_rows.rows_of(pa.record_batch(kinds))) == pa.table(kinds).to_pylist()
 
 
 def test_a_parquet_file_of_any_columns_is_read(tmp_path):

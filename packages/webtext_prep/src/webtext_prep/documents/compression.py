@@ -35,6 +35,10 @@ CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 256 << 20
 """A longer line is not text that anybody wrote: reading stops there instead of filling the memory."""
 
+MOST_RATIO = 1000
+"""No text compresses so well,"""
+RATIO_BYTES = 256 << 20
+"""unless it is shorter than this: what claims to be text, and is more than both, is not decompressed."""
 _COMPRESSED_CHUNK = 1 << 15
 _GZIP_FORMAT = 31
 """zlib's code for: gzip's header and checksum, with the largest window."""
@@ -129,6 +133,15 @@ def _decompressed(file: BinaryIO, new_decompressor: Callable[[], _Decompressor])
         data = stream.unused_data.lstrip(b"\0")
         while not data and (more := file.read(_COMPRESSED_CHUNK)):
             data = more.lstrip(b"\0")
+
+
+def check_ratio(path: Location, size: int, packed: int) -> None:
+    """Raise InputError if `packed` bytes of a file are `size` decompressed, and that is more than any text has."""
+    if size > RATIO_BYTES and size > MOST_RATIO * packed:
+        raise InputError(
+            f"{path} is more than {MOST_RATIO:,} times as large once it is decompressed, as no text is: leave it out, "
+            "or give it decompressed if it is right."
+        )
 
 
 def end_of_stream(file: Seekable, compression: str, start: int) -> int | None:

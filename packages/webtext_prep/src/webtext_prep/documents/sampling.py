@@ -181,12 +181,10 @@ def _size_compressed(text: bytes, suffix: str) -> int:
 
 def _whole_parquet(place: Location) -> _Seen:
     """What the end of a Parquet file says of all of it, and an excerpt of its first texts."""
-    import pyarrow.parquet as pq
+    from webtext_prep.documents.parquet_files import open_parquet, read_rows
 
-    from webtext_prep.documents.formats.parquet import read_rows
-
-    with storage.open_for_reading(place) as stream:
-        facts = pq.ParquetFile(stream, pre_buffer=False).metadata
+    with open_parquet(place) as (file, _):
+        facts = file.metadata
         text = sum(facts.row_group(group).total_byte_size for group in range(facts.num_row_groups))
         rows = facts.num_rows
     size = storage.size(place)

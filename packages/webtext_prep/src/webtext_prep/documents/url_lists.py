@@ -14,8 +14,9 @@ from typing import Any
 from webtext_prep.documents.compression import bare_name
 from webtext_prep.documents.document import Document, decode_url_row
 from webtext_prep.documents.formats.json_lines import JsonLines
-from webtext_prep.documents.formats.parquet import Parquet, row_groups
+from webtext_prep.documents.formats.parquet import Parquet
 from webtext_prep.documents.lines import line_blocks, read_lines
+from webtext_prep.documents.parquet_files import row_groups
 from webtext_prep.documents.records.base import Block, Unreadable
 from webtext_prep.documents.records.tables import CsvRecords, Row, read_rows
 from webtext_prep.documents.shards import format_of, read_documents

@@ -13,13 +13,13 @@ from webtext_prep.documents.compressed_streams import CompressedStream
 from webtext_prep.documents.compression import compressed
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.parquet import GROUP_BYTES, GROUP_ROWS
+from webtext_prep.documents.parquet_files import new_parquet
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.exporting.columns import Column, arrow_schema, row_of, times_of
 
 FORMATS = {"parquet": "", "jsonl": "", "jsonl.gz": ".gz", "jsonl.zst": ".zst"}
 """Name of a format to the suffix of its compression."""
 FOLDER = "data"
-_ZSTD_LEVEL = 3
 
 Write = Callable[[Document], None]
 
@@ -57,19 +57,10 @@ def _write_line(lines: CompressedStream, columns: Sequence[Column], document: Do
 @contextlib.contextmanager
 def _parquet(stream: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
     import pyarrow as pa
-    import pyarrow.parquet as pq
 
     schema = arrow_schema(columns)
     rows: list[dict[str, Any]] = []
     held = 0
-    file = pq.ParquetWriter(
-        stream,
-        schema,
-        compression="zstd",
-        compression_level=_ZSTD_LEVEL,
-        use_dictionary=[column.name for column in columns if not column.is_list and column.name != "title"],
-        write_statistics=["url", *(column.name for column in columns if not column.is_list)],
-    )
 
     def flush() -> None:
         nonlocal held
@@ -85,12 +76,8 @@ def _parquet(stream: BinaryIO, columns: Sequence[Column]) -> Iterator[Write]:
         if held >= GROUP_BYTES or len(rows) >= GROUP_ROWS:
             flush()
 
-    try:
+    plain = [column.name for column in columns if not column.is_list]
+    indexed = [name for name in plain if name != "title"]
+    with new_parquet(stream, schema, use_dictionary=indexed, write_statistics=["url", *plain]) as file:
         yield write
         flush()
-    except BaseException:
-        # Also of a file that is thrown away: Arrow would close it later, when the stream is gone.
-        with contextlib.suppress(OSError):
-            file.close()
-        raise
-    file.close()

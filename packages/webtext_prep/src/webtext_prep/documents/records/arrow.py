@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
 from webtext_prep.documents import storage
-from webtext_prep.documents.arrow_rows import arrow_errors, rows_of
+from webtext_prep.documents.arrow_rows import BATCH_ROWS, arrow_errors, rows_of
 from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile
 from webtext_prep.documents.records.parquet import records_of_rows
 from webtext_prep.documents.stores.base import Location
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _WITH_FOOTER = b"ARROW1"
-_ROWS = 256
 
 
 class ArrowRecords(RecordReader):
@@ -35,8 +34,8 @@ class ArrowRecords(RecordReader):
 def _read_rows(location: Location) -> Iterator[dict[str, Any] | ValueError]:
     with storage.open_for_reading(location) as stream, arrow_errors(location, "Arrow"):
         for batch in _batches(stream):
-            for at in range(0, batch.num_rows, _ROWS):
-                yield from _valid_rows(batch.slice(at, _ROWS))
+            for at in range(0, batch.num_rows, BATCH_ROWS):
+                yield from _valid_rows(batch.slice(at, BATCH_ROWS))
 
 
 def _batches(stream: BinaryIO) -> Iterator[pa.RecordBatch]:
