@@ -14,8 +14,10 @@ from webtext_prep.contamination.evaluation import EvaluationText, NGrams, read_e
 from webtext_prep.contamination.words import places_of, words_of
 from webtext_prep.documents.compression import read_chunks
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import shards_in
+from webtext_prep.documents.shards import shards_in, write_documents
 from webtext_prep.errors import InputError
+from webtext_prep.lineage import trace
+from webtext_prep.reporting.gathering import gather
 from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.job import Job
 from webtext_prep.stages.decontaminate import Decontaminate, _Matcher
@@ -152,7 +154,7 @@ def test_a_passage_is_cut_out_to_the_ends_of_sentences(run, write_shards, read_s
     before, after = sentences(1, 20), sentences(2, 20)
     folder = write_shards([[Document("http://a", f"{before} {QUESTION} {after}", {"title": "A"}), sentences(3, 9)]])
     done = run(folder).json
-    assert (done["in"], done["out"], done["dropped"], done["notes"]) == (2, 2, {}, {"cut": 1})
+    assert (done["in"], done["added"], done["out"], done["dropped"], done["notes"]) == (2, 1, 3, {}, {"cut": 1})
     first, second, other = read_shards(tmp_path / "out")
     assert (first.url, first.metadata) == ("http://a", {"title": "A", "piece": 1})
     assert (second.url, second.metadata) == ("http://a", {"title": "A", "piece": 2})
@@ -177,6 +179,114 @@ def test_a_passage_is_cut_out_to_the_ends_of_sentences(run, write_shards, read_s
     }
 
 
+@pytest.fixture
+def pieces(webtext, write_shards, tmp_path, evaluation):
+    """Of three pages two are cut into two documents each; a filter of one's own drops the second piece of one."""
+    a, b = (f"{sentences(seed, 20)} {QUESTION} {sentences(seed + 10, 20)}" for seed in (1, 2))
+    documents = [Document("http://a/x", a), Document("http://b/x?q", b), Document("http://c/x", sentences(3, 9))]
+    place = shards_in(write_shards([documents]))[0]
+    place.rename(place.with_name("pages.jsonl.zst"))
+    (tmp_path / "mine.py").write_text("def keep(document):\n    return document.id[7:] != 'b/x?q#piece-2' or 'mine'\n")
+    for stage, read, output, *more in (
+        ("merge", "input", "merged"),
+        ("decontaminate", "merged", "cut", "--evaluation", evaluation),
+        ("filter", "cut", "kept", "--function", f"{tmp_path / 'mine.py'}:keep"),
+        ("tokenize", "kept", "corpus"),
+    ):
+        done = webtext(stage, "--input", tmp_path / read, "--output", tmp_path / output, "--workers", 1, *more)
+        assert done.code == 0, done.err
+    return tmp_path
+
+
+def by_id(documents):
+    return sorted((document.id, document.text, document.metadata) for document in documents)
+
+
+def test_merge_gives_the_pieces_of_a_page_back(pieces, webtext, read_shards):
+    """Pieces shared one URL, and merge dropped all but the first of each page, also of our own export, whose card
+    promises the same documents."""
+    before = by_id(read_shards(pieces / "cut"))
+    assert [identity for identity, *_ in before] == [
+        *("http://a/x#piece-1", "http://a/x#piece-2", "http://b/x?q#piece-1", "http://b/x?q#piece-2", "http://c/x"),
+    ]
+    for number, format_name in enumerate(("parquet", "jsonl.gz")):
+        exported = pieces / f"exported-{number}"
+        assert webtext("export", "--input", pieces / "cut", "--output", exported, "--format", format_name).code == 0
+        done = webtext("merge", "--input", exported / "data", "--output", pieces / f"back-{number}", "--json").json
+        assert (done["in"], done["out"], done["dropped"]) == (5, 5, {})
+        assert by_id(read_shards(pieces / f"back-{number}")) == before
+    folders = (pieces / "cut", pieces / "kept", pieces / "merged")
+    done = webtext("merge", "--input", *folders, "--output", pieces / "all", "--keep-dropped", "--json").json
+    # What came before counts, be it the pieces of a page or the whole of it.
+    assert (done["in"], done["out"], done["dropped"]) == (12, 5, {"duplicate_url": 7})
+    assert by_id(read_shards(pieces / "all")) == before
+    again = webtext("inspect", pieces / "all", "--dropped", "duplicate_url", "--samples", 9, "--json").json
+    assert len(again["samples"]) == 7
+    assert webtext("merge", "--input", pieces / "merged", pieces / "cut", "--output", pieces / "whole").code == 0
+    assert by_id(read_shards(pieces / "whole")) == by_id(read_shards(pieces / "merged"))
+
+
+def test_a_piece_that_is_cut_again_keeps_its_number(pieces, webtext, read_shards, evaluation):
+    """Both halves of two pieces were called 1 and 2: four documents with two names."""
+    (second,) = (document for document in read_shards(pieces / "cut") if document.id == "http://a/x#piece-2")
+    evaluation.write_text(json.dumps({"q": " ".join(second.text.split()[80:95])}))
+    flags = ("--input", pieces / "cut", "--output", pieces / "again", "--evaluation", evaluation, "--margin", 0)
+    done = webtext("decontaminate", *flags, "--shortest-piece", 0, "--json").json
+    assert (done["in"], done["added"], done["out"]) == (5, 1, 6)
+    found = [document.id for document in read_shards(pieces / "again") if document.url == "http://a/x"]
+    assert found == ["http://a/x#piece-1", "http://a/x#piece-2-1", "http://a/x#piece-2-2"]
+    assert rows(pieces / "again" / "matches.jsonl.zst")[0]["url"] == "http://a/x#piece-2"
+    told = webtext("why", "http://a/x", pieces / "again", "--json").json["stories"]
+    assert [story["url"] for story in told] == found
+
+
+def test_every_piece_has_its_own_story(pieces, webtext):
+    """`why` told of the pieces of a page as if they were one document: that one of them was dropped was not told."""
+
+    def stories(what):
+        found = webtext("why", what, pieces / "corpus", "--json").json["stories"]
+        return {story["url"]: {event["stage"]: event for event in story["events"]} for story in found}
+
+    found = stories("http://b/x?q")
+    assert list(found) == ["http://b/x?q#piece-1", "http://b/x?q#piece-2"]
+    kept, dropped = found.values()
+    assert [event["verdict"] for event in kept.values()] == ["kept"] * 4
+    assert [event["verdict"] for event in dropped.values()] == ["kept", "kept", "dropped", "absent"]
+    assert dropped["filter"]["reason"] == "mine"
+    assert [len(event["at"]) for event in kept.values()] == [1] * 4
+    assert stories("http://b/x?q#piece-2") == {"http://b/x?q#piece-2": dropped}
+    assert "has met the URL http://b/x?q#piece-3" in webtext("why", "http://b/x?q#piece-3", pieces / "corpus").sentence
+
+
+def test_a_report_counts_pieces(pieces, webtext):
+    """Its figures were scaled by documents in / pieces, as if it had looked at more documents than there are."""
+    page = pieces / "report.html"
+    assert webtext("report", pieces / "cut", "--output", page, "--workers", 1).code == 0
+    (corpus,) = gather([trace(pieces / "cut")], sample=0, workers=1, run=None).corpora
+    assert (corpus.documents, corpus.figures.documents, corpus.scale) == (5, 5, 1.0)
+    assert "added: further pieces" in page.read_text(encoding="utf-8")
+
+
+def test_a_removal_takes_all_pieces_of_a_page(pieces, webtext, read_shards):
+    """`takedown --apply` refused every chain in which something was cut: "does not read all documents"."""
+    (pieces / "remove.txt").write_text("http://a/x\n")
+    source = pieces / "input" / "pages.jsonl.zst"
+    with write_documents(source) as writer:
+        for document in read_shards(pieces / "merged"):
+            if document.url != "http://a/x":
+                writer.write(document)
+    done = webtext("takedown", "--urls", pieces / "remove.txt", pieces / "corpus", "--apply", "--json", "--workers", 1)
+    assert done.code == 0, done.err
+    assert [document.id for document in read_shards(pieces / "cut")] == [
+        *("http://b/x?q#piece-1", "http://b/x?q#piece-2", "http://c/x"),
+    ]
+    record = json.loads((pieces / "corpus_text_document.json").read_text())
+    (kept,) = record["inputs"]
+    (cut_summary,) = kept["inputs"]
+    assert [step.get("added", 0) for step in (cut_summary, kept, record)] == [1, 0, 0]
+    assert (record["in"], record["out"]) == (2, 2)
+
+
 def test_without_much_around_it_a_document_is_dropped(run, write_shards, read_shards, tmp_path):
     folder = write_shards([[f"Short. {QUESTION} Short.", sentences(1, 5)]])
     done = run(folder, "--keep-dropped").json
@@ -189,7 +299,7 @@ def test_a_document_of_many_pieces_is_dropped(run, write_shards):
     folder = write_shards([[f" {QUESTION} ".join(parts), f" {QUESTION} ".join(parts[:5]), "x" * 300]])
     # Seen 15 times: not frequent enough to be left alone.
     done = run(folder, "--frequent", 100).json
-    assert (done["out"], done["dropped"]) == (2, {"too_many_pieces": 1})
+    assert (done["added"], done["out"], done["dropped"]) == (4, 6, {"too_many_pieces": 1})
 
 
 def test_frequent_ngrams_are_left_alone_and_listed(run, write_shards, read_shards, tmp_path):

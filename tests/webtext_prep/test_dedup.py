@@ -2,6 +2,7 @@
 
 import functools
 import itertools
+import json
 import os
 import random
 import signal
@@ -394,3 +395,16 @@ def test_it_needs_no_more_disk_than_it_says(tmp_path, monkeypatch):
     assert 0.3 * needed.scratch < max(used) <= needed.scratch
     assert needed.documents == 600
     assert Dedup(shingle="char:5").needs(Sample(text=10**12), 1).memory > needed.memory
+
+
+def test_pieces_of_a_page_are_told_apart(tmp_path, capsys):
+    """The table called all pieces of a page by its URL: a row said that a document duplicates itself, and what was
+    dropped could not be told from what stays."""
+    pieces = [Document("http://a/", text_of(1), {"piece": number}) for number in (1, 2)]
+    write(tmp_path / "in", [*pieces, Document("http://b/", text_of(2))])
+    assert run(capsys, tmp_path / "in", tmp_path / "out")["out"] == 2
+    (row,) = read_table(tmp_path / "out" / TABLE)
+    assert (row["url"], row["duplicate_of"]) == ("http://a/#piece-2", "http://a/#piece-1")
+    assert main(["inspect", str(tmp_path / "out"), "--dropped", "duplicate", "--json"]) == 0
+    (shown,) = json.loads(capsys.readouterr().out)["samples"]
+    assert (shown["url"], shown["piece"]) == ("http://a/", 2)

@@ -158,6 +158,8 @@ def _stages(record: dict[str, Any]) -> Iterator[str]:
     rows = []
     for step in _steps(record):
         dropped = ", ".join(f"{reason} {count:,}" for reason, count in sorted(step.get("dropped", {}).items()))
+        if step.get("added"):
+            dropped = f"{dropped or 'none'}; further pieces of what was cut: {step['added']:,}"
         rows.append((str(step.get("stage")), f"{step.get('in', 0):,}", f"{step.get('out', 0):,}", dropped))
     yield from _table(("stage", "in", "out", "dropped"), rows)
     yield ""

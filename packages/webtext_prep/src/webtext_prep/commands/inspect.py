@@ -101,7 +101,7 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
             shown.append(document)
     found: dict[str, Any] = {"path": hide_credentials(path)}
     if record is not None:
-        found |= {key: record[key] for key in ("stage", "settings", "in", "out", "dropped") if key in record}
+        found |= {key: record[key] for key in ("stage", "settings", "in", "added", "out", "dropped") if key in record}
     found |= {
         "shards": len(shards),
         "bytes": sum(shard.stat().st_size for shard in shards),

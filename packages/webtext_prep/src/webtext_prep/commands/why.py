@@ -67,7 +67,9 @@ class Why(Command):
         catalogue = Catalogue(steps, known, self.workers or available_cores())
         notes: list[str] = []
         if _URL.fullmatch(self.what):
-            stories = [self._story_of_url(steps, catalogue)]
+            story = self._story_of_url(steps, catalogue)
+            # Pieces of a page are documents of their own, each with its own fate.
+            stories = [Story(piece, steps, catalogue, known) for piece in story.pieces] or [story]
         else:
             found, notes = find_passage(self.what, steps, catalogue, self.most, self.workers or available_cores())
             stories = [Story(url, steps, catalogue, known) for url in found]

@@ -165,9 +165,9 @@ class CandidatePhases(Stage):
 
 
 def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:
-    """Pass `documents` on, and collect the URLs of those that passed."""
+    """Pass `documents` on, and collect what tells those apart that passed."""
     for document in documents:
-        urls.append(document.url.encode("utf-8", "surrogatepass"))
+        urls.append(document.id.encode("utf-8", "surrogatepass"))
         yield document
 
 

@@ -1,12 +1,14 @@
 """A document, and its form as one JSON object: `url`, whatever metadata there is, and `text`.
 
-A row of a URL list is the same without `text`.
+A row of a URL list is the same without `text`. Where a page was cut into several documents, the metadata `piece` says
+which one a document is; see `Document.id`.
 """
 
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -17,6 +19,11 @@ from webtext_prep.documents.urls import clean_metadata, without_credentials
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
+PIECE = "piece"
+"""The key of metadata that says which piece of a page a document is."""
+_PIECE = re.compile(r"\d+(-\d+)*")
+_PIECE_ID = re.compile(rf"#piece-({_PIECE.pattern})$")
+
 
 @dataclass(slots=True)
 class Document:
@@ -25,6 +32,45 @@ class Document:
     url: str
     text: str = ""
     metadata: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def piece(self) -> str:
+        """Which piece of its page it is: `2`, or `2-1` where a piece was cut again; empty if it is none."""
+        value = self.metadata.get(PIECE)
+        if value is None:
+            return ""
+        if isinstance(value, float) and value.is_integer():  # as data frames give it back
+            value = int(value)
+        text = str(value)
+        return text if not isinstance(value, bool) and _PIECE.fullmatch(text) else ""
+
+    @property
+    def id(self) -> str:
+        """What tells it from other documents: its URL, and of a piece of a page also which one it is.
+
+        The URL of its page is what `url_key` makes of both.
+
+        >>> Document("http://example.com/a", "The second half.", {"piece": 2}).id
+        'http://example.com/a#piece-2'
+        """
+        return piece_id(self.url, self.piece)
+
+    def cut(self, texts: Sequence[str]) -> Iterator[Document]:
+        """The documents that it falls into: the same but for their texts, and with their number as a `piece`."""
+        whole = self.piece
+        for number, text in enumerate(texts, 1):
+            yield Document(self.url, text, {**self.metadata, PIECE: f"{whole}-{number}" if whole else number})
+
+
+def piece_id(url: str, piece: str) -> str:
+    """The identity of a piece of a page; of the page itself if `piece` is empty."""
+    return f"{url}#piece-{piece}" if piece else url
+
+
+def piece_in(identity: str) -> str:
+    """Which piece of its page a `Document.id` stands for; empty for a whole one."""
+    found = _PIECE_ID.search(identity)
+    return found[1] if found else ""
 
 
 def encode_document(document: Document) -> bytes:

@@ -189,6 +189,8 @@ def _making(corpus: Corpus) -> Iterable[str]:
     for step in corpus.steps:
         dropped = sorted(step.get("dropped", {}).items(), key=lambda entry: (-entry[1], entry[0]))
         reasons = ", ".join(f"{plain(reason)} {count:,}" for reason, count in dropped)
+        if step.get("added"):
+            reasons = f"{reasons or 'none'}; further pieces of documents that were cut: {step['added']:,}"
         rows.append([plain(step["stage"]), f"{step['in']:,}", f"{step['out']:,}", reasons or "none"])
     yield _table(["stage", "in", "out", "dropped, by reason"], rows)
     if corpus.plain_files:

@@ -71,7 +71,7 @@ def _duplicates(step: Step) -> Iterator[Document]:
     for document in _with_progress(step, itertools.chain.from_iterable(map(read_documents, step.input_files()))):
         if row is None:
             return
-        if document.url == row["url"]:
+        if row["url"] in (document.id, document.url):  # tables of earlier versions have the URL
             yield _with({name: value for name, value in row.items() if name != "url"}, document, "duplicate")
             row = next(rows, None)
 

@@ -129,12 +129,14 @@ def passages(shard: Location, options: dict[str, Any], report: Report) -> Entrie
 
 def same_page(url: str) -> list[str]:
     """A URL as documents have it, and others under which its page may be known: the other scheme, `www.`, a slash."""
-    bare = without_any_credentials(url.strip())
+    bare, hash_sign, fragment = without_any_credentials(url.strip()).partition("#")
     scheme, separator, rest = bare.partition("://")
     if not separator or scheme.lower() not in ("http", "https"):
-        return [bare]
+        return [bare + hash_sign + fragment]
     host, slash, path = rest.partition("/")
     hosts = [host, host[4:] if host.startswith("www.") else f"www.{host}"]
     ends = [slash + path, path and slash + (path[:-1] if path.endswith("/") else f"{path}/")]
     schemes = (scheme, "https" if scheme.lower() == "http" else "http")
-    return list(dict.fromkeys(f"{s}://{h}{e}" for s, h, e in itertools.product(schemes, hosts, ends)))
+    return list(
+        dict.fromkeys(f"{s}://{h}{e}{hash_sign}{fragment}" for s, h, e in itertools.product(schemes, hosts, ends))
+    )

@@ -27,7 +27,7 @@ REPORT_EVERY = 256
 def find_passage(
     passage: str, steps: Sequence[Step], catalogue: Catalogue, most: int, workers: int
 ) -> tuple[list[str], list[str]]:
-    """The URLs of up to `most` documents that hold a passage, white space aside, and sentences about the search.
+    """The identities of up to `most` documents that hold a passage, white space aside, and sentences about the search.
 
     Raises InputError if there are none.
     """
@@ -82,7 +82,7 @@ def _holding(wanted: str, shard: Any, rows: list[int]) -> Iterator[str]:
     last, chosen = max(rows), set(rows)
     for number, document in read_chosen_documents(shard, chosen.__contains__):
         if wanted in normalised(document.text):
-            yield document.url
+            yield document.id
         if number == last:
             return
 
@@ -113,11 +113,11 @@ def _by_reading(wanted: str, step: Step, most: int, workers: int) -> list[str]:
 
 
 def _read_shard(task: Task, context: Context) -> list[str]:
-    """Task: the URLs of up to so many documents of a shard that hold a passage."""
+    """Task: the identities of up to so many documents of a shard that hold a passage."""
     found: list[str] = []
     for count, document in enumerate(read_documents(task.inputs[0]), 1):
         if task.hints["wanted"] in normalised(document.text):
-            found.append(document.url)
+            found.append(document.id)
             if len(found) == task.hints["most"]:
                 break
         if count % REPORT_EVERY == 0:

@@ -1,4 +1,4 @@
-"""The story of one URL through the steps that made an output: where it was, what was decided about it, and by what.
+"""The story of one document through the steps that made an output: where it was, what was decided, and by what.
 
 Where a document was is known from the indices. Why it was dropped is read from what the stages wrote beside their
 shards (outcomes, duplicates, matches, dropped documents), and else asked again: the stage, with the settings of its
@@ -10,16 +10,16 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from indexed_tokens import IndexedTokens, IndexedTokensError, corpus_tokenizer
 from webtext_prep.documents import storage
-from webtext_prep.documents.document import Document
+from webtext_prep.documents.document import Document, piece_in
 from webtext_prep.documents.lines import read_lines
-from webtext_prep.documents.shards import read_chosen_documents
+from webtext_prep.documents.shards import format_of, read_chosen_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.token_runs import shuffle_key
 from webtext_prep.errors import InputError
@@ -40,10 +40,10 @@ Event = dict[str, Any]
 
 
 class Story:
-    """Tells the story of one URL.
+    """Tells the story of one URL, or of one piece of its page.
 
     Args:
-        url: as documents have it.
+        url: as documents have it; or the `Document.id` of a piece, whose story begins with that of its page.
         steps: those behind an output and itself, each after those that it was made from.
         catalogue: their indices.
         known: stages by name.
@@ -57,6 +57,8 @@ class Story:
 
     def __init__(self, url: str, steps: list[Step], catalogue: Catalogue, known: Mapping[str, type[Stage]]) -> None:
         self.url, self.text = url, ""
+        self._piece = piece_in(url)
+        self._met: dict[str, None] = {}
         self.tokens: dict[str, list[int]] = {}
         self._catalogue, self._known = catalogue, known
         self._came: dict[int, list[Hit]] = {}
@@ -65,8 +67,15 @@ class Story:
 
     @property
     def is_found(self) -> bool:
-        """Whether any step knows the URL."""
-        return any(event["verdict"] in (KEPT, DROPPED) for event in self.events)
+        """Whether any step knows the URL, and the piece."""
+        is_met = any(event["verdict"] in (KEPT, DROPPED) for event in self.events)
+        return is_met and (not self._piece or bool(self.pieces))
+
+    @property
+    def pieces(self) -> list[str]:
+        """The identities of what it was cut into, if that is several documents; of what was cut again the last ones."""
+        found = [one for one in self._met if piece_in(one) and _is_of(piece_in(one), self._piece)]
+        return [one for one in found if not any(other.startswith(f"{one}-") for other in found)]
 
     def as_dict(self) -> dict[str, Any]:
         """The values that `--json` prints."""
@@ -86,12 +95,28 @@ class Story:
             return {**event, **self._in_tokens(step)}
         return {**event, **self._in_shards(step)}
 
+    def _find(self, step: Step, kind: str) -> list[Hit]:
+        """Its rows in one of a step's tables: of a piece also those of the page, or piece, that it was cut from."""
+        hits = self._catalogue.find(step, kind, self.url)
+        if not self._piece and (kind != kinds.URLS or len(hits) < 2):
+            return hits
+        found = []
+        for hit, identity in _identities(hits, kind):
+            if kind in (kinds.URLS, kinds.GONE):
+                self._met[identity] = None
+            piece = piece_in(identity)
+            if not self._piece or _is_of(self._piece, piece):
+                found.append(hit)
+        return found
+
+    def _count(self, step: Step, kind: str) -> int:
+        return len(self._find(step, kind)) if self._piece else self._catalogue.count(step, kind, self.url)
+
     # Shards
 
     def _in_shards(self, step: Step) -> Event:
-        find, found = self._catalogue.find, self._catalogue.find(step, kinds.URLS, self.url)
+        found, lists = self._find(step, kinds.URLS), self._find(step, kinds.LISTED)
         self._came[id(step)] = found
-        lists = find(step, kinds.LISTED, self.url)
         sources = [hit for before in step.inputs for hit in self._came.get(id(before), [])] + lists
         event: Event = {}
         if lists:
@@ -131,24 +156,24 @@ class Story:
         return {"verdict": KEPT}
 
     def _outcome(self, step: Step) -> Event:
-        for hit in self._catalogue.find(step, kinds.OUTCOME, self.url)[:1]:
+        for hit in self._find(step, kinds.OUTCOME)[:1]:
             row = _row(hit)
             return {name: value for name, value in row.items() if name not in ("url", "text")}
         return {}
 
     def _of_kept(self, step: Step, found: list[Hit]) -> Event:
         event: Event = {}
-        represents = self._catalogue.count(step, kinds.WON, self.url)
+        represents = self._count(step, kinds.WON)
         if represents:
             event["kept_instead_of"] = represents
-        matches = self._catalogue.find(step, kinds.CUT, self.url)
+        matches = self._find(step, kinds.CUT)
         if matches:
             event["cut_out"] = [_row(hit) for hit in matches[:MOST_PLACES]]
         return event
 
     def _dropped(self, step: Step) -> Document | None:
         """The document among those that the step has dropped and kept."""
-        hit = next(iter(self._catalogue.find(step, kinds.GONE, self.url)), None)
+        hit = next(iter(self._find(step, kinds.GONE)), None)
         return None if hit is None else _document(hit.file, hit.row)
 
     def _of_dropped(self, step: Step, sources: list[Hit]) -> Event:
@@ -160,7 +185,7 @@ class Story:
             document = _source(sources[0])
         if document is not None and document.text:
             self.text = document.text[:EXCERPT]
-        duplicate = next(iter(self._catalogue.find(step, kinds.LOST, self.url)), None)
+        duplicate = next(iter(self._find(step, kinds.LOST)), None)
         if duplicate is not None:
             return {"reason": "duplicate", **{k: v for k, v in _row(duplicate).items() if k != "url"}}
         event: Event = {}
@@ -171,7 +196,7 @@ class Story:
             return {"reason": outcome}
         if (shown := document or gone) is not None:
             event = {**self._judged(step, shown), **event}
-        matches = self._catalogue.find(step, kinds.CUT, self.url)
+        matches = self._find(step, kinds.CUT)
         if matches:
             event["cut_out"] = [_row(hit) for hit in matches[:MOST_PLACES]]
         reasons = self._possible_reasons(step)
@@ -235,7 +260,7 @@ class Story:
             return None
         settings, numbers = step.record["settings"], []
         places = [hit for before in step.inputs for hit in self._came.get(id(before), [])]
-        for hit in places or self._catalogue.find(step, kinds.LISTED, self.url):
+        for hit in places or self._find(step, kinds.LISTED):
             document = _document(hit.file, hit.row)
             if not document.text:
                 continue
@@ -260,6 +285,11 @@ class Story:
             numbers += [before + number for number in self.tokens.get(source.name, [])]
             before += IndexedTokens(source.name).documents
         return numbers
+
+
+def _is_of(piece: str, other: str) -> bool:
+    """Whether a piece of a page is another one, or was cut from it; all are of the whole page, which has no number."""
+    return not other or f"{piece}-".startswith(f"{other}-")
 
 
 def _place(hit: Hit, what: str) -> dict[str, Any]:
@@ -288,17 +318,34 @@ def _document(shard: Location, row: int) -> Document:
 
 def _source(hit: Hit) -> Document | None:
     """What a step read: a document of a shard, or the row of a list."""
-    from webtext_prep.documents.shards import format_of
-
     return _document(hit.file, hit.row) if format_of(hit.file.name) is not None else row_of(hit.file, hit.row)
 
 
 def _row(hit: Hit) -> dict[str, Any]:
     """One row of a table of JSON lines."""
-    if not storage.is_file(hit.file):
-        return {}
-    for number, line in enumerate(read_lines(hit.file)):
-        if number == hit.row:
-            found: dict[str, Any] = msgspec.json.decode(line)
-            return found
-    return {}
+    return next((row for _, row in _rows(hit.file, {hit.row})), {})
+
+
+def _rows(table: Location, chosen: Collection[int]) -> Iterator[tuple[int, dict[str, Any]]]:
+    """Some rows of a table of JSON lines, with their numbers."""
+    if storage.is_file(table):
+        for number, line in enumerate(read_lines(table)):
+            if number in chosen:
+                yield number, msgspec.json.decode(line)
+                if number == max(chosen):
+                    return
+
+
+def _identities(hits: Iterable[Hit], kind: str) -> Iterator[tuple[Hit, str]]:
+    """The rows that were found in the tables of one kind, each with the `Document.id` that stands there."""
+    by_file: dict[Location, dict[int, Hit]] = {}
+    for hit in hits:
+        by_file.setdefault(hit.file, {})[hit.row] = hit
+    for file, chosen in by_file.items():
+        named: Iterable[tuple[int, str]] = ((row, "") for row in chosen)  # of a list: whole pages
+        if kind in (kinds.LOST, kinds.WON, kinds.CUT):
+            key = "duplicate_of" if kind == kinds.WON else "url"
+            named = ((number, row.get(key, "")) for number, row in _rows(file, chosen))
+        elif kind != kinds.OUTCOME and format_of(file.name) is not None:
+            named = ((number, found.id) for number, found in read_chosen_documents(file, chosen.__contains__))
+        yield from ((chosen[row], identity) for row, identity in named)

@@ -26,9 +26,9 @@ class Duplicate:
 
     Attributes:
         number: of the document.
-        url: its address.
+        url: its `Document.id`.
         domain: the registered name in it.
-        duplicate_of: the address of its representative, which stays.
+        duplicate_of: that of its representative, which stays.
         duplicate_of_domain: the registered name in that.
         similarity: the Jaccard similarity of both.
         match: the beginning of the longest passage of its text that is also in the representative's.
@@ -64,7 +64,7 @@ class Part:
     Attributes:
         numbers: of the documents, rising.
         keys: their band keys, shape (documents, bands).
-        urls: in UTF-8.
+        urls: their `Document.id`, in UTF-8.
         domains: the registered names in them.
         lengths: of their texts, in characters.
         hashes: their sets of shingles, one after another.

@@ -30,7 +30,7 @@ class Suspects(msgspec.Struct, array_like=True):
     Attributes:
         numbers: of the documents, as int64.
         keys: their band keys, as uint64 of shape (documents, bands).
-        urls: in UTF-8.
+        urls: their `Document.id`, in UTF-8.
         domains: the registered name of each document's host.
         texts: in UTF-8.
     """
@@ -47,7 +47,7 @@ class Suspects(msgspec.Struct, array_like=True):
         return cls(
             numbers.tobytes(),
             keys.T.tobytes(),
-            [as_bytes(document.url) for document in documents],
+            [as_bytes(document.id) for document in documents],
             [domain_of(document) for document in documents],
             [as_bytes(document.text) for document in documents],
         )

@@ -210,7 +210,7 @@ class Measurements:
 
     @staticmethod
     def _measured(link: Link, summary: dict[str, Any], usage: Usage) -> Measured:
-        known = {"stage", "in", "out", "dropped", "notes", "problems", "seconds", "resumed", "output"}
+        known = {"stage", "in", "added", "out", "dropped", "notes", "problems", "seconds", "resumed", "output"}
         outputs = link.stage.outputs_in(location(link.output))
         return Measured(
             summary["in"],

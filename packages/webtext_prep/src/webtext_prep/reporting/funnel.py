@@ -30,12 +30,19 @@ class Level:
         read: what came in.
         kept: what went out.
         dropped: the reasons, the most frequent first, with how many were dropped for each.
+        added: how many came into being, as documents were cut into pieces.
     """
 
     name: str
     read: int
     kept: int
     dropped: Sequence[tuple[str, int]] = field(default=())
+    added: int = 0
+
+    @property
+    def widest(self) -> int:
+        """How many documents the stream is wide where the stage begins."""
+        return self.read + self.added
 
 
 @dataclass(frozen=True)
@@ -68,10 +75,10 @@ def draw_funnel(levels: Sequence[Level], *, width: int, end: str = "", style: st
     plan = _Plan.of(width)
     shapes: list[Markup] = []
     y = 8.0
-    scale = plan.full / max(levels[0].read, 1)
+    scale = plan.full / max(1, *(level.widest for level in levels))
     for number, level in enumerate(levels):
         if number and level.read and level.read * scale < THIN * plan.full:
-            widened = plan.full / level.read
+            widened = plan.full / max(later.widest for later in levels[number:])
             shapes.append(_widening(plan, y, level.read * scale, widened / scale))
             scale = widened
             y += 44
@@ -103,7 +110,7 @@ def _level(plan: _Plan, level: Level, y: float, scale: float) -> tuple[list[Mark
     """One stage from `y` down, and where the next begins."""
     shapes: list[Markup] = []
     x = plan.stream
-    wide, kept = level.read * scale, level.kept * scale
+    wide, kept = level.widest * scale, level.kept * scale
     figure = f"{count(level.read)}"
     if plan.is_narrow:
         y += 24

@@ -117,7 +117,7 @@ class DocumentPass(Pass):
         found = DocumentFigures()
         limit = int(self.token_share * _SPACE)
         for document in self.rows(task.inputs[0], context):
-            key = xxhash.xxh3_64_intdigest(document.url.encode("utf-8", "surrogatepass"))
+            key = xxhash.xxh3_64_intdigest(document.id.encode("utf-8", "surrogatepass"))
             size = len(document.text) if document.text.isascii() else len(document.text.encode("utf-8", "replace"))
             counted = [0.0, 0.0]
             if document.text and key < limit:
@@ -195,7 +195,7 @@ class DuplicatePass(Pass):
 def shown(document: Document) -> dict[str, Any]:
     """What is kept of a document that is an example."""
     return {
-        "url": document.url[:NAME_CHARACTERS],
+        "url": document.id[:NAME_CHARACTERS],
         "title": str(document.metadata.get("title") or "")[:NAME_CHARACTERS],
         "text": document.text[:SHOWN_CHARACTERS],
         "characters": len(document.text),

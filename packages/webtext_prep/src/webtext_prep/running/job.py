@@ -358,7 +358,8 @@ class Job:
     def _check(self, tally: Tally) -> None:
         if not tally.is_balanced:
             raise WebtextError(
-                f"internal error: {tally.read} in, {tally.kept} out, {tally.dropped.total()} dropped do not add up."
+                f"internal error: {tally.read} in, {tally.added} added, {tally.kept} out, "
+                f"{tally.dropped.total()} dropped do not add up."
             )
         unit = self.stage.unit
         if tally.read == 0:

@@ -52,6 +52,7 @@ class Summary:
         dropped = sorted(self.tally.dropped.items(), key=lambda item: (-item[1], item[0]))
         rows = [
             (f"{self.unit} in", self.tally.read, ()),
+            *([("added: further pieces", self.tally.added, ())] if self.tally.added else []),
             ("out", self.tally.kept, (GREEN,)),
             *((f"  dropped: {reason}", count, (DIM,)) for reason, count in dropped),
         ]

@@ -1,4 +1,4 @@
-"""Counting what happens to documents: in = out + the sum of the reasons, always."""
+"""Counting what happens to documents: in + added = out + the sum of the reasons, always."""
 
 from __future__ import annotations
 
@@ -29,6 +29,7 @@ class Tally:
     Attributes:
         read: documents in.
         kept: documents out.
+        added: documents out that were not in: where one was cut into pieces, those after the first.
         dropped: reason to number of documents dropped for it.
         notes: other things worth counting ("repaired"), which add up to nothing.
         problems: the first few sentences about input that could not be used, with file and line.
@@ -40,6 +41,7 @@ class Tally:
     notes: Counter[str] = field(default_factory=Counter)
     problems: list[str] = field(default_factory=list)
     dropped_writer: DocumentWriter | None = field(default=None, repr=False)
+    added: int = 0
 
     def drop(self, document: Document, reason: str, **details: Any) -> None:
         """Count `document` as dropped for `reason`; with `--keep-dropped` it is written with reason and details."""
@@ -62,6 +64,7 @@ class Tally:
         """Add another task's counts."""
         self.read += other.read
         self.kept += other.kept
+        self.added += other.added
         self.dropped.update(other.dropped)
         self.notes.update(other.notes)
         for sentence in other.problems:
@@ -70,12 +73,13 @@ class Tally:
     @property
     def is_balanced(self) -> bool:
         """Whether every document in is accounted for."""
-        return self.read == self.kept + self.dropped.total()
+        return self.read + self.added == self.kept + self.dropped.total()
 
     def as_dict(self) -> dict[str, Any]:
-        """Plain values for JSON; reasons and notes in the order of their names."""
+        """Plain values for JSON; reasons and notes in the order of their names. `added` is left out where it is 0."""
         return {
             "in": self.read,
+            **({"added": self.added} if self.added else {}),
             "out": self.kept,
             "dropped": dict(sorted(self.dropped.items())),
             "notes": dict(sorted(self.notes.items())),
@@ -86,7 +90,12 @@ class Tally:
     def from_dict(cls, values: dict[str, Any]) -> Tally:
         """The inverse of `as_dict`."""
         return cls(
-            values["in"], values["out"], Counter(values["dropped"]), Counter(values["notes"]), list(values["problems"])
+            values["in"],
+            values["out"],
+            Counter(values["dropped"]),
+            Counter(values["notes"]),
+            list(values["problems"]),
+            added=values.get("added", 0),
         )
 
 

@@ -91,7 +91,7 @@ class Decontaminate(Stage):
     text it is from) and frequent_ngrams.jsonl.zst. Drops: contaminated (no piece is left), too_many_pieces."""
 
     name: ClassVar[str] = "decontaminate"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     order: ClassVar[int] = 70
     summary: ClassVar[str] = "documents -> documents without passages of evaluation texts"
     process_bytes: ClassVar[int] = 250 << 20
@@ -194,13 +194,9 @@ class Decontaminate(Stage):
                     yield document
 
         shorter = dataclasses.replace(task, outputs=tuple(outputs))
-        result = write_shard_in_steps(
+        return write_shard_in_steps(
             shorter, context, functools.partial(read_documents, shard), pieces, checkpoint, table=table
         )
-        # The writer counts pieces; what is accounted for are documents.
-        result["pieces"] = result["out"]
-        result["out"] = result["in"] - sum(result["dropped"].values())
-        return result
 
     def _cut(
         self, document: Document, matcher: _Matcher, tally: Tally, add_row: Callable[[bytes], None]
@@ -216,7 +212,7 @@ class Decontaminate(Stage):
         for at in left.used:
             start, end = hits[at]
             ngram = found[at][1]
-            row = {"url": document.url, "start": start, "match": document.text[start:end]}
+            row = {"url": document.id, "start": start, "match": document.text[start:end]}
             add_row(_row({**row, "ngram": matcher.ngrams.text_of(ngram)}, matcher.ngrams, ngram))
         if not left.pieces:
             tally.drop(document, "contaminated")
@@ -224,8 +220,8 @@ class Decontaminate(Stage):
             tally.drop(document, "too_many_pieces", pieces=len(left.pieces))
         else:
             tally.notes["cut"] += 1
-            for number, piece in enumerate(left.pieces, 1):
-                yield Document(document.url, piece, {**document.metadata, "piece": number})
+            tally.added += len(left.pieces) - 1
+            yield from document.cut(left.pieces)
 
     def run(self, job: Run) -> Outcome:
         """Read the evaluation texts, count their n-grams, and cut out the rare ones."""
@@ -252,7 +248,6 @@ class Decontaminate(Stage):
         ]
         results = job.map("shards", self.cut_shard, cutting, total=sum(counts))
         outcome = shards_outcome(cutting, results)
-        outcome.shards = {task.outputs[0].name: result["pieces"] for task, result in zip(cutting, results, strict=True)}
         matches = job.output / MATCHES
         found = _join([task.outputs[-1] for task in cutting], matches)
         made = {task.outputs[-1] for task in cutting}

@@ -237,4 +237,4 @@ def _documents_of(shards: Sequence[Location], ranges: Sequence[Sequence[int]]) -
 
 def _of_record(record: dict[str, Any]) -> dict[str, Any]:
     """What the card says of a step."""
-    return {name: record[name] for name in ("stage", "in", "out", "dropped", "settings") if name in record}
+    return {name: record[name] for name in ("stage", "in", "added", "out", "dropped", "settings") if name in record}

@@ -1,5 +1,8 @@
 """`webtext merge`: any mix of text, JSON, table and Parquet files to documents, one per page, each URL once.
 
+The pieces of a page that was cut are documents of their own, and so are texts that are called by their files, where
+files of the same name in other folders were merged before: see `documents/seen_pages.py`.
+
 Two phases: files are read and their documents are split by URL, into one file a task (`documents/partitions.py`); then
 each shard drops the URLs that it has already seen. A large file is many tasks: ranges of the bytes of JSON lines, row
 groups of Parquet; compressed JSON lines are first cut into runs. Memory is the same for any number of shards.
@@ -11,14 +14,11 @@ tenth of all records, the keys or the files are wrong, and nothing is written.
 
 from __future__ import annotations
 
-import binascii
 import contextlib
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import astuple, dataclass, replace
 from typing import Any, ClassVar
-
-import xxhash
 
 from command_kit import hide_credentials, setting
 from webtext_prep.documents import storage
@@ -39,6 +39,7 @@ from webtext_prep.documents.raw_files import (
 )
 from webtext_prep.documents.records.base import Keys, Part, Record, SourceFile, Unreadable
 from webtext_prep.documents.sampling import Sample
+from webtext_prep.documents.seen_pages import SeenPages, page_keys
 from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import bucket_of, shards_for, url_key
@@ -66,8 +67,6 @@ BYTES_PER_STREAM = 256 << 20
 """and one without any, as it is compressed or a table, is first cut into runs."""
 BYTES_PER_URL = 120
 """Memory of one entry in the set of URLs that a shard has had."""
-KEY_BYTES = 32
-"""Between the phases each document has its URL's hash in front, in hexadecimal digits."""
 
 
 @dataclass(frozen=True)
@@ -177,15 +176,14 @@ class Merge(Stage):
 
     def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
         """See `Stage.judged_again`; the unreadable come before the next document that is not."""
-        tally, seen, sidecars = CollectingTally(), set[str](), sidecars_of(files)
+        tally, seen, sidecars = CollectingTally(), SeenPages(), sidecars_of(files)
         files = [path for path in files if path not in set(sidecars.values())]
         for path, name in zip(files, file_names(files), strict=True):
             source = SourceFile(path, name, sidecars.get(path))
             for document in itertools.islice(self.read(source, tally, Problems(), path), most):
                 yield from tally.taken()
-                key = url_key(document.url)
-                yield with_reason(document, "duplicate_url") if key in seen else None
-                seen.add(key)
+                is_new = seen.add(page_keys(document, url_key(document.url)))
+                yield None if is_new else with_reason(document, "duplicate_url")
             yield from tally.taken()
 
     def is_judged_again(self, reason: str) -> bool:
@@ -231,8 +229,7 @@ class Merge(Stage):
                         tally.drop(Document(document.url), "unreadable", problem=reason)
                         problems.add(reason, reason, [str(shown)])
                         continue
-                    digest = xxhash.xxh3_128_hexdigest(key.encode("utf-8", "surrogatepass")).encode()
-                    writer.add(bucket_of(key, shards), digest + line)
+                    writer.add(bucket_of(key, shards), page_keys(document, key) + line)
                     count += 1
                     if count % REPORT_EVERY == 0:
                         context.report(count)
@@ -249,7 +246,7 @@ class Merge(Stage):
             if len(task.outputs) > 1:
                 tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
             writer = stack.enter_context(write_documents(task.outputs[0]))
-            seen: set[bytes] = set()
+            seen = SeenPages()
             for lines in read_partitions(task.inputs, task.options["bucket"]):
                 _add_new(lines, seen, writer, tally)
                 context.report(tally.read)
@@ -261,7 +258,7 @@ class Merge(Stage):
         checkpoint = Checkpoint(task, context, parts=of_keys + 1)
         state, passed = checkpoint.state or (Tally().as_dict(), 0)
         tally = Tally.from_dict(state)
-        seen = set(checkpoint.records(of_keys))
+        seen = SeenPages(checkpoint.records(of_keys))
         writer, *dropped = [Holder(place, checkpoint, part) for part, place in enumerate(task.outputs)]
         tally.dropped_writer, writer.written = next(iter(dropped), None), tally.kept
         for lines in read_partitions(task.inputs, task.options["bucket"], passed=passed):
@@ -384,17 +381,17 @@ def _within_limits(record: Record) -> Document | Unreadable:
     return document
 
 
-def _add_new(lines: bytes, seen: set[bytes], writer: DocumentWriter, tally: Tally) -> list[bytes]:
-    """Write the documents of some lines of a bucket whose keys were not seen before; returns those keys."""
+def _add_new(lines: bytes, seen: SeenPages, writer: DocumentWriter, tally: Tally) -> list[bytes]:
+    """Write the documents of some lines of a bucket that were not seen before; returns what is new of their keys."""
     found = []
     for line in lines[:-1].split(b"\n"):
         tally.read += 1
-        key = binascii.unhexlify(line[:KEY_BYTES])
-        if key in seen:
-            tally.drop(decode_document(line[KEY_BYTES:]), "duplicate_url")
+        begin = line.index(b"{")
+        new = seen.add(line[:begin])
+        if new:
+            found += new
+            writer.write_lines(line[begin:] + b"\n", 1)
         else:
-            seen.add(key)
-            found.append(key)
-            writer.write_lines(line[KEY_BYTES:] + b"\n", 1)
+            tally.drop(decode_document(line[begin:]), "duplicate_url")
     tally.kept = writer.written
     return found

@@ -83,7 +83,7 @@ def read_shard(task: Task, context: Context) -> int:
         for read, document in enumerate(read_documents(task.inputs[0]), 1):
             if document.text:
                 keys.append(shuffle_key(document, task.options["seed"]) if task.options["shuffle"] else read)
-                size += file.write(document.url.encode("utf-8", "replace").replace(b"\n", b"%0A") + b"\n")
+                size += file.write(document.id.encode("utf-8", "replace").replace(b"\n", b"%0A") + b"\n")
                 ends.append(size)
             if read % REPORT_EVERY == 0:
                 context.report(read)

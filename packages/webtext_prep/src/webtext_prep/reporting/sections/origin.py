@@ -91,6 +91,8 @@ def _rows(step: Step) -> Iterator[tuple[object, ...]]:
     record = step.record
     read, kept = record.get("in", 0), record.get("out", 0)
     yield tag("b", step.stage), "in", count(read), ""
+    if added := record.get("added", 0):
+        yield "", "added: further pieces", count(added), share(added, read)
     dropped = sorted(record.get("dropped", {}).items(), key=lambda item: (-item[1], item[0]))
     for reason, number in dropped[:MOST_REASONS]:
         yield "", reason, count(number), share(number, read)
@@ -126,6 +128,7 @@ def levels(chain: Iterable[Step]) -> list[Level]:
             step.record.get("in", 0),
             step.record.get("out", 0),
             list(step.record.get("dropped", {}).items()),
+            step.record.get("added", 0),
         )
         for step in chain
     ]
