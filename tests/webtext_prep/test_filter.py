@@ -1,11 +1,15 @@
 """`webtext filter`: a function of one's own decides, an edited one decides again, a wrong one is named by its line."""
 
+import hashlib
+import importlib
 import json
 import sys
+import types
 
 import pytest
 
 from webtext_prep.documents.document import Document
+from webtext_prep.stages.filter import sources_of
 
 
 @pytest.fixture
@@ -57,6 +61,105 @@ def test_the_file_of_a_function_may_have_a_name_that_is_not_utf8(webtext, folder
     (latin / "mine.py").write_text("def keep(document):\n    return True\n")
     command = ["filter", "--input", folder, "--output", latin / "out", "--function", f"{latin / 'mine.py'}:keep"]
     assert webtext(*command, "--json", "--workers", 1).json["out"] == 4
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """`package(file, source)` writes a file of a package `mine`, which the next command imports anew."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "mine").mkdir()
+
+    def write(name: str, source: str) -> None:
+        (tmp_path / "mine" / name).write_text(source)
+        importlib.invalidate_caches()
+        for module in [module for module in sys.modules if module.partition(".")[0] == "mine"]:
+            del sys.modules[module]
+
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)  # edits within one second and of one size
+    yield write
+    write("__init__.py", "")
+
+
+DECORATED = "from mine.decorators import logged\n\n@logged\ndef keep(document):\n    return True\n"
+WRAPPER = "import functools\ndef logged(function):\n    @functools.wraps(function)\n    def call(document):\n"
+
+
+@pytest.mark.parametrize(
+    ("named", "files", "edited", "source"),
+    [
+        (
+            "mine:keep",
+            {"__init__.py": "from mine.rules import keep\n", "rules.py": "def keep(document):\n    return True\n"},
+            "rules.py",
+            "def keep(document):\n    return document.text != 'one'\n",
+        ),
+        (
+            "mine.pages:keep",
+            {"pages.py": DECORATED, "decorators.py": f"{WRAPPER}        return function(document)\n    return call\n"},
+            "pages.py",
+            DECORATED.replace("True", "document.text != 'one'"),
+        ),
+        (
+            "mine.pages:keep",
+            {"pages.py": DECORATED, "decorators.py": f"{WRAPPER}        return function(document)\n    return call\n"},
+            "decorators.py",
+            f"{WRAPPER}        return document.text != 'one'\n    return call\n",
+        ),
+        (
+            "mine.pages:keep",
+            {
+                "pages.py": "def keep(document):\n    from . import lists\n    return lists.ok(document)\n",
+                "lists.py": "from .words import BAD\ndef ok(document):\n    return document.text not in BAD\n",
+                "words.py": "BAD = ()\n",
+            },
+            "words.py",
+            "BAD = ('one',)\n",
+        ),
+        (
+            "mine.pages:keep",
+            {"pages.py": "class Keep:\n    def __call__(self, document):\n        return True\nkeep = Keep()\n"},
+            "pages.py",
+            "class Keep:\n    def __call__(self, document):\n        return document.text != 'one'\nkeep = Keep()\n",
+        ),
+    ],
+    ids=["re-exported", "decorated", "decorator", "imported", "object"],
+)
+def test_an_edit_counts_wherever_the_function_is_defined(
+    webtext, folder, package, read_shards, tmp_path, named, files, edited, source
+):
+    """The file of the module that was named was watched: an edit of a function that it imports from another module, of
+    a decorator, or of a table beside them was "already done", with the old output."""
+    command = ["filter", "--input", folder, "--output", tmp_path / "out", "--json", "--workers", 1]
+    for name, content in {"__init__.py": "", **files}.items():
+        package(name, content)
+    assert webtext(*command, "--function", named).json["out"] == 4
+    package("other.py", "")
+    assert webtext(*command, "--function", named).json["resumed"], "no module of its own has changed"
+    package(edited, source)
+    again = webtext(*command, "--function", named).json
+    assert (again["resumed"], again["out"]) == (False, 3)
+    assert "one" not in [document.text for document in read_shards(tmp_path / "out")]
+
+
+def test_of_installed_packages_its_own_modules_count(tmp_path):
+    """Others beside it in the same folder are other packages: an edit there is an upgrade."""
+    site = tmp_path / "site-packages"
+    for name in ("mine/__init__.py", "mine/words.py", "theirs.py"):
+        (site / name).parent.mkdir(parents=True, exist_ok=True)
+        (site / name).write_text("import theirs, mine.words, json\nfrom . import nothing\n")
+    (tmp_path / "keep.py").write_text("import theirs\ndef keep(document):\n    return True\n")
+    (tmp_path / "theirs.py").write_text("1 +\n")
+    module = types.SimpleNamespace(__file__=str(site / "mine" / "__init__.py"))
+    assert sources_of(bool, module) == [site / "mine" / "__init__.py", site / "mine" / "words.py"]
+    module.__file__ = str(tmp_path / "keep.py")
+    assert sources_of(bool, module) == [tmp_path / "keep.py", tmp_path / "theirs.py"]
+
+
+def test_a_single_file_has_the_digest_that_it_always_had(webtext, folder, function, tmp_path):
+    source = "import json\ndef keep(document):\n    return True\n"
+    webtext("filter", "--input", folder, "--output", tmp_path / "out", "--function", function(source), "--workers", 1)
+    settings = json.loads((tmp_path / "out" / "stage.json").read_text())["settings"]
+    assert settings["function_sha256"] == hashlib.sha256(source.encode()).hexdigest()
 
 
 def test_a_module_can_be_named(webtext, folder, tmp_path, monkeypatch):

@@ -7,18 +7,22 @@
 
     webtext filter --function my_filters.py:keep --input work/clean --output work/mine
 
-The digest of the function's source file is part of what the output depends on: after an edit it is made again.
+The digest of the function's source is part of what the output depends on: after an edit it is made again. The source
+is the file that is named, those in which the function and what decorates it are defined, and what these import from the
+folder or package of their own (`sources_of`).
 """
 
 from __future__ import annotations
 
+import ast
 import functools
 import hashlib
 import importlib
 import importlib.util
+import inspect
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -31,6 +35,8 @@ from webtext_prep.running.stage import FilterStage
 
 DROPPED = "filtered"
 """The reason of a document for which the function says False."""
+_INSTALLED = ("site-packages", "dist-packages")
+"""Folders of installed packages."""
 
 
 @dataclass(frozen=True)
@@ -53,35 +59,49 @@ class Filter(FilterStage):
         _ = self._loaded  # one that can't be loaded is reported before anything is done
 
     @functools.cached_property
-    def _loaded(self) -> tuple[Callable[[Document], Any], Path]:
+    def _loaded(self) -> tuple[Callable[[Document], Any], ModuleType]:
         return load_function(self.function)
 
+    @property
+    def _source(self) -> Path:
+        """The file in which the function is defined, without what decorates it."""
+        function, module = self._loaded
+        return _defined_in(inspect.unwrap(function)) or Path(module.__file__ or "")
+
+    @functools.cached_property
+    def _sha256(self) -> str:
+        """The digest of the source; where that is several files, of their digests."""
+        digests = [hashlib.sha256(path.read_bytes()) for path in sources_of(*self._loaded)]
+        if len(digests) == 1:
+            return digests[0].hexdigest()
+        return hashlib.sha256(b"".join(found.digest() for found in digests)).hexdigest()
+
     def identity(self) -> dict[str, Any]:
-        """The digest of the function's source file."""
-        return {"function_sha256": hashlib.sha256(self._loaded[1].read_bytes()).hexdigest()}
+        """The digest of the function's source."""
+        return {"function_sha256": self._sha256}
 
     def judge(self, document: Document) -> str | None:
         """What the function says. Raises InputError naming file and line where it fails or says nothing."""
-        function, source = self._loaded
+        function, _ = self._loaded
         try:
             verdict = function(document)
         except (Exception, SystemExit) as error:
-            raise InputError(_where(error, source, f"document {document.url}")) from error
+            raise InputError(_where(error, self._source, f"document {document.url}")) from error
         if verdict is True:
             return None
         if verdict is False:
             return DROPPED
         if isinstance(verdict, str) and verdict:
             return verdict
-        line = function.__code__.co_firstlineno if hasattr(function, "__code__") else 1
+        line = getattr(getattr(inspect.unwrap(function), "__code__", None), "co_firstlineno", 1)
         raise InputError(
-            f"{source}, line {line}: {self.function.rpartition(':')[2]} returned {verdict!r} for document "
+            f"{self._source}, line {line}: {self.function.rpartition(':')[2]} returned {verdict!r} for document "
             f"{document.url}: return True to keep a document, False or a reason to drop it."
         )
 
 
-def load_function(name: str) -> tuple[Callable[[Document], Any], Path]:
-    """The function that `FILE.py:NAME` or `MODULE:NAME` names, and the file of its source.
+def load_function(name: str) -> tuple[Callable[[Document], Any], ModuleType]:
+    """The function that `FILE.py:NAME` or `MODULE:NAME` names, and the module in which it has that name.
 
     Raises InputError where there is none, or its file fails when it is imported.
     """
@@ -90,10 +110,74 @@ def load_function(name: str) -> tuple[Callable[[Document], Any], Path]:
         raise InputError(f"--function {name} is not a function's name: give FILE.py:NAME or MODULE:NAME.")
     module = _module_of_file(Path(place)) if place.endswith(".py") else _module(place)
     function = getattr(module, attribute, None)
-    source = Path(module.__file__ or "")
     if not callable(function):
-        raise InputError(f"{source} has no function {attribute}: check --function {name}.")
-    return function, source
+        raise InputError(f"{module.__file__} has no function {attribute}: check --function {name}.")
+    return function, module
+
+
+def sources_of(function: Callable[[Document], Any], module: ModuleType) -> list[Path]:
+    """The files that decide what a function says: where it is named, where it and what decorates it are defined, and
+    the modules that those import, and these in turn, from the same folder or package.
+
+    They are read, not run: a module that is imported while the function runs counts, too. Of an installed package the
+    others beside it are other packages.
+    """
+    own = [function]
+    while (inner := getattr(own[-1], "__wrapped__", None)) is not None and inner not in own:
+        own.append(inner)
+    found: dict[Path, None] = {}
+    for path in (Path(module.__file__ or ""), *filter(None, map(_defined_in, own))):
+        root = _root_of(path.resolve())
+        todo = [path.resolve()]
+        while todo:
+            source = todo.pop()
+            if source not in found:
+                found[source] = None
+                todo += sorted(_imported_by(source, root), reverse=True)
+    return list(found)
+
+
+def _defined_in(function: Any) -> Path | None:
+    """The file in which a function, or the class of an object that is called, is defined; None for built-in ones."""
+    for entry in (function, type(function)):
+        try:
+            path = inspect.getsourcefile(entry)
+        except TypeError:
+            continue
+        return Path(path) if path else None
+    return None
+
+
+def _root_of(path: Path) -> Path:
+    """The folder that holds a file's package, or else the file."""
+    folder = path.parent
+    while (folder / "__init__.py").is_file():
+        folder = folder.parent
+    return folder
+
+
+def _imported_by(path: Path, root: Path) -> Iterator[Path]:
+    """The modules below a folder that a file imports; of the folder of installed packages only those of its own."""
+    try:
+        tree = ast.parse(path.read_bytes())
+    except (OSError, SyntaxError, ValueError):  # a module that is not Python
+        return
+    own = path.relative_to(root).with_suffix("").parts
+    package = own[:-1]  # of a package itself, too: its file is called __init__
+    for node in ast.walk(tree):
+        names: list[tuple[str, ...]] = []
+        if isinstance(node, ast.Import):
+            names = [tuple(alias.name.split(".")) for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            above = package[: len(package) + 1 - node.level] if node.level else ()
+            base = (*above, *(node.module.split(".") if node.module else ()))
+            names = [(*base, alias.name) for alias in node.names]
+        for name in names:
+            if root.name in _INSTALLED and name[:1] != own[:1]:
+                continue
+            for length in range(1, len(name) + 1):
+                place = root.joinpath(*name[:length])
+                yield from filter(Path.is_file, (place.with_name(f"{place.name}.py"), place / "__init__.py"))
 
 
 def _module_of_file(path: Path) -> ModuleType:
