@@ -6,6 +6,7 @@ import json
 import os
 import random
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -21,7 +22,7 @@ from webtext_prep.deduplication import decisions as decision_phases
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import read_documents, shards_in
-from webtext_prep.near_duplicates import candidates, fingerprints, suspects
+from webtext_prep.near_duplicates import candidates, fingerprints, pairs, suspects
 from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.job import Job
 from webtext_prep.running.tally import Tally
@@ -244,6 +245,29 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(tmp_path, capsys, monkey
     assert whole == divided
 
 
+@pytest.mark.parametrize("shingle", ["word:5", "char:5"])
+def test_bytes_do_not_depend_on_machine_code(tmp_path, capsys, monkeypatch, contents, shingle):
+    """Each dedup compiled for 45 s of CPU, however small: few documents are compared without, to the same bytes."""
+    source = write(tmp_path / "in", [*similar_documents(), Document("http://e.org/", "")], 3)
+
+    def outputs(name):
+        found = run(capsys, source, tmp_path / name / "out", "--shingle", shingle)
+        table = run(capsys, source, tmp_path / name / "preview", "--shingle", shingle, "--dry-run")
+        return contents(tmp_path / name / "out"), found["dropped"], table
+
+    with monkeypatch.context() as patched:
+        for module in ("kernels", "greedy", "forests"):
+            patched.setitem(sys.modules, f"webtext_prep.near_duplicates.{module}", None)  # can't be imported
+        plain = outputs("plain")
+    assert plain[1]["duplicate"] > 10
+    with monkeypatch.context() as patched:
+        patched.setattr(pairs, "MOST_PAIRS", 0)
+        assert outputs("crowded") == plain
+    monkeypatch.setattr(candidate_phases, "PLAIN_BYTES", -1)
+    monkeypatch.setattr(candidates, "PLAIN_DOCUMENTS", 0)
+    assert outputs("compiled") == plain
+
+
 @pytest.mark.parametrize("phase", ["sort_band", "find_components", "collect_suspects", "decide", "sort_receipts"])
 def test_a_run_that_ends_in_any_phase_resumes_to_the_same_bytes(tmp_path, capsys, monkeypatch, contents, phase):
     """It resumes also where the files of earlier phases are removed already."""
@@ -287,11 +311,11 @@ def test_fingerprints_go_on_inside_a_shard(tmp_path, capsys, monkeypatch, conten
     monkeypatch.setattr(candidate_phases, "Checkpoint", functools.partial(Checkpoint, seconds=0))
     sizes, most = [], 4
 
-    def counted(texts, shingling, plain=candidates.signatures):
+    def counted(texts, shingling, *, compiled, plain=candidates.signatures):
         if len(sizes) == most:
             raise KeyboardInterrupt
         sizes.append(len(texts))
-        return plain(texts, shingling)
+        return plain(texts, shingling, compiled=compiled)
 
     monkeypatch.setattr(candidates, "signatures", counted)
     assert main(["dedup", "--input", str(source), "--output", str(tmp_path / "out"), "--workers", "1", *flags]) == 130

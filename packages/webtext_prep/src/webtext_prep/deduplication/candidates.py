@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 BLOCKS = "blocks.npy"
 PARTS = "components/parts.npy"
 """How all shards are divided into blocks, and which part decides about each document, in the scratch folder."""
+PLAIN_BYTES = 4 << 20
+"""Shards of so few bytes are done with before machine code would be loaded; a quarter of it in n-grams of characters,
+which there are more of."""
 SORTED_DOCUMENTS = 1 << 23
 """A task sorts about so many keys of a band at most."""
 
@@ -42,6 +45,11 @@ class CandidatePhases(Stage):
     def all_shards(self, job: Run) -> list[Location]:
         """The new shards, and behind them those to compare with."""
         raise NotImplementedError
+
+    def hints(self, job: Run) -> dict[str, bool]:
+        """What tasks that compare texts are told: whether there are enough of them for machine code."""
+        size = sum(map(storage.size, self.all_shards(job)))
+        return {"compiled": size > PLAIN_BYTES // (1 if Shingling.parse(self.shingle).kind == "word" else 4)}
 
     def _fingerprints(self, task: Task, **files: Mapping[int, Location]) -> Fingerprints:
         """What `fingerprint_shard` wrote; the first input of a task says how all shards are divided."""
@@ -63,7 +71,11 @@ class CandidatePhases(Stage):
         counts: list[int] = checkpoint.state or []
         done = sum(1 for _ in islice(documents, sum(counts)))  # their groups and URLs are quickly found again
         blocks = fingerprint_blocks(
-            documents, Shingling.parse(self.shingle), self.similarity, lambda more: context.report(done + more)
+            documents,
+            Shingling.parse(self.shingle),
+            self.similarity,
+            lambda more: context.report(done + more),
+            compiled=task.hints["compiled"],
         )
         for count, keys, lengths in blocks:
             counts.append(count)
@@ -117,6 +129,7 @@ class CandidatePhases(Stage):
     def divide(self, job: Run) -> dict[str, Any]:
         """Phases `fingerprints` to `components`."""
         shards = self.all_shards(job)
+        hints = self.hints(job)
         has_folders, groups = len({path.parent for path in job.inputs}) > 1, groups_of(job, len(shards))
         sampling = [job.scratch / "sample" / f"part-{shard:05}.npy" for shard in range(len(job.inputs))]
         sampling = sampling if self.sample else []
@@ -130,6 +143,7 @@ class CandidatePhases(Stage):
                     *sampling[shard : shard + 1],
                 ),
                 {"source": str(path.parent) if has_folders else ""},
+                hints,
             )
             for shard, path in enumerate(shards)
         ]

@@ -73,7 +73,13 @@ class DecisionPhases(CandidatePhases):
         blocks, shingling = Blocks.load(task.inputs[0]), Shingling.parse(self.shingle)
         # Making the sets again counts as half of the work.
         frames = (content for _, content in _frames(task, blocks))
-        part = Part.read(frames, shingling, context.scratch, lambda read: context.report(read // 2))
+        part = Part.read(
+            frames,
+            shingling,
+            context.scratch,
+            lambda read: context.report(read // 2),
+            compiled=task.hints["compiled"],
+        )
         count, against = len(part.numbers), Against(task.options["new"], self.against_loses)
         found = part.duplicates_at(
             self.similarity, against, lambda decided: context.report(count // 2 + (decided + 1) // 2)
@@ -98,7 +104,8 @@ class DecisionPhases(CandidatePhases):
         def frames() -> Iterator[bytes]:
             return (content for _, content in _frames(task, blocks))
 
-        part = Part.read(frames(), shingling, context.scratch, lambda read: None)
+        hint = task.hints["compiled"]
+        part = Part.read(frames(), shingling, context.scratch, lambda read: None, compiled=hint)
         count, against = len(part.numbers), Against(task.options["new"], self.against_loses)
         return examine(
             part, frames, against, task.options["last"], shingling,
@@ -144,13 +151,14 @@ class DecisionPhases(CandidatePhases):
 
     def decide_parts(self, job: Run, found: dict[str, Any]) -> dict[str, Any]:
         """Phases `pairs` and `receipts`."""
-        blocks_path, suspects = job.scratch / BLOCKS, self.suspects(job)
+        blocks_path, suspects, hints = job.scratch / BLOCKS, self.suspects(job), self.hints(job)
         deciding = [
             Task(
                 f"part-{part:05}",
                 (blocks_path,),
                 (job.scratch / "pairs" / f"part-{part:05}.frames",),
                 {**found, "part": part},
+                hints,
                 reads=suspects,
             )
             for part in range(found["parts"])

@@ -12,8 +12,6 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.compiled import compiled
-
 Numbers = npt.NDArray[np.int32] | npt.NDArray[np.int64]
 """Numbers of documents: 32 bits wide where that will do."""
 
@@ -28,22 +26,15 @@ def number_type(documents: int) -> type[np.int32] | type[np.int64]:
 
 def band_keys(signatures: npt.NDArray[np.uint32], bands: int, rows: int) -> npt.NDArray[np.uint64]:
     """The key of each band, shape (bands, documents), of signatures of shape (documents, at least bands * rows)."""
-    found = np.empty((bands, len(signatures)), np.uint64)
-    _band_keys(signatures, rows, found)
-    return found
-
-
-@compiled
-def _band_keys(signatures: npt.NDArray[np.uint32], rows: int, found: npt.NDArray[np.uint64]) -> None:
-    for document in range(signatures.shape[0]):
-        for band in range(found.shape[0]):
-            key = np.uint64(rows)
-            for row in range(band * rows, band * rows + rows):
-                # One round of MurmurHash3's 64-bit finalizer for each value (A. Appleby, public domain).
-                key = (key ^ np.uint64(signatures[document, row])) * np.uint64(0xFF51AFD7ED558CCD)
-                key ^= key >> np.uint64(33)
-            key *= np.uint64(0xC4CEB9FE1A85EC53)
-            found[band, document] = key ^ (key >> np.uint64(33))
+    keys = np.full((bands, len(signatures)), rows, np.uint64)
+    for row in range(rows):
+        # One round of MurmurHash3's 64-bit finalizer for each value (A. Appleby, public domain).
+        keys ^= signatures[:, row : bands * rows : rows].T
+        keys *= np.uint64(0xFF51AFD7ED558CCD)
+        keys ^= keys >> np.uint64(33)
+    keys *= np.uint64(0xC4CEB9FE1A85EC53)
+    keys ^= keys >> np.uint64(33)
+    return keys
 
 
 def shared_buckets(keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
@@ -61,15 +52,9 @@ def shared_buckets(keys: npt.NDArray[np.uint64]) -> tuple[npt.NDArray[np.int64],
     return order[is_shared], np.cumsum(sizes[sizes > 1])
 
 
-@compiled
-def _root(parents: Numbers, document: int) -> int:
-    while parents[document] != document:
-        parents[document] = parents[parents[document]]  # path halving
-        document = parents[document]
-    return document
+# Loops over documents, which `forests` compiles for large corpora: they call nothing that it would not know.
 
 
-@compiled
 def unite(parents: Numbers, members: Numbers, ends: npt.NDArray[np.int64]) -> None:
     """Join the components of the members of each bucket.
 
@@ -78,9 +63,12 @@ def unite(parents: Numbers, members: Numbers, ends: npt.NDArray[np.int64]) -> No
     """
     start = 0
     for end in ends:
-        root = _root(parents, members[start])
-        for at in range(start + 1, end):
-            other = _root(parents, members[at])
+        root = members[start]
+        for at in range(start, end):
+            other = members[at]
+            while parents[other] != other:
+                parents[other] = parents[parents[other]]  # path halving
+                other = parents[other]
             if other < root:
                 parents[root] = other
                 root = other
@@ -89,7 +77,6 @@ def unite(parents: Numbers, members: Numbers, ends: npt.NDArray[np.int64]) -> No
         start = end
 
 
-@compiled
 def flatten(parents: Numbers, lengths: npt.NDArray[np.int64], weights: npt.NDArray[np.int64]) -> None:
     """Let each document point to the root of its component, and add up there what the component weighs.
 
@@ -114,7 +101,6 @@ def flatten(parents: Numbers, lengths: npt.NDArray[np.int64], weights: npt.NDArr
         weights[document] = max(weights[document], 0)
 
 
-@compiled
 def divide(parents: Numbers, weights: npt.NDArray[np.int64], most: int, parts: npt.NDArray[np.int32]) -> int:
     """Divide the components into parts of at most `most`, but for a component that weighs more by itself.
 

@@ -24,27 +24,35 @@ from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for, chec
 
 BATCH_DOCUMENTS = 256
 """Documents whose shingles are made at once."""
+PLAIN_DOCUMENTS = 1 << 16
+"""Corpora of more documents are divided into parts by machine code."""
 PARTS = 1024
 """So many parts keep all cores at work: larger corpora have larger ones, up to the most."""
 
 
 def fingerprint_blocks(
-    documents: Iterable[Document], shingling: Shingling, threshold: float, report: Callable[[int], None]
+    documents: Iterable[Document],
+    shingling: Shingling,
+    threshold: float,
+    report: Callable[[int], None],
+    *,
+    compiled: bool = True,
 ) -> Iterator[tuple[int, bytes, bytes]]:
     """Of each block of documents their number, and its part of the shard's files of keys and of lengths.
 
-    `report` is told how many of `documents` are done.
+    `report` is told how many of `documents` are done; `compiled` is whether there are enough for machine code.
     Raises WebtextError if the signatures of a sample of the documents are not datasketch's.
     """
     bands, rows = bands_for(threshold)
     done = 0
     for texts in _text_blocks(documents):
-        if not done:
+        if compiled and not done:
             check_against_datasketch(texts[:: len(texts) // 4 + 1], shingling)
         found = np.empty((bands, len(texts)), np.uint64)
         for first in range(0, len(texts), BATCH_DOCUMENTS):
             batch = texts[first : first + BATCH_DOCUMENTS]
-            found[:, first : first + len(batch)] = buckets.band_keys(signatures(batch, shingling), bands, rows)
+            printed = signatures(batch, shingling, compiled=compiled)
+            found[:, first : first + len(batch)] = buckets.band_keys(printed, bands, rows)
             report(done + first + len(batch))
         yield len(texts), found.tobytes(), np.array([len(text) for text in texts], np.int64).tobytes()
         done += len(texts)
@@ -143,19 +151,22 @@ class Fingerprints:
         Returns the part of each document, -1 for one that no bucket connects; and the number of parts.
         """
         count = self.blocks.documents
+        loops: Any = buckets
+        if count > PLAIN_DOCUMENTS:
+            from webtext_prep.near_duplicates import forests as loops
         parents = _mapped(count, buckets.number_type(count), scratch)
         parents[:] = np.arange(count)
         for members, ends in shared:
-            buckets.unite(parents, members, ends)
+            loops.unite(parents, members, ends)
         lengths, weights = self.all_lengths(scratch), _mapped(count, np.int64, scratch)
-        buckets.flatten(parents, lengths, weights)
+        loops.flatten(parents, lengths, weights)
         if wanted is not None:
             is_wanted = np.zeros(count, np.bool_)
             is_wanted[parents[wanted]] = True
             weights[~is_wanted] = 0
         least, most = PART_CHARACTERS
         found = np.empty(count, np.int32)
-        return found, buckets.divide(parents, weights, int(min(max(weights.sum() // PARTS, least), most)), found)
+        return found, loops.divide(parents, weights, int(min(max(weights.sum() // PARTS, least), most)), found)
 
 
 def _mapped(count: int, kind: type[np.generic], folder: Path) -> npt.NDArray[Any]:

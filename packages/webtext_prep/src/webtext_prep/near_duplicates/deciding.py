@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,9 +11,9 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep.documents.document import Document, encode_document
+from webtext_prep.near_duplicates import pairs
 from webtext_prep.near_duplicates.against import NOTHING, Against
 from webtext_prep.near_duplicates.fingerprints import Shingling, shingle_sets, shingle_spans
-from webtext_prep.near_duplicates.greedy import find_duplicates, ranking
 from webtext_prep.near_duplicates.suspects import SetStore, Suspects, as_text, matching_text
 
 BATCH_DOCUMENTS = 256
@@ -69,6 +69,7 @@ class Part:
         lengths: of their texts, in characters.
         hashes: their sets of shingles, one after another.
         ends: of each of them.
+        compiled: whether there is enough to do for machine code.
     """
 
     numbers: npt.NDArray[np.int64]
@@ -78,9 +79,18 @@ class Part:
     lengths: npt.NDArray[np.int64]
     hashes: npt.NDArray[np.uint64]
     ends: npt.NDArray[np.int64]
+    compiled: bool
 
     @classmethod
-    def read(cls, frames: Iterable[bytes], shingling: Shingling, folder: Path, report: Callable[[int], None]) -> Part:
+    def read(
+        cls,
+        frames: Iterable[bytes],
+        shingling: Shingling,
+        folder: Path,
+        report: Callable[[int], None],
+        *,
+        compiled: bool = True,
+    ) -> Part:
         """The part that packed `Suspects` make up, with sets that don't fit into memory in a file of `folder`."""
         store = SetStore(folder)
         numbers, keys, lengths = [], [], []
@@ -92,14 +102,14 @@ class Part:
             keys.append(np.frombuffer(found.keys, np.uint64).reshape(len(found.urls), -1))
             for first in range(0, len(found.texts), BATCH_DOCUMENTS):
                 texts = [as_text(content) for content in found.texts[first : first + BATCH_DOCUMENTS]]
-                store.add(*shingle_sets(texts, shingling))
+                store.add(*shingle_sets(texts, shingling, compiled=compiled))
                 lengths += [len(text) for text in texts]
                 report(len(lengths))
             urls += found.urls
             domains += found.domains
         hashes, ends = store.finish()
         whole = np.array(lengths, np.int64)
-        return cls(np.concatenate(numbers), np.concatenate(keys), urls, domains, whole, hashes, ends)
+        return cls(np.concatenate(numbers), np.concatenate(keys), urls, domains, whole, hashes, ends, compiled)
 
     def duplicates_at(
         self,
@@ -116,11 +126,17 @@ class Part:
         yields = {"new": ~is_old, "old": is_old}.get(against.loses, np.zeros(0, np.bool_)).tolist()
         order = ranking(self.lengths.tolist(), self.urls, self.numbers.tolist(), yields)
         starts = np.append(0, self.ends[:-1])
-        by_rank, similarity_by_rank = find_duplicates(
+        keys = self.keys[order]
+        decide = pairs.find_duplicates
+        if self.compiled or pairs.pairs_in_buckets(keys) > pairs.MOST_PAIRS:
+            from webtext_prep.near_duplicates import greedy
+
+            decide = greedy.find_duplicates
+        by_rank, similarity_by_rank = decide(
             self.hashes,
             starts[order],
             self.ends[order],
-            self.keys[order],
+            keys,
             threshold,
             is_old=is_old[order],
             report=report,
@@ -148,6 +164,7 @@ class Part:
                 continue
             text = as_text(content)
             theirs = self.hashes[self.ends[other - 1] if other else 0 : self.ends[other]]
+            spans = shingle_spans(text, shingling, compiled=self.compiled)
             yield Duplicate(
                 int(self.numbers[at]),
                 as_text(self.urls[at]),
@@ -155,5 +172,23 @@ class Part:
                 as_text(self.urls[other]),
                 self.domains[other],
                 float(similarities[at]),
-                matching_text(text, shingle_spans(text, shingling), theirs, most_characters),
+                matching_text(text, spans, theirs, most_characters),
             )
+
+
+def ranking(
+    lengths: Sequence[int], urls: Sequence[bytes], numbers: Sequence[int], yields: Sequence[bool] = ()
+) -> npt.NDArray[np.int64]:
+    """The order in which documents are visited: the longest first, equals by URL, then by number.
+
+    Args:
+        lengths: of the texts, in characters.
+        urls: in UTF-8.
+        numbers: their places in the input.
+        yields: which documents come after all others, whatever their length; none if empty.
+
+    Returns positions, shape (documents,).
+    """
+    last = yields or [False] * len(urls)
+    order = sorted(range(len(urls)), key=lambda at: (last[at], -lengths[at], urls[at], numbers[at]))
+    return np.array(order, dtype=np.int64)

@@ -27,6 +27,7 @@ RECALL = 0.99
 """The share of pairs exactly at the threshold that banding must propose, at the least."""
 
 _WORD = re.compile(r"\w+")
+_VISIBLE = re.compile(r"\S+")
 _BATCH = 1 << 20
 
 
@@ -109,11 +110,16 @@ def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
         yield texts[first:]
 
 
-def signatures(texts: Sequence[str], shingling: Shingling) -> npt.NDArray[np.uint32]:
-    """The MinHash signature of each text, shape (len(texts), PERMUTATIONS). An empty text has the highest values."""
+def signatures(texts: Sequence[str], shingling: Shingling, *, compiled: bool = True) -> npt.NDArray[np.uint32]:
+    """The MinHash signature of each text, shape (len(texts), PERMUTATIONS). An empty text has the highest values.
+
+    Not `compiled`, they are made by datasketch itself: the same, at 30 times the cost, with nothing to load before.
+    """
+    found = [np.zeros((0, PERMUTATIONS), np.uint32)]
+    if not compiled:
+        return np.vstack([*found, *(signature(shingles(text, shingling.kind, shingling.size)) for text in texts)])
     from webtext_prep.near_duplicates import kernels
 
-    found = [np.zeros((0, PERMUTATIONS), np.uint32)]
     factors, addends = _permutations()
     for batch in _batches(texts):
         some = _Texts(batch, shingling)
@@ -121,13 +127,18 @@ def signatures(texts: Sequence[str], shingling: Shingling) -> npt.NDArray[np.uin
     return np.concatenate(found)
 
 
-def shingle_sets(texts: Sequence[str], shingling: Shingling) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+def shingle_sets(
+    texts: Sequence[str], shingling: Shingling, *, compiled: bool = True
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
     """The set of shingles of each text, as sorted distinct 64-bit hashes.
 
     Returns:
         hashes, shape (shingles of all texts,), one text after the other; and ends, shape (len(texts),): the set of
         text i is `hashes[ends[i - 1] : ends[i]]`, that of the first one `hashes[: ends[0]]`.
     """
+    if not compiled:
+        sets = [shingle_hashes(shingles(text, shingling.kind, shingling.size)) for text in texts]
+        return np.concatenate([np.zeros(0, np.uint64), *sets]), np.cumsum([len(one) for one in sets], dtype=np.int64)
     from webtext_prep.near_duplicates import kernels
 
     found, found_ends, total = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
@@ -146,13 +157,15 @@ def shingle_sets(texts: Sequence[str], shingling: Shingling) -> tuple[npt.NDArra
 
 
 def shingle_spans(
-    text: str, shingling: Shingling
+    text: str, shingling: Shingling, *, compiled: bool = True
 ) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
     """The shingles of a text in their order, with those that repeat, and where they lie.
 
     Returns:
         hashes, starts, ends, each of shape (shingles,): shingle i is what `text[starts[i] : ends[i]]` says.
     """
+    if not compiled:
+        return _plain_spans(text, shingling)
     from webtext_prep.near_duplicates import kernels
 
     some = _Texts([text], shingling)
@@ -160,6 +173,33 @@ def shingle_spans(
     units, count = kernels.located_hashes(some.data, some.cut, some.space, hashes, spans)
     last = min(shingling.size, units)
     return hashes[:count], spans[0, :count], spans[1, last : last + count] + 1
+
+
+def _plain_spans(
+    text: str, shingling: Shingling
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    folded = text.casefold()
+    origins = np.arange(len(text))
+    if len(folded) != len(text):  # some characters fold to several
+        origins = np.repeat(origins, [len(character.casefold()) for character in text])
+    is_word = shingling.kind == "word"
+    found = list((_WORD if is_word else _VISIBLE).finditer(folded)) or list(_VISIBLE.finditer(folded))
+    units: Any = [part[0] for part in found]
+    edges = [part.span() for part in found]
+    if not is_word:
+        units, parts, edges = " ".join(units), edges, []
+        for start, end in parts:
+            if edges:  # the white space before it is one character
+                edges.append((edges[-1][1], start))
+            edges += zip(range(start, end), range(start + 1, end + 1), strict=True)
+    joiner, last = " " if is_word else "", min(shingling.size, len(units))
+    runs = [joiner.join(units[at : at + last]) for at in range(len(units) - last + 1 if units else 0)]
+    before = b"" if last == shingling.size else b"\x00whole\x00"
+    hashes = [xxhash.xxh3_64_intdigest(before + run.encode("utf-8", "surrogatepass")) for run in runs]
+    firsts, ends = np.array(edges, np.int64).reshape(-1, 2).T
+    count = len(hashes)
+    starts, stops = origins[firsts[:count]], origins[ends[max(last - 1, 0) :][:count] - 1] + 1
+    return np.array(hashes, np.uint64), starts, stops
 
 
 def check_against_datasketch(texts: Sequence[str], shingling: Shingling) -> None:

@@ -19,7 +19,7 @@ Filters are exact: they only leave out pairs that can't reach the threshold, wit
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
@@ -368,24 +368,6 @@ def _draw_bitmaps(sets: _Sets) -> None:
         for at in range(sets.starts[document], sets.ends[document]):
             bit = (sets.hashes[at] >> np.uint64(32)) & bits
             sets.bitmaps[document, int(bit >> np.uint64(6))] ^= np.uint64(1) << (bit & np.uint64(63))
-
-
-def ranking(
-    lengths: Sequence[int], urls: Sequence[bytes], numbers: Sequence[int], yields: Sequence[bool] = ()
-) -> npt.NDArray[np.int64]:
-    """The order in which documents are visited: the longest first, equals by URL, then by number.
-
-    Args:
-        lengths: of the texts, in characters.
-        urls: in UTF-8.
-        numbers: their places in the input.
-        yields: which documents come after all others, whatever their length; none if empty.
-
-    Returns positions, shape (documents,).
-    """
-    last = yields or [False] * len(urls)
-    order = sorted(range(len(urls)), key=lambda at: (last[at], -lengths[at], urls[at], numbers[at]))
-    return np.array(order, dtype=np.int64)
 
 
 def find_duplicates(

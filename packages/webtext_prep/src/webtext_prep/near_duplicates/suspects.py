@@ -16,7 +16,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.compiled import compiled
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.urls import host_of, registered_name
 
@@ -164,52 +163,12 @@ def matching_text(
     return text[starts[first] : min(ends[last], starts[first] + most)] if last >= first else ""
 
 
-@compiled
-def _contains(hashes: npt.NDArray[np.uint64], wanted: np.uint64) -> bool:
-    """Whether a hash is in a sorted array of them.
-
-    They are uniform, so that its place follows from its value, but for the square root of their number or so: the
-    search begins there with steps that double, and halves the last one.
-    """
-    size = len(hashes)
-    low = min(int(float(wanted) * (size / 2.0**64)), size)  # all before `low` are smaller,
-    high = low  # all from `high` on are not
-    step = 1
-    while low > 0 and hashes[low - 1] >= wanted:
-        low = max(low - step, 0)
-        step *= 2
-    step = 1
-    while high < size and hashes[high] < wanted:
-        high = min(high + step, size)
-        step *= 2
-    while low < high:
-        middle = (low + high) // 2
-        if hashes[middle] < wanted:
-            low = middle + 1
-        else:
-            high = middle
-    return low < size and hashes[low] == wanted
-
-
-@compiled
 def _longest_run(hashes: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> tuple[int, int]:
-    """The first and the last of the longest run of `hashes` that are in the set `other`."""
-    slots = 2
-    while slots < 2 * len(other):
-        slots *= 2
-    table, mask = np.zeros(slots, np.uint64), np.uint64(slots - 1)
-    for value in other:
-        slot = value & mask
-        while table[slot] != 0:
-            slot = (slot + np.uint64(1)) & mask
-        table[slot] = max(value, np.uint64(1))  # 0 is an empty slot
-    best, best_length, length = 0, 0, 0
-    for at in range(len(hashes)):
-        value = max(hashes[at], np.uint64(1))
-        slot = hashes[at] & mask
-        while table[slot] != 0 and table[slot] != value:
-            slot = (slot + np.uint64(1)) & mask
-        length = length + 1 if table[slot] == value else 0
-        if length > best_length:
-            best, best_length = at, length
-    return best - best_length + 1, best if best_length else -1
+    """The first and the last of the longest run of `hashes` that are in the set `other`; (0, -1) if none is."""
+    is_shared = np.isin(hashes, other)
+    edges = np.flatnonzero(np.diff(is_shared, prepend=False, append=False))
+    firsts, ends = edges[::2], edges[1::2]
+    if not len(firsts):
+        return 0, -1
+    best = int((ends - firsts).argmax())
+    return int(firsts[best]), int(ends[best]) - 1

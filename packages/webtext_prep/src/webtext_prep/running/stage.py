@@ -131,6 +131,8 @@ class Stage(abc.ABC):
 
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that its tasks use and that take long to import: the processes of an engine may be forked with them."""
+    compiled: ClassVar[tuple[str, ...]] = ()
+    """The same, of tasks whose hints say `compiled`."""
 
     @staticmethod
     def accepts(path: Location) -> bool:

@@ -95,6 +95,10 @@ class Dedup(DecisionPhases):
         "webtext_prep.near_duplicates.candidates",
         "webtext_prep.near_duplicates.deciding",
     )
+    compiled: ClassVar[tuple[str, ...]] = (
+        "webtext_prep.near_duplicates.kernels",
+        "webtext_prep.near_duplicates.greedy",
+    )
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and the table of those"
 
     similarity: float = setting(0.8, "drop a document this similar to one that is kept, from 0 to 1")
@@ -261,12 +265,13 @@ class Dedup(DecisionPhases):
 
         wide = dataclasses.replace(self, similarity=THRESHOLDS[0])
         found = wide.collect(job, wide.divide(job))
-        suspects = wide.suspects(job)
+        suspects, hints = wide.suspects(job), self.hints(job)
         tasks = [
             Task(
                 f"part-{part:05}",
                 (job.scratch / BLOCKS,),
                 options={**found, "part": part},
+                hints=hints,
                 reads=suspects,
             )
             for part in range(found["parts"])

@@ -199,7 +199,11 @@ class _Pool:
 
     def __init__(self, call: Call, tasks: Sequence[Task], workers: int, scratch: Path, on_progress: OnProgress) -> None:
         of_stores = {name for task in tasks for name in storage.modules_of((*task.inputs, *task.outputs))}
-        self._context = _start_context([*getattr(stage_of(call), "preload", ()), *sorted(of_stores)])
+        stage = stage_of(call)
+        modules = [*getattr(stage, "preload", ()), *sorted(of_stores)]
+        if any(task.hints.get("compiled") for task in tasks):
+            modules += getattr(stage, "compiled", ())
+        self._context = _start_context(modules)
         self._tasks, self._count, self._on_progress = tasks, workers, on_progress
         self._totals = self._context.RawArray(ctypes.c_uint64, len(tasks))
         self._arguments = (call, self._totals, scratch, workers)
