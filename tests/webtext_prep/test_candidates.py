@@ -1,8 +1,8 @@
 """From band keys to parts of work: buckets, components, blocks and frames are what their plain definitions say."""
 
 import collections
-import itertools
 import io
+import itertools
 
 import numpy as np
 import pytest

@@ -23,6 +23,7 @@ from indexed_tokens.suffix_index import (
     SEAL,
     URL_ENDS,
     URLS,
+    Part,
     Seal,
     checksum,
     divide,
@@ -40,6 +41,7 @@ from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
 from webtext_prep.running.token_stage import pair_named
+from webtext_prep.token_index import prefix_doubling
 from webtext_prep.token_index.document_urls import read_shard, shard_tasks, tokenized, write_urls
 
 SORT_BYTES = 21
@@ -68,7 +70,7 @@ class IndexTokens(Stage):
     input_kinds: ClassVar[str] = "token files (the prefix of a .bin and .idx)"
     is_passed_on: ClassVar[bool] = False
     process_bytes: ClassVar[int] = PROCESS_BYTES + MACHINE_CODE_BYTES
-    preload: ClassVar[tuple[str, ...]] = ("webtext_prep.token_index.suffix_sorting",)
+    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.token_index.suffix_sorting",)
 
     part_tokens: int = setting(
         32_000_000, "tokens that are sorted together: each takes 21 bytes of memory a worker", ge=1, le=1_000_000_000
@@ -121,13 +123,16 @@ class IndexTokens(Stage):
 
     def sort_part(self, task: Task, context: Context) -> int:
         """Task: the suffixes of one part in order. Returns the checksum of the file."""
-        from webtext_prep.token_index.suffix_sorting import document_suffixes
+        sort = prefix_doubling.document_suffixes
+        if task.hints["compiled"]:
+            from webtext_prep.token_index import suffix_sorting
 
+            sort = suffix_sorting.document_suffixes
         tokens = IndexedTokens(storage.local_path(task.inputs[0]).with_suffix(""))
         documents, places = task.options["documents"], task.options["tokens"]
         ends = document_begins(tokens)[documents[0] : documents[1] + 1] - places[0]
         ends = ends[1:][np.diff(ends) > 0]
-        order = document_suffixes(_tokens_between(tokens, *places), ends).astype(POSITION, copy=False)
+        order = sort(_tokens_between(tokens, *places), ends).astype(POSITION, copy=False)
         with storage.create(task.outputs[0]) as file:
             file.write(order.data)
         context.report(places[1] - places[0])
@@ -143,24 +148,20 @@ class IndexTokens(Stage):
 
     def run(self, job: Run) -> Outcome:
         """Sort each part, put the URLs in order, seal."""
-        from webtext_prep.token_index.suffix_sorting import MOST_TOKENS
-
         prefix = storage.local_path(job.inputs[0]).with_suffix("")
         tokens, folder = _opened(prefix), storage.local_path(job.output)
         storage.remove(folder / SEAL)  # whoever reads the index must not take a new part for one of the old files
         parts = divide(document_begins(tokens), self.part_tokens)
-        longest = max((part.size + part.documents[1] - part.documents[0] for part in parts), default=0)
-        if longest > MOST_TOKENS:
-            raise InputError(
-                f"{longest:,} tokens and documents are too many to be sorted together: lower --part-tokens, or cut "
-                "documents that are longer."
-            )
+        hints = {"compiled": tokens.total_tokens > prefix_doubling.PLAIN_TOKENS}
+        if hints["compiled"]:
+            _refuse_too_many(parts)
         tasks = [
             Task(
                 f"part-{number:05}",
                 tuple(job.inputs),
                 (folder / part_name(number),),
                 {"documents": list(part.documents), "tokens": list(part.tokens)},
+                hints,
             )
             for number, part in enumerate(parts)
         ]
@@ -235,6 +236,18 @@ def _opened(prefix: Path) -> IndexedTokens:
     if not tokens.documents:
         raise InputError(f"{prefix} holds no documents: there is nothing to index.")
     return tokens
+
+
+def _refuse_too_many(parts: Sequence[Part]) -> None:
+    """Raise InputError for a part that can't be sorted."""
+    from webtext_prep.token_index.suffix_sorting import MOST_TOKENS
+
+    longest = max((part.size + part.documents[1] - part.documents[0] for part in parts), default=0)
+    if longest > MOST_TOKENS:
+        raise InputError(
+            f"{longest:,} tokens and documents are too many to be sorted together: lower --part-tokens, or cut "
+            "documents that are longer."
+        )
 
 
 def _described(found: dict[str, Any]) -> str:
