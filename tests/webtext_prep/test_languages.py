@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from types import SimpleNamespace
 
 import langdetect
 import numpy as np
@@ -13,6 +14,8 @@ from hypothesis import strategies as st
 from webtext_prep import cli
 from webtext_prep.languages.kernels.bayes import _COMPENSATED, Trials, _sum
 from webtext_prep.languages.langdetect import COMPARED, Langdetect, load_factory
+from webtext_prep.running.task import Context, Task
+from webtext_prep.stages import clean
 from webtext_prep.stages.clean import known_detectors
 
 SENTENCES = [
@@ -129,6 +132,21 @@ def test_texts_that_differ_from_langdetect_are_left_to_langdetect(monkeypatch):
     assert detector.detect(SENTENCES[0]) == expected
     assert not detector.is_compiled
     assert detector.detect(SENTENCES[0]) == expected
+
+
+@pytest.mark.parametrize("documents, pays", [(1442, False), (2000, False), (2001, True), (None, True)])
+def test_few_documents_are_left_to_langdetect(documents, pays, monkeypatch, tmp_path):
+    """Each process compiled for seconds after its first 256 texts, though some hundred were all there were."""
+    detector = Langdetect(alone=0)
+    monkeypatch.setattr(clean, "_detector", lambda name: detector)
+    hints = clean.Clean().hints(SimpleNamespace(expected_documents=lambda: documents))
+    shard = tmp_path / "part-00000.jsonl"
+    shard.write_text(json.dumps({"url": "http://a.org/", "text": SENTENCES[0] * 9}) + "\n")
+    task = Task("part-00000", (shard,), (tmp_path / "out.jsonl",), hints=hints)
+    clean.Clean(language="en").process_shard(task, Context(tmp_path, 1, lambda units: None))
+    assert detector.is_compiled == pays
+    detector.use_machine_code(pays=not pays)
+    assert detector.detect(SENTENCES[0]) == Langdetect().detect(SENTENCES[0])
 
 
 def test_after_the_first_texts_langdetect_is_not_asked(monkeypatch):

@@ -47,7 +47,7 @@ class CandidatePhases(Stage):
         raise NotImplementedError
 
     def hints(self, job: Run) -> dict[str, bool]:
-        """What tasks that compare texts are told: whether there are enough of them for machine code."""
+        """Whether there are enough texts for machine code: see `Stage.hints`."""
         size = sum(map(storage.size, self.all_shards(job)))
         return {"compiled": size > PLAIN_BYTES // (1 if Shingling.parse(self.shingle).kind == "word" else 4)}
 

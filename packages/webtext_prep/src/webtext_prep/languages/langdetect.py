@@ -42,11 +42,16 @@ class Langdetect(LanguageDetector):
         self._trials: Trials | None = None
         self._to_compare = COMPARED
         self._alone: float = alone
+        self._pays = True
 
     @property
     def is_compiled(self) -> bool:
         """Whether it uses the machine code, which has not differed from langdetect."""
         return self._trials is not None
+
+    def use_machine_code(self, *, pays: bool) -> None:
+        """See `LanguageDetector`: where it does not pay, langdetect itself is asked about all texts."""
+        self._pays = pays
 
     @staticmethod
     def languages() -> list[str]:
@@ -55,7 +60,7 @@ class Langdetect(LanguageDetector):
 
     def detect(self, text: str) -> Guess | None:
         """The most probable language; None for a text without letters, or where none has a probability of 0.1."""
-        if self._alone > 0:
+        if self._alone > 0 or not self._pays:
             self._alone -= 1
             return self._detect_slowly(text)
         try:

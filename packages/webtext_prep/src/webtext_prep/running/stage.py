@@ -188,6 +188,10 @@ class Stage(abc.ABC):
         """What the output depends on besides settings and files, such as the digest of a user's function."""
         return {}
 
+    def hints(self, job: Run) -> dict[str, Any]:
+        """What its tasks are told that their output does not depend on, such as whether machine code would pay."""
+        return {}
+
     def wants_another_run(self, job: Run) -> bool:
         """Whether a finished output should be worked on once more (a download that may succeed now)."""
         return False
@@ -313,8 +317,10 @@ class DocumentStage(Stage):
 
     def run(self, job: Run) -> Outcome:
         """All shards, each by itself."""
+        hints = self.hints(job)
         tasks = [
-            Task(f"part-{number:05}", (path,), job.shard_outputs(number)) for number, path in enumerate(job.inputs)
+            Task(f"part-{number:05}", (path,), job.shard_outputs(number), hints=hints)
+            for number, path in enumerate(job.inputs)
         ]
         results = job.map("shards", self.process_shard, tasks, unit=self.unit, total=job.expected_documents())
         return shards_outcome(tasks, results)

@@ -21,13 +21,18 @@ from webtext_prep.errors import InputError
 from webtext_prep.languages.base import Guess, LanguageDetector, is_in
 from webtext_prep.quality.base import Rule
 from webtext_prep.repair import repair
-from webtext_prep.running.stage import DocumentStage
+from webtext_prep.running.stage import DocumentStage, Run
 from webtext_prep.running.tally import Tally
+from webtext_prep.running.task import Context, Task
 
 
 def known_detectors() -> dict[str, type[LanguageDetector]]:
     """Every detector by its name: those in `languages/`, and those of the entry-point group `webtext.languages`."""
     return {found.name: found for found in find_plugins(languages, LanguageDetector, group="webtext.languages")}
+
+
+FEW_DOCUMENTS = 2000
+"""So many documents are done with by what needs no compiling, before the machine code would be made."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -119,6 +124,17 @@ class Clean(DocumentStage):
         """The versions of the rules."""
         known = known_rules() if self.rules else {}
         return {"rule_versions": {name: known[name].version for name in self.rules}} if self.rules else {}
+
+    def hints(self, job: Run) -> dict[str, Any]:
+        """Whether there are enough documents for machine code: see `Stage.hints`."""
+        documents = job.expected_documents()
+        return {"compiled": documents is None or documents > FEW_DOCUMENTS}
+
+    def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: one shard to one shard."""
+        if self.language != "any":
+            _detector(self.language_detector).use_machine_code(pays=task.hints.get("compiled", True))
+        return super().process_shard(task, context)
 
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
         """Yield the repaired documents that are kept, with their language in the metadata."""
