@@ -1,5 +1,6 @@
 """Machine code is kept on disk, and made again when any file changes that it comes from."""
 
+import fcntl
 import shutil
 import subprocess
 import sys
@@ -29,6 +30,36 @@ def test_a_change_in_another_file_is_noticed(tmp_path):
             assert found.stdout.split() == [str(5 + number), str(hits)]
         (folder,) = (package / "__pycache__").glob(module.PREFIX + "*")
         assert folder.name == module.PREFIX + digest_of(package)
+
+
+def test_one_process_compiles_and_the_others_load(tmp_path):
+    """Every worker of a first run compiled the same functions for itself, 19 s each."""
+    package = tmp_path / "webtext_prep"
+    package.mkdir()
+    for name in ("__init__.py", "compiled.py"):
+        shutil.copy(PACKAGE / name, package / name)
+    (package / "inner.py").write_text(INNER.format(1))
+    (package / "outer.py").write_text(OUTER)
+    command = "from webtext_prep.outer import outer; print(flush=True); outer(5); print(len(outer.stats.cache_misses))"
+    folder = package / "__pycache__" / (module.PREFIX + digest_of(package))
+    folder.mkdir(parents=True)
+    with (folder / "compiling").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until all are about to compile
+        processes = [
+            subprocess.Popen(
+                [sys.executable, "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+            )
+            for _ in range(3)
+        ]
+        for process in processes:
+            assert process.stdout.readline() == "\n"
+    answers = [process.communicate() for process in processes]
+    assert sorted(out.strip() for out, _ in answers) == ["0", "0", "1"]
+    assert sorted(err for _, err in answers) == [
+        "",
+        "",
+        "compiling for this machine, the first time only, up to 15 s\n",
+    ]
 
 
 def test_without_a_folder_it_compiles_all_the_same(tmp_path, monkeypatch):

@@ -325,12 +325,12 @@ def _decide(
 
     Those before the first new one have none to be compared with.
     """
-    everyone = np.iinfo(np.int64).max
+    everyone = np.int64(np.iinfo(np.int64).max)
     for document in range(first, last):
         if document < first_new:
             _keep(sets, buckets, state, document, threshold, crowded, short, long)
             continue
-        _search_buckets(sets, buckets, state, document, threshold, 1, crowded)
+        _search_buckets(sets, buckets, state, document, threshold, np.int64(1), crowded)
         members = 0
         for band in range(buckets.of.shape[1]):
             bucket = buckets.of[document, band]

@@ -73,9 +73,9 @@ SECRET = np.frombuffer(
 
 
 @compiled
-def rotate32(value: np.uint32, count: int) -> np.uint32:
+def rotate32(value: np.uint32, count: np.uint32) -> np.uint32:
     """`value` with its bits rotated to the left."""
-    return U32((U32(value) << U32(count)) | (U32(value) >> U32(32 - count)))
+    return U32((value << count) | (value >> U32(U32(32) - count)))
 
 
 @compiled
@@ -90,7 +90,7 @@ def avalanche32(value: np.uint32) -> np.uint32:
 
 @compiled
 def _lane32(lane: np.uint32, word: np.uint32) -> np.uint32:
-    return U32(rotate32(U32(lane + U32(word * A2)), 13) * A1)
+    return U32(rotate32(U32(lane + U32(word * A2)), U32(13)) * A1)
 
 
 @compiled
@@ -106,13 +106,13 @@ def xxh32(data: Bytes, start: int, end: int) -> np.uint32:
             three = _lane32(three, load32(data, at + 8))
             four = _lane32(four, load32(data, at + 12))
             at += 16
-        value = U32(rotate32(one, 1) + rotate32(two, 7) + rotate32(three, 12) + rotate32(four, 18))
+        value = U32(rotate32(one, U32(1)) + rotate32(two, U32(7)) + rotate32(three, U32(12)) + rotate32(four, U32(18)))
     value = U32(value + U32(end - start))
     while end - at >= 4:
-        value = U32(rotate32(U32(value + U32(load32(data, at) * A3)), 17) * A4)
+        value = U32(rotate32(U32(value + U32(load32(data, at) * A3)), U32(17)) * A4)
         at += 4
     while at < end:
-        value = U32(rotate32(U32(value + U32(U32(data[at]) * A5)), 11) * A1)
+        value = U32(rotate32(U32(value + U32(U32(data[at]) * A5)), U32(11)) * A1)
         at += 1
     return avalanche32(value)
 

@@ -21,7 +21,7 @@ Hashes32 = npt.NDArray[np.uint32]
 Hashes64 = npt.NDArray[np.uint64]
 Offsets = npt.NDArray[np.int64]
 signed: Any = np.int64
-"""np.int64, which is Python's integer in compiled code."""
+"""np.int64, which is Python's integer in compiled code. A function that is given 0 is compiled for that 0 alone."""
 
 WHOLE = np.frombuffer(b"\x00whole\x00", np.uint8)
 """What stands before a text that is too short for one shingle, so that it equals no shingle."""
@@ -127,9 +127,10 @@ def prepare(data: Bytes, start: int, end: int, cut: Cut, space: Space, spans: Of
     """Normalise a text. Returns where its normal form ends, the number of units, and that of shingles."""
     stop, count = normalise(data, start, end, cut.is_word, cut.alphabet, space, spans)
     if cut.is_word and count == 0:
-        stop, count = normalise(data, start, end, True, cut.plain, space, spans)
+        stop, count = normalise(data, start, end, cut.is_word, cut.plain, space, spans)
     if count < cut.size:
-        space.text[:BEGIN] = WHOLE
+        for at in range(BEGIN):  # a slice would bring numpy's errors with it, and double the time of compiling
+            space.text[at] = WHOLE[at]
         return stop, count, min(count, 1)
     return stop, count, count - cut.size + 1
 
@@ -161,10 +162,10 @@ def hash32_ascii(first: int, values: Hashes32, size: int, text: Bytes) -> None:
             low = U32(text[at + row]) | (U32(text[at + row + 1]) << U32(8))
             high = U32(text[at + row + 2]) | (U32(text[at + row + 3]) << U32(8))
             word = U32(low | U32(high << U32(16)))
-            values[row] = U32(rotate32(U32(values[row] + U32(word * A3)), 17) * A4)
+            values[row] = U32(rotate32(U32(values[row] + U32(word * A3)), U32(17)) * A4)
     for at in range(start + size // 4 * 4, start + size):
         for row in range(len(values)):
-            values[row] = U32(rotate32(U32(values[row] + U32(U32(text[at + row]) * A5)), 11) * A1)
+            values[row] = U32(rotate32(U32(values[row] + U32(U32(text[at + row]) * A5)), U32(11)) * A1)
     for row in range(len(values)):
         values[row] = avalanche32(values[row])
 
@@ -202,7 +203,7 @@ def signatures(data: Bytes, ends: Offsets, cut: Cut, space: Space, factors: Hash
     """The signatures of the texts that end at `ends` in `data`, shape (texts, permutations), uint32."""
     found = np.full((len(ends), len(factors)), U32(0xFFFFFFFF), np.uint32)
     values = np.empty(CHUNK, np.uint32)
-    start = 0
+    start = signed(0)
     for row in range(len(ends)):
         stop, count, shingles = prepare(data, start, ends[row], cut, space, None)
         for first in range(0, shingles, CHUNK):
@@ -221,7 +222,7 @@ def signatures(data: Bytes, ends: Offsets, cut: Cut, space: Space, factors: Hash
 def hashes(data: Bytes, ends: Offsets, cut: Cut, space: Space, found: Hashes64) -> Offsets:
     """Write the hashes of all shingles of the texts to `found`; returns where those of each text end."""
     found_ends = np.empty(len(ends), np.int64)
-    start, filled = 0, 0
+    start, filled = signed(0), 0
     for row in range(len(ends)):
         stop, count, shingles = prepare(data, start, ends[row], cut, space, None)
         hash64(found[filled : filled + shingles], cut, space, stop, count)
@@ -234,7 +235,7 @@ def hashes(data: Bytes, ends: Offsets, cut: Cut, space: Space, found: Hashes64) 
 @compiled
 def located_hashes(data: Bytes, cut: Cut, space: Space, found: Hashes64, spans: Offsets) -> tuple[int, int]:
     """Write the hashes of all shingles of one text to `found`; returns the number of its units and of shingles."""
-    stop, count, shingles = prepare(data, 0, len(data), cut, space, spans)
+    stop, count, shingles = prepare(data, signed(0), len(data), cut, space, spans)
     hash64(found[:shingles], cut, space, stop, count)
     return count, shingles
 
