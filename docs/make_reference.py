@@ -34,7 +34,7 @@ def parsers() -> dict[str, argparse.ArgumentParser]:
     stages, commands = webtext_prep.cli.find_stages(), webtext_prep.cli.find_commands()
     return {
         "webtext": webtext_prep.cli.build_parser(stages, commands),
-        "gpt2": gpt2_train.cli.make_parser(None, whole=True)[0],
+        "gpt2": gpt2_train.cli.make_parser(None, whole=True),
     }
 
 

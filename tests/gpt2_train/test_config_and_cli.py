@@ -257,6 +257,32 @@ def test_an_unknown_flag_shows_the_usage_of_its_command(flag: str, capsys: pytes
     assert end.value.code == 2
     err = capsys.readouterr().err
     assert err.startswith("usage: gpt2 train") and f"unrecognized arguments: {flag} 3" in err
+    assert "did you mean --steps?" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["trian"], "there is no command trian (did you mean train?)"),
+        (["train", "--log-to", "tensorbord"], "did you mean tensorboard? choose from tensorboard, trackio, wandb)"),
+        (["evaluate", "--task", "lambda"], "did you mean lambada? choose from "),
+    ],
+)
+def test_a_mistyped_command_or_choice_is_answered_with_the_nearest(words, sentence, capsys) -> None:
+    """A wrong command was answered by a list of all, a wrong sink or task where the others of its set were found."""
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert sentence in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("words", "shown"), [([], "write text with a checkpoint"), (["checkpoint"], "verify")])
+def test_alone_a_command_shows_its_help(words, shown, capsys) -> None:
+    """`gpt2` alone said that COMMAND is required, and not which commands there are."""
+    with pytest.raises(SystemExit) as end:
+        main(words)
+    assert end.value.code == 2
+    assert shown in capsys.readouterr().err
 
 
 def test_a_failure_of_the_compiler_names_the_way_round_it() -> None:

@@ -74,7 +74,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path:
     table = []
     for name, size, flags, after in RUNS:
         flags = tuple(folder / "one" if flag == "one" else flag for flag in flags)
-        arguments = make_parser("train")[0].parse_args(command(folder / folder_of(name), *flags, data=corpus)[3:])
+        arguments = make_parser("train").parse_args(command(folder / folder_of(name), *flags, data=corpus)[3:])
         settings = as_table(settings_from(TrainSettings, arguments, command="train"))
         run = {"id": name, "name": folder_of(name), "size": size, "settings": settings, "after": after}
         table.append(run)

@@ -213,7 +213,7 @@ def of_two_processes(tmp_path_factory: pytest.TempPathFactory, corpus: str, inpu
         for name, flags in ((f"{layout}-plain", ()), (f"{layout}-watched", SHORT_OBSERVED)):
             given = observed(inputs) if flags else ()
             words = command(folder / name, *TRAINING, *SHORT, *given, *flags, data=corpus)[3:]
-            arguments = make_parser("train")[0].parse_args(words)
+            arguments = make_parser("train").parse_args(words)
             settings = settings_from(TrainSettings, arguments, command="train")
             runs.append(as_table(dataclasses.replace(settings, **{layout: 2})))
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

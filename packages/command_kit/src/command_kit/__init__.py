@@ -11,12 +11,14 @@ from command_kit.cores import available_cores
 from command_kit.credentials import hide_credentials
 from command_kit.errors import CommandError, UsageError
 from command_kit.json_text import parse_json
+from command_kit.parsing import Parser
 from command_kit.progress import Progress, duration
 from command_kit.settings import add_flags, setting, settings_from
 from command_kit.shell import add_shell_flags
 
 __all__ = [
     "CommandError",
+    "Parser",
     "Progress",
     "UsageError",
     "add_flags",

@@ -18,7 +18,7 @@ import math
 import tomllib
 import types
 import typing
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -45,6 +45,14 @@ class _Collect(argparse.Action):
             return  # a positional argument that is not there
         earlier = getattr(namespace, self.dest)
         setattr(namespace, self.dest, [*([] if earlier is _NOT_GIVEN else earlier), *values])
+
+
+class _Joined(tuple[str, ...]):
+    """The choices of a flag that takes several: `a,b` is two of them."""
+
+    def __contains__(self, value: object) -> bool:
+        parts = [part.strip() for part in str(value).split(",")]
+        return all(super(_Joined, self).__contains__(part) for part in parts if part)
 
 
 class Limits(NamedTuple):
@@ -78,6 +86,7 @@ def setting(
     group: str | None = None,
     identity: bool = True,
     positional: bool = False,
+    choices: Callable[[], Iterable[str]] | None = None,
     ge: float | None = None,
     gt: float | None = None,
     le: float | None = None,
@@ -94,12 +103,16 @@ def setting(
             workers, a logging interval) is not part of a run's identity and may differ when the run resumes.
         positional: whether it is given without a flag, by its place. It may also stand in a TOML file, so the command
             itself must say when it is missing.
+        choices: gives the names that a text, or each text of a list, may be, where plugins may add to them; it is
+            called when the flags are made. A file's value the dataclass checks itself. Where the names never change, a
+            `Literal` says the same. In a list, `a,b` is two of them.
         ge, gt, le, lt: the limits of a number (of each number in a list): at least, above, at most, below. With any
             of them the number must be finite, too. None and words, where the annotation allows them, have no limits.
     """
     limits = Limits(ge, gt, le, lt)
     metadata = {"help": help, "metavar": metavar, "group": group, "identity": identity, "positional": positional}
-    return dataclasses.field(default=default, metadata={**metadata, "limits": limits if limits != Limits() else None})
+    metadata |= {"choices": choices, "limits": limits if limits != Limits() else None}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 def flag_name(field_name: str) -> str:
@@ -138,7 +151,7 @@ def _number_or_words(annotation: Any) -> tuple[type, tuple[str, ...]] | None:
     return (numbers[0], words[0]) if numbers and words else None
 
 
-def _reader(kind: type, words: Collection[str]) -> typing.Callable[[str], Any]:
+def _reader(kind: type, words: Collection[str]) -> Callable[[str], Any]:
     """What makes a value of the text of a flag that takes a number or a word; argparse calls it by its name."""
 
     def read(text: str) -> Any:
@@ -203,7 +216,9 @@ def add_flags(
             options["metavar"] = field.metadata["metavar"] or "|".join(("N" if either[0] is int else "X", *either[1]))
             target.add_argument(flag_name(field.name), type=_reader(*either), **options)
             continue
-        is_positional = field.metadata["positional"]
+        is_positional, choices_of = field.metadata["positional"], field.metadata["choices"]
+        if choices_of is not None:
+            options["choices"] = (_Joined if typing.get_origin(kind) is tuple else tuple)(choices_of())
         if typing.get_origin(kind) is tuple:
             options |= {"nargs": "*" if is_positional else "+", "action": _Collect}
             kind = typing.get_args(kind)[0]

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from command_kit import add_shell_flags, run_command
+from command_kit import Parser, add_shell_flags, run_command
 
 COMMANDS = {
     "estimate": ("gpt2_train.estimate", "estimate parameters, FLOPs and memory of a run before it starts"),
@@ -46,35 +46,24 @@ def settings_class(command: str) -> type:
     return found
 
 
-def make_parser(command: str | None, *, whole: bool = False) -> tuple[argparse.ArgumentParser, argparse.ArgumentParser]:
-    """The parser of `gpt2`, with the arguments of `command` only (of none if it is None), and that of `command`.
+def make_parser(command: str | None, *, whole: bool = False) -> argparse.ArgumentParser:
+    """The parser of `gpt2`, with the arguments of `command` only (of none if it is None).
 
     With `whole` it has the arguments of all commands.
     """
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="gpt2",
         description="Train, evaluate and sample GPT-2 from token files (.bin/.idx), on one process or many.",
         epilog=EXAMPLE,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
     )
-    add_shell_flags(parser, "gpt2-train", others=["torch"], whole=lambda: make_parser(None, whole=True)[0])
-    own = parser
+    add_shell_flags(parser, "gpt2-train", others=["torch"], whole=lambda: make_parser(None, whole=True))
     commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
     for name, (module, summary) in COMMANDS.items():
-        child = commands.add_parser(
-            name,
-            help=summary,
-            description=summary[0].upper() + summary[1:] + ".",
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
-        if name == command:
-            own = child
+        child = commands.add_parser(name, help=summary, description=summary[0].upper() + summary[1:] + ".")
         if name == command or whole:
             importlib.import_module(module).add_arguments(child)
             child.add_argument("--debug", action="store_true", help="show the traceback of an error")
-    return parser, own
+    return parser
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -91,11 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if "--debug" not in words:
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "FATAL")
     command = next((word for word in words if word in COMMANDS), None)
-    parser, own = make_parser(command)
-    parsed, unknown = parser.parse_known_args(words)
-    if unknown:
-        # With the usage of the command that was asked for, not that of `gpt2`.
-        own.error(f"unrecognized arguments: {' '.join(unknown)}")
+    parsed = make_parser(command).parse_args(words)
     module = importlib.import_module(COMMANDS[parsed.command][0])
     return run_command("gpt2", lambda: module.run(parsed), debug=parsed.debug, resumes=parsed.command == "train")
 

@@ -16,6 +16,7 @@ from typing import Any, Literal
 from command_kit import setting
 from command_kit.settings import identity
 from gpt2_train.errors import Gpt2UsageError, check_threads
+from gpt2_train.sinks import sinks
 
 MOST = 2**31 - 1
 """The largest number of a shape: products of two fit into 64 bits, and token ids into 32."""
@@ -433,8 +434,8 @@ class TrainSettings(ModelSettings, DataSettings):
     log_every: int = setting(10, "steps between logged lines", group=_RUN, identity=False)
     log_to: tuple[str, ...] = setting(
         (),
-        "also send what is logged to tensorboard, wandb or trackio; several may be given, separated by commas",
-        metavar="NAME",
+        "also send what is logged to these; several may be given, separated by commas",
+        choices=sinks,
         group=_RUN,
         identity=False,
     )

