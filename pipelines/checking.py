@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, Any
 
 from command_kit import UsageError
 from command_kit.command import sentence_for
+from command_kit.fronts import in_words
 from command_kit.machine import Machine
 from command_kit.settings import differences
 from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
 from indexed_tokens.suffix_index import SuffixIndex, index_folder
-from planning import Step, is_held_out_loss
+from planning import Step, is_held_out_loss, words_of
 from webtext_prep.cli import RunSettings, job_of
 from webtext_prep.documents import storage
 from webtext_prep.errors import InputError
@@ -56,7 +57,7 @@ def check(steps: Sequence[Step], path: Path, folder: Path, gpus: int = 0) -> Che
             elif step.program == "gpt2_train":
                 check_use_of_model(step, next((other for other in steps if other.name == "train"), None))
         except (UsageError, OSError) as error:
-            where, sentence = f"{path} [{step.name}]", sentence_for(error)
+            where, sentence = f"{path} [{step.name}]", in_words(sentence_for(error), words_of(step))
             found.problems.append(sentence if where in sentence else f"{where}: {sentence}")
     lines, too_much = needs(steps, folder)
     found.facts = lines + found.facts
@@ -89,7 +90,7 @@ def make_job(step: Step, stage: Stage, inputs: Sequence[str]) -> Job:
     """The job of one step with such inputs. Raises UsageError as `job_of` and `make_engine` do."""
     settings: RunSettings = step.settings
     engine = make_engine(settings.engine, settings.workers, step.engine_settings, where="the settings")
-    return job_of(stage, dataclasses.replace(settings, input=tuple(inputs)), engine)
+    return job_of(stage, dataclasses.replace(settings, input=tuple(inputs)), engine, restart=step.restart)
 
 
 def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
@@ -113,7 +114,7 @@ def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
         missing += sum(max(0, place.needed - place.written) for place in found.places)
         lines.append(found.sentence())
         if step.settings.space_check and (problem := found.problem()):
-            problems.append(problem)
+            problems.append(in_words(problem, words_of(step)))
     disk = Machine().disk_of(folder)
     if outputs:
         lines.append(f"all outputs together: about {readable(outputs)}")
@@ -188,7 +189,8 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
     for _, prefix in settings.corpora():
         check_token_files(prefix, step)
     config = model_config(settings, vocabulary)
-    check_run_folder(settings, config)
+    if not step.restart:
+        check_run_folder(settings, config)
     layout: dict[str, Any] = {
         "tensor_parallel": settings.tensor_parallel,
         "sequence_parallel": settings.sequence_parallel,

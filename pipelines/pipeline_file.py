@@ -31,6 +31,12 @@ class Pipeline:
     )
 
 
+def shipped() -> dict[str, str]:
+    """The pipelines of this folder: name -> what each is about."""
+    tables = {file.stem: tomllib.loads(file.read_text(encoding="utf-8")) for file in sorted(HERE.glob("*.toml"))}
+    return {name: table.get(WHOLE, {}).get("description", "") for name, table in tables.items()}
+
+
 def read_pipeline(name: str) -> tuple[Path, dict[str, Any]]:
     """The file that `name` means, a path or a pipeline of this folder, and its tables. Raises UsageError."""
     path = Path(name)
@@ -39,8 +45,7 @@ def read_pipeline(name: str) -> tuple[Path, dict[str, Any]]:
         with contextlib.suppress(ValueError):
             path = path.relative_to(Path.cwd())  # shorter in the command lines that are shown
     if not path.is_file():
-        shipped = ", ".join(sorted(file.stem for file in HERE.glob("*.toml")))
-        raise UsageError(f"no pipeline {name}: give the path of a TOML file, or one of {shipped}.")
+        raise UsageError(f"no pipeline {name}: give the path of a TOML file, or one of {', '.join(shipped())}.")
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:

@@ -17,7 +17,7 @@ from typing import Any
 from command_kit import UsageError
 from command_kit.settings import flag_name, make_settings
 from indexed_tokens.suffix_index import index_folder
-from pipeline_file import WHOLE, as_flags
+from pipeline_file import OF_ALL_STAGES, WHOLE, as_flags
 from webtext_prep.cli import RunSettings, find_commands, find_stages
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.storage import is_local, location
@@ -49,6 +49,7 @@ class Step:
         engine_settings: the settings of a stage's engine, as they are given.
         made: the inputs of a stage that an earlier step makes, or for another command those paths.
         tokenizer: the tokenizer that an earlier step makes and this one uses.
+        restart: whether it discards what an earlier run made, and begins anew.
         summary: what it said at its end.
     """
 
@@ -62,6 +63,7 @@ class Step:
     engine_settings: dict[str, Any] = field(default_factory=dict)
     made: tuple[str, ...] = ()
     tokenizer: str | None = None
+    restart: bool = False
     summary: dict[str, Any] = field(default_factory=dict)
 
 
@@ -286,6 +288,28 @@ def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -
     return step
 
 
+def restart(steps: Sequence[Step], first: str) -> None:
+    """Have the steps from the one called `first` on begin anew; all of them if it is empty. Raises UsageError."""
+    names = [step.name for step in steps]
+    if first and first not in names:
+        raise UsageError(f"--restart {first} is not a step: choose one of {', '.join(names)}, or name none for all.")
+    for step in steps[names.index(first) if first else 0 :]:
+        step.restart = True
+
+
 def shown_command(step: Step, path: Path) -> list[str]:
     """One step as it would be given by hand."""
-    return [PROGRAMS[step.program], step.name, *step.arguments, "--config", str(path)]
+    again = ["--restart"] if step.restart and step.stage is not None else []
+    return [PROGRAMS[step.program], step.name, *step.arguments, *again, "--config", str(path)]
+
+
+def words_of(step: Step) -> dict[str, str]:
+    """What run.py's user types for each flag of a step: most are settings of its table."""
+    common = {"input", *OF_ALL_STAGES, *engine_settings()}  # run.py has these flags itself
+    settings = [step.settings] if step.stage is None else [step.settings, step.stage]
+    words = {}
+    for entry in (entry for kind in settings for entry in dataclasses.fields(kind) if entry.name not in common):
+        place = f"--set {step.name}.{entry.name}="
+        words[flag_name(entry.name)] = f"{place}true" if entry.type == "bool" else place
+        words[f"--no-{flag_name(entry.name)[2:]}"] = f"{place}false"
+    return {**words, "--output": "--folder", "--restart": f"--restart {step.name}"}

@@ -16,16 +16,20 @@ from typing import Any
 from command_kit import CommandError, duration, write_json
 from command_kit.colours import BOLD, GREEN, PLAIN, Paint
 from command_kit.command import PARENT
+from command_kit.fronts import WORDS
 from command_kit.tables import aligned
-from planning import SAMPLES, Step, is_held_out_loss, shown_command
+from planning import SAMPLES, Step, is_held_out_loss, shown_command, words_of
 
 SUMMARIES = "pipeline.json"
 SHOWN_PASSAGES = 3
 """Of each text, passages that stand in the corpus."""
 
 
-def run_steps(steps: Sequence[Step], path: Path, folder: Path) -> None:
-    """Run them in order; an evaluation that has nothing to measure is left out, which is said before the training."""
+def run_steps(steps: Sequence[Step], path: Path, folder: Path, debug: bool = False) -> None:
+    """Run them in order; an evaluation that has nothing to measure is left out, which is said before the training.
+
+    With `debug` the steps show the tracebacks of errors.
+    """
     train = next((step for step in steps if step.name == "train"), None)
     left_out: dict[str, str] = {}
     for step in steps:
@@ -34,10 +38,10 @@ def run_steps(steps: Sequence[Step], path: Path, folder: Path) -> None:
             for reason in left_out.values():
                 print(f"\nrun.py: {reason}", file=sys.stderr, flush=True)
         if step.name not in left_out:
-            run_step(step, path, folder)
+            run_step(step, path, folder, debug)
 
 
-def run_step(step: Step, path: Path, folder: Path) -> None:
+def run_step(step: Step, path: Path, folder: Path, debug: bool = False) -> None:
     """Run one command; its JSON summary is kept in `step.summary`.
 
     Raises CommandError if it fails, KeyboardInterrupt where Ctrl-C or SIGTERM stops it.
@@ -46,8 +50,11 @@ def run_step(step: Step, path: Path, folder: Path) -> None:
     command = [sys.executable, "-m", step.program, *rest]
     told = Paint.of(sys.stderr)(f"$ {shlex.join([shown, *rest])}", BOLD)
     print(f"\n{told}", file=sys.stderr, flush=True)
-    environment = os.environ | {PARENT: str(os.getpid())}
-    process = subprocess.Popen([*command, "--json"], stdout=subprocess.PIPE, env=environment)
+    if step.restart and step.name == "train":
+        discard_run(step)
+    environment = os.environ | {PARENT: str(os.getpid()), WORDS: json.dumps(words_of(step))}
+    command += ["--json", *(["--debug"] if debug else [])]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)
     is_stopped = False
 
     def stop(*_: Any) -> None:
@@ -67,9 +74,10 @@ def run_step(step: Step, path: Path, folder: Path) -> None:
     if is_stopped:
         raise KeyboardInterrupt
     if process.returncode:
+        again = "the same command again" + (", without --restart" if step.restart else "")
         failure = CommandError(
             f"the step [{step.name}] (`{shown} {step.name}`) ended with exit code {process.returncode}: fix what it "
-            "says above, then run the same command again; it resumes from there."
+            f"says above, then run {again}; it resumes from there."
         )
         failure.exit_code = process.returncode if process.returncode > 0 else 1
         raise failure
@@ -80,6 +88,13 @@ def run_step(step: Step, path: Path, folder: Path) -> None:
     if step.name == "evaluate" and is_held_out_loss(step.settings) and step.summary.get("bytes"):
         step.summary["compressed"] = compressed(step)
     write_json(folder / SUMMARIES, {**_read_json(folder / SUMMARIES), step.name: step.summary})
+
+
+def discard_run(step: Step) -> None:
+    """Remove the run that a [train] made earlier. Raises UsageError where another is at work on it."""
+    from gpt2_train import run_folder
+
+    run_folder.discard_run(Path(step.output), say=lambda line: print(line, file=sys.stderr))
 
 
 def compressed(step: Step) -> dict[str, float]:

@@ -7,8 +7,8 @@
 
 Each table of the file is one command, `webtext COMMAND` or `gpt2 COMMAND`, with that command's settings; they run in
 the order of the file, each on what the one before it wrote. Whatever can be known beforehand is checked before the
-first one runs. The same command again resumes where it stopped, and each step can also be given by hand: its command
-line is printed first.
+first one runs. The same command again resumes where it stopped, `--restart` begins anew, and each step can also be
+given by hand: its command line is printed first.
 """
 
 from __future__ import annotations
@@ -25,15 +25,20 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from checking import check, count_gpus
-from command_kit import CommandError, UsageError, add_flags, run_command, write_json, write_text
+from command_kit import CommandError, Parser, UsageError, add_flags, run_command, write_json, write_text
 from command_kit.colours import Paint
 from command_kit.command import print_error
 from command_kit.settings import check_value, given_values, make_settings
-from pipeline_file import HERE, OF_ALL_STAGES, WHOLE, Pipeline, change_settings, read_pipeline
-from planning import plan, shown_command
+from command_kit.tables import aligned
+from pipeline_file import HERE, OF_ALL_STAGES, WHOLE, Pipeline, change_settings, read_pipeline, shipped
+from planning import Step, plan, restart, shown_command
 from playing import closing, run_steps
 from webtext_prep.cli import RunSettings
+from webtext_prep.running.claim import locked
 from webtext_prep.running.engines.choosing import add_engine_flags, engine_settings, find_engines
+
+LOCK = ".run"
+"""In the folder of a pipeline: what the one that is at work holds."""
 
 
 @contextlib.contextmanager
@@ -66,15 +71,29 @@ def documentation_site(folder: Path) -> Iterator[None]:
         process.communicate()
 
 
+def overview() -> str:
+    """The pipelines that there are, and how to start one."""
+    rows = aligned([[name, description] for name, description in shipped().items()], "<<")
+    start = "to try all of it, with nothing of your own:\n  ./uvw run pipelines/run.py quickstart"
+    return "\n".join(["pipelines:", *(f"  {row}" for row in rows), "", start])
+
+
 def main(argv: list[str] | None = None) -> int:
     """Entry point; returns the exit code."""
-    parser = argparse.ArgumentParser(
-        prog="run.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        allow_abbrev=False,
-    )
-    parser.add_argument("pipeline", nargs="?", default="quickstart", help="a name or a TOML file (default: quickstart)")
+    words = sys.argv[1:] if argv is None else argv
+    parser = make_parser()
+    if not words:
+        print(f"{parser.format_usage()}\n{overview()}\nall flags: ./uvw run pipelines/run.py --help", file=sys.stderr)
+        return 2
+    arguments = parser.parse_args(words)
+    again = "the same command" + ("" if arguments.restart is None else " without --restart")
+    return run_command("run.py", lambda: play(arguments), debug=arguments.debug, again=again)
+
+
+def make_parser() -> Parser:
+    """The parser of the command line."""
+    parser = Parser(prog="run.py", description=__doc__, epilog=overview())
+    parser.add_argument("pipeline", help="a name, of those listed below, or a TOML file")
     parser.add_argument(
         "--input",
         "--urls",
@@ -95,6 +114,13 @@ def main(argv: list[str] | None = None) -> int:
     parser.add_argument(
         "--check", action="store_true", help="check everything that can be known, show the steps, and run none"
     )
+    parser.add_argument(
+        "--restart",
+        nargs="?",
+        const="",
+        metavar="STEP",
+        help="discard what earlier runs made, from this step on, or of all steps if none is named, and begin anew",
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     add_flags(
         parser,
@@ -103,13 +129,41 @@ def main(argv: list[str] | None = None) -> int:
         group="for every stage whose table does not say otherwise",
     )
     add_engine_flags(parser, find_engines())
-    arguments = parser.parse_args(argv)
-    return run_command("run.py", lambda: play(arguments), debug=arguments.debug)
+    return parser
 
 
 def play(arguments: argparse.Namespace) -> int:
     """Check the steps of one pipeline, and run them in order."""
     start = time.monotonic()
+    path, whole, folder, steps = prepared(arguments)
+    with contextlib.ExitStack() as stack:
+        is_new = not folder.exists()
+        lock = locked(folder / LOCK, folder, "run.py", "--folder")
+        if not (is_new or arguments.check):
+            stack.enter_context(lock)
+        found = check(steps, path, folder, count_gpus([step.name for step in steps]))
+        if arguments.check:
+            print("\n".join(shlex.join(shown_command(step, path)) for step in steps), flush=True)
+            for line in found.facts:
+                print(line, file=sys.stderr)
+        for problem in found.problems[:-1]:
+            print_error("run.py", problem)
+        if found.problems:
+            raise UsageError(found.problems[-1])
+        if arguments.check:
+            return 0
+        if is_new:
+            stack.enter_context(lock)
+        if whole.site:
+            stack.enter_context(documentation_site(folder))
+        print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr)
+        run_steps(steps, path, folder, arguments.debug)
+    print(closing(steps, folder, time.monotonic() - start, Paint.of(sys.stdout), is_first_try=whole.site))
+    return 0
+
+
+def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[Step]]:
+    """A pipeline's file, what concerns the whole run, the folder, and the steps. Raises UsageError."""
     path, tables = read_pipeline(arguments.pipeline)
     flags = change_settings(tables, arguments.set, path)
     everywhere = {*OF_ALL_STAGES, *engine_settings()}
@@ -127,29 +181,12 @@ def play(arguments: argparse.Namespace) -> int:
     folder = Path(written_to or Path("runs") / path.stem)
     first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
     steps = plan(path, tables, folder, first, flags, site=whole.site, of_all_stages=of_all_stages)
+    if arguments.restart is not None:
+        restart(steps, arguments.restart)
     names = [step.name for step in steps]
     if arguments.until is not None and arguments.until not in names:
         raise UsageError(f"--until {arguments.until} is not in {path.name}: choose one of {', '.join(names)}.")
-    steps = steps[: names.index(arguments.until) + 1 if arguments.until else None]
-    found = check(steps, path, folder, count_gpus(names[: len(steps)]))
-    if arguments.check:
-        print("\n".join(shlex.join(shown_command(step, path)) for step in steps), flush=True)
-        for line in found.facts:
-            print(line, file=sys.stderr)
-    for problem in found.problems[:-1]:
-        print_error("run.py", problem)
-    if found.problems:
-        raise UsageError(found.problems[-1])
-    if arguments.check:
-        return 0
-    with contextlib.ExitStack() as stack:
-        folder.mkdir(parents=True, exist_ok=True)
-        if whole.site:
-            stack.enter_context(documentation_site(folder))
-        print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr)
-        run_steps(steps, path, folder)
-    print(closing(steps, folder, time.monotonic() - start, Paint.of(sys.stdout), is_first_try=whole.site))
-    return 0
+    return path, whole, folder, steps[: names.index(arguments.until) + 1 if arguments.until else None]
 
 
 if __name__ == "__main__":

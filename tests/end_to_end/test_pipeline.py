@@ -1,5 +1,6 @@
 """From URLs to text that a model writes, by the very command of the README, on a few pages and a tiny model."""
 
+import dataclasses
 import json
 import os
 import re
@@ -322,14 +323,14 @@ WRONG = {
     "a function": ('[merge]\n[filter]\nfunction = "absent.py:keep"\n', "texts", "[filter]: ", "absent.py"),
     "a tokenizer": ('[merge]\n[tokenize]\ntokenizer = "absent"\n', "texts", "[tokenize]: ", "no tokenizer absent"),
     "an engine": ('[merge]\n[clean]\nengine = "steam"\n', "texts", "[clean]: ", "--engine steam"),
-    "a format": ('[merge]\n[clean]\nformat = "docx"\n', "texts", "[clean]: ", "--format docx"),
+    "a format": ('[merge]\n[clean]\nformat = "docx"\n', "texts", "[clean]: ", "--set clean.format=docx is not known"),
     "an output with other files": ('[merge]\n[clean]\noutput = "first/model"\n', "texts", "[clean]: ", "other files"),
     "an output that is a file": ('[merge]\noutput = "first.toml"\n', "texts", "[merge]: ", "is a file"),
     "too few tokens": ("[merge]\n[train-tokenizer]\nvocabulary_size = 99\n", "texts", "[train-tokenizer]: ", "257"),
     "a batch": ("[merge]\n[tokenize]\n[train]\nglobal_batch_size = 8\nmicro_batch_size = 3\n", "texts", "[train]: ",
-        "--micro-batch-size 3"),
+        "--set train.micro_batch_size=3"),
     "a layout": ("[merge]\n[tokenize]\n[train]\ntensor_parallel = 5\n", "texts", "[train]: ",
-        "--tensor-parallel 5 does not divide"),
+        "--set train.tensor_parallel=5 does not divide"),
     "a vocabulary that cannot be shared": (
         "[merge]\n[train-tokenizer]\nvocabulary_size = 300\n[tokenize]\n[train]\nlayers = 1\nhidden = 9\nheads = 9\n"
         "tensor_parallel = 9\n", "texts", "[train]: ", "padded vocabulary (384)"),
@@ -397,7 +398,6 @@ def test_where_all_stages_run_is_said_once(check_without_gpu):
     assert "--workers=2" in check_without_gpu(text, *arguments, "--workers", "2", code=0).splitlines()[0]
     unused = check_without_gpu(text, *arguments, "--ray-address", "head:6379")
     assert "--ray-address is a setting of --engine ray, which no stage of wrong.toml runs on" in unused
-    assert "--engine steam is not known" in check_without_gpu(text, *arguments, "--engine", "steam")
     mixed = text.replace('engine = "local"', 'engine = "slurm"').replace("workers = 1", 'engine = "local"')
     merge, clean, *_ = check_without_gpu(mixed, *arguments, "--shared-scratch", "/shared", code=0).splitlines()
     assert "--shared-scratch=/shared" in merge
@@ -489,6 +489,118 @@ def test_every_shipped_recipe_fits_a_machine_with_any_number_of_gpus(tmp_path, m
     assert found.problems == []
 
 
+# In its own words
+
+
+def test_alone_it_lists_the_pipelines(capsys):
+    """`run.py` alone began four minutes of work, and --help did not say which pipelines there are."""
+    import run
+
+    assert run.main([]) == 2
+    listed = capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        run.main(["--help"])
+    for said in (listed, capsys.readouterr().out):
+        for name in RUN.parent.glob("*.toml"):
+            assert f"\n  {name.stem} " in said
+        assert "pages that people on Reddit voted for" in said
+        assert "./uvw run pipelines/run.py quickstart\n" in said
+
+
+def test_a_second_run_in_a_folder_says_that_one_is_at_work(tmp_path, monkeypatch, capsys):
+    """It was told that the port of the first one's site is taken, and to remove a file that the first one needs."""
+    import run
+    from webtext_prep.running.claim import locked
+
+    monkeypatch.chdir(tmp_path)
+    with locked(tmp_path / "runs/quickstart" / run.LOCK, tmp_path):
+        assert run.main(["quickstart"]) == 2
+    at_work = "another run.py is at work on runs/quickstart: wait for it, or give another --folder."
+    assert capsys.readouterr().err == f"run.py: error: {at_work}\n"
+    assert [entry.name for entry in Path("runs/quickstart").iterdir()] == [run.LOCK]
+
+
+@pytest.fixture
+def two_steps(tmp_path, monkeypatch, capfd) -> Callable[..., tuple[int, str]]:
+    """`two_steps(...)` is the exit code of a pipeline of [merge] and [clean] with such flags, and what it says."""
+    import run
+
+    monkeypatch.chdir(tmp_path)
+    Path("p.toml").write_text('[merge]\n[clean]\nlanguage = "any"\nmin_tokens = 1\n')
+    Path("texts").mkdir()
+    Path("texts/a.txt").write_text("a text")
+
+    def played(*arguments: str) -> tuple[int, str]:
+        code = run.main(["p.toml", "--input", "texts", "--folder", "out", "--workers", "1", *arguments])
+        return code, capfd.readouterr().err
+
+    return played
+
+
+def test_what_was_made_with_other_settings_is_made_again_by_a_flag_that_there_is(two_steps):
+    """It advised `--output` and `--restart`, and knew neither."""
+    assert two_steps()[0] == 0
+    code, said = two_steps("--set", "clean.min_tokens=2")
+    assert code == 2
+    assert "give another --folder, or --restart clean to make it again from scratch" in said
+    code, said = two_steps("--set", "clean.min_tokens=2", "--restart", "clean")
+    assert code == 0, said
+    assert re.search(r"^merge .*already done", said, re.MULTILINE)
+    assert re.search(r"^clean .*\(\d", said, re.MULTILINE)
+    code, said = two_steps("--set", "clean.min_tokens=2", "--restart")
+    assert code == 0 and "already done" not in said
+    code, said = two_steps("--restart", "cleen")
+    assert (code, said) == (
+        2, "run.py: error: --restart cleen is not a step: choose one of merge, clean, or name none for all.\n",
+    )  # fmt: skip
+
+
+def test_a_step_speaks_the_flags_of_the_pipeline(two_steps):
+    """A step advised `--allow-unreadable` and `--restart`, where the pipeline wants `--set` and the step's name."""
+    Path("texts/a.txt").rename("texts/a.jsonl")
+    code, said = two_steps("--debug")
+    assert code == 2
+    advice = "or the settings (and give --restart merge), or accept the loss with --set merge.allow_unreadable=true."
+    assert advice in said
+    assert "Traceback" in said  # the step was given --debug, too
+
+
+def test_every_flag_of_a_step_is_said_in_words_that_the_pipeline_knows(tmp_path):
+    from command_kit.fronts import in_words
+    from webtext_prep.running.tally import Tally
+
+    tables = {"download": {}, "tokenize": {}, "train": {}}
+    download, _, train = planning.plan(tmp_path / "x.toml", tables, tmp_path, ["urls.txt"])
+    tally = Tally(read=3)
+    tally.dropped["blocked_address"] = 3
+    assert download.stage is not None
+    assert in_words(download.stage.advice(tally), planning.words_of(download)) == (
+        "these addresses are private; if they are meant, give --set download.allow_private_addresses=loopback (of this "
+        "machine) or --set download.allow_private_addresses=all (any), with --restart download"
+    )
+    words = planning.words_of(download)
+    assert in_words("give --no-space-check", words) == "give --set download.space_check=false"
+    assert in_words("with --state DIR.", words) == "with --set download.state=DIR."
+    assert in_words("fewer --workers", words) == "fewer --workers"  # a flag of run.py, too
+    assert in_words("--output a/b is a file; `webtext x --restart`", words) == (
+        "--output a/b is a file; `webtext x --restart`"
+    )
+    assert in_words("a lower --lr in another --output", planning.words_of(train)) == (
+        "a lower --set train.lr=VALUE in another --folder"
+    )
+
+
+def test_a_training_that_begins_anew_leaves_nothing_of_the_earlier_run(texts, monkeypatch):
+    """`gpt2 train` has no --restart: what its run wrote, and nothing else, is removed."""
+    import shutil
+
+    shutil.copytree(texts / "first" / "model", texts / "again")
+    (texts / "again" / "mine").write_text("mine")
+    (step,) = planning.plan(texts / "x.toml", {"train": {"data": ["x"]}}, texts, [])
+    playing.discard_run(dataclasses.replace(step, output=str(texts / "again")))
+    assert [entry.name for entry in (texts / "again").iterdir()] == ["mine"]
+
+
 def test_the_memory_of_a_run_is_that_of_the_micro_batch_that_fits_its_gpu(tmp_path, monkeypatch, texts):
     import checking
 
@@ -526,7 +638,7 @@ def test_a_layout_that_needs_more_gpus_than_there_are_is_found(tmp_path, texts):
     path = tmp_path / "x.toml"
     steps = planning.plan(path, tables, tmp_path, [str(texts / "texts")])
     (problem,) = check(steps, path, tmp_path, 2).problems
-    assert "[train]: --tensor-parallel 1 times --data-parallel 4 needs 4 GPUs, and this machine has 2" in problem
+    assert "--set train.tensor_parallel=1 times --set train.data_parallel=4 needs 4 GPUs, and this machine has 2" in problem
 
 
 def test_checking_shows_the_steps_and_runs_none(tmp_path):

@@ -188,7 +188,8 @@ def test_unknown_sinks_and_missing_packages_are_one_sentence(
 ) -> None:
     assert split_names(["tensorboard, wandb", "wandb"]) == ["tensorboard", "wandb"]
     words = ["train", "--data", "x", "--output", str(tmp_path / "run")]
-    assert main([*words, "--log-to", "tensorbord"]) == 2
+    (tmp_path / "c.toml").write_text('log_to = "tensorbord"')
+    assert main([*words, "--config", str(tmp_path / "c.toml")]) == 2
     assert "--log-to tensorbord: no such sink; known are tensorboard, trackio, wandb." in capsys.readouterr().err
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Gpt2UsageError, match=r"--log-to wandb needs .* pip install 'gpt2-train\[wandb\]'"):

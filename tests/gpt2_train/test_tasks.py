@@ -324,4 +324,5 @@ def test_mistakes_of_tasks_are_named(run_folder: Path, tmp_path: Path, capsys: p
         assert "question 1" in refusal(capsys, *base, "--task", "hellaswag", "--input", tmp_path / "rows")
     assert "--overlap is -1" in refusal(capsys, *base, "--task", "wikitext", "--overlap", -1)
     assert "--overlap is a setting of --task wikitext" in refusal(capsys, *base, "--task", "lambada", "--overlap", 1)
-    assert "no task perplexity" in refusal(capsys, *base, "--task", "perplexity")
+    (tmp_path / "c.toml").write_text('task = "perplexity"')
+    assert "no task perplexity" in refusal(capsys, *base, "--config", tmp_path / "c.toml")

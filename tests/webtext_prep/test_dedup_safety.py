@@ -10,7 +10,9 @@ from dedup_runs import WORDS, command, read_table, run, urls, write
 
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import write_documents
+from webtext_prep.errors import InputError
 from webtext_prep.near_duplicates import fingerprints
+from webtext_prep.stages.dedup import Dedup
 
 
 def text_of(seed: object, words: int = 60) -> str:
@@ -218,5 +220,5 @@ def test_what_to_compare_with_must_be_finished_and_something_else(tmp_path, caps
     (old / "stage.json").unlink()
     assert command(new, tmp_path / "out", "--against", old) == 2
     assert "is not finished" in capsys.readouterr().err
-    assert command(new, tmp_path / "out", "--against", old, "--against-loses", "both") == 2
-    assert "--against-loses both is not known: give new, old, shorter" in capsys.readouterr().err
+    with pytest.raises(InputError, match="--against-loses both is not known: give new, old, shorter"):
+        Dedup(against_loses="both")

@@ -258,7 +258,7 @@ def test_a_format_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_sha
         known_formats.cache_clear()
         sys.modules.pop("webtext_prep.documents.formats.tabs", None)
     refused = webtext("shout", "--input", folder, "--output", tmp_path / "three", "--format", "tsv")
-    assert "--format tsv is not known: choose one of jsonl, jsonl.gz, jsonl.zst, parquet." in refused.sentence
+    assert "argument --format: invalid choice: 'tsv' (choose from jsonl, jsonl.zst, jsonl.gz, parquet)" in refused.err
 
 
 def test_an_error_at_the_end_of_a_parquet_file_is_an_error(tmp_path, monkeypatch):

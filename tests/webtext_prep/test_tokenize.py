@@ -399,7 +399,7 @@ def test_an_engine_that_differs_from_tiktoken_is_an_error(write_shards, tmp_path
         "tiktoken differ on the text 'there are seven': token 2 is 3624 (' eight'), and should be 3598 (' seven')"
         in (done.sentence)
     )
-    assert "Give --engine-tokenizer tiktoken" in done.sentence
+    assert "Give --engine-tokenizer=tiktoken" in done.sentence
     assert not (tmp_path / "c_text_document.idx").exists()
     assert webtext(*command, "--engine-tokenizer", "tiktoken").code == 0
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from command_kit.colours import BOLD, RED, YELLOW, Paint
 from command_kit.credentials import hide_credentials
 from command_kit.errors import CommandError
+from command_kit.fronts import in_words
 
 PARENT = "COMMAND_ENDS_WITH"
 """Environment variable with the number of the process that started a command and wants it to end with itself."""
@@ -44,15 +45,18 @@ def sentence_for(error: BaseException) -> str:
 
 
 def print_error(program: str, sentence: str) -> None:
-    """Print `program: error: sentence` on standard error, without the credentials of any URL in it."""
+    """Print `program: error: sentence` on standard error, without the credentials of any URL in it.
+
+    Flags are called as the program in front of this command calls them (`fronts`).
+    """
     paint = Paint.of(sys.stderr)
-    print(f"{program}: {paint('error:', RED, BOLD)} {hide_credentials(sentence)}", file=sys.stderr)
+    print(f"{program}: {paint('error:', RED, BOLD)} {hide_credentials(in_words(sentence))}", file=sys.stderr)
 
 
 def print_warning(program: str, sentence: str) -> None:
     """Print `program: warning: sentence` in the same way."""
     paint = Paint.of(sys.stderr)
-    print(f"{program}: {paint('warning:', YELLOW)} {hide_credentials(sentence)}", file=sys.stderr)
+    print(f"{program}: {paint('warning:', YELLOW)} {hide_credentials(in_words(sentence))}", file=sys.stderr)
 
 
 def _end_with(parent: int) -> None:
@@ -66,12 +70,19 @@ def _end_with(parent: int) -> None:
     threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
-def run_command(program: str, body: Callable[[], int | None], *, debug: bool = False, resumes: bool = True) -> int:
+def run_command(
+    program: str,
+    body: Callable[[], int | None],
+    *,
+    debug: bool = False,
+    resumes: bool = True,
+    again: str = "the same command",
+) -> int:
     """Call `body` and return the exit code of the process.
 
     An exception becomes one sentence on standard error, `program: error: ...`; with `debug` its traceback comes first.
     User names and passwords in URLs are left out of both.
-    `resumes` says whether the same command resumes where an interrupt stopped it.
+    `resumes` says whether the command resumes where an interrupt stopped it, and `again` how it is then given.
     """
     if parent := os.environ.pop(PARENT, ""):
         _end_with(int(parent))
@@ -85,7 +96,7 @@ def run_command(program: str, body: Callable[[], int | None], *, debug: bool = F
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        how = "; the same command resumes from here" if resumes else ""
+        how = f"; {again} resumes from here" if resumes else ""
         print(f"{program}: {Paint.of(sys.stderr)('interrupted', YELLOW)}{how}.", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:

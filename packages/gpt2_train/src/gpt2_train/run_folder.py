@@ -12,6 +12,7 @@ import errno
 import fcntl
 import os
 import secrets
+import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -24,10 +25,15 @@ from gpt2_train.collectives import from_first_rank, on_all_ranks, rank_and_size
 from gpt2_train.config import ModelConfig, TrainSettings
 from gpt2_train.data import Corpus
 from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.feeding import FOLDER as SINKS_FOLDER
+from gpt2_train.records import METRICS_FILE
 
 CONFIG_FILE = "config.toml"
 LOCK_FILE = ".lock"
 CACHE_FOLDER = "cache"
+
+OF_A_RUN = (FOLDER, METRICS_FILE, SINKS_FOLDER, "tensorboard", "wandb", CACHE_FOLDER, CONFIG_FILE)
+"""What a run writes in its folder, besides the lock."""
 
 LOCK_PATIENCE = 10.0
 """Seconds to wait for a lock whose holder may be just about to end."""
@@ -97,6 +103,18 @@ def _try_lock(file: BinaryIO) -> bool:
             return False
         raise
     return True
+
+
+def discard_run(folder: Path, say: Callable[[str], object] = print) -> None:
+    """Remove the run that `folder` holds, if it holds one, and no other files. Raises as `lock_folder` does."""
+    if not folder.exists():
+        return
+    with lock_folder(folder, say=say):
+        for entry in (folder / name for name in OF_A_RUN):
+            if entry.is_dir():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink(missing_ok=True)
 
 
 def _remove_if_unused(folder: Path, is_new: bool) -> None:

@@ -226,7 +226,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     # SIGTERM ends a stage as Ctrl-C does: workers stopped, nothing half-written.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    return run_command("webtext", body, debug=arguments.debug)
+    again = "the same command" + (" without --restart" if getattr(arguments, "restart", False) else "")
+    return run_command("webtext", body, debug=arguments.debug, again=again)
 
 
 if __name__ == "__main__":

@@ -30,8 +30,13 @@ _TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
 
 
 @contextlib.contextmanager
-def locked(state: Path, output: Location) -> Iterator[None]:
-    """Keep a second command off the same output while this one works on it. Raises InputError if one is at work."""
+def locked(
+    state: Path, output: Location | Path, who: str = "webtext command", flag: str = "--output"
+) -> Iterator[None]:
+    """Keep a second command off the same output while this one works on it. Raises InputError if one is at work.
+
+    The lock is a file in `state`. The message calls what is at work `who`, and its output by `flag`.
+    """
     state.mkdir(parents=True, exist_ok=True)
     with (state / LOCK).open("w") as lock:
         if fcntl is not None:
@@ -40,7 +45,7 @@ def locked(state: Path, output: Location) -> Iterator[None]:
             except OSError as error:
                 if error.errno in _TAKEN:
                     raise InputError(
-                        f"another webtext command is at work on {output}: wait for it, or give another --output."
+                        f"another {who} is at work on {output}: wait for it, or give another {flag}."
                     ) from None
                 # Some network file systems have no locks.
                 print_warning(

@@ -267,9 +267,10 @@ class Job:
         return self._summary(outcome.tally, outcome.facts, seconds=time.monotonic() - start)
 
     def check_output(self) -> None:
-        """Raise InputError where `run` would refuse its output: another's, or made with other settings."""
+        """Raise InputError where `run` would refuse its output: another's, or without a restart of other settings."""
         claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
-        self._own.refuse_other_settings(self._settings())
+        if not self.restart:
+            self._own.refuse_other_settings(self._settings())
 
     def preview(self) -> Findings:
         """What the stage would do. Nothing is written but a folder in the state, which is removed at the end.

@@ -9,6 +9,7 @@ from typing import Any, TextIO
 
 from command_kit import duration
 from command_kit.colours import BOLD, DIM, GREEN, PLAIN, YELLOW, Paint
+from command_kit.fronts import in_words
 from command_kit.tables import display_width, padded
 from webtext_prep.running.tally import Tally
 
@@ -69,7 +70,7 @@ class Summary:
             for name, value in self.facts.items()
             if isinstance(value, int | float | str)
         ]
-        lines += [f"  {paint('note:', YELLOW)} {sentence}" for sentence in self.tally.problems]
+        lines += [f"  {paint('note:', YELLOW)} {in_words(sentence)}" for sentence in self.tally.problems]
         return "\n".join(lines)
 
 

@@ -123,8 +123,8 @@ class Download(PageStage):
         """What to do when no page was kept."""
         if tally.dropped["blocked_address"] == tally.read:
             return (
-                "these addresses are private; give --allow-private-addresses (loopback, or all) with --restart if they "
-                "are meant"
+                "these addresses are private; if they are meant, give --allow-private-addresses=loopback (of this "
+                "machine) or --allow-private-addresses=all (any), with --restart"
             )
         return "check the list, and the network of this machine"
 

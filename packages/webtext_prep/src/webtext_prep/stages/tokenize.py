@@ -157,7 +157,7 @@ class Tokenize(TokenFileStage):
         try:
             engine.check(texts)
         except IndexedTokensError as error:
-            raise InputError(f"{error} Give --engine-tokenizer tiktoken.") from error
+            raise InputError(f"{error} Give --engine-tokenizer=tiktoken.") from error
 
     def _check_engine(self, inputs: Sequence[Location]) -> None:
         """Compare another engine than tiktoken with it, before anything is written: on hard texts and a sample."""
