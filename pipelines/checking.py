@@ -16,7 +16,7 @@ from command_kit import UsageError
 from command_kit.command import sentence_for
 from command_kit.fronts import in_words
 from command_kit.machine import Machine
-from command_kit.settings import differences
+from command_kit.settings import changes
 from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
 from indexed_tokens.suffix_index import SuffixIndex, index_folder
 from planning import Step, is_held_out_loss, words_of
@@ -266,9 +266,9 @@ def check_run_folder(settings: TrainSettings, config: ModelConfig) -> None:
     info = read_info(latest)
     precision = settings.precision or info.settings.get("precision", "fp32")
     known: Mapping[str, Any] = config.as_table() | identity_settings(settings, precision)
-    if found := differences(info.config.as_table() | info.settings, known):
+    if found := changes(info.config.as_table() | info.settings, known):
         raise UsageError(
-            f"{output} holds a run with other settings ({'; '.join(found)}): give the same settings to resume it, or "
+            f"{output} holds a run with other settings ({found}): give the same settings to resume it, or "
             "another output."
         )
 

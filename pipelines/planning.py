@@ -312,4 +312,4 @@ def words_of(step: Step) -> dict[str, str]:
         place = f"--set {step.name}.{entry.name}="
         words[flag_name(entry.name)] = f"{place}true" if entry.type == "bool" else place
         words[f"--no-{flag_name(entry.name)[2:]}"] = f"{place}false"
-    return {**words, "--output": "--folder", "--restart": f"--restart {step.name}"}
+    return {**words, "--output": "--folder", "--restart": f"--restart {step.name}", "--config": "file"}

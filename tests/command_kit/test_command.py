@@ -24,8 +24,11 @@ def fail(error: BaseException):
         (UsageError("no such oven."), 2, "bake: error: no such oven."),
         (OSError(errno.ENOSPC, "No space", "/x"), 1, "bake: error: the disk is full while writing /x: free some space"),
         (OSError(errno.EDQUOT, "Quota"), 1, "bake: error: the disk is full: free some space"),
-        (PermissionError(errno.EACCES, "no", "/x"), 1, "bake: error: no permission for /x: choose another path"),
-        (IsADirectoryError(errno.EISDIR, "Is a directory", "/x"), 1, "bake: error: Is a directory: /x."),
+        (PermissionError(errno.EACCES, "no", "/x"), 2, "bake: error: no permission for /x: choose another path"),
+        (IsADirectoryError(errno.EISDIR, "", "/x"), 2, "bake: error: /x is a folder, where a file belongs: choose"),
+        (OSError(errno.EROFS, "", "/x"), 2, "bake: error: /x is on a read-only disk: choose another path."),
+        (NotADirectoryError(errno.ENOTDIR, "", "/x/y"), 2, "bake: error: /x/y lies below a file: choose another path."),
+        (OSError(errno.ENAMETOOLONG, "", "/x"), 2, "bake: error: /x has too long a name: choose another path."),
         (OSError(errno.EIO, "Input/output error"), 1, "bake: error: Input/output error."),
         (MemoryError(), 1, "bake: error: out of memory: use fewer --workers"),
         (KeyError("x"), 1, "bake: error: internal error: KeyError: 'x' (run again with --debug for the traceback)."),
@@ -33,6 +36,7 @@ def fail(error: BaseException):
     ],
 )
 def test_an_error_is_one_sentence_and_an_exit_code(capsys, error, code, sentence):
+    """A read-only disk and a path below a file had no remedy, and the exit code of a failure."""
     assert run_command("bake", fail(error)) == code
     out, err = capsys.readouterr()
     assert out == ""

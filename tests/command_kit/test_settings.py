@@ -10,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_kit import UsageError, add_flags, setting, settings_from
-from command_kit.settings import as_table, check_limits, differences, identity, make_settings, read_toml, to_toml
+from command_kit.settings import (
+    as_table,
+    changes,
+    check_limits,
+    differences,
+    identity,
+    make_settings,
+    read_toml,
+    to_toml,
+)
 
 
 @dataclass(frozen=True)
@@ -319,3 +328,35 @@ def test_a_single_text_is_a_list_of_one():
     assert make_settings(Keys, {"text_key": ["a", "b"]}, "f.toml").text_key == ("a", "b")
     with pytest.raises(UsageError, match="text_key should be a list of texts, not 3"):
         make_settings(Keys, {"text_key": 3}, "f.toml")
+
+
+def test_of_many_changed_settings_a_few_are_named_and_the_missing_file_is_asked_for():
+    """A forgotten --config was answered with a sentence of fourteen settings, in which no --config occurred."""
+    old = dict.fromkeys("abcdefgh", 1)
+    assert changes(old, old | {"a": 2}) == "a was 1, now 2"
+    assert changes(old, dict.fromkeys(old, 2)) == (
+        "a was 1, now 2; b was 1, now 2; c was 1, now 2; d was 1, now 2; e was 1, now 2; "
+        "and 3 more: was another --config given, or none?"
+    )
+    assert changes(old, old) == ""
+
+
+def test_the_choices_of_a_setting_are_asked_for_when_its_flag_is_made(capsys):
+    """A set to which plugins may add was free text on the command line, which no shell completed."""
+    known = ["rye", "spelt"]
+
+    @dataclass(frozen=True)
+    class Flour:
+        kind: str = setting("rye", "of flour", choices=lambda: known)
+        others: tuple[str, ...] = setting((), "mixed in", choices=lambda: known)
+
+    known.append("wheat")
+    parser = argparse.ArgumentParser()
+    add_flags(parser, Flour)
+    flour = settings_from(Flour, parser.parse_args(["--kind", "wheat", "--others", "rye, spelt"]), command="x")
+    assert flour == Flour("wheat", ("rye, spelt",))
+    for flag in ("--kind", "--others"):
+        with pytest.raises(SystemExit):
+            parser.parse_args([flag, "rye,oat"])
+        listed = capsys.readouterr().err.partition("choose from")[2]
+        assert "rye" in listed and "spelt" in listed and "wheat" in listed

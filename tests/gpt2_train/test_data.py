@@ -366,6 +366,8 @@ def test_a_corpus_shorter_than_a_sequence_is_repeated(tmp_path: Path) -> None:
         say=said.append,
     )
     assert blend is not None and "fewer than one sequence" in said[0]
+    # Among the lines of the run it looked like success.
+    assert said[0].startswith("warning: ") and said[0].endswith("give more text, or a shorter --sequence-length.")
     (sample,) = blend.read(blend.prepare(7, 1))
     assert len(sample) == 12
     assert set(sample.tolist()) == {1, 2, 3, 4, 5}

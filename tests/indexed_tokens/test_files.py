@@ -197,6 +197,8 @@ def test_a_missing_file_says_which_and_what_to_do(write_tokens, tmp_path):
     prefix = write_tokens(GOLDEN, name="corpus_text_document")
     with pytest.raises(IndexedTokensError, match=r"corpus\.idx: did you mean .*corpus_text_document\?"):
         IndexedTokens(tmp_path / "corpus")
+    with pytest.raises(IndexedTokensError, match=rf"did you mean {tmp_path}/corpus_text_document\?"):
+        IndexedTokens(tmp_path)  # a folder that holds them was answered with `webtext tokenize`
     with pytest.raises(IndexedTokensError, match=r"nothing\.idx: run `webtext tokenize` first"):
         IndexedTokens(tmp_path / "nothing")
     bin_path(prefix).unlink()

@@ -428,3 +428,14 @@ def test_a_short_list_does_without_the_compiler(tmp_path):
     )
     subprocess.run([sys.executable, "-c", program], check=True, capture_output=True)
     assert len(kept(tmp_path / "out")) == 2
+
+
+@pytest.mark.parametrize(("urls", "code"), [(0, 1), (8, 0), (19, 0)])
+def test_a_text_in_place_of_a_list_is_noticed(webtext, tmp_path, urls, code):
+    """Prose was answered with the advice to check the input, and prose among URLs dropped without a word."""
+    lines = ["This is a line of prose."] * 2 + [f"http://example{number}.org/" for number in range(urls)]
+    (tmp_path / "list.txt").write_text("\n".join(lines))
+    found = webtext("blacklist", tmp_path / "list.txt", "--output", tmp_path / "out", "--workers", 1)
+    assert found.code == code
+    is_noticed = len(lines) < 20  # a few bad lines are in every list
+    assert ("these are not URLs; give lists with one on each line" in found.err) == is_noticed

@@ -28,6 +28,15 @@ INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells report it."""
 
 
+WRONG_PLACES = {
+    errno.EROFS: "is on a read-only disk",
+    errno.ENOTDIR: "lies below a file",
+    errno.EISDIR: "is a folder, where a file belongs",
+    errno.ENAMETOOLONG: "has too long a name",
+}
+"""Errors of the system that another path mends: what is said of the path."""
+
+
 def sentence_for(error: BaseException) -> str:
     """One sentence for an error that reached the top."""
     if isinstance(error, CommandError):
@@ -37,11 +46,21 @@ def sentence_for(error: BaseException) -> str:
         return f"the disk is full{where}: free some space and run the same command again, it resumes where it stopped."
     if isinstance(error, PermissionError):
         return f"no permission for {error.filename}: choose another path or change its permissions."
+    if isinstance(error, OSError) and error.errno in WRONG_PLACES and error.filename:
+        return f"{error.filename} {WRONG_PLACES[error.errno]}: choose another path."
     if isinstance(error, OSError) and error.strerror:
         return f"{error.strerror}: {error.filename}." if error.filename else f"{error.strerror}."
     if isinstance(error, MemoryError):
         return "out of memory: use fewer --workers or smaller shards."
     return f"internal error: {type(error).__name__}: {error} (run again with --debug for the traceback)."
+
+
+def exit_code_for(error: BaseException) -> int:
+    """The exit code for an error that reached the top: 2 where what the user gave has to change, a path for example."""
+    if isinstance(error, CommandError):
+        return error.exit_code
+    is_wrong_place = isinstance(error, OSError) and (error.errno in WRONG_PLACES or isinstance(error, PermissionError))
+    return 2 if is_wrong_place else 1
 
 
 def print_error(program: str, sentence: str) -> None:
@@ -107,4 +126,4 @@ def run_command(
         if debug:
             print(hide_credentials(traceback.format_exc()), end="", file=sys.stderr)
         print_error(program, sentence_for(error))
-        return error.exit_code if isinstance(error, CommandError) else 1
+        return exit_code_for(error)

@@ -413,6 +413,21 @@ def identity(settings: Any) -> dict[str, Any]:
     return {name: value for name, value in as_table(settings).items() if name not in marked}
 
 
+MOST_CHANGES = 5
+"""Of the settings that have changed so many are named."""
+
+
+def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:
+    """What differs between two tables of settings, in one line: the first few, and how many more.
+
+    Where many differ, the file that held them is probably missing from the command line.
+    """
+    found = differences(old, new)
+    more = len(found) - MOST_CHANGES
+    rest = [f"and {more} more: was another --config given, or none?"] if more > 0 else []
+    return "; ".join([*found[:MOST_CHANGES], *rest])
+
+
 def differences(old: Mapping[str, Any], new: Mapping[str, Any]) -> list[str]:
     """What differs between two tables of settings, each as `name was X, now Y`, in the order of the names."""
 

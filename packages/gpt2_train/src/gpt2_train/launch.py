@@ -19,8 +19,7 @@ from typing import Any, NoReturn
 import torch
 import torch.distributed as dist
 
-from command_kit.command import print_error, sentence_for
-from command_kit.errors import CommandError
+from command_kit.command import exit_code_for, print_error, sentence_for
 from gpt2_train.absence import Attendance
 from gpt2_train.collectives import is_shared
 from gpt2_train.config import TrainSettings
@@ -105,7 +104,7 @@ def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool)
         # What all processes raise is said once.
         if rank == 0 or not is_shared(error):
             print_error("gpt2", sentence_for(error))
-        leave(error.exit_code if isinstance(error, CommandError) else 1)
+        leave(exit_code_for(error))
 
     try:
         stop = StopRequest()

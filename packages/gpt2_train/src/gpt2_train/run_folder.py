@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from command_kit import write_text
-from command_kit.settings import as_table, differences, to_toml
+from command_kit.settings import as_table, changes, to_toml
 from gpt2_train.checkpoint import FOLDER, CheckpointInfo
 from gpt2_train.collectives import from_first_rank, on_all_ranks, rank_and_size
 from gpt2_train.config import ModelConfig, TrainSettings
@@ -193,10 +193,9 @@ def check_same_run(
             f"{folder} holds a run with another tokenizer: give the --data and --tokenizer that it began with, or "
             "another --output."
         )
-    found = differences(info.config.as_table() | info.settings, config.as_table() | settings)
-    if found:
+    if found := changes(info.config.as_table() | info.settings, config.as_table() | settings):
         raise Gpt2UsageError(
-            f"{folder} holds a run with other settings ({'; '.join(found)}): "
+            f"{folder} holds a run with other settings ({found}): "
             "give the same settings to resume it, or another --output."
         )
     if len(info.data) != len(data):
@@ -205,10 +204,9 @@ def check_same_run(
             "give the same --data to resume it, or another --output."
         )
     for old, new, prefix in zip(info.data, data, prefixes, strict=True):
-        changed = differences(old, new)
-        if changed:
+        if found := changes(old, new):
             raise Gpt2UsageError(
-                f"the data {prefix} has changed since the run in {folder} began ({'; '.join(changed)}): "
+                f"the data {prefix} has changed since the run in {folder} began ({found}): "
                 "a run resumes with the data that it began with; give another --output to train on the new data."
             )
 

@@ -48,6 +48,12 @@ def prefix_of(path: str | Path) -> Path:
     return path.with_suffix("") if path.suffix in (".bin", ".idx") else path
 
 
+def _near(prefix: Path) -> list[Path]:
+    """Indices that `prefix` was probably meant to name: of the files that a command called so, or in that folder."""
+    named = idx_path(f"{prefix}_text_document")
+    return [named] if named.is_file() else sorted(prefix.glob("*.idx"))
+
+
 def bin_path(prefix: str | Path) -> Path:
     """`corpus_text_document` -> `corpus_text_document.bin`."""
     return Path(f"{prefix}.bin")
@@ -85,10 +91,8 @@ class IndexedTokens:
         idx, binary = idx_path(self.prefix), bin_path(self.prefix)
         for file in (idx, binary):
             if not file.is_file():
-                near = idx_path(f"{self.prefix}_text_document")
-                hint = (
-                    f"did you mean {self.prefix}_text_document?" if near.is_file() else "run `webtext tokenize` first."
-                )
+                near = [str(found.with_suffix("")) for found in _near(self.prefix)]
+                hint = f"did you mean {' or '.join(near[:3])}?" if near else "run `webtext tokenize` first."
                 raise IndexedTokensError(f"no token file {file}: {hint}")
         self._index = np.memmap(idx, dtype=np.uint8, mode="r") if idx.stat().st_size else np.zeros(0, np.uint8)
         if self._index.size < HEADER.size or self._index[: len(MAGIC)].tobytes() != MAGIC:

@@ -178,7 +178,8 @@ def blend_split(
     for stream in streams:
         if stream.is_shorter_than_a_sample:
             say(
-                f"the {split} split of {stream.corpus.prefix} has {stream.epoch_tokens:,} tokens, fewer than one "
-                f"sequence of {sequence_length:,}: its documents repeat within a sequence."
+                f"warning: the {split} split of {stream.corpus.prefix} has {stream.epoch_tokens:,} tokens, fewer than "
+                f"one sequence of {sequence_length:,}: its documents repeat within a sequence; give more text, or a "
+                "shorter --sequence-length."
             )
     return Blend(streams, [weights[number] for number in used] if weights is not None else None, cache)

@@ -10,7 +10,7 @@ from typing import Any
 
 from command_kit import hide_credentials, parse_json, write_json
 from command_kit.command import print_warning
-from command_kit.settings import differences
+from command_kit.settings import changes
 from webtext_prep.documents import storage
 from webtext_prep.documents.storage import is_local
 from webtext_prep.documents.stores.base import Location
@@ -123,10 +123,9 @@ def refuse_other_settings(claim: dict[str, Any], settings: dict[str, Any], outpu
     """
     theirs, ours = ({**known, "keep_dropped": False} for known in (claim["settings"], settings))
     if theirs != ours:
-        changed = "; ".join(differences(theirs, ours))
         raise InputError(
-            f"{output} was made with other settings ({changed}): give another --output, or --restart to make it again "
-            "from scratch."
+            f"{output} was made with other settings ({changes(theirs, ours)}): give another --output, or --restart to "
+            "make it again from scratch."
         )
 
 

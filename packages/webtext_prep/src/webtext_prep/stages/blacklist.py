@@ -28,6 +28,7 @@ from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.documents.inputs import is_url_list
 from webtext_prep.documents.lines import has_ranges, line_blocks, read_lines, read_range, read_utf8
 from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
+from webtext_prep.documents.problems import UNREADABLE_SHARE
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.shards import write_documents
 from webtext_prep.documents.stores.base import Location
@@ -72,6 +73,11 @@ BLOCK_BYTES = 1 << 20
 """Bytes of lines that are judged at once."""
 PLAIN_BYTES = 2 << 20
 """Lists of so few bytes are done with, one URL at a time, before the compiled code would be loaded."""
+NO_URLS = (
+    "these are not URLs; give lists with one on each line, or if they are texts, give them to `webtext merge`, and "
+    "pages or web archives to `webtext extract`"
+)
+"""What to do about a list of which much is malformed."""
 
 _BARE = re.compile(r"[^\s#{]\S*")
 
@@ -140,6 +146,11 @@ def _host_key(url: str) -> str:
         return url
 
 
+def _are_no_urls(tally: Tally) -> bool:
+    """Whether so much of a list is malformed that it is probably something else."""
+    return tally.dropped["malformed"] > UNREADABLE_SHARE * tally.read
+
+
 def _line(row: Document) -> bytes:
     """One line of a piece, as `read_urls` reads it: the bare URL where that is all there is, which is quicker."""
     if not row.metadata and row.url.isascii() and _BARE.fullmatch(row.url):
@@ -194,6 +205,10 @@ class Blacklist(Stage):
         is_compressed = sample.text > sample.size
         scratch = sample.packed * (2 if is_compressed else 1)
         return Needs(sample.written, scratch, workers * self.process_bytes, sample.documents)
+
+    def advice(self, tally: Tally) -> str:
+        """What to do when no URL was kept."""
+        return NO_URLS if _are_no_urls(tally) else super().advice(tally)
 
     def judge(self, url: str) -> str | None:
         """The reason to drop `url`, or None to keep it, whatever was seen before."""
@@ -312,6 +327,9 @@ class Blacklist(Stage):
         outcome = shards_outcome(judged, results)
         if outcome.tally.read != sum(counts):
             raise WebtextError(f"internal error: {sum(counts)} URLs were split, and {outcome.tally.read} judged.")
+        if outcome.tally.kept and _are_no_urls(outcome.tally):
+            malformed = f"{outcome.tally.dropped['malformed']:,} of {outcome.tally.read:,}"
+            outcome.tally.problem(f"{malformed} lines are malformed: {NO_URLS}.")
         return outcome
 
     def _splitting_tasks(self, job: Run, shards: int, hints: dict[str, bool]) -> list[Task]:

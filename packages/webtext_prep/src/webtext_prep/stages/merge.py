@@ -38,6 +38,7 @@ from webtext_prep.documents.raw_files import (
     sidecars_of,
 )
 from webtext_prep.documents.records.base import Keys, Part, Record, SourceFile, Unreadable
+from webtext_prep.documents.records.plain_text import looks_like_html
 from webtext_prep.documents.sampling import Sample
 from webtext_prep.documents.seen_pages import SeenPages, page_keys
 from webtext_prep.documents.shards import write_documents
@@ -67,6 +68,8 @@ BYTES_PER_STREAM = 256 << 20
 """and one without any, as it is compressed or a table, is first cut into runs."""
 BYTES_PER_URL = 120
 """Memory of one entry in the set of URLs that a shard has had."""
+
+HTML_ADVICE = "looks like HTML, and is taken as it is; for the text of pages name them .html, for `webtext extract`"
 
 
 @dataclass(frozen=True)
@@ -167,6 +170,9 @@ class Merge(Stage):
                 tally.notes[f"text from {record.text_key}"] += 1
             if record.url_key not in ("", self.url_key[0]):
                 tally.notes[f"URL from {record.url_key}"] += 1
+            if reader.one_text_a_file and looks_like_html(document.text):
+                tally.notes["look like HTML"] += 1
+                problems.add("HTML", HTML_ADVICE, [str(shown)])
             if document.url == record.url and document.url.startswith("file:"):
                 tally.notes["named by file"] += 1
             if document.text.strip():

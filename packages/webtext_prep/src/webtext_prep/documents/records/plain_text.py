@@ -20,6 +20,7 @@ from webtext_prep.documents.records.json_lines import decode_utf8
 from webtext_prep.documents.urls import clean_metadata, without_credentials
 
 _WEB = ("http://", "https://")
+_PAGE = re.compile(r"(?:\s|<\?xml[^>]*>|<!--(?s:.*?)-->)*+<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)
 
 
 class TextRecords(RecordReader):
@@ -89,6 +90,11 @@ def _whole(file: SourceFile) -> bytes:
     except EncodingError as error:
         raise Unreadable("not in the encoding that its first bytes declare", error) from error
     return bytes(data)
+
+
+def looks_like_html(text: str) -> bool:
+    """Whether a text begins as web pages do."""
+    return _PAGE.match(text[:4096]) is not None
 
 
 def read_sidecar(file: SourceFile) -> dict[str, Any]:
