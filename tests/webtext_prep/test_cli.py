@@ -268,6 +268,17 @@ def test_token_files_of_somebody_else_are_not_written_over(webtext, pages, tmp_p
     assert (tmp_path / "corpus_text_document.bin").read_bytes() == b"mine"
 
 
+def test_the_version_is_said_without_numpy_and_stages():
+    """`webtext --version` imported every stage, and numpy, tiktoken and pyarrow's readers with them."""
+    code = (
+        "import sys; from webtext_prep import cli\n"
+        "try:\n    cli.main(['--version'])\nexcept SystemExit:\n"
+        "    print({'numpy', 'tiktoken', 'webtext_prep.stages.clean'} & set(sys.modules))"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert found.stdout.endswith("\nset()\n")
+
+
 def test_commands_are_parsed_without_compiled_code():
     """Importing numba takes most of a second: no command line needs it."""
     code = (

@@ -6,10 +6,14 @@ installed distributions announce under an entry-point group. Nothing is listed b
 
 from __future__ import annotations
 
+import functools
 import importlib
 import importlib.metadata
 import inspect
 import pkgutil
+import sys
+from collections.abc import Callable
+from importlib.metadata import EntryPoints
 from types import ModuleType
 from typing import Any, TypeVar
 
@@ -33,12 +37,19 @@ def find_plugins(package: ModuleType, base: type[Base], *, group: str | None = N
         name = f"{package.__name__}.{entry.name}"
         module = _imported(name, lambda name=name: importlib.import_module(name))
         found += [value for value in vars(module).values() if _counts(value, base) and value.__module__ == name]
-    for point in sorted(importlib.metadata.entry_points(group=group), key=lambda point: point.name) if group else ():
+    points = _entry_points(importlib.metadata.entry_points, tuple(sys.path)).select(group=group) if group else ()
+    for point in sorted(points, key=lambda point: point.name):
         value = _imported(f"entry point {point.name} of {group} ({point.value})", point.load)
         if not _counts(value, base):
             raise CommandError(f"entry point {point.name} of {group} is not a {base.__name__}: fix or uninstall it.")
         found.append(value)
     return list(dict.fromkeys(found))
+
+
+@functools.lru_cache(maxsize=1)
+def _entry_points(read: Callable[[], EntryPoints], path: tuple[str, ...]) -> EntryPoints:
+    """What all installed distributions announce, read once: a command asks for half a dozen groups."""
+    return read()
 
 
 def _counts(value: Any, base: type) -> bool:

@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from command_kit.colours import BOLD, CYAN, GREEN, YELLOW, Paint
+from command_kit.fronts import in_words
 from gpt2_train.device import widest_float
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.layout import check_replicas
@@ -70,7 +71,7 @@ class World:
     def say(self, line: str) -> None:
         """Show a line on standard error, from the first process only."""
         if self.rank == 0:
-            print(painted(line, Paint.of(sys.stderr)), file=sys.stderr, flush=True)
+            print(painted(in_words(line), Paint.of(sys.stderr)), file=sys.stderr, flush=True)
 
     def sum_on_device(self, here: Tensor, values: list[float]) -> Tensor:
         """The sums of `here`, a scalar on the device, and of `values` over all processes: (1 + values,).

@@ -204,8 +204,11 @@ def job_of(stage: Stage, settings: RunSettings, engine: Engine, *, restart: bool
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Entry point of `webtext`; returns the exit code."""
-    known, others = find_stages(), find_commands()
     words = sys.argv[1:] if argv is None else argv
+    known: dict[str, type[Stage]] = {}
+    others: dict[str, type[Command]] = {}
+    if words != ["--version"]:  # which needs none of them, and asks often, as scripts do
+        known, others = find_stages(), find_commands()
     asked = next((word for word in words if word in known or word in others), "")
     arguments = build_parser(known, others, asked).parse_args(with_options_joined(words))
 
