@@ -492,10 +492,11 @@ def test_every_shipped_recipe_fits_a_machine_with_any_number_of_gpus(tmp_path, m
 # In its own words
 
 
-def test_alone_it_lists_the_pipelines(capsys):
+def test_alone_it_lists_the_pipelines(monkeypatch, capsys):
     """`run.py` alone began four minutes of work, and --help did not say which pipelines there are."""
     import run
 
+    monkeypatch.setattr(run, "play", lambda _: pytest.fail("a pipeline was run"))
     assert run.main([]) == 2
     listed = capsys.readouterr().err
     with pytest.raises(SystemExit):
@@ -513,6 +514,7 @@ def test_a_second_run_in_a_folder_says_that_one_is_at_work(tmp_path, monkeypatch
     from webtext_prep.running.claim import locked
 
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(run, "check", lambda *_: pytest.fail("a second run was begun"))
     with locked(tmp_path / "runs/quickstart" / run.LOCK, tmp_path):
         assert run.main(["quickstart"]) == 2
     at_work = "another run.py is at work on runs/quickstart: wait for it, or give another --folder."

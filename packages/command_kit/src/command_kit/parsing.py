@@ -25,9 +25,9 @@ def nearest(word: str, known: Iterable[str]) -> str | None:
 class Parser(argparse.ArgumentParser):
     """An `ArgumentParser` without abbreviations, whose description keeps its lines; its subcommands' are the same."""
 
-    def __init__(self, *args: Any, description: str | None = None, **options: Any) -> None:
+    def __init__(self, *, description: str | None = None, **options: Any) -> None:
         options = {"formatter_class": argparse.RawDescriptionHelpFormatter, "allow_abbrev": False, **options}
-        super().__init__(*args, description=inspect.cleandoc(description or "") or None, **options)
+        super().__init__(description=inspect.cleandoc(description or "") or None, **options)
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> tuple[argparse.Namespace, list[str]]:  # type: ignore[override]
         """As argparse does, but with nothing left over: what is unknown is this parser's mistake to explain."""

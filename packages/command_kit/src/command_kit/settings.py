@@ -110,8 +110,8 @@ def setting(
             of them the number must be finite, too. None and words, where the annotation allows them, have no limits.
     """
     limits = Limits(ge, gt, le, lt)
-    metadata = {"help": help, "metavar": metavar, "group": group, "identity": identity, "positional": positional}
-    metadata |= {"choices": choices, "limits": limits if limits != Limits() else None}
+    metadata: dict[str, Any] = {"help": help, "metavar": metavar, "group": group, "identity": identity}
+    metadata |= {"positional": positional, "choices": choices, "limits": limits if limits != Limits() else None}
     return dataclasses.field(default=default, metadata=metadata)
 
 
