@@ -121,8 +121,12 @@ def test_settings_stay_from_visit_to_visit(page: Browser, api: Served) -> None:
     page.evaluate(
         "(t => { t.value = 1.5; t.dispatchEvent(new Event('input')); })(document.getElementById('temperature'))"
     )
+    page.evaluate("(p => { p.value = 0; p.dispatchEvent(new Event('input')); })(document.getElementById('top-p'))")
     page.open(f"{api.url}/")
     assert page.evaluate("document.getElementById('temperature-shown').value") == "1.50"
+    assert page.evaluate("document.getElementById('top-p-shown').value") == "0, greedy"
+    write(page, "a")
+    assert len(set(page.evaluate(WRITTEN))) == 1  # Of three letters that are as likely, always the first.
     page.evaluate("localStorage.clear()")
 
 

@@ -36,8 +36,8 @@ from gpt2_train.shared_model import open_shared_model
 from indexed_tokens import IndexedTokensWriter
 
 PROMPTS = ["hello", "a prompt that is longer than all positions of the model", "x"]
-FED = [([0, 2], [[1, 2, 3], [4]]), ([0, 1, 2], [[5], [6, 7, 8, 9], [10]]), ([1], [[11]])]
-"""Calls of `CachedModel.feed`: rows that join at different times, and get different numbers of tokens."""
+FED = [([0, 2], [[1, 2, 3], [4]], [0]), ([0, 1, 2], [[5], [6, 7, 8, 9], [10]], []), ([1], [[11]], [])]
+"""Calls of `CachedModel.feed`: rows that join at different times, and get different numbers of tokens and logits."""
 
 
 @pytest.fixture(scope="module")
@@ -109,7 +109,7 @@ with open_shared_model(folder, device="cpu", tensor_parallel=int(tensor), data_p
     found = {"tasks": measured(Scorer(source, batch_size=3), Path(inputs))}
     found["parameters"] = sum(parameter.numel() for parameter in source.runner.process.model.parameters())
     cached = source.runner.cached_model(3)
-    found["logits"] = [cached.feed(rows, tokens).tolist() for rows, tokens in FED]
+    found["logits"] = [cached.feed(*fed).tolist() for fed in FED]
     cached.copy(0, 2)
     found["logits"].append(cached.feed([2], [[12]]).tolist())
     requests = [GenerationRequest(prompt, 30, Sampling(temperature=0), ignore_end=True) for prompt in PROMPTS]
@@ -162,7 +162,7 @@ def test_logits_and_texts_are_the_same_in_all_layouts(
 ) -> None:
     """Also after Ctrl-C in the middle of a step, and with prompts longer than the model's sequence."""
     cached = CachedModel(open_model(run_folder, device="cpu").model, 3)
-    alone = [cached.feed(rows, tokens) for rows, tokens in FED]
+    alone = [cached.feed(*fed) for fed in FED]
     cached.copy(0, 2)
     alone.append(cached.feed([2], [[12]]))
     for logits, expected in zip(shared.logits, alone, strict=True):

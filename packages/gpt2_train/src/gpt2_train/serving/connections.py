@@ -125,9 +125,10 @@ class Door:
                     self._tell(f"{self._limit} connections are open, the most at once")
                     await self._end_one()
                 await loop.connect_accepted_socket(self._make, accepted)
-            except OSError as error:
-                # The client has gone, or something else took the descriptors that were left free.
-                self._tell(f"can't accept a connection ({error.strerror or error})")
+            except Exception as error:
+                # The client has gone, or something else took the descriptors that were left free. Whatever it is, a
+                # server that accepts nothing more would be silent.
+                self._tell(f"can't accept a connection ({getattr(error, 'strerror', None) or error})")
                 await self._end_one()
 
     async def _end_one(self) -> None:
