@@ -21,9 +21,10 @@ import torch
 
 from gpt2_train.cached_model import CachedModel
 from gpt2_train.config import ModelConfig
-from gpt2_train.decoder import Decoder, TokenRequest
+from gpt2_train.decoder import Decoder
 from gpt2_train.inference import open_model
 from gpt2_train.sampling import Sampling
+from gpt2_train.sequences import TokenRequest
 from gpt2_train.writing_weights import for_writing
 from machine import describe, save
 

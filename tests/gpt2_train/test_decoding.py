@@ -18,12 +18,13 @@ from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_m
 
 from gpt2_train import decoder as decoder_module
 from gpt2_train.cached_model import CachedModel
-from gpt2_train.decoder import Decoder, NewToken, TokenRequest
+from gpt2_train.decoder import Decoder
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.generator import GenerationRequest, TextGenerator, TextPiece, TextSession
 from gpt2_train.inference import InferenceModel, open_model
 from gpt2_train.model import GPT2
 from gpt2_train.sampling import Sampling
+from gpt2_train.sequences import NewToken, TokenRequest
 from gpt2_train.text_stream import StopStrings
 from gpt2_train.writing_weights import PackedLinear, arrange_weights, for_writing
 

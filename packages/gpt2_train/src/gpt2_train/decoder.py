@@ -15,22 +15,21 @@ again like a prompt.
 from __future__ import annotations
 
 import collections
-import dataclasses
 import heapq
 import itertools
 import math
 from collections.abc import Sequence
 from typing import Literal
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from gpt2_train.cached_model import CachedModel, asked_of
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.fair_queue import FairQueue
-from gpt2_train.likelihoods import Likelihood, Likelihoods
-from gpt2_train.sampling import Sampling, choose_for_each, on_device
+from gpt2_train.likelihoods import Likelihoods
+from gpt2_train.sampling import choose_for_each, on_device
+from gpt2_train.sequences import NewToken, OpenSequence, TokenRequest
 
 POSITIONS_AT_ONCE = 1 << 10
 """Positions of prompts fed in one step: bounds the activations that a long prompt takes."""
@@ -47,91 +46,6 @@ TURN = 128
 """Tokens after which a row goes to another client, where more of them want one than there are rows."""
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenRequest:
-    """A sequence to continue.
-
-    Attributes:
-        prompt: token ids, at least one; the model sees the last `sequence_length` of them.
-        random: where its random numbers come from, one per token.
-        tokens: how many to write at most; 0 only reads the prompt.
-        sampling: how to choose them.
-        ignore_end: never choose the id that ends a text.
-        logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
-        prompt_logprobs: tell the same of the prompt's tokens, too; not without `logprobs`.
-        client: whom it is for; rows are shared among clients.
-    """
-
-    prompt: Sequence[int]
-    random: np.random.Generator
-    tokens: int
-    sampling: Sampling = dataclasses.field(default_factory=Sampling)
-    ignore_end: bool = False
-    logprobs: int | None = None
-    prompt_logprobs: bool = False
-    client: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class NewToken:
-    """A token that a sequence got in a step.
-
-    Attributes:
-        number: of the sequence.
-        token: its id; None where none was asked for, and the prompt has been read.
-        finished: `end` if it ends the sequence, `length` if it is the last that was asked for, else None.
-        logprob: natural logarithm of the probability that the model gave it, whatever the sampling; None if not asked.
-        most_likely: the most likely ids at its place with theirs, the likeliest first.
-        prompt: what is known of the prompt's tokens from the second on, if asked, with the first token of a sequence.
-    """
-
-    number: int
-    token: int | None
-    finished: Literal["end", "length"] | None
-    logprob: float | None = None
-    most_likely: tuple[tuple[int, float], ...] = ()
-    prompt: tuple[Likelihood, ...] | None = None
-
-
-class _Sequence:
-    """A sequence that waits or is written.
-
-    Attributes:
-        seen: the ids that it consists of, as many of the last as the model can see.
-        unread: those at its end that its row does not have yet.
-        row: of the cache; None while it waits.
-        leader: the sequence whose reading of the same prompt it waits for.
-        turn: tokens that it has got since it has its row.
-        scored: what is known of the prompt's tokens that have been read, the first left out.
-    """
-
-    def __init__(self, number: int, request: TokenRequest, limit: int) -> None:
-        self.number, self.request, self.left = number, request, request.tokens
-        self.seen = list(request.prompt[-limit:])
-        self.unread = self.seen
-        self.row: int | None = None
-        self.leader: _Sequence | None = None
-        self.is_new = True
-        self.turn = 0
-        self.scored: list[Likelihood] = []
-
-    @property
-    def scores(self) -> int | None:
-        """How many of the likeliest ids to tell for each token of a prompt that is being read; None for nothing."""
-        return self.request.logprobs if self.request.prompt_logprobs and self.is_new else None
-
-    @property
-    def client(self) -> str:
-        return self.request.client
-
-    def append(self, token: int, limit: int) -> None:
-        self.seen = [*self.seen, token][-limit:]
-        self.unread = [token]
-        self.left -= 1
-        self.turn += 1
-        self.is_new = False
-
-
 class Decoder:
     """Writes sequences; those for which no row is free wait in the order in which they came, and clients take turns.
 
@@ -146,8 +60,8 @@ class Decoder:
     def __init__(self, model: CachedModel, *, vocabulary_size: int, end: int | None = None) -> None:
         self.model, self.vocabulary_size, self.end = model, vocabulary_size, end
         self._numbers = itertools.count()
-        self._waiting: FairQueue[_Sequence] = FairQueue()
-        self._sequences: dict[int, _Sequence] = {}
+        self._waiting: FairQueue[OpenSequence] = FairQueue()
+        self._sequences: dict[int, OpenSequence] = {}
         """Those that have a row, in the order in which they got it."""
         self._free = list(range(model.rows))
         self._until_turn = 0
@@ -173,7 +87,7 @@ class Decoder:
         if limit < min(needed, positions):
             raise Gpt2UsageError(f"{needed} positions asked of rows of {limit}: shorten prompt or output.")
         number = next(self._numbers)
-        self._waiting.append(_Sequence(number, request, limit))
+        self._waiting.append(OpenSequence(number, request, limit))
         return number
 
     def remove(self, number: int) -> None:
@@ -183,7 +97,7 @@ class Decoder:
         if gone is not None:
             self._leave(gone)
 
-    def _leave(self, gone: _Sequence) -> None:
+    def _leave(self, gone: OpenSequence) -> None:
         """Free the row of `gone`."""
         followers = [other for other in self._sequences.values() if other.leader is gone]
         if followers:
@@ -261,7 +175,7 @@ class Decoder:
         self._pause(served)
         return True
 
-    def _pause(self, sequence: _Sequence) -> None:
+    def _pause(self, sequence: OpenSequence) -> None:
         """Take a row from its sequence, which waits for another, to read there what this row has."""
         read = self.model.lengths[_row(sequence)] if sequence.leader is None else 0
         again = sequence.seen[-(read + len(sequence.unread)) :]
@@ -271,7 +185,7 @@ class Decoder:
         sequence.row = sequence.leader = None
         self._waiting.put_back(sequence)
 
-    def _next_pieces(self) -> list[tuple[_Sequence, list[int]]]:
+    def _next_pieces(self) -> list[tuple[OpenSequence, list[int]]]:
         """What to feed in this step: the last token of those who write, and some of what others have to read."""
         reading = _in_turn([sequence for sequence in self._sequences.values() if sequence.leader is None])
         is_writing = any(len(sequence.unread) == 1 for sequence in reading)
@@ -288,7 +202,7 @@ class Decoder:
                 pieces.append((sequence, piece))
         return sorted(pieces, key=lambda pair: _row(pair[0]))
 
-    def _followers(self, leader: _Sequence) -> list[_Sequence]:
+    def _followers(self, leader: OpenSequence) -> list[OpenSequence]:
         """Those who waited for the reading of the same prompt, which they now have read, too."""
         found = [other for other in self._sequences.values() if other.leader is leader]
         for other in found:
@@ -297,10 +211,10 @@ class Decoder:
             other.unread, other.scored = [], leader.scored
         return found
 
-    def _score(self, logits: Tensor, fed: list[tuple[_Sequence, list[int]]], scoring: list[int]) -> None:
+    def _score(self, logits: Tensor, fed: list[tuple[OpenSequence, list[int]]], scoring: list[int]) -> None:
         """Note what `logits` say of the tokens of prompts, of which all are there at the places `scoring` of `fed`."""
         counts = asked_of([piece for _, piece in fed], scoring)
-        owners: dict[int, _Sequence] = {}
+        owners: dict[int, OpenSequence] = {}
         chosen, wanted = torch.zeros(len(logits), dtype=torch.int64), [0] * len(logits)
         for end, place in zip(itertools.accumulate(counts), range(len(fed)), strict=True):
             sequence, piece = fed[place]
@@ -315,7 +229,7 @@ class Decoder:
                 raise Gpt2Error(NOT_FINITE)
             owners[row].scored.append(likelihood)
 
-    def _choose(self, logits: Tensor, sequences: Sequence[_Sequence]) -> list[NewToken]:
+    def _choose(self, logits: Tensor, sequences: Sequence[OpenSequence]) -> list[NewToken]:
         """The next token of each sequence. The host waits for the device once, or twice for log-probabilities."""
         requests = [sequence.request for sequence in sequences]
         asked = [place for place, request in enumerate(requests) if request.logprobs is not None]
@@ -337,19 +251,19 @@ class Decoder:
         ]
 
     def _new(
-        self, sequence: _Sequence, token: int, logprob: float | None, most_likely: tuple[tuple[int, float], ...]
+        self, sequence: OpenSequence, token: int, logprob: float | None, most_likely: tuple[tuple[int, float], ...]
     ) -> NewToken:
         prompt = tuple(sequence.scored) if sequence.scores is not None else None
         if not sequence.request.tokens:
             return NewToken(sequence.number, None, "length", prompt=prompt)
         return NewToken(sequence.number, token, self._finished(sequence, token), logprob, most_likely, prompt)
 
-    def _finished(self, sequence: _Sequence, token: int) -> Literal["end", "length"] | None:
+    def _finished(self, sequence: OpenSequence, token: int) -> Literal["end", "length"] | None:
         if token == self.end:
             return "end"
         return "length" if sequence.left == 1 else None
 
-    def _advance(self, sequence: _Sequence, new: NewToken) -> None:
+    def _advance(self, sequence: OpenSequence, new: NewToken) -> None:
         if new.finished is not None:
             del self._sequences[sequence.number]
             self._release(sequence)
@@ -361,12 +275,12 @@ class Decoder:
             self.model.forget(row)
             sequence.unread = sequence.seen[-max(1, self.model.length // 2) :]
 
-    def _release(self, sequence: _Sequence) -> None:
+    def _release(self, sequence: OpenSequence) -> None:
         self.model.forget(_row(sequence))
         heapq.heappush(self._free, _row(sequence))
 
 
-def _in_turn(sequences: list[_Sequence]) -> list[_Sequence]:
+def _in_turn(sequences: list[OpenSequence]) -> list[OpenSequence]:
     """The first sequence of each client, then the second of each, and so on."""
     before: collections.Counter[str] = collections.Counter()
     places = []
@@ -376,6 +290,6 @@ def _in_turn(sequences: list[_Sequence]) -> list[_Sequence]:
     return [sequence for _, sequence in sorted(zip(places, sequences, strict=True), key=lambda pair: pair[0])]
 
 
-def _row(sequence: _Sequence) -> int:
+def _row(sequence: OpenSequence) -> int:
     assert sequence.row is not None
     return sequence.row

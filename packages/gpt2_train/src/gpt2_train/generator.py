@@ -14,12 +14,13 @@ from typing import Literal
 
 import numpy as np
 
-from gpt2_train.decoder import Decoder, NewToken, TokenRequest
+from gpt2_train.decoder import Decoder
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.inference import InferenceModel
 from gpt2_train.likelihoods import Likelihood
 from gpt2_train.prompts import shortened
 from gpt2_train.sampling import Sampling
+from gpt2_train.sequences import NewToken, TokenRequest
 from gpt2_train.text_stream import StopStrings, TextStream
 from indexed_tokens import Tokenizer
 
