@@ -380,6 +380,14 @@ def test_a_plain_archive_that_is_cut_off_anywhere_is_noticed(tmp_path):
     assert outcomes_of(found_in(tmp_path, data, "a.warc")) == ["ok"] * 3
 
 
+@pytest.mark.parametrize("kind", ["gzip", "plain"])
+def test_zeros_behind_an_archive_are_no_damage(tmp_path, kind):
+    records, bodies = numbered_records(3, with_digests=False)
+    name, pack = KINDS[kind]
+    items = found_in(tmp_path, b"".join(pack(records)) + bytes(512), name)
+    assert pages_and_losses(items) == (bodies, []) and len(items) == 3
+
+
 @pytest.mark.parametrize("size", [9_000, 100_000])
 def test_a_large_archive_in_one_gzip_member_is_whole(tmp_path, size):
     """Its end was looked for where no gzip member begins: a whole archive passed for one that is cut off."""

@@ -59,21 +59,23 @@ class _Item:
     """A page on its way, and where it was found.
 
     Attributes:
-        found: the page, or a place at which an archive can't be read.
+        found: the page, if there is one.
         file: number of the file in its task.
         place: where in it, if it is an archive.
         done: bytes of the task's files up to there.
+        damage: why an archive can't be read there.
     """
 
-    found: Found | Damage
+    found: Found | None
     file: int
     place: Place | None
     done: int
+    damage: Damage | None = None
 
     @property
     def size(self) -> int:
-        body = getattr(getattr(self.found, "page", None), "body", b"")
-        return len(body)
+        page = self.found.page if self.found is not None else None
+        return len(page.body) if page is not None else 0
 
 
 @dataclass
@@ -215,7 +217,6 @@ class Extract(PageStage):
         """Extract what is left, into the checkpoint."""
         from webtext_prep.extraction.in_order import in_order
         from webtext_prep.extraction.pages import make_row, outcome_row
-        from webtext_prep.web.archives import Damage
 
         documents, outcomes, *dropped = [Holder(path, checkpoint, part) for part, path in enumerate(task.outputs)]
         tally = progress.tally
@@ -226,7 +227,7 @@ class Extract(PageStage):
         async with self.pool(context) as pool:
 
             async def extract(item: _Item) -> tuple[dict[str, Any], Document | None]:
-                found = item.found.page if isinstance(item.found, Damage) else item.found
+                found = item.found
                 if found is None:
                     return {}, None
                 if found.page is not None:
@@ -242,10 +243,9 @@ class Extract(PageStage):
             )
             async with contextlib.aclosing(pages):
                 async for item, (row, document) in pages:
+                    if item.damage is not None:
+                        _note_damage(progress, task.inputs[item.file], item.damage)
                     found = item.found
-                    if isinstance(found, Damage):
-                        _note_damage(progress, task.inputs[item.file], found)
-                        found = found.page
                     if found is not None:
                         tally.read += 1
                         if found.fetched_at is not None:
@@ -271,7 +271,7 @@ class Extract(PageStage):
     def _items(self, task: Task, progress: _Progress) -> Iterator[_Item]:
         """What the files of a task hold, behind what is finished."""
         from webtext_prep.documents.records.base import SourceFile
-        from webtext_prep.web.archives import Place
+        from webtext_prep.web.archives import Damage, Place
         from webtext_prep.web.html_files import read_html_file
 
         named = task.options["files"]
@@ -283,8 +283,9 @@ class Extract(PageStage):
             if _is_archive(path):
                 behind = Place(*progress.place) if number == progress.file and progress.place is not None else None
                 if number > progress.file or behind is not None:
-                    for found, place in self._archive_pages(file, behind):
-                        yield _Item(found, number, place, before + place.offset)
+                    for entry, place in self._archive_pages(file, behind):
+                        found, damage = (entry.page, entry) if isinstance(entry, Damage) else (entry, None)
+                        yield _Item(found, number, place, before + place.offset, damage)
             elif number > progress.file:
                 yield _Item(read_html_file(file, self.max_bytes), number, None, before + size)
             before += size

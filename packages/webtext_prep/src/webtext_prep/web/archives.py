@@ -188,11 +188,14 @@ class ArchiveReader:
         self, stream: ArchiveStream, compression: str, start: int, last: _Last | None, reason: str
     ) -> tuple[list[tuple[Found | Damage, Place]], int | None]:
         """What is left of a stretch: its last page, and the damage behind it; and where the next stretch begins."""
-        begun, page = self._begun, [(last.found, last.place)] if last is not None else []
+        begun = self._begun
+        page: list[tuple[Found | Damage, Place]] = [(last.found, last.place)] if last is not None else []
         end, is_whole = start, True
         if begun is not NONE:
             end, is_whole = end_of_record(stream, compression, begun, start)
-        if not reason and is_whole and _is_end(stream, compression, end):
+        # In zstandard FastWARC itself notices that a file breaks off.
+        is_end = is_whole and (begun is not NONE or not reason) and _is_blank(stream, end)
+        if stream.size and (is_end or (not reason and compression == ".zst")):
             return page, None
         following = next_record(stream, compression, max(end, start + 1))
         if is_whole and not compression and following is not None and following - end <= SEPARATOR:
@@ -202,8 +205,8 @@ class ArchiveReader:
             lost, page = replace(last.found, outcome=PageOutcome.DAMAGED, page=None), []
         else:
             self._number += 1
-            # Of a record whose kind can't be read it is taken for granted that it was a page; no archive has none.
-            if not begun.is_other if not is_whole else (begun is not NONE or following is not None):
+            # What can't be read is taken for a page, if its kind is not known and this is an archive at all.
+            if following is not None if begun is NONE else is_whole or not begun.is_other:
                 lost = Found(self._file.url(self._number), PageOutcome.DAMAGED)
         offset = end if is_whole else begun.offset
         reason = reason or ("it is cut off" if stream.size else "it is empty")
@@ -316,12 +319,10 @@ class ArchiveReader:
         )
 
 
-def _is_end(stream: ArchiveStream, compression: str, end: int) -> bool:
-    """Whether nothing follows the last record at `end`; in zstandard FastWARC itself notices that a file breaks off."""
-    if compression == ".zst":
-        return stream.size > 0
-    stream.seek(end)
-    return stream.size > 0 and not stream.read(1 << 10).strip(b"\0 \t\r\n")
+def _is_blank(stream: ArchiveStream, offset: int) -> bool:
+    """Whether nothing follows but line ends, or zeros to fill a block."""
+    stream.seek(offset)
+    return not stream.read(1 << 10).strip(b"\0 \t\r\n")
 
 
 def is_address(url: str) -> bool:
