@@ -210,7 +210,7 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
         asked,
         data_parallel,
         on_cpu=gpus == 0,
-        sequence_length=settings.sequence_length,
+        sequence_length=config.sequence_length,
     )
     memory = memory_per_rank(
         config,

@@ -6,6 +6,7 @@ import json
 import os
 import pickle
 import random
+import types
 from pathlib import Path
 
 import numpy as np
@@ -16,13 +17,15 @@ from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, s
 import gpt2_train.cli
 from gpt2_train.checkpoint import load_model, model_tensors, read_info
 from gpt2_train.checkpoint.saving import save_checkpoint
-from gpt2_train.config import PRESETS, ModelConfig
+from gpt2_train.config import PRESETS, ModelConfig, TrainSettings
 from gpt2_train.conversion.base import ReadOptions
 from gpt2_train.conversion.megatron_names import join, share_of
 from gpt2_train.conversion.opening import open_weights
 from gpt2_train.conversion.weights import EMBEDDING, shapes_of
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.model import GPT2
+from gpt2_train.prepare import config_of_first_weights
+from indexed_tokens import Tokenizer
 
 os.environ["HF_HUB_OFFLINE"] = "1"
 
@@ -103,6 +106,29 @@ def test_folders_of_transformers_are_read_and_come_back_bit_by_bit(options: dict
     again = GPT2LMHeadModel.from_pretrained(tmp_path / "back", local_files_only=True)
     for (name, old), (_, new) in zip(theirs.state_dict().items(), again.state_dict().items(), strict=True):
         assert torch.equal(old, new), name
+
+
+def test_a_folder_of_transformers_without_a_tokenizer_and_with_gpt2_s_ids_has_gpt2_s(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`model.save_pretrained` writes no tokenizer: such a folder was refused, with no word of GPT-2's."""
+    from transformers import GPT2Config, GPT2LMHeadModel
+
+    theirs = GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, n_positions=16))
+    theirs.save_pretrained(tmp_path / "hf")
+    words = ["generate", "--checkpoint", str(tmp_path / "hf"), "--prompt", "A", "--tokens", "2", "--device", "cpu"]
+    assert gpt2_train.cli.main(words) == 0
+    note = f"gpt2: {tmp_path / 'hf'} has no tokenizer, but as many token ids as GPT-2: taking GPT-2's;"
+    assert note in capsys.readouterr().err
+    convert(tmp_path / "hf", tmp_path / "ours")
+    assert note in capsys.readouterr().err
+    assert open_weights(tmp_path / "ours").tokenizer.fingerprint == Tokenizer.gpt2().fingerprint
+    # Data of another tokenizer of that size is not refused: which one the model had is not known.
+    settings, weights = TrainSettings(init_from="hf", sequence_length=16), open_weights(tmp_path / "hf")
+    other = types.SimpleNamespace(fingerprint="another", vocabulary_size=50257)
+    assert config_of_first_weights(settings, weights, other).layers == 1
+    GPT2LMHeadModel(GPT2Config(n_layer=1, n_embd=8, n_head=2, vocab_size=50)).save_pretrained(tmp_path / "small")
+    assert open_weights(tmp_path / "small").tokenizer is None
 
 
 def _tokenizer(folder: Path) -> Path:

@@ -520,6 +520,23 @@ def test_a_run_can_begin_with_the_weights_of_any_known_format(tmp_path: Path, gp
     assert all(torch.allclose(left[name][vocabulary], right[name][vocabulary], atol=1e-5) for name in left)
 
 
+def test_a_model_of_few_positions_is_trained_further_in_sequences_as_long(
+    tmp_path: Path, corpus: str, unbroken: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It was refused until its own number of positions was given, though its shape is said to be taken."""
+    source, flags = tmp_path / "source", ["--device", "cpu", "--split", "8,1,1"]
+    assert main(["convert", str(unbroken), str(source), "--to", "checkpoint"]) == 0
+    words = ["train", "--data", corpus, "--output", str(tmp_path / "run"), "--init-from", str(source), *flags]
+    assert main([*words, "--steps", "1"]) == 0
+    assert "sequences of 16:" in capsys.readouterr().err
+    assert tomllib.loads((tmp_path / "run" / "config.toml").read_text())["train"]["sequence_length"] == 16
+    assert read_info(tmp_path / "run").tokens == 8 * 16
+    assert main([*words, "--steps", "2"]) == 0
+    shutil.rmtree(source)  # no longer needed
+    assert main([*words, "--steps", "3"]) == 0
+    assert read_info(tmp_path / "run").step == 3
+
+
 def test_the_model_that_a_run_began_with_is_part_of_what_it_is(
     tmp_path: Path, gpt2: Run, unbroken: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -544,7 +561,7 @@ def test_a_model_to_begin_with_that_does_not_fit_is_refused(
         assert main([*words, "--device", "cpu", "--steps", "1", *map(str, flags)]) == 2
         return capsys.readouterr().err
 
-    assert "has 16 positions: give --sequence-length 16" in refusal()
+    assert "has 16 positions, and --sequence-length is 8: leave it out" in refusal("--sequence-length", 8)
     assert "2 layers, width 32 and 4 heads" in refusal("--sequence-length", 16, "--model", "124M")
     assert "no model" in refusal("--sequence-length", 16, "--init-from", tmp_path / "absent")
     other = save(tmp_path / "bytes", random_model(), byte_tokenizer())

@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, Literal
@@ -18,7 +19,7 @@ from typing import Any, Literal
 from command_kit import add_flags, setting, settings_from
 from command_kit.atomic import atomic_file, atomic_folder
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.inference import TOKENIZER_HELP
+from gpt2_train.inference import ASSUMED_TOKENIZER, TOKENIZER_HELP
 
 EXAMPLE = """\
 example:
@@ -107,6 +108,8 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
     target_format = known_formats()[name]
     read = ReadOptions(settings.heads, settings.vocabulary_size, settings.tokenizer)
     weights = source_format.open(source, read)
+    if weights.assumes_tokenizer:
+        print(f"gpt2: {ASSUMED_TOKENIZER.format(settings.source)}", file=sys.stderr)
     write = WriteOptions(
         DTYPES[settings.dtype] if settings.dtype else None,
         settings.tensor_parallel,

@@ -86,6 +86,7 @@ class InferenceModel:
         settings: the settings that decided its weights, as the training run recorded them; empty if it did not.
         data: what its training files were, one entry per file; empty if that was not recorded.
         load: reads the weights.
+        assumes_tokenizer: whether the tokenizer is GPT-2's for want of another.
         precision: `fp32`, `bf16` or `fp16`: in what matrices multiply while texts are written (by autocast).
         start: starts the processes that share the model, which read the weights; None if this process has it alone.
     """
@@ -99,6 +100,7 @@ class InferenceModel:
     settings: dict[str, Any]
     data: list[dict[str, Any]]
     load: Callable[[], GPT2]
+    assumes_tokenizer: bool = False
     precision: str = "fp32"
     start: Callable[[], ModelRunner] | None = None
 
@@ -188,6 +190,7 @@ def _open_other(path: str | Path, device: DeviceKind, tokenizer: str | None, pro
         settings=weights.settings,
         data=weights.data,
         load=lambda: weights.load(where),
+        assumes_tokenizer=weights.assumes_tokenizer,
     )
 
 
@@ -223,9 +226,17 @@ def end_of_text(tokenizer: Tokenizer | None) -> int | None:
         return None
 
 
+ASSUMED_TOKENIZER = (
+    "{} has no tokenizer, but as many token ids as GPT-2: taking GPT-2's; if it has another, give it by --tokenizer."
+)
+"""What is said of a model whose tokenizer is GPT-2's for want of another."""
+
+
 def note_other_tokenizer(source: InferenceModel) -> str | None:
-    """A sentence for the user if the tokenizer given is not the one that the model was trained with, else None."""
+    """A sentence for the user if the tokenizer may not be the one that the model was trained with, else None."""
     tokenizer = source.tokenizer
+    if source.assumes_tokenizer:
+        return ASSUMED_TOKENIZER.format(source.folder)
     if tokenizer is None or source.trained_with in (None, tokenizer.fingerprint):
         return None
     return f"the tokenizer {tokenizer.name} is not the one that {source.folder} was trained with."

@@ -22,7 +22,7 @@ from gpt2_train.auto_micro_batch import choose_micro_batch
 from gpt2_train.checkpoint import FOLDER, CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
 from gpt2_train.collectives import from_first_rank, keep_on_all_ranks, on_all_ranks, rank_and_size
 from gpt2_train.compilation import Compilation, choose_compilation
-from gpt2_train.config import ModelConfig, TrainSettings
+from gpt2_train.config import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
 from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.data import Blend, Corpus, blend_split, open_corpora
 from gpt2_train.data.made_with import recorded_fingerprint
@@ -207,12 +207,19 @@ def open_first_weights(settings: TrainSettings, resumed: CheckpointInfo | None) 
     return open_weights(settings.init_from, ReadOptions(heads=settings.heads, tokenizer=settings.tokenizer))
 
 
+def with_positions_of(settings: TrainSettings, model: ModelConfig | None) -> TrainSettings:
+    """`settings` with sequences as long as `model`, that of --init-from, takes them, unless another length is given."""
+    if model is None or not settings.init_from or settings.sequence_length != GPT2_SEQUENCE_LENGTH:
+        return settings
+    return dataclasses.replace(settings, sequence_length=model.sequence_length)
+
+
 def config_of_first_weights(settings: TrainSettings, first: ModelWeights, tokenizer: Tokenizer) -> ModelConfig:
     """The shape of the model of --init-from, with the run's dropout.
 
     Raises Gpt2UsageError if the settings ask for another shape, or the data was made with another tokenizer.
     """
-    own = first.tokenizer
+    own = None if first.assumes_tokenizer else first.tokenizer
     if own is not None and own.fingerprint != tokenizer.fingerprint:
         raise Gpt2UsageError(
             f"{settings.init_from} was trained with another tokenizer than the data was made with: tokenize the texts "
@@ -232,8 +239,8 @@ def config_of_first_weights(settings: TrainSettings, first: ModelWeights, tokeni
         )
     if settings.sequence_length != config.sequence_length:
         raise Gpt2UsageError(
-            f"{settings.init_from} has {config.sequence_length} positions: give --sequence-length "
-            f"{config.sequence_length}."
+            f"{settings.init_from} has {config.sequence_length} positions, and --sequence-length is "
+            f"{settings.sequence_length}: leave it out."
         )
     return config
 
@@ -251,6 +258,8 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
     resumed = from_first_rank(read_checkpoint)
     tokenizer = keep_on_all_ranks(lambda: open_tokenizer(settings))
     first = keep_on_all_ranks(lambda: open_first_weights(settings, resumed))
+    source_of_shape = first if first is not None else resumed
+    settings = with_positions_of(settings, source_of_shape.config if source_of_shape is not None else None)
     config = settings.model_config(tokenizer.vocabulary_size)
     if first is None and settings.init_from and resumed is not None:
         config = dataclasses.replace(resumed.config, dropout=settings.dropout)

@@ -39,6 +39,7 @@ class ModelWeights:
         format: the name of its format.
         config: its shape.
         tokenizer: None if the format has none, or none was found.
+        assumes_tokenizer: whether it is GPT-2's because none was found and the number of token ids is GPT-2's.
         readers: for each parameter of `GPT2(config)` (tied ones once) what reads it, in the type in which it is
             stored. The embedding may have more or fewer rows than the padded vocabulary, at least those of the
             vocabulary.
@@ -57,6 +58,7 @@ class ModelWeights:
     samples: int = 0
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     data: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    assumes_tokenizer: bool = False
 
     _warned: set[str] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
 

@@ -113,7 +113,7 @@ class Wikitext(Task):
     """Perplexity on WikiText, as raw words. Raises Gpt2UsageError where a setting is out of range."""
 
     name: ClassVar[str] = "wikitext"
-    summary: ClassVar[str] = "perplexity per token and per original word"
+    summary: ClassVar[str] = "perplexity per token and per word, as Megatron-LM and lm-evaluation-harness have it"
 
     input: str = input_setting()
     overlap: int = setting(

@@ -27,7 +27,7 @@ from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.inference import end_of_text
 from gpt2_train.model import INIT_STD
 from gpt2_train.stored_shapes import StoredTensor, check_stored, is_usable
-from indexed_tokens import END_OF_TEXT, Tokenizer
+from indexed_tokens import END_OF_TEXT, GPT2_VOCABULARY_SIZE, Tokenizer
 
 CONFIG = "config.json"
 SAFETENSORS, BIN = "model.safetensors", "pytorch_model.bin"
@@ -82,7 +82,10 @@ class HuggingFace(ModelFormat):
             name: functools.partial(_canonical, name, found[_their_name(name)].read, config)
             for name in shapes_of(config)
         }
-        return ModelWeights(path, self.name, config, _tokenizer(path, options), readers)
+        tokenizer = _tokenizer(path, options)
+        assumes = tokenizer is None and config.vocabulary_size == GPT2_VOCABULARY_SIZE
+        tokenizer = Tokenizer.gpt2() if assumes else tokenizer
+        return ModelWeights(path, self.name, config, tokenizer, readers, assumes_tokenizer=assumes)
 
     def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
         """Configuration, weights and tokenizer files."""
