@@ -19,8 +19,8 @@ from gpt2_train.records import is_number
 from indexed_tokens import prefix_of
 
 _SHOWN_SETTINGS = (
-    "steps", "epochs", "tokens", "global_batch_size", "lr", "min_lr", "schedule", "warmup", "weight_decay", "clip",
-    "dropout", "precision", "seed", "device", "tensor_parallel", "data_parallel",
+    "steps", "epochs", "tokens", "minutes", "global_batch_size", "lr", "min_lr", "schedule", "warmup", "weight_decay",
+    "clip", "dropout", "precision", "seed", "device", "tensor_parallel", "data_parallel",
 )  # fmt: skip
 
 MOST_SAMPLES, MOST_CHARACTERS = 3, 1000
