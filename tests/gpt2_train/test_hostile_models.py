@@ -3,7 +3,9 @@
 import collections
 import json
 import shutil
+import tracemalloc
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -16,6 +18,7 @@ from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import table_crc
 from gpt2_train.config import PRESETS, ModelConfig
+from gpt2_train.conversion.opening import open_weights
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.model import GPT2
 from gpt2_train.stored_shapes import EMBEDDING, parameter_shapes
@@ -414,6 +417,23 @@ def test_a_model_of_a_checkpoint_is_not_built_before_its_tensors_are_compared(
     monkeypatch.setattr(GPT2, "__init__", lambda self, config: pytest.fail("a model was built"))
     with pytest.raises(Gpt2UsageError, match=r"holds no blocks\.2"):
         load_model(tmp_path / "model")
+
+
+def test_the_index_of_a_checkpoint_takes_no_more_memory_than_it_holds(models: Path, tmp_path: Path) -> None:
+    """Five bytes of an index made Python's unpickler a table of gigabytes, for seconds, before it was refused."""
+    shutil.copytree(models / "run", tmp_path / "model")
+    (place,) = (tmp_path / "model").glob("checkpoints/step-*/model/.metadata")
+    content = b"\x80\x04]r" + (1 << 24).to_bytes(4, "little") + b"."  # an empty list, remembered under 2^24
+    place.write_bytes(content)
+    files = {"model/.metadata": {"bytes": len(content), "crc32": zlib.crc32(content)}}
+    sealed(files=files)(tmp_path / "model")
+    tracemalloc.start()
+    try:
+        with pytest.raises(Gpt2UsageError, match=r"its index (holds something else|can't be read)"):
+            open_weights(tmp_path / "model")
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
 
 
 # Values, and the shapes themselves

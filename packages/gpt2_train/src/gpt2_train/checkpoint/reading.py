@@ -45,9 +45,8 @@ def load_model(
     Raises Gpt2UsageError if there is no checkpoint or it is damaged.
     """
     info = read_info(checkpoint_dir)
-    check_model(info)
-    part = info.part("model")
-    check_files(info, [part])
+    reader = check_model(info)
+    check_files(info, [info.part("model")])
     with torch.device("meta"):
         model = GPT2(info.config)
     if dtype is not None:
@@ -55,13 +54,13 @@ def load_model(
     model.tie()
     model.materialise(device)
     tensors = model_tensors(model)
-    fill(info, TensorReader(info.folder, part), tensors, in_one_process=True)
+    fill(info, reader, tensors, in_one_process=True)
     any(warn_if_not_finite(info.folder, name, tensor) for name, tensor in tensors.items())
     return model.eval(), info.config, info
 
 
-def check_model(info: CheckpointInfo) -> None:
-    """Compare the model that a checkpoint claims with its index and the sizes of its files, which are not read.
+def check_model(info: CheckpointInfo) -> TensorReader:
+    """Compare the model that a checkpoint claims with its index and the sizes of its files; returns what reads these.
 
     Raises Gpt2UsageError for what is missing or has another shape: then no model of that shape may be built.
     """
@@ -70,7 +69,8 @@ def check_model(info: CheckpointInfo) -> None:
     problem = next(filter(None, (_problem_of_size(info, name) for name in names)), None)
     if problem is not None:
         raise damaged(info.folder, problem)
-    index = TensorReader(info.folder, part).read_metadata().state_dict_metadata
+    reader = TensorReader(info.folder, part)
+    index = reader.read_metadata().state_dict_metadata
 
     def stored(name: str) -> StoredTensor | None:
         entry = index.get(f"model.{name}")
@@ -82,6 +82,7 @@ def check_model(info: CheckpointInfo) -> None:
         return StoredTensor(shape, entry.properties.dtype.is_floating_point)
 
     check_stored(info.folder, info.config, sum(info.files[name]["bytes"] for name in names), stored)
+    return reader
 
 
 def by_part(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:

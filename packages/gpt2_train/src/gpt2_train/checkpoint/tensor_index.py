@@ -37,7 +37,9 @@ _INDEX_CLASSES = {
 """What the index of torch.distributed.checkpoint is made of: plain data classes and type names."""
 
 
-class _IndexUnpickler(pickle.Unpickler):
+class _IndexUnpickler(pickle._Unpickler):
+    """The one that is written in Python: that in C makes a table as long as the largest number that a file names."""
+
     def find_class(self, module: str, name: str) -> Any:
         if module == "pathlib" or module.startswith("pathlib."):
             # Where the checkpoint was first written, which may be another kind of machine: kept as plain text.
