@@ -354,7 +354,9 @@ def table_of_rows(delimiter: str) -> str:
             note = 'said "no",\n\nand\tleft; ' * (number % 3)
             table.writerow({"note": note, **json.loads(row)})
         if number % 40 == 7:
-            found.write(["", "one cell\n", 'a "quote" in it\n', '"closed" and more\n', "\n\n"][number // 40 % 5])
+            found.write(
+                ["", "one cell\n", 'a "quote" in it\n', '"closed" and more\n', "\n\n", '"open\n'][number // 40 % 6]
+            )
     return found.getvalue()
 
 

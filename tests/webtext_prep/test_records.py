@@ -200,8 +200,64 @@ def test_a_bad_row_is_named_and_the_rows_after_it_are_read(file):
     assert found[3][1].startswith("not a valid row (")
     assert found[4] == ("line 7", "not valid UTF-8 (save it as UTF-8)")
     assert found[5] == ("file:a.csv:8", "e", {"n": "f\n2"})
-    assert found[6] == ("line 10", "not a valid row (unexpected end of data)")
-    assert len(found) == 7
+    assert found[6] == ("line 10", "not a valid row (a quote that does not end as it should)")
+    assert found[7:] == [("file:a.csv:11", "h", {"n": "2"})]
+
+
+def rows_of_table(sign: str, *, count: int = 300, **changed: str) -> str:
+    """A table of `count` rows, with other lines in some places: `rows_of_table(",", line7="...")`."""
+    lines = [f"http://a.org/{n}{sign}text {n}\n" for n in range(2, count + 2)]
+    for name, line in changed.items():
+        lines[int(name.removeprefix("line")) - 2] = line + "\n"
+    return f"url{sign}text\n{''.join(lines)}"
+
+
+@pytest.mark.parametrize(
+    ("later", "lost"),
+    [
+        ("http://a.org/200,text 200", [100]),
+        ('http://a.org/200,a screen of 27"', [100]),
+        ('http://a.org/200,a "word" of it', [100]),
+        ('http://a.org/200,and so on",', [100, 200]),
+        ('http://a.org/200,"quoted as usual"', [100]),
+    ],
+)
+def test_a_stray_quote_costs_its_row_and_no_other(file, later, lost):
+    """It swallowed the rest of the file, or all up to the next quote, as one record: 40,000 of 60,000 rows."""
+    found = read(file("a.csv", rows_of_table(",", line100='http://a.org/100,"once upon', line200=later)))
+    assert [place for place, *rest in found if len(rest) == 1] == [f"line {line}" for line in lost]
+    assert [row[0] for row in found if len(row) == 3] == [f"http://a.org/{n}" for n in range(2, 302) if n not in lost]
+
+
+def test_each_stray_quote_counts(file):
+    """However much of a file was lost, it was one bad record, and no file had too many."""
+    lines = {f"line{n}": f'http://a.org/{n},"once upon' for n in range(5, 300, 5)}
+    found = read(file("a.csv", rows_of_table(",", **lines)))
+    assert (len(found), sum(len(row) == 2 for row in found)) == (300, 59)
+
+
+@pytest.mark.parametrize("text", ['"once upon', '"once" upon', 'once" upon', '"', '"once\tupon"'])
+@pytest.mark.parametrize("later", ["text 200", 'a screen of 27"', '"quoted as usual"'])
+def test_quotes_in_a_table_of_tabs_are_text_unless_they_quote(file, text, later):
+    """TSV files mostly have no quotes around fields, and a text that began with one swallowed the rows behind it."""
+    tabs = text.count("\t")
+    url, text = ("http://a.org/100", text) if not tabs else text.split("\t")
+    data = rows_of_table("\t", line100=f"{url}\t{text}", line200=f"http://a.org/200\t{later}")
+    found = read(file("a.tsv", data))
+    assert (len(found), [row for row in found if len(row) == 2]) == (300, [])
+    assert found[98] == (url, text, {})
+    assert found[198] == (
+        "http://a.org/200",
+        later.removeprefix('"').removesuffix('"' if later[0] == '"' else "\0"),
+        {},
+    )
+
+
+@pytest.mark.parametrize(("name", "sign"), [("a.csv", ","), ("a.tsv", "\t")])
+def test_a_quoted_field_may_still_have_lines(file, name, sign):
+    poem = "\n".join(f"line {n}, of one comma" for n in range(15)) + '\n\nand ""quotes""'
+    found = read(file(name, rows_of_table(sign, line100=f'http://a.org/100{sign}"{poem}"')))
+    assert (len(found), found[98]) == (300, ("http://a.org/100", poem.replace('""', '"'), {}))
 
 
 def test_an_empty_table_holds_no_records(file):

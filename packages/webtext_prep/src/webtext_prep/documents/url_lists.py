@@ -68,7 +68,7 @@ class UrlPart:
         if not self.delimiter:
             yield from itertools.islice(read_documents(location, self.first), self.stop - self.first)
             return
-        rows = read_rows(location, (self.delimiter,), self.first)
+        rows = read_rows(location, (self.delimiter,), self.first, len(self.names))
         yield from _table(itertools.islice(rows, int(self.has_header), None), list(self.names))
 
 

@@ -1,13 +1,18 @@
 """Tables as text: comma- and tab-separated values whose first row names the columns.
 
 Quoted fields may hold newlines and be as long as a line may be. A row that does not fit the header, or a quote that is
-never closed, is a bad record and never a document of the wrong columns.
+never closed, is a bad record and never a document of the wrong columns. Such a quote costs its line alone: what it has
+taken for the rest of a field is read again, from the next line on.
+
+Values separated by tabs mostly have no quotes around them: there a field is quoted only where that leaves a table.
 """
 
 from __future__ import annotations
 
 import csv
+import itertools
 import re
+from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
@@ -16,6 +21,8 @@ from webtext_prep.documents.lines import lines_in, read_lines
 from webtext_prep.documents.records.base import Block, Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.stores.base import Location
 
+_MANY_LINES = 20
+"""So many lines of a text do not have as many commas each as a row by chance."""
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 
@@ -38,7 +45,7 @@ class CsvRecords(RecordReader):
         """See `RecordReader`."""
         lines = _Lines(read_lines(file.location), file.part.first if file.part else 1)
         delimiter, header = file.part.head if file.part and file.part.head else (lines.find(self.delimiters), None)
-        for line, cells in _rows(lines, delimiter):
+        for line, cells in _rows(lines, delimiter, header and len(header)):
             place, url = f"line {line}", file.url(line)
             if isinstance(cells, Unreadable):
                 yield Record(place, cells, url)
@@ -54,7 +61,7 @@ class CsvRecords(RecordReader):
         """See `RecordReader`. A head is the delimiter, and the names of the columns as soon as they are known."""
         lines = _Lines(lines_in(location, chunks))
         delimiter, header = head or (lines.find(self.delimiters), None)
-        for _, cells in _rows(lines, delimiter):
+        for _, cells in _rows(lines, delimiter, header and len(header)):
             if header is None and not isinstance(cells, Unreadable):
                 header = _names(cells)
             if lines.size >= size:
@@ -79,32 +86,57 @@ class TsvRecords(CsvRecords):
     delimiters: ClassVar[tuple[str, ...]] = ("\t",)
 
 
-def read_rows(location: Location, delimiters: tuple[str, ...], first: int = 1) -> Iterator[Row]:
+def read_rows(
+    location: Location, delimiters: tuple[str, ...], first: int = 1, width: int | None = None
+) -> Iterator[Row]:
     """The rows of a table, its header among them, but not its empty lines.
 
     They are separated by the first of `delimiters` that the first line holds. Lines are numbered from `first` on.
+    `width` is the number of columns, that of the first row if it is None.
     """
     lines = _Lines(read_lines(location), first)
-    return _rows(lines, lines.find(delimiters))
+    return _rows(lines, lines.find(delimiters), width)
 
 
-def _rows(lines: _Lines, delimiter: str) -> Iterator[Row]:
+def _rows(lines: _Lines, delimiter: str, width: int | None) -> Iterator[Row]:
     csv.field_size_limit(MAX_LINE_BYTES)
     # Strict, as otherwise a quote that is never closed takes in the rest of the file without an error.
     reader = csv.reader(lines, delimiter=delimiter, strict=True)
     while True:
+        lines.begin()
         number = lines.number
         try:
-            cells = next(reader, None)
+            cells: list[str] | Unreadable | None = next(reader, None)
         except csv.Error as error:
-            yield Row(number, Unreadable("not a valid row", error))
-            continue
+            # Where such a quote meets another one depends on how much of the file is read together.
+            is_open = len(lines.record) > 1 or lines.is_ended
+            cells = Unreadable("not a valid row", "a quote that does not end as it should" if is_open else error)
         if cells is None:
             return
-        if _NOT_UTF8.search("".join(cells)):
-            yield Row(number, Unreadable("not valid UTF-8", "save it as UTF-8"))
-        elif cells:
+        if isinstance(cells, Unreadable) or _has_taken_rows(lines.record, cells, delimiter, width):
+            lines.back_to_second()
+            if delimiter == "\t":
+                cells = lines.record[0].decode("utf-8", "surrogateescape").removesuffix("\r").split("\t")
+            elif not isinstance(cells, Unreadable):
+                cells = Unreadable("not a valid row", "a quote that does not end as it should")
+        if not isinstance(cells, Unreadable) and _NOT_UTF8.search("".join(cells)):
+            cells = Unreadable("not valid UTF-8", "save it as UTF-8")
+        if cells:
             yield Row(number, cells)
+            width = width or (None if isinstance(cells, Unreadable) else len(cells))
+
+
+def _has_taken_rows(record: list[bytes], cells: list[str], delimiter: str, width: int | None) -> bool:
+    """Whether the lines of a record but for the first are rows by themselves, which a stray quote has taken in.
+
+    The lines of a text may have as many delimiters by chance: more so commas than tabs, and few lines than many.
+    """
+    if width is None or width < 2 or (len(record) == 1 and len(cells) == width):
+        return False
+    first, *others = (line.count(delimiter.encode()) == width - 1 for line in record)
+    if len(cells) != width:
+        return (delimiter == "\t" and first) or 0 < len(others) <= 2 * sum(others)
+    return all(others) and (delimiter == "\t" or len(others) >= _MANY_LINES)
 
 
 class _Lines:
@@ -116,16 +148,20 @@ class _Lines:
     Attributes:
         number: of the next one.
         size: bytes of those since the last call of `taken`.
+        record: those since the last call of `begin`.
+        is_ended: whether another one was asked for since then, but there is none.
     """
 
     def __init__(self, lines: Iterator[bytes], number: int = 1) -> None:
         self.number, self.size = number, 0
+        self.record: list[bytes] = []
+        self.is_ended = False
         self._lines, self._taken = lines, list[bytes]()
-        self._next = next(lines, None)
+        self._next = deque(itertools.islice(lines, 1))
 
     def find(self, delimiters: tuple[str, ...]) -> str:
         """The first of `delimiters` that the next line holds; the first one of all, if it holds none."""
-        line = (self._next or b"").decode("utf-8", "surrogateescape")
+        line = (self._next[0] if self._next else b"").decode("utf-8", "surrogateescape")
         return next((sign for sign in delimiters if sign in line), delimiters[0])
 
     def taken(self, head: Any) -> Block:
@@ -134,15 +170,29 @@ class _Lines:
         self._taken, self.size = [], 0
         return block
 
+    def begin(self) -> None:
+        """A record begins with the next line."""
+        self.record, self.is_ended = [], False
+
+    def back_to_second(self) -> None:
+        """Give the lines of this record once more, but for its first."""
+        again = self.record[1:]
+        if again:
+            del self.record[1:], self._taken[-len(again) :]
+            self._next.extendleft(reversed(again))
+            self.number -= len(again)
+            self.size -= sum(len(line) + 1 for line in again)
+
     def __iter__(self) -> Iterator[str]:
         return self
 
     def __next__(self) -> str:
-        line = self._next
+        line = self._next.popleft() if self._next else next(self._lines, None)
         if line is None:
+            self.is_ended = True
             raise StopIteration
-        self._next = next(self._lines, None)
         self.number += 1
         self.size += len(line) + 1
         self._taken.append(line)
+        self.record.append(line)
         return line.decode("utf-8", "surrogateescape") + "\n"
