@@ -168,3 +168,13 @@ def test_a_stage_of_another_version_is_not_made_again(run):
     here = find_stages()["clean"].version
     with pytest.raises(InputError, match=f"version 99 of `webtext clean`, and here is version {here}"):
         stage_of(trace(run / "one-clean"), find_stages())
+
+
+def test_a_stage_with_another_version_of_a_library_is_not_made_again(run):
+    """Removals and stories asked an upgraded library, and said what it says, not what had been decided."""
+    path = run / "one-clean" / "stage.json"
+    record = json.loads(path.read_text())
+    assert set(record["libraries"]) == {"ftfy", "langdetect", "tiktoken"}
+    path.write_text(json.dumps({**record, "libraries": {**record["libraries"], "ftfy": "1.0"}}))
+    with pytest.raises(InputError, match=r"one-clean was made with ftfy 1\.0 \(here it is \d"):
+        stage_of(trace(run / "one-clean"), find_stages())

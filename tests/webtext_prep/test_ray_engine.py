@@ -22,6 +22,7 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.engines import attempts
 from webtext_prep.running.engines.ray import RayEngine, RaySettings
 from webtext_prep.running.stage import PROCESS_BYTES
+from webtext_prep.running.versions import versions_here
 
 ray = pytest.importorskip("ray")
 
@@ -139,17 +140,19 @@ def test_a_node_that_dies_costs_its_tasks_which_are_tried_again(cluster, run, ga
 
 
 def test_a_node_with_other_versions_is_refused(run, monkeypatch):
-    """Before it is given a task, and by its first task if it came later."""
+    """Before it is given a task, and by its first task if it came later. Libraries were not asked for: a node with
+    another ftfy made other documents."""
     from webtext_prep.running.ray import waiting
-    from webtext_prep.running.ray import work as module
+    from webtext_prep.running.ray.cluster import Cluster
+    from webtext_prep.stages.clean import Clean
 
-    ours = module.versions()
-    sentence = r"the node .* has Python 3\.\d+ and webtext-prep .*, and the machine of this command Python.* 9\.9: "
-    for place in (module, waiting):
-        monkeypatch.setattr(place, "versions", lambda: {**ours, "webtext-prep": "9.9"})
-        with pytest.raises(InputError, match=sentence):
-            run(practice_calls.square, tasks_of(1))
-        monkeypatch.setattr(module, "versions", lambda: ours)
+    call, ours = Clean(rules=("c4",)).process_shard, versions_here(Clean().libraries_used())
+    assert {"Python", "webtext-prep", "ftfy", "langdetect", "tiktoken"} <= ours.keys()
+    monkeypatch.setattr(waiting, "versions_here", lambda libraries: {**ours, "ftfy": "9.9"})
+    for _ in range(2):
+        with pytest.raises(InputError, match=r"the node .* has ftfy \d.*, and the machine of this command ftfy 9\.9: "):
+            run(call, tasks_of(1))
+        monkeypatch.setattr(Cluster, "check_nodes", lambda self, wanted: None)
 
 
 def test_a_setting_that_does_not_hold_on_a_node_is_refused_with_the_name_of_the_node(run, tmp_path):

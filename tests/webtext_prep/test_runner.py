@@ -17,6 +17,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import find_inputs
 from webtext_prep.documents.shards import shard_name, shards_in
 from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running import versions
 from webtext_prep.running.job import Job
 from webtext_prep.running.output import Output
 from webtext_prep.running.summary import Summary
@@ -327,6 +328,53 @@ def test_other_settings_on_the_same_folder_are_named(write_shards, shout, conten
     shout(folder, keep_dropped=True)
     after = contents(home / "output")
     assert all(after[name] == before[name] for name in before if name.startswith("part-"))
+
+
+def test_another_version_of_a_library_is_named(write_shards, shout, home, state_of, monkeypatch):
+    """A run that was resumed after an upgrade of a library mixed the documents of two versions, without a word."""
+    installed = {"ftfy": "6.2", "langdetect": "1.0"}
+    monkeypatch.setattr(versions, "version_of", installed.__getitem__)
+    folder, stage = write_shards([["a"], [marked("http://b", fail=True)]]), practice_stages.ShoutByLibrary()
+    with pytest.raises(KeyError):
+        shout(folder, stage=stage)
+    installed["ftfy"] = "6.3"
+    move(write_shards([["b"]], "mended") / shard_name(0), folder / shard_name(1))
+    sentence = r"output was made with ftfy 6\.2 \(here it is 6\.3\), .* give another --output, or --restart to make it"
+    with pytest.raises(InputError, match=sentence):
+        shout(folder, stage=stage)
+    installed["ftfy"] = "6.2"
+    before = times(home / "output")
+    assert len(before) == 1
+    shout(folder, stage=stage)
+    assert before.items() <= times(home / "output").items()
+    assert record(home / "output")["libraries"] == {"ftfy": "6.2", "langdetect": "1.0"}
+    assert shout(folder, stage=stage).resumed
+    installed["langdetect"] = "2.0"
+    with pytest.raises(InputError, match=r"made with langdetect 1\.0 \(here it is 2\.0\), "):
+        shout(folder, stage=stage)
+    assert not shout(folder, stage=stage, restart=True).resumed
+    assert record(home / "output")["libraries"]["langdetect"] == "2.0"
+
+
+def test_an_output_of_unknown_libraries_is_made_again(write_shards, shout, home, state_of, monkeypatch):
+    """Its task markers hold for the versions that they were made with alone, also where the claim names none."""
+    installed = {"ftfy": "6.2", "langdetect": "1.0"}
+    monkeypatch.setattr(versions, "version_of", installed.__getitem__)
+    folder, stage = write_shards([["a"]]), practice_stages.ShoutByLibrary()
+    shout(folder, stage=stage)
+    claim = state_of(home / "output") / "job.json"
+    known = json.loads(claim.read_text())
+    del known["libraries"]
+    claim.write_text(json.dumps(known))
+    assert shout(folder, stage=stage).resumed
+    claim.write_text(json.dumps(known))
+    installed["langdetect"] = "3.0"
+    (marker,) = (state_of(home / "output") / "markers").rglob("*.json")
+    before = marker.read_text()
+    assert not shout(folder, stage=stage).resumed
+    assert marker.read_text() != before
+    shout(folder, output=home / "without")
+    assert "libraries" not in record(home / "without")
 
 
 def test_restart_makes_the_folder_anew(write_shards, read_shards, shout, contents, home):

@@ -21,6 +21,8 @@ from webtext_prep.running.engines.slurm import SlurmEngine, SlurmSettings
 from webtext_prep.running.slurm import commands, job, waiting
 from webtext_prep.running.slurm.arrays import JobArray, digest_of
 from webtext_prep.running.task import Task
+from webtext_prep.running.versions import versions_here
+from webtext_prep.stages.clean import Clean
 
 SUPPORT = Path(practice_calls.__file__).parent
 
@@ -85,6 +87,18 @@ def test_an_exception_is_raised_and_stops_the_other_tasks(cluster, run, tmp_path
     assert "CANCELLED" in cluster.states()
     assert left_in(tmp_path / "scratch") == []
     until(lambda: not cluster.processes(), "the end of the jobs")
+
+
+def test_a_node_with_other_versions_is_refused(cluster, run, monkeypatch):
+    """Nothing was asked: a node with another ftfy made other documents than the rest."""
+    ours = versions_here(Clean().libraries_used())
+    monkeypatch.setattr(waiting, "versions_here", lambda libraries: {**ours, "ftfy": "9.9", "langdetect": ""})
+    sentence = (
+        r"the node .* of the cluster has ftfy \d\S* and langdetect \S+, and the machine of this command ftfy 9\.9 and "
+        r"no langdetect: install the same on both"
+    )
+    with pytest.raises(InputError, match=sentence):
+        run(Clean().process_shard, tasks_of(1))
 
 
 def test_a_dead_job_costs_the_task_that_it_was_at(cluster, run, tmp_path, monkeypatch):
@@ -222,7 +236,7 @@ def test_options_that_cannot_be_split_are_refused(cluster):
 def array_of(folder: Path, function, tasks: list[Task]) -> JobArray:
     call, encoded = wire.encode(function), [wire.encode(task) for task in tasks]
     digests = [digest_of(call, task) for task in encoded]
-    return JobArray.create(folder, "tasks", call, [encoded], [digests], folder / "scratch")
+    return JobArray.create(folder, "tasks", call, [encoded], [digests], folder / "scratch", versions_here())
 
 
 def test_a_job_that_is_started_once_more_goes_on_with_the_rest(tmp_path):
@@ -362,7 +376,7 @@ def test_jobs_of_other_settings_are_cancelled(cluster, run, tmp_path):
     (cluster.folder / "hold").touch()
     array = JobArray.create(
         tmp_path / "scratch" / "slurm", "tasks", call, [[task] for task in encoded],
-        [[digest_of(call, task)] for task in encoded], tmp_path / "scratch",
+        [[digest_of(call, task)] for task in encoded], tmp_path / "scratch", versions_here(),
     )  # fmt: skip
     script = commands.script_for("webtext_prep.running.slurm.job", str(array.folder))
     assert commands.submit(array.name, 2, script, array.log(0).parent, []) == "1"

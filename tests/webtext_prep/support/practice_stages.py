@@ -114,6 +114,13 @@ class ShoutVersion2(Shout):
 
 
 @dataclass(frozen=True)
+class ShoutByLibrary(Shout):
+    """The same stage with the help of a library."""
+
+    libraries: ClassVar[tuple[str, ...]] = ("ftfy", "langdetect")
+
+
+@dataclass(frozen=True)
 class SmallTokenize(Tokenize):
     """Tokenizing in runs and parts of a few documents. Texts that begin with `wait` wait at the gate.
 

@@ -34,7 +34,7 @@ EXPORTED = "data"
 """Where in its folder `webtext export` puts the files."""
 _MAKERS = {EXPORTED: "export", PAGES: "download"}
 
-_SUMMARY = ("stage", "version", "settings", "in", "added", "out", "dropped", "notes", "facts", "inputs")
+_SUMMARY = ("stage", "version", "settings", "libraries", "in", "added", "out", "dropped", "notes", "facts", "inputs")
 
 
 _KINDS: dict[str, type] = {

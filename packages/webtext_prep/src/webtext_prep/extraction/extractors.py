@@ -133,6 +133,12 @@ def plain_text(html: bytes, url: str, charset: str | None = None) -> Extracted:
 
 EXTRACTORS: dict[str, Extractor] = {"trafilatura": trafilatura, "newspaper": newspaper, "resiliparse": resiliparse}
 """What `--extractor` chooses from."""
+LIBRARIES: dict[str, tuple[str, ...]] = {
+    "trafilatura": ("trafilatura", "lxml"),
+    "newspaper": ("newspaper3k", "lxml", "lxml-html-clean"),
+    "resiliparse": ("resiliparse",),
+}
+"""Of each, the distributions whose versions decide what it makes of a page."""
 
 
 def warm_up(name: str) -> None:

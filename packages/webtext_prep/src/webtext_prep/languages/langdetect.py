@@ -33,6 +33,7 @@ class Langdetect(LanguageDetector):
     """
 
     name: ClassVar[str] = "langdetect"
+    libraries: ClassVar[tuple[str, ...]] = ("langdetect",)
 
     def __init__(self, alone: int = ALONE) -> None:
         from langdetect.detector import Detector

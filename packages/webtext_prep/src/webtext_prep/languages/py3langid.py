@@ -15,6 +15,7 @@ class Py3langid(LanguageDetector):
     """langid.py's successor, with probabilities."""
 
     name: ClassVar[str] = "py3langid"
+    libraries: ClassVar[tuple[str, ...]] = ("py3langid",)
 
     def __init__(self) -> None:
         self._identifier = _identifier()

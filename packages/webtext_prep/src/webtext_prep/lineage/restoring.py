@@ -9,6 +9,7 @@ from command_kit import CommandError
 from command_kit.settings import make_settings
 from webtext_prep.errors import InputError
 from webtext_prep.lineage.steps import Step
+from webtext_prep.running import versions
 from webtext_prep.running.stage import Stage
 
 
@@ -16,7 +17,7 @@ def stage_of(step: Step, known: Mapping[str, type[Stage]]) -> Stage:
     """The stage with the settings of a step; those that its output does not depend on have their defaults.
 
     Raises InputError where it can no longer be made: an unknown stage, another version of it, a file of rules that is
-    gone or that has changed since.
+    gone or that has changed since, another version of a library.
     """
     found = known.get(step.stage)
     if found is None:
@@ -36,4 +37,6 @@ def stage_of(step: Step, known: Mapping[str, type[Stage]]) -> Stage:
     changed = [name for name, value in identity.items() if step.record["settings"].get(name) != value]
     if changed:
         raise InputError(f"{step.name} was made with another {', '.join(changed)} than what is here now.")
+    if others := versions.changed(step.record.get("libraries", {}), versions.versions_of(stage.libraries_used())):
+        raise InputError(f"{step.name} was made with {others}: install that version, or make it again.")
     return stage

@@ -30,6 +30,8 @@ class Rule(abc.ABC):
     """What `--rules` calls it."""
     version: ClassVar[int] = 1
     """Raised whenever it would judge a text differently, so that old shards are made again."""
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Distributions whose versions decide what it says: with another one a run is not gone on with."""
 
     @abc.abstractmethod
     def apply(self, text: str) -> tuple[str, str | None]:

@@ -17,6 +17,7 @@ from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 from webtext_prep.running.lease import LEASE
 from webtext_prep.running.stage import Stage
+from webtext_prep.running.versions import changed
 
 try:
     import fcntl
@@ -129,8 +130,20 @@ def refuse_other_settings(claim: dict[str, Any], settings: dict[str, Any], outpu
         )
 
 
-def write_claim(state: Path, stage: Stage, settings: dict[str, Any], output: Location) -> None:
+def refuse_other_libraries(claim: dict[str, Any], libraries: dict[str, str], output: Location) -> None:
+    """Raise InputError naming the libraries of which an output was made with other versions than those of this run."""
+    if differing := changed(claim.get("libraries", {}), libraries):
+        raise InputError(
+            f"{output} was made with {differing}, and two versions may say two things of one document: install that "
+            "version again, give another --output, or --restart to make it again from scratch."
+        )
+
+
+def write_claim(
+    state: Path, stage: Stage, settings: dict[str, Any], libraries: dict[str, str], output: Location
+) -> None:
     """Record who owns the output, and where it is, if its state does not lie beside it."""
     elsewhere = _output_elsewhere(state, stage, output)
     place = {} if elsewhere is None else {"output": elsewhere}
-    write_json(state / CLAIM, {"stage": stage.name, "settings": settings, **place})
+    used = {"libraries": libraries} if libraries else {}
+    write_json(state / CLAIM, {"stage": stage.name, "settings": settings, **used, **place})

@@ -42,6 +42,7 @@ from webtext_prep.running.stage import DROPPED, Stage
 from webtext_prep.running.summary import Summary
 from webtext_prep.running.tally import Tally
 from webtext_prep.running.task import Context, Task
+from webtext_prep.running.versions import versions_of
 
 
 class Job:
@@ -106,6 +107,7 @@ class Job:
         self._standard_input, self._problems = standard_input, list(problems)
         self._finished = OutputMarker(self.state / "complete.json")
         self._lease: lease.Lease | None = None
+        self._libraries = versions_of(stage.libraries_used())
 
     # What stages ask for
 
@@ -238,7 +240,7 @@ class Job:
         with claim.locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
             if self.restart:
                 self.engine.abandon(self._own.scratch)
-            self._own.make_own(self._settings(), restart=self.restart)
+            self._own.make_own(self._settings(), self._libraries, restart=self.restart)
             if self._standard_input:
                 self.inputs.append(spool_standard_input(self.state))
             stamps = storage.stamps(self.inputs)
@@ -261,16 +263,17 @@ class Job:
             seconds = round(time.monotonic() - start, 3)
             needs = dataclasses.asdict(estimate.needs)
             run = {"seconds": seconds, "engine": self.engine.name, "workers": self.workers, "estimate": needs}
-            self._own.finish(outcome, self._identity(), self.inputs, **run)
+            self._own.finish(outcome, self._identity(), self._libraries, self.inputs, **run)
             self._finished.write(key, outcome.outputs, self.record_path.parent)
             self._own.remove_scratch()
         return self._summary(outcome.tally, outcome.facts, seconds=time.monotonic() - start)
 
     def check_output(self) -> None:
-        """Raise InputError where `run` would refuse its output: another's, or without a restart of other settings."""
+        """Raise InputError where `run` would refuse its output: another's, or without a restart of other settings or
+        libraries."""
         claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
         if not self.restart:
-            self._own.refuse_other_settings(self._settings())
+            self._own.refuse_other_settings(self._settings(), self._libraries)
 
     def preview(self) -> Findings:
         """What the stage would do. Nothing is written but a folder in the state, which is removed at the end.
@@ -338,12 +341,19 @@ class Job:
                 [stamps[path] for path in task.inputs],
                 [output.name for output in task.outputs],
                 task.options,
+                *self._of_libraries,
             ]
         )
 
     def _whole_key(self, stamps: Sequence[Any]) -> str:
         of_settings = [storage.stamp(path) for path in self.stage.setting_files()]
-        return digest([self.stage.name, self.stage.version, self._identity(), [*of_settings, *stamps]])
+        identity = [self.stage.name, self.stage.version, self._identity(), [*of_settings, *stamps]]
+        return digest([*identity, *self._of_libraries])
+
+    @property
+    def _of_libraries(self) -> list[dict[str, str]]:
+        """What keys say of them: nothing for a stage that depends on none."""
+        return [self._libraries] if self._libraries else []
 
     def _complete(self, key: str) -> Summary | None:
         """The summary of an earlier run, if all of it still stands."""
@@ -358,9 +368,9 @@ class Job:
 
     def _check(self, tally: Tally) -> None:
         if not tally.is_balanced:
+            came = f"{tally.read} in" + (f", {tally.added} added" if tally.added else "")
             raise WebtextError(
-                f"internal error: {tally.read} in, {tally.added} added, {tally.kept} out, "
-                f"{tally.dropped.total()} dropped do not add up."
+                f"internal error: {came}, {tally.kept} out, {tally.dropped.total()} dropped do not add up."
             )
         unit = self.stage.unit
         if tally.read == 0:

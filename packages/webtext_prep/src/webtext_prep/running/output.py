@@ -46,24 +46,25 @@ class Output:
         self.shared = SharedScratch.of(shared, name) if shared else None
         self.record_path = stage.record_path(place)
 
-    def make_own(self, settings: dict[str, Any], *, restart: bool) -> None:
-        """Claim it for this stage and these settings, removing first, for a restart, what is there.
+    def make_own(self, settings: dict[str, Any], libraries: dict[str, str], *, restart: bool) -> None:
+        """Claim it for this stage, these settings and versions, removing first, for a restart, what is there.
 
-        Raises InputError naming the stage or the settings that it has been made with.
+        Raises InputError naming the stage, the settings or the libraries that it has been made with.
         """
         if restart:
             claim.read_claim(self.state, self.stage, self.place)
             self.remove_all()
         else:
-            self.refuse_other_settings(settings)
-        claim.write_claim(self.state, self.stage, settings, self.place)
+            self.refuse_other_settings(settings, libraries)
+        claim.write_claim(self.state, self.stage, settings, libraries, self.place)
         self.remove_leftovers()
 
-    def refuse_other_settings(self, settings: dict[str, Any]) -> None:
-        """Raise InputError naming the other stage, or the settings, that it has been made with. Writes nothing."""
+    def refuse_other_settings(self, settings: dict[str, Any], libraries: dict[str, str]) -> None:
+        """Raise InputError naming the other stage, settings or libraries that it was made with. Writes nothing."""
         theirs = claim.read_claim(self.state, self.stage, self.place)
         if theirs is not None and self._has_begun():
             claim.refuse_other_settings(theirs, settings, self.place)
+            claim.refuse_other_libraries(theirs, libraries, self.place)
 
     def _has_begun(self) -> bool:
         """Whether an earlier run made anything; one that failed before leaves its settings to be corrected."""
@@ -140,12 +141,20 @@ class Output:
                 SharedScratch(storage.location(noted.read_text(encoding="utf-8"))).remove()
             noted.unlink()
 
-    def finish(self, outcome: Outcome, identity: dict[str, Any], inputs: Sequence[Location], **run: Any) -> None:
+    def finish(
+        self,
+        outcome: Outcome,
+        identity: dict[str, Any],
+        libraries: dict[str, str],
+        inputs: Sequence[Location],
+        **run: Any,
+    ) -> None:
         """Write the record, the same for the same input and settings, and beside the state how it was made (`run`)."""
         record = {
             "stage": self.stage.name,
             "version": self.stage.version,
             "settings": identity,
+            **({"libraries": libraries} if libraries else {}),
             **outcome.tally.as_dict(),
             "facts": outcome.facts,
             "shards": outcome.shards,

@@ -129,6 +129,8 @@ class Stage(abc.ABC):
     default_format: ClassVar[str] = DEFAULT_FORMAT
     """How it writes shards if nothing else is said."""
 
+    libraries: ClassVar[tuple[str, ...]] = ()
+    """Distributions whose versions shape what its documents say, whatever its settings; see `libraries_used`."""
     preload: ClassVar[tuple[str, ...]] = ()
     """Modules that its tasks use and that take long to import: the processes of an engine may be forked with them."""
     compiled: ClassVar[tuple[str, ...]] = ()
@@ -191,6 +193,13 @@ class Stage(abc.ABC):
     def hints(self, job: Run) -> dict[str, Any]:
         """What its tasks are told that their output does not depend on, such as whether machine code would pay."""
         return {}
+
+    def libraries_used(self) -> tuple[str, ...]:
+        """Distributions whose versions the output depends on, with these settings: an extractor, a tokenizer.
+
+        With another version of one an output is not gone on with. Not what reads and writes files.
+        """
+        return self.libraries
 
     def wants_another_run(self, job: Run) -> bool:
         """Whether a finished output should be worked on once more (a download that may succeed now)."""

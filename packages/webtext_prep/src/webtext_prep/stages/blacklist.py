@@ -170,6 +170,7 @@ class Blacklist(Stage):
     name: ClassVar[str] = "blacklist"
     order: ClassVar[int] = 20
     version: ClassVar[int] = 4
+    libraries: ClassVar[tuple[str, ...]] = ("tldextract",)
     summary: ClassVar[str] = "URL lists -> clean URLs, one host always in one shard"
     unit: ClassVar[str] = "URLs"
     input_kinds: ClassVar[str] = "URL lists (.txt, .jsonl, .csv, .tsv, or without a suffix; compressed or not)"

@@ -134,6 +134,14 @@ class Clean(DocumentStage):
             _detector(self.language_detector).use_machine_code(pays=task.hints.get("compiled", True))
         return super().process_shard(task, context)
 
+    def libraries_used(self) -> tuple[str, ...]:
+        """Those of what it asks: the repair, the tokenizer, the detector and the rules."""
+        asked: list[type[LanguageDetector] | type[Rule]] = [known_rules()[name] for name in self.rules]
+        if self.language != "any":
+            asked.append(known_detectors()[self.language_detector])
+        own = ("tiktoken", *(["ftfy"] if self.fix_text else []))
+        return (*own, *(library for one in asked for library in one.libraries))
+
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
         """Yield the repaired documents that are kept, with their language in the metadata."""
         tokenizer = Tokenizer.gpt2()

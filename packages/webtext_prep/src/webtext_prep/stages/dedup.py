@@ -89,6 +89,7 @@ class Dedup(DecisionPhases):
     name: ClassVar[str] = "dedup"
     order: ClassVar[int] = 60
     version: ClassVar[int] = 2
+    libraries: ClassVar[tuple[str, ...]] = ("datasketch", "tldextract")
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
     preload: ClassVar[tuple[str, ...]] = (
         "datasketch",

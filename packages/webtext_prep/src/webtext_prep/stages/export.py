@@ -65,6 +65,7 @@ class Export(Stage):
     summary: ClassVar[str] = "documents -> a Hugging Face dataset with a card, and a list of domains"
     default_format: ClassVar[str] = "parquet"
     is_passed_on: ClassVar[bool] = False
+    libraries: ClassVar[tuple[str, ...]] = ("tiktoken", "tldextract")
     state_seconds: ClassVar[float] = STATE_SECONDS
 
     card: bool = setting(True, "describe the dataset in README.md, and list its largest domains; counts GPT-2 tokens")

@@ -82,6 +82,7 @@ class Tokenize(TokenFileStage):
     order: ClassVar[int] = 80
     summary: ClassVar[str] = "documents -> shuffled token files, PREFIX_text_document.bin and .idx"
     version: ClassVar[int] = 4
+    libraries: ClassVar[tuple[str, ...]] = ("tiktoken",)
     run_bytes: ClassVar[int] = 32 << 20
     """A run ends when it takes so much memory,"""
     run_seconds: ClassVar[float] = 15.0

@@ -93,6 +93,7 @@ class TrainTokenizer(Stage):
     summary: ClassVar[str] = "documents -> a tokenizer of their own, for tokenize --tokenizer"
     output_is_tokenizer: ClassVar[bool] = True
     is_passed_on: ClassVar[bool] = False
+    libraries: ClassVar[tuple[str, ...]] = ("tiktoken", "tokenizers")
 
     vocabulary_size: int = setting(
         50257, "tokens, the 256 bytes and <|endoftext|> included; a small model does well with 2,000 to 10,000", ge=257

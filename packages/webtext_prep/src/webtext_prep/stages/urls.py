@@ -87,6 +87,7 @@ class Urls(Stage):
     unit: ClassVar[str] = "submissions"
     input_kinds: ClassVar[str] = KINDS
     reads_standard_input: ClassVar[bool] = True
+    libraries: ClassVar[tuple[str, ...]] = ("tldextract",)
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate_url",)
 
     min_score: int = setting(3, "drop submissions with a lower score")

@@ -33,6 +33,12 @@ def stage_of(call: Call) -> Any:
     return getattr(getattr(call, "call", call), "__self__", None)
 
 
+def libraries_of(call: Call) -> tuple[str, ...]:
+    """The libraries of the stage whose method a call is; see `Stage.libraries_used`."""
+    named: tuple[str, ...] = getattr(stage_of(call), "libraries_used", tuple)()
+    return named
+
+
 @dataclass(frozen=True)
 class NoSettings:
     """The settings of an engine that has none of its own."""

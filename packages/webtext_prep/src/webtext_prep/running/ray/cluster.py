@@ -18,7 +18,8 @@ import ray._private.worker
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.ray import cleaner, work
+from webtext_prep.running.ray import cleaner
+from webtext_prep.running.versions import refuse_others
 
 LONGEST_FOLDER = 40
 """Bytes of the name of Ray's folder. It makes sockets 61 deeper, and the system allows 107."""
@@ -116,8 +117,8 @@ class Cluster:
         """Bytes of memory that tasks may state on the node that has most of it; 0 where no node is known."""
         return max((int(node["Resources"].get("memory", 0)) for node in _nodes()), default=0)
 
-    def check_nodes(self) -> None:
-        """Look at nodes that are new. Raises InputError for one that lacks the versions of this process.
+    def check_nodes(self, wanted: dict[str, str]) -> None:
+        """Look at nodes that are new. Raises InputError for one that lacks the versions that are `wanted`.
 
         Nodes that do not answer in time are not refused: the tasks that come there find out, as they do on those that
         join the cluster while tasks are waited for.
@@ -125,13 +126,13 @@ class Cluster:
         new = [node for node in _nodes() if node["NodeID"] not in self._checked]
         if not new:
             return
-        asked = {_asked(node["NodeID"]): node for node in new}
+        asked = {_asked(node["NodeID"], wanted): node for node in new}
         ready, _ = ray.wait(list(asked), num_returns=len(asked), timeout=PROBE_SECONDS)
         for answer in ready:
             node = asked[answer]
             with contextlib.suppress(ray.exceptions.RayError):  # it is gone again
                 found = ray.get(answer)
-                work.refuse_others(found, work.versions(), node["NodeManagerHostname"])
+                refuse_others(found, wanted, node["NodeManagerHostname"])
         self._checked |= {node["NodeID"] for node in new}
 
 
@@ -139,21 +140,27 @@ def _nodes() -> list[dict[str, Any]]:
     return [node for node in ray.nodes() if node["Alive"]]
 
 
-def _asked(node: str) -> Any:
-    """A node's answer to come: its `versions`. The function goes there whole, as the node may lack this package."""
+def _asked(node: str, wanted: dict[str, str]) -> Any:
+    """A node's answer to come: its `versions_here`. The function goes there whole: the node may lack this package."""
 
-    def look(package: str) -> dict[str, str]:
+    def look(packages: list[str]) -> dict[str, str]:
         import platform
         from importlib import metadata
 
-        try:
-            version = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            version = ""
-        return {"Python": ".".join(platform.python_version_tuple()[:2]), package: version}
+        found = {"Python": ".".join(platform.python_version_tuple()[:2])}
+        for package in packages:
+            try:
+                found[package] = metadata.version(package)
+            except metadata.PackageNotFoundError:
+                found[package] = ""
+        return found
 
     where = NodeAffinitySchedulingStrategy(node, soft=False)
-    return ray.remote(look).options(num_cpus=0, max_retries=0, scheduling_strategy=where).remote(work.PACKAGE)
+    return (
+        ray.remote(look)
+        .options(num_cpus=0, max_retries=0, scheduling_strategy=where)
+        .remote([name for name in wanted if name != "Python"])
+    )
 
 
 def _in_one_line(error: Exception) -> str:

@@ -23,10 +23,11 @@ from ray import exceptions
 from webtext_prep.errors import WebtextError
 from webtext_prep.running import wire
 from webtext_prep.running.engines.attempts import Attempts
-from webtext_prep.running.engines.base import Call, OnProgress, stage_of
+from webtext_prep.running.engines.base import Call, OnProgress, libraries_of, stage_of
 from webtext_prep.running.ray.cluster import Cluster
-from webtext_prep.running.ray.work import REPORT_SECONDS, Surroundings, forget, look, pack, versions, work
+from webtext_prep.running.ray.work import REPORT_SECONDS, Surroundings, forget, look, pack, work
 from webtext_prep.running.task import Task
+from webtext_prep.running.versions import versions_here
 
 AT_ONCE_PER_CORE = 2
 """Tasks in Ray's hands for each core of the cluster: one at work, and one ready."""
@@ -67,7 +68,8 @@ class Waiting:
         search = tuple(str(Path(folder).absolute()) for folder in sys.path)
         self._run = f"webtext-{secrets.token_hex(8)}"
         # Once for all tasks: with the versions of files that they read it may be large.
-        surroundings = Surroundings(versions(), scratch, self._most, str(Path.cwd()), search)
+        self._versions = versions_here(libraries_of(call))
+        surroundings = Surroundings(self._versions, scratch, self._most, str(Path.cwd()), search)
         self._phase = ray.put(pack(surroundings, call))
         self._memory = _memory_of(call)
         self._remote = ray.remote(work)
@@ -80,7 +82,7 @@ class Waiting:
 
     def run(self) -> Iterator[tuple[int, Any]]:
         """Yield (position, result) as tasks finish."""
-        self._cluster.check_nodes()
+        self._cluster.check_nodes(self._versions)
         try:
             while self._todo or self._running:
                 self._see_cluster()

@@ -16,7 +16,6 @@ import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -29,11 +28,11 @@ from webtext_prep.running import wire
 from webtext_prep.running.engines.base import Call
 from webtext_prep.running.open_files import allow_open_files
 from webtext_prep.running.task import Context
+from webtext_prep.running.versions import refuse_others, versions_here
 
 REPORT_SECONDS = 2.0
 """Between two reports of a task."""
 NAMESPACE = b"webtext"
-PACKAGE = "webtext-prep"
 
 
 @dataclass(frozen=True)
@@ -41,7 +40,7 @@ class Surroundings:
     """What all tasks of a phase have in common.
 
     Attributes:
-        versions: what the driver's `versions` are.
+        versions: what the driver's `versions_here` are, with those of the stage's libraries.
         scratch: the job's folder.
         at_once: how many tasks the run has at once.
         cwd: the folder that relative paths begin at.
@@ -77,24 +76,6 @@ def work(phase: str, task: str, report_as: str) -> str:
     return json.dumps({"units": reports.units, **said})
 
 
-def versions() -> dict[str, str]:
-    """What has to be the same everywhere, so that a task makes the same bytes."""
-    return {"Python": ".".join(platform.python_version_tuple()[:2]), PACKAGE: metadata.version(PACKAGE)}
-
-
-def refuse_others(found: dict[str, str], wanted: dict[str, str], node: str) -> None:
-    """Raise InputError for a node with other `versions` than the driver's."""
-    if found != wanted:
-        raise InputError(
-            f"the node {node} of the cluster has {_described(found)}, and the machine of this command "
-            f"{_described(wanted)}: install the same on both, as from one container image."
-        )
-
-
-def _described(found: dict[str, str]) -> str:
-    return " and ".join(f"{name} {version}" if version else f"no {name}" for name, version in found.items())
-
-
 def pack(surroundings: Surroundings, call: Call) -> str:
     """What all tasks of a phase are told. Raises TypeError for a call that can't travel."""
     return json.dumps({"surroundings": wire.encode(surroundings), "call": wire.encode(call)})
@@ -109,7 +90,7 @@ def _unpack(phase: str) -> tuple[Surroundings, Call]:
     """
     values = json.loads(phase)
     surroundings: Surroundings = wire.decode(values["surroundings"])
-    refuse_others(versions(), surroundings.versions, platform.node())
+    refuse_others(versions_here(surroundings.versions.keys() - {"Python"}), surroundings.versions, platform.node())
     with contextlib.suppress(OSError):  # a node that sees storage alone
         surroundings.scratch.mkdir(parents=True, exist_ok=True)
         os.chdir(surroundings.cwd)

@@ -20,7 +20,7 @@ import hashlib
 import json
 import re
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -55,7 +55,7 @@ class JobArray:
     @classmethod
     def create(
         cls, folder: Path, label: str, call: Any, tasks: Sequence[Sequence[Any]], digests: Sequence[Sequence[str]],
-        scratch: Path,
+        scratch: Path, versions: Mapping[str, str],
     ) -> JobArray:  # fmt: skip
         """Write what its jobs need, into a new folder.
 
@@ -66,6 +66,7 @@ class JobArray:
             tasks: for each job its tasks, encoded.
             digests: and theirs.
             scratch: the folder for files that only one node needs.
+            versions: what each node must have.
         """
         token = secrets.token_hex(4)
         array = cls(
@@ -75,7 +76,8 @@ class JobArray:
             (array.folder / name).mkdir(parents=True)
         for number, own in enumerate(tasks):
             _write(array.folder / "tasks" / f"{number}.json", own, durable=False)
-        _write(array.folder / "call.json", {"call": call, "scratch": str(scratch), "cwd": str(Path.cwd())})
+        surroundings = {"scratch": str(scratch), "cwd": str(Path.cwd()), "versions": dict(versions)}
+        _write(array.folder / "call.json", {"call": call, **surroundings})
         # Last, and before anything is submitted: what lies without it never was.
         _write(array.folder / "array.json", {"name": array.name, "jobs": array.jobs})
         return array
@@ -179,6 +181,11 @@ class JobFiles:
     def scratch(self) -> Path:
         """The folder for files that only one node needs."""
         return Path(self._call["scratch"])
+
+    @property
+    def versions(self) -> dict[str, str]:
+        """What this node must have: `versions_here` of the process that submitted the array."""
+        return dict(self._call.get("versions", {}))
 
     def call(self) -> Call:
         """The call."""

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import platform
 import sys
 import threading
 import time
@@ -21,6 +22,7 @@ from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.open_files import allow_open_files
 from webtext_prep.running.slurm.arrays import JobFiles
 from webtext_prep.running.task import Task
+from webtext_prep.running.versions import refuse_others, versions_here
 
 REPORT_SECONDS = 5.0
 """Between two reports of how far the tasks are,"""
@@ -84,6 +86,7 @@ def run(folder: Path, job: int, cores: int) -> int:
 
 
 def _work(files: JobFiles, cores: int) -> None:
+    refuse_others(versions_here(files.versions.keys() - {"Python"}), files.versions, platform.node())
     os.chdir(files.cwd)
     files.scratch.mkdir(parents=True, exist_ok=True)
     allow_open_files()

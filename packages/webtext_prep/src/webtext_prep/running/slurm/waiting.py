@@ -21,7 +21,7 @@ from typing import Any
 
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import wire
-from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, OnProgress, stage_of
+from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, OnProgress, libraries_of, stage_of
 from webtext_prep.running.slurm import commands
 from webtext_prep.running.slurm.arrays import JobArray, digest_of, stamps
 from webtext_prep.running.slurm.cancelling import arrays_in, cancel_all, say
@@ -29,6 +29,7 @@ from webtext_prep.running.slurm.commands import JobState, SlurmError
 from webtext_prep.running.slurm.jobs import NODE_TROUBLES, Job
 from webtext_prep.running.slurm.pace import Pace
 from webtext_prep.running.task import Task
+from webtext_prep.running.versions import versions_here
 
 FOLDER = "slurm"
 """In the job's scratch folder: the folders of arrays."""
@@ -71,6 +72,7 @@ class Waiting:
     ) -> None:
         self._tasks, self._scratch, self._on_progress, self._how = tasks, scratch, on_progress, how
         self._folder = scratch / FOLDER
+        self._versions = versions_here(libraries_of(call))
         self._label = getattr(stage_of(call), "name", "") or getattr(call, "__name__", "tasks")
         self._call, self._encoded = wire.encode(call), [wire.encode(task) for task in tasks]
         self._digests = [digest_of(self._call, task) for task in self._encoded]
@@ -170,7 +172,9 @@ class Waiting:
         while self._queue and time.monotonic() >= self._submit_due and not (self._jobs and self._how.at_once):
             jobs = self._queue[0]
             tasks, digests = ([[of[at] for at in job] for job in jobs] for of in (self._encoded, self._digests))
-            array = JobArray.create(self._folder, self._label, self._call, tasks, digests, self._scratch)
+            array = JobArray.create(
+                self._folder, self._label, self._call, tasks, digests, self._scratch, self._versions
+            )
             script = commands.script_for("webtext_prep.running.slurm.job", str(array.folder))
             logs = array.log(0).parent
             try:
