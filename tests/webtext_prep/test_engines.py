@@ -250,7 +250,7 @@ def test_an_engine_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_sh
     assert one == two
     refused = webtext("shout", "--input", folder, "--output", tmp_path / "three", "--engine", "none")
     assert refused.code == 2
-    assert "argument --engine: invalid choice: 'none' (choose from local, ray, slurm)" in refused.err
+    assert "argument --engine: invalid choice: 'none' (choose from " in refused.err
 
 
 def test_workers_are_forked_with_the_modules_that_a_stage_preloads(tmp_path):

@@ -189,7 +189,6 @@ def test_without_a_card_there_is_what_datasets_needs_and_nothing_is_encoded(
 @pytest.mark.parametrize(
     ("flags", "problem"),
     [
-        (["--format", "jsonl.zst"], "--format jsonl.zst is no format of datasets: choose one of "),
         (["--top-domains", "0%"], "--top-domains 0%: give a share such as 10%, or a number such as 1000."),
         (["--top-domains", "all"], "--top-domains all: give a share such as 10%"),
         (["--license", " "], "--license is empty"),
