@@ -13,12 +13,17 @@ given by hand: its command line is printed first.
 
 from __future__ import annotations
 
+import sys
+
+if __name__ == "__main__" and not {"-h", "--help"} & set(sys.argv):
+    # Before what follows: on a new machine, whose modules are not yet compiled, importing takes many seconds.
+    print("run.py: loading the commands", file=sys.stderr, flush=True)
+
 import argparse
 import contextlib
 import json
 import shlex
 import subprocess
-import sys
 import time
 import urllib.request
 from collections.abc import Iterator
@@ -27,7 +32,7 @@ from pathlib import Path
 from checking import check, count_gpus
 from command_kit import CommandError, Parser, UsageError, add_flags, run_command, write_json, write_text
 from command_kit.colours import Paint
-from command_kit.command import print_error
+from command_kit.command import print_error, print_note
 from command_kit.settings import check_value, given_values, make_settings
 from command_kit.tables import aligned
 from pipeline_file import HERE, OF_ALL_STAGES, WHOLE, Pipeline, change_settings, read_pipeline, shipped
@@ -133,7 +138,7 @@ def make_parser() -> Parser:
 
 
 def play(arguments: argparse.Namespace) -> int:
-    """Check the steps of one pipeline, and run them in order."""
+    """Check the steps of one pipeline, and run them in order; checking loads PyTorch, so a line comes before."""
     start = time.monotonic()
     path, whole, folder, steps = prepared(arguments)
     with contextlib.ExitStack() as stack:
@@ -155,8 +160,8 @@ def play(arguments: argparse.Namespace) -> int:
         if is_new:
             stack.enter_context(lock)
         if whole.site:
+            print_note("looking for the documentation that comes with Python and its packages")
             stack.enter_context(documentation_site(folder))
-        print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr)
         run_steps(steps, path, folder, arguments.debug)
     print(closing(steps, folder, time.monotonic() - start, Paint.of(sys.stdout), is_first_try=whole.site))
     return 0
@@ -179,6 +184,8 @@ def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[
             'stages\' URLs in their tables, as output = "s3://...".'
         )
     folder = Path(written_to or Path("runs") / path.stem)
+    print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr, flush=True)
+    print_note("checking the settings of all steps against this machine")
     first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
     steps = plan(path, tables, folder, first, flags, site=whole.site, of_all_stages=of_all_stages)
     if arguments.restart is not None:

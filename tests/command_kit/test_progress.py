@@ -91,6 +91,18 @@ def test_a_short_job_writes_nothing_into_a_log():
     assert log.getvalue() == ""
 
 
+def test_a_log_has_a_line_soon_and_then_few(monkeypatch):
+    """A job of 24 s in a pipe said nothing, so that it could not be told from one that hangs."""
+    now, log = 0.0, io.StringIO()
+    monkeypatch.setattr(progress.time, "monotonic", lambda: now)
+    shown = Progress("clean", "documents", 1000, stream=log)
+    for second in range(121):
+        now = float(second)
+        before = len(log.getvalue())
+        shown.update(second)
+        assert (len(log.getvalue()) > before) == (second in (5, 10, 15, 20, 25, 30, 60, 90, 120)), second
+
+
 class Listened(io.StringIO):
     """A log that says when something was written."""
 

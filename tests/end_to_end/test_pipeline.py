@@ -356,6 +356,38 @@ WRONG = {
 }  # fmt: skip
 
 
+LINES_AND_MODULES = """
+import runpy, sys
+stderr, program = sys.stderr, sys.argv[1]
+class Noted:
+    def write(self, text):
+        loaded = [name for name in ("command_kit", "numpy", "torch") if name in sys.modules]
+        if text.strip():
+            stderr.write(f"{loaded} {text.strip()}\\n")
+    def flush(self): pass
+    def isatty(self): return False
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            raise ImportError("torch was asked for")
+sys.meta_path.insert(0, Finder())
+sys.stderr, sys.argv = Noted(), sys.argv[1:]
+sys.path.insert(0, program.rpartition("/")[0])
+runpy.run_path(program, run_name="__main__")
+"""
+
+
+def test_the_first_lines_come_before_what_takes_long_to_load(tmp_path):
+    """On a busy machine nothing was to be seen for 43 s: PyTorch and the site came before the first line."""
+    command = [sys.executable, "-c", LINES_AND_MODULES, str(RUN), "quickstart", "--folder", "out", "--check"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    first, second, third, fourth, *_ = done.stderr.splitlines()
+    assert first == "[] run.py: loading the commands"
+    assert second.startswith("['command_kit', 'numpy'] quickstart: the documentation of Python and its packages")
+    assert third == "['command_kit', 'numpy'] checking the settings of all steps against this machine"
+    assert "torch was asked for" in fourth
+
+
 @pytest.fixture
 def check_without_gpu(texts, monkeypatch, capsys) -> Callable[..., str]:
     """`check_without_gpu(text, input, ...)` is what `run.py --check`, or run.py, says of a file with that text."""
@@ -667,7 +699,7 @@ def test_checking_says_what_each_stage_will_need(tmp_path):
         (tmp_path / "texts" / f"{number}.txt").write_text(f"text {number} " * 3000)
     done = play(tmp_path / "p.toml", tmp_path / "out", "--input", str(tmp_path / "texts"), "--check")
     assert done.returncode == 0
-    lines = done.stderr.splitlines()
+    lines = done.stderr.splitlines()[3:]  # after what says that it is checked
     assert [line.split(": needs about ")[0] for line in lines[:3]] == ["merge", "clean", "tokenize"]
     assert all(line.endswith(" for some 50 documents") for line in lines[:3])
     assert lines[3].startswith("all outputs together: about ")

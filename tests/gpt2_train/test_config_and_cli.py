@@ -231,6 +231,35 @@ def test_a_layout_that_needs_more_gpus_than_there_are_is_refused() -> None:
 # --- what is said ----------------------------------------------------------------------------------------------------
 
 
+WITHOUT_TORCH = """
+import sys
+from gpt2_train.cli import main
+class Finder:
+    def find_spec(self, name, *_):
+        if name == "torch":
+            raise ImportError("torch was asked for")
+sys.meta_path.insert(0, Finder())
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["train", "--data", "corpus", "--output", "run", "--steps", "1"],
+        ["evaluate", "--checkpoint", "run"],
+        ["generate", "--checkpoint", "run", "--prompt", "a"],
+        ["serve", "--checkpoint", "run"],
+    ],
+)
+def test_that_torch_is_loaded_is_said_before(arguments: list[str]) -> None:
+    """For 15 s after its command line nothing was to be seen."""
+    done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH, *arguments], capture_output=True, text=True)
+    first, second, *_ = done.stderr.splitlines()
+    assert first == "loading PyTorch"
+    assert "torch was asked for" in second
+
+
 def test_a_mistake_in_the_settings_is_found_without_torch(tmp_path: Path) -> None:
     """It was found only after the second that importing torch takes."""
     wrong = (

@@ -15,7 +15,7 @@ import time
 import traceback
 from collections.abc import Callable
 
-from command_kit.colours import BOLD, RED, YELLOW, Paint
+from command_kit.colours import BOLD, DIM, RED, YELLOW, Paint
 from command_kit.credentials import hide_credentials
 from command_kit.errors import CommandError
 from command_kit.fronts import in_words
@@ -76,6 +76,11 @@ def print_warning(program: str, sentence: str) -> None:
     """Print `program: warning: sentence` in the same way."""
     paint = Paint.of(sys.stderr)
     print(f"{program}: {paint('warning:', YELLOW)} {hide_credentials(in_words(sentence))}", file=sys.stderr)
+
+
+def print_note(sentence: str) -> None:
+    """Print a sentence on standard error in grey: why nothing is to be seen for the next seconds."""
+    print(Paint.of(sys.stderr)(sentence, DIM), file=sys.stderr, flush=True)
 
 
 def _end_with(parent: int) -> None:

@@ -3,9 +3,9 @@
     clean  12,400/31,000 documents  40%  2,310/s  0:08 left
 
 On a terminal the line is redrawn a few times per second and fits the terminal's width; in a log file or a pipe a new
-line comes every half minute, so that logs stay short. A thread of its own shows the line also while nothing is
-reported, so that a job that hangs can be told from one that works. The time left follows from the rate since the
-start, without what an earlier run had done.
+line comes every five seconds in the first half minute, and then every half minute, so that logs stay short. A thread of
+its own shows the line also while nothing is reported, so that a job that hangs can be told from one that works. The
+time left follows from the rate since the start, without what an earlier run had done.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from command_kit.tables import cut, display_width
 
 STALLED_SECONDS = 30.0
 """After so long without a report the line says since when there has been none."""
+TERMINAL_SECONDS, EARLY_SECONDS, LATE_SECONDS = 0.2, 5.0, 30.0
+"""Between lines: on a terminal; elsewhere in a job's first half minute, when somebody may be waiting; and later."""
 FALLBACK_COLUMNS = 80
 COLOURS = {"label": (BOLD,), "share": (CYAN,), "left": (GREEN,), "note": (DIM,)}
 """Of the parts of a line, where there is colour."""
@@ -57,8 +59,8 @@ class Progress:
         total: how many units there are in all, or None where that is unknown.
         done: how many an earlier run had already done.
         stream: where to show it; standard error by default.
-        every: seconds between lines; by default 0.2 on a terminal and 30 elsewhere. With 0 each report is shown, and
-            nothing between them.
+        every: seconds between lines; by default 0.2 on a terminal, elsewhere 5 and after half a minute 30. With 0 each
+            report is shown, and nothing between them.
     """
 
     def __init__(
@@ -74,7 +76,8 @@ class Progress:
         self.label, self.unit, self.total, self.done = label, unit, total, done
         self._stream = stream or sys.stderr
         self._terminal, self._paint = is_terminal(self._stream), Paint.of(self._stream)
-        self._every = every if every is not None else (0.2 if self._terminal else 30.0)
+        self._is_log = every is None and not self._terminal
+        self._every = every if every is not None else (TERMINAL_SECONDS if self._terminal else EARLY_SECONDS)
         self._first, self._note = done, ""
         self._start = self._shown = self._reported = time.monotonic()
         if self._terminal:
@@ -154,6 +157,8 @@ class Progress:
             if now - self._shown < self._every or self._ended.is_set():
                 return
             self._shown = now
+            if self._is_log and now - self._start >= LATE_SECONDS:
+                self._every = LATE_SECONDS
             silent = now - self._reported
             waiting = f"nothing new for {duration(silent)}" if silent >= STALLED_SECONDS else ""
             note = "  ".join(part for part in (self._note, waiting) if part)

@@ -59,6 +59,8 @@ def choose_threads(run: Prepared, practice_step: Callable[[], object]) -> None:
     if from_first_rank(lambda: most) == 1:
         return
 
+    run.world.say("threads: timing a step with each number of them")
+
     def measure(threads: int) -> float:
         torch.set_num_threads(threads)
         practice_step()

@@ -21,6 +21,7 @@ from urllib.parse import quote
 from command_kit import add_flags, setting, settings_from
 from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
 from gpt2_train.inference import PRECISION_HELP, TOKENIZER_HELP, InferenceModel
+from gpt2_train.loading import load_torch
 from gpt2_train.shared_model import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
 
 if TYPE_CHECKING:
@@ -103,6 +104,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal; return the exit code. Raises Gpt2Error."""
     settings = settings_from(ServeSettings, arguments, command="serve", config=arguments.config)
+    load_torch()
     from gpt2_train.serving.server import bound_socket
 
     with (

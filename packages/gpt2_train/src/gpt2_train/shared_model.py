@@ -17,6 +17,7 @@ from command_kit.command import print_error, sentence_for
 from command_kit.errors import CommandError
 from gpt2_train.errors import Gpt2UsageError
 from gpt2_train.inference import InferenceModel, open_model
+from gpt2_train.loading import load_torch
 
 if TYPE_CHECKING:
     import torch
@@ -61,6 +62,7 @@ def open_shared_model(
     The processes start when `runner` is first asked for. Raises as `open_model` does, and Gpt2UsageError if model,
     GPUs or torchrun's processes don't fit the numbers.
     """
+    load_torch()
     is_torchrun = "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1
     if tensor_parallel * data_parallel == 1 and not is_torchrun:
         yield open_model(path, device=device, tokenizer=tokenizer)

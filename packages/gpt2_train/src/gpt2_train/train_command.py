@@ -7,6 +7,7 @@ import argparse
 from command_kit import add_flags, settings_from
 from gpt2_train.config import TrainSettings
 from gpt2_train.layout import check_before_torch, overridden_keys
+from gpt2_train.loading import load_torch
 
 EXAMPLE = """\
 example:
@@ -33,6 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
     replaced = overridden_keys(given)
     settings = settings_from(TrainSettings, arguments, command="train", config=arguments.config, ignore=replaced)
     check_before_torch(settings)
+    load_torch("preparing the run")
     from gpt2_train.launch import launch
 
     return launch(settings, as_json=arguments.json, debug=arguments.debug)

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from command_kit import Progress
 from command_kit.plugins import find_plugins
 from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
 from webtext_prep import stages
@@ -266,4 +267,10 @@ def _judged_again(step: Step) -> Iterator[Document]:
     with contextlib.suppress(InputError, WebtextError, OSError):
         files = step.input_files()
         judged = stage_of(step, known).judged_again(files, -(-MOST_JUDGED // max(1, len(files))))
-        yield from filter(None, judged)
+        with Progress(
+            f"report: examples of {step.stage}", "documents", min(MOST_JUDGED, step.record["in"])
+        ) as progress:
+            for count, document in enumerate(judged, 1):
+                if document is not None:
+                    yield document
+                progress.update(count)

@@ -8,7 +8,7 @@ with fewer bytes, or more words, than the wanted tokens needs no tokenizer. The 
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -17,6 +17,8 @@ from command_kit.plugins import find_plugins
 from indexed_tokens import Tokenizer
 from webtext_prep import languages, quality
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.stage_record import recorded_documents
+from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 from webtext_prep.languages.base import Guess, LanguageDetector, is_in
 from webtext_prep.quality.base import Rule
@@ -127,6 +129,13 @@ class Clean(DocumentStage):
         """Whether there are enough documents for machine code: see `Stage.hints`."""
         documents = job.expected_documents()
         return {"compiled": documents is None or documents > FEW_DOCUMENTS}
+
+    def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
+        """See `Stage.judged_again`."""
+        documents = recorded_documents(files)
+        if self.language != "any":
+            _detector(self.language_detector).use_machine_code(pays=documents is None or documents > FEW_DOCUMENTS)
+        return super().judged_again(files, most)
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard."""

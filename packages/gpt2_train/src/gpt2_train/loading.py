@@ -1,0 +1,23 @@
+"""Loading PyTorch, which takes some seconds, and many on a machine where its modules are not compiled yet."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+
+from command_kit.command import print_note
+
+
+def load_torch(then: str = "") -> None:
+    """Load PyTorch, and say so before, unless it is there already or another process of the job says so.
+
+    Args:
+        then: what takes seconds after that, which is said then.
+    """
+    if "torch" in sys.modules or os.environ.get("RANK", "0") != "0":
+        return
+    print_note("loading PyTorch")
+    importlib.import_module("torch")
+    if then:
+        print_note(then)
