@@ -4,7 +4,9 @@ import functools
 import json
 import random
 import re
+import sys
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -20,6 +22,7 @@ from webtext_prep.lineage import trace
 from webtext_prep.reporting.gathering import gather
 from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.job import Job
+from webtext_prep.stages import decontaminate
 from webtext_prep.stages.decontaminate import Decontaminate, _Matcher
 
 WORDS = [f"word{number}" for number in range(1000)]
@@ -109,6 +112,20 @@ def test_hits_equal_the_simple_definition(evaluation, text, size, least):
         hits = [(at, tuple(ngrams.text_of(number).split())) for at, number in _Matcher(ngrams).hits(text)]
         assert hits == plain_hits(text, expected)
         assert not hits or ngrams.suspects(["", text, "z"])[1]
+        assert_the_same_without_machine_code(ngrams, evaluation, text, size, least)
+
+
+def assert_the_same_without_machine_code(ngrams, evaluation, text, size, least):
+    plain = NGrams.of((EvaluationText("e", entry) for entry in evaluation), size, least, compiled=False)
+    for name in ("words", "starts", "sizes", "texts", "table", "screen"):
+        found, expected = getattr(plain, name), getattr(ngrams, name)
+        assert found.dtype == expected.dtype
+        assert found.tolist() == expected.tolist(), name
+    texts = ["", text, "z", *evaluation]
+    assert plain.suspects(texts, compiled=False) == ngrams.suspects(texts)
+    chosen = np.arange(len(ngrams)) % 3 > 0
+    for entry in texts:
+        assert _Matcher(plain, chosen, compiled=False).hits(entry) == _Matcher(ngrams, chosen).hits(entry)
 
 
 @settings(max_examples=300, deadline=None)
@@ -327,6 +344,19 @@ def test_the_same_bytes_at_any_number_of_workers(run, write_shards, contents, tm
     run(folder)
     run(folder, "--workers", 2, output="other")
     assert contents(tmp_path / "out") == contents(tmp_path / "other")
+
+
+def test_few_documents_need_no_machine_code_for_the_same_bytes(run, write_shards, contents, tmp_path, monkeypatch):
+    """The first run compiled for seconds, however few documents there were."""
+    texts = [f"{sentences(seed, 20)} {QUESTION * (seed % 2)} {sentences(seed + 9, 20)}" for seed in range(6)]
+    folder = write_shards([texts[:4], texts[4:]])
+    with monkeypatch.context() as patched:
+        for module in ("contamination.matching", "near_duplicates.kernels"):
+            patched.setitem(sys.modules, f"webtext_prep.{module}", None)  # can't be imported
+        assert run(folder, output="plain").json["notes"] == {"cut": 3}
+    monkeypatch.setattr(decontaminate, "PLAIN_BYTES", 0)
+    run(folder, output="compiled")
+    assert contents(tmp_path / "plain") == contents(tmp_path / "compiled")
 
 
 @pytest.mark.parametrize("stop_after", [13, 31])

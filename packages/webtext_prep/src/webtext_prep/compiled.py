@@ -41,7 +41,8 @@ PREFIX = "machine-code-"
 def compiled(function: Function) -> Function:
     """Decorator: `function` in machine code. It may use numbers, arrays and other compiled functions only."""
     folder = kept_in()
-    dispatcher: Any = numba.njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
+    njit: Any = numba.njit  # whose types leave out the last of these
+    dispatcher = njit(nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
     if folder is None:
         return cast(Function, dispatcher)
     settings: Any = numba.config
@@ -109,7 +110,7 @@ def _turn(folder: Path) -> _Turn:
     return _Turn(folder)
 
 
-class _SharedCache(FunctionCache):  # type: ignore[misc]
+class _SharedCache(FunctionCache):
     """numba's cache of one function; who finds nothing there takes the turn to compile, and looks again."""
 
     def __init__(self, function: Callable[..., Any], turn: _Turn) -> None:

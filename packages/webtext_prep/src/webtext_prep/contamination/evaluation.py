@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from webtext_prep.contamination import plain
 from webtext_prep.contamination.words import words_of
 from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
@@ -120,10 +121,12 @@ class NGrams:
         return len(self.starts)
 
     @classmethod
-    def of(cls, found: Iterator[EvaluationText], size: int, least: int) -> NGrams:
-        """The n-grams of evaluation texts: runs of `size` words, whole texts of `least` to `size` words."""
-        from webtext_prep.contamination import matching
+    def of(cls, found: Iterator[EvaluationText], size: int, least: int, *, compiled: bool = True) -> NGrams:
+        """The n-grams of evaluation texts: runs of `size` words, whole texts of `least` to `size` words.
 
+        `compiled` is whether there is enough to do for machine code.
+        """
+        functions = _functions(compiled)
         vocabulary: dict[str, int] = {}
         numbers: list[npt.NDArray[np.int32]] = []
         joined_words, places, beginnings = [], [], []
@@ -139,9 +142,9 @@ class NGrams:
             beginnings.append(" ".join(entry.text[: cls.SHOWN].split()))
         ends = np.cumsum([len(text) for text in numbers], dtype=np.int64)
         joined = np.concatenate(numbers) if numbers else np.zeros(0, np.int32)
-        starts, sizes, texts, table = matching.index(joined, ends, size)
+        starts, sizes, texts, table = functions.index(joined, ends, size)
         runs = Shingling("word", int(sizes.min(initial=size)))
-        screen = matching.hash_set(fingerprints.shingle_sets(joined_words, runs)[0])
+        screen = functions.hash_set(fingerprints.shingle_sets(joined_words, runs, compiled=compiled)[0])
         return cls(vocabulary, joined, starts, sizes, table, texts, places, beginnings, screen)
 
     def text_of(self, number: int) -> str:
@@ -154,13 +157,11 @@ class NGrams:
     def _spelled(self) -> list[str]:
         return list(self.vocabulary)
 
-    def suspects(self, texts: Sequence[str]) -> list[bool]:
+    def suspects(self, texts: Sequence[str], *, compiled: bool = True) -> list[bool]:
         """Of each text whether it may hold an n-gram: all that do, and few others. Costs a tenth of looking closely."""
-        from webtext_prep.contamination import matching
-
         shingling = Shingling("word", int(self.sizes.min()))
-        hashes, ends = fingerprints.shingle_sets(texts, shingling)
-        found = matching.any_in(hashes, ends, self.screen).tolist()
+        hashes, ends = fingerprints.shingle_sets(texts, shingling, compiled=compiled)
+        found = _functions(compiled).any_in(hashes, ends, self.screen).tolist()
         # The one character that no word has, and that case folding turns into a letter: word boundaries move.
         return [hit or "\u0345" in text for hit, text in zip(found, texts, strict=True)]
 
@@ -188,6 +189,15 @@ class NGrams:
             words, starts, sizes, table, texts, screen = (file[name] for name in cls._ARRAYS)
             places, beginnings = _unpacked(file["places"]), _unpacked(file["beginnings"])
             return cls(vocabulary, words, starts, sizes, table, texts, places, beginnings, screen)
+
+
+def _functions(compiled: bool) -> Any:
+    """What works on arrays of words and hashes, in machine code or without."""
+    if not compiled:
+        return plain
+    from webtext_prep.contamination import matching
+
+    return matching
 
 
 def _packed(values: Sequence[str]) -> npt.NDArray[np.uint8]:

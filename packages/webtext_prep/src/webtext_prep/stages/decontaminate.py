@@ -21,6 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import setting
+from webtext_prep.contamination import plain
 from webtext_prep.contamination.cutting import cut
 from webtext_prep.contamination.words import places_of, words_of
 from webtext_prep.documents import storage
@@ -43,28 +44,37 @@ if TYPE_CHECKING:
     from webtext_prep.contamination.evaluation import NGrams
 
 
+PLAIN_BYTES = 4 << 20
+"""Shards and evaluation texts of so few bytes are done with before machine code would be loaded."""
+
+
 class _Matcher:
     """Finds the n-grams of a table in documents.
 
     Args:
         ngrams: the table.
         chosen: which n-grams count, shape (n-grams,), bool; all of them if None.
+        compiled: whether there is enough to do for machine code.
     """
 
-    def __init__(self, ngrams: NGrams, chosen: npt.NDArray[np.bool_] | None = None) -> None:
+    def __init__(self, ngrams: NGrams, chosen: npt.NDArray[np.bool_] | None = None, *, compiled: bool = True) -> None:
         self.ngrams = ngrams
+        self._numbers = None if compiled else plain.numbers_of(ngrams.words, ngrams.starts, ngrams.sizes)
         self._lengths = np.unique(ngrams.sizes)[::-1].astype(np.int64)
         self._chosen = np.ones(len(ngrams), np.bool_) if chosen is None else chosen
 
     def hits(self, text: str) -> list[tuple[int, int]]:
         """(first word, number) of each n-gram in `text`, in order; of those at one word the longest."""
-        from webtext_prep.contamination import matching
-
         words = words_of(text)
         numbers = map(self.ngrams.vocabulary.get, words, itertools.repeat(-1))
         own = np.fromiter(numbers, np.int32, len(words))
-        table = self.ngrams
-        found = matching.find(own, table.words, table.starts, table.sizes, table.table, self._lengths, self._chosen)
+        if self._numbers is not None:
+            found = plain.find(own, self._numbers, self._lengths, self._chosen)
+        else:
+            from webtext_prep.contamination import matching
+
+            table = self.ngrams
+            found = matching.find(own, table.words, table.starts, table.sizes, table.table, self._lengths, self._chosen)
         return list(zip(*(array.tolist() for array in found), strict=True))
 
 
@@ -120,6 +130,10 @@ class Decontaminate(Stage):
         """The evaluation files."""
         return [Path(name) for name in self.evaluation]
 
+    def hints(self, job: Run) -> dict[str, Any]:
+        """Whether there are enough documents and evaluation texts for machine code: see `Stage.hints`."""
+        return {"compiled": sum(map(storage.size, [*job.inputs, *self.setting_files()])) > PLAIN_BYTES}
+
     def outputs_in(self, output: Location) -> list[Location]:
         """Shards, and the two tables."""
         tables = (output / MATCHES, output / FREQUENT_NGRAMS)
@@ -130,7 +144,8 @@ class Decontaminate(Stage):
         from webtext_prep.contamination.evaluation import NGrams, read_evaluation
 
         texts = read_evaluation(self.setting_files(), self.evaluation_key)
-        ngrams = NGrams.of(_counted(texts, context), self.ngram, self.least_words)
+        counted, compiled = _counted(texts, context), task.hints["compiled"]
+        ngrams = NGrams.of(counted, self.ngram, self.least_words, compiled=compiled)
         if not len(ngrams):
             raise InputError(
                 f"--evaluation {', '.join(self.evaluation)} holds no text of {self.least_words} words: "
@@ -142,12 +157,13 @@ class Decontaminate(Stage):
     def count_shard(self, task: Task, context: Context) -> int:
         """Task: which documents of a shard hold n-grams, and how often each n-gram is there."""
         place, shard = task.inputs
-        matcher, checkpoint = _Matcher(_ngrams(place)), Checkpoint(task, context, parts=2)
+        compiled, checkpoint = task.hints["compiled"], Checkpoint(task, context, parts=2)
+        matcher = _Matcher(_ngrams(place), compiled=compiled)
         count = checkpoint.state or 0
         context.report(count)
         for documents in batches(read_documents(shard, count)):
             texts = [document.text for document in documents]
-            for number, is_suspect in enumerate(matcher.ngrams.suspects(texts), count):
+            for number, is_suspect in enumerate(matcher.ngrams.suspects(texts, compiled=compiled), count):
                 if is_suspect and (hits := matcher.hits(texts[number - count])):
                     checkpoint.add(np.array([number], np.int64).tobytes(), 0)
                     checkpoint.add(np.array([ngram for _, ngram in hits], np.int64).tobytes(), 1)
@@ -181,7 +197,7 @@ class Decontaminate(Stage):
     def cut_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without the passages that hold n-grams; the last output takes a row for each of those."""
         place, chosen, held, shard = task.inputs
-        matcher = _Matcher(_ngrams(place), load_array(chosen))
+        matcher = _Matcher(_ngrams(place), load_array(chosen), compiled=task.hints["compiled"])
         affected = set(load_array(held).tolist())
         *outputs, table = task.outputs
         checkpoint = Checkpoint(task, context, parts=len(task.outputs))
@@ -225,13 +241,17 @@ class Decontaminate(Stage):
 
     def run(self, job: Run) -> Outcome:
         """Read the evaluation texts, count their n-grams, and cut out the rare ones."""
-        total, folder = job.expected_documents(), job.scratch
+        total, folder, hints = job.expected_documents(), job.scratch, self.hints(job)
         table = folder / "ngrams.npz"
-        (sizes,) = job.map(
-            "evaluation", self.read_evaluation, [Task("all", tuple(self.setting_files()), (table,))], unit="texts"
-        )
+        reading = Task("all", tuple(self.setting_files()), (table,), hints=hints)
+        (sizes,) = job.map("evaluation", self.read_evaluation, [reading], unit="texts")
         counting = [
-            Task(f"part-{number:05}", (table, path), (folder / f"held-{number}.npy", folder / f"counts-{number}.npy"))
+            Task(
+                f"part-{number:05}",
+                (table, path),
+                (folder / f"held-{number}.npy", folder / f"counts-{number}.npy"),
+                hints=hints,
+            )
             for number, path in enumerate(job.inputs)
         ]
         counts = job.map("count", self.count_shard, counting, total=total)
@@ -243,6 +263,7 @@ class Decontaminate(Stage):
                 task.name,
                 (table, outputs[0], task.outputs[0], path),
                 (*job.shard_outputs(number), folder / f"matches-{number}.zst"),
+                hints=hints,
             )
             for number, (task, path) in enumerate(zip(counting, job.inputs, strict=True))
         ]
