@@ -292,3 +292,72 @@ def test_commands_are_parsed_without_compiled_code():
     assert found.stdout == "set()\n"
 
 
+# What is mistyped
+
+
+@pytest.mark.parametrize(
+    ("words", "prog", "sentence"),
+    [
+        (["clean", "--min-tokenz", "64"], "webtext clean", "--min-tokenz (did you mean --min-tokens?)"),
+        (["clean", "--min_tokens=64"], "webtext clean", "--min_tokens=64 (did you mean --min-tokens?)"),
+        (["clean", "--zzz"], "webtext clean", "--zzz; `webtext clean --help` lists its flags"),
+        (["clena"], "webtext", "there is no command clena (did you mean clean?)"),
+        (["clean", "--engine", "rya"], "webtext clean", "did you mean ray? choose from local, ray, slurm)"),
+        (["clean", "--format", "docx"], "webtext clean", "choose from jsonl, jsonl.zst, jsonl.gz, parquet)"),
+        (["clean", "--language-detector", "langdetct"], "webtext clean", "did you mean langdetect? choose from"),
+        (["clean", "--rules", "c4,gopher-qualty"], "webtext clean", "invalid choice: 'c4,gopher-qualty' (did you mean"),
+        (["dedup", "--against-loses", "both"], "webtext dedup", "choose from new, old, shorter)"),
+    ],
+)
+def test_a_mistyped_word_is_answered_with_the_nearest_and_the_usage_of_its_command(webtext, words, prog, sentence):
+    """A wrong flag got the usage of `webtext` and no suggestion, a wrong command twenty names to choose from, and a
+    wrong value of a closed set no list where the set was one of plugins."""
+    result = webtext(*words)
+    assert result.code == 2
+    usage, error = result.err.splitlines()
+    assert usage.startswith(f"usage: {prog} [flags]")
+    assert error.startswith(f"{prog}: error: ")
+    assert sentence in error
+
+
+def test_several_rules_may_be_given_in_one_word(webtext, pages, tmp_path):
+    arguments = ["clean", pages, "--output", tmp_path / "out", "--language", "any", "--min-tokens", 1, "--workers", 1]
+    found = webtext(*arguments, "--rules", "c4,fineweb", "--restart")
+    assert "invalid choice" not in found.err
+
+
+def test_alone_the_command_shows_its_help(webtext):
+    """`webtext` alone said that COMMAND is required, and not which commands there are."""
+    result = webtext()
+    assert (result.code, result.out) == (2, "")
+    assert "documents -> repaired documents" in result.err
+
+
+def test_help_begins_with_what_is_the_commands_own_and_ends_with_engines(webtext):
+    """A stage's own settings stood below those of every stage, and the first ones shown were those of Slurm."""
+    shown = webtext("clean", "--help").out
+    places = [shown.index(word) for word in ("--min-tokens", "--workers", "--config", "--ray-address", "--slurm-tasks")]
+    assert places == sorted(places)
+
+
+def test_no_line_of_a_description_is_indented(webtext):
+    """The second line of a command's description was indented as in its source."""
+    shown = webtext("clean", "--help").out
+    assert "\napply quality rules in the order given." in shown
+
+
+def test_the_libraries_of_a_stage_are_those_that_its_settings_ask():
+    """An output depended on no library: an upgrade of an extractor went unnoticed."""
+    stages = find_stages()
+    clean, extract = stages["clean"], stages["extract"]
+    assert set(clean(fix_text=False, language="any").libraries_used()) == {"tiktoken"}
+    assert set(clean(language_detector="py3langid").libraries_used()) == {"ftfy", "py3langid", "tiktoken"}
+    assert {"trafilatura", "lxml"} <= set(stages["download"]().libraries_used())
+    assert "trafilatura" not in extract(extractor="resiliparse").libraries_used()
+    used = [
+        *(clean(language_detector=name).libraries_used() for name in known_detectors()),
+        *(extract(extractor=name).libraries_used() for name in EXTRACTORS),
+        *(stage.libraries for stage in stages.values()),
+    ]
+    names = {name for libraries in used for name in libraries}
+    assert [name for name in names if not version_of(name)] == []

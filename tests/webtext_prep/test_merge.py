@@ -496,3 +496,64 @@ def test_files_between_the_phases_are_one_a_task(tmp_path, webtext, monkeypatch)
     command = ("merge", "--input", tmp_path / "a.jsonl", "--output", tmp_path / "out", "--workers", 1)
     assert webtext(*command, "--shards", 1000).code == 130
     assert len(list((tmp_path / "out/.state/scratch").rglob("*"))) == 1
+
+
+def test_texts_of_files_with_one_name_stay_apart(tmp_path, capsys):
+    """Two datasets without URLs have files of the same names: merged one by one and then together, all of the second
+    was dropped."""
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "train.jsonl").write_text(f'{{"text": "First of {folder}."}}\n{{"text": "The same."}}\n')
+        run(capsys, "--input", tmp_path / folder, "--output", tmp_path / "out" / folder)
+    done = run(capsys, "--input", tmp_path / "out" / "a", tmp_path / "out" / "b", "--output", tmp_path / "both")
+    assert (done["out"], done["dropped"]) == (3, {"duplicate_url": 1})
+    assert sorted((document.url, document.text) for document in documents(tmp_path / "both")) == [
+        ("file:train.jsonl:1", "First of a."),
+        ("file:train.jsonl:1", "First of b."),
+        ("file:train.jsonl:2", "The same."),
+    ]
+
+
+@pytest.mark.parametrize("of_step", [1, 10**9])
+def test_a_page_comes_whole_or_in_pieces(tmp_path, capsys, monkeypatch, of_step):
+    """Merge took the pieces of one page for one document. Numbers may have become texts or floats on the way."""
+    monkeypatch.setattr(merge, "LARGE_BYTES", of_step)
+    rows = [
+        line("http://a/", "a1", piece=1),
+        line("http://a/#x", "a2", piece=2.0),
+        line("http://a/", "again", piece="2"),
+        line("http://a/", "whole"),
+        line("http://b/", "whole b"),
+        line("http://b/", "b1", piece=1),
+        line("http://c/", "c1", piece="1-2"),
+        line("http://c/", "c2", piece="1-3"),
+        line("http://d/", "no number", piece="of cake"),
+        line("http://d/", "no number", piece=True),
+    ]
+    (tmp_path / "rows.jsonl").write_text("\n".join(rows))
+    done = run(capsys, "--input", tmp_path / "rows.jsonl", "--output", tmp_path / "out")
+    assert done["dropped"] == {"duplicate_url": 4}
+    assert [document.text for document in documents(tmp_path / "out")] == [
+        *("a1", "a2", "whole b", "c1", "c2", "no number"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("text", "is_page"),
+    [
+        ("<!DOCTYPE html>\n<html>", True),
+        ('\ufeff \n<?xml version="1.0"?>\n<!-- a -->\n<HTML lang="en">', True),
+        ("<body class='x'><p>A page", True),
+        ("The tag <html> begins a page.", False),
+        ("<headline>Not a page</headline>", False),
+        ("<!-- " * 3000, False),
+    ],
+)
+def test_pages_that_are_named_as_texts_are_noticed(webtext, tmp_path, text, is_page):
+    """HTML saved as .txt was taken for text, tags and all, without a word."""
+    (tmp_path / "texts").mkdir()
+    (tmp_path / "texts" / "a.txt").write_text(text)
+    found = webtext("merge", tmp_path / "texts", "--output", tmp_path / "out", "--workers", 1)
+    assert found.code == 0
+    assert ("a.txt: looks like HTML, and is taken as it is" in found.err) == is_page
+    assert ("`webtext extract`" in found.err) == is_page
