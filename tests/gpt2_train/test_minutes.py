@@ -223,6 +223,21 @@ def test_a_run_by_time_makes_a_copy_for_saving_once_something_is_saved(
     assert len(made) == areas
 
 
+def test_a_run_by_time_without_memory_for_that_copy_saves_while_it_waits(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The copy is made when the first checkpoint is due: a run that ended then would lose all steps before it."""
+
+    def no_room(area: StagingArea, tensors: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(StagingArea, "__init__", no_room)
+    Machine(lambda seconds: 10.0).begin(monkeypatch)
+    assert gpt2(tmp_path, "--minutes", 1, "--save-every", 3, "--keep-checkpoints", 0) == 0
+    assert "warning: no memory on this machine for the copy" in capsys.readouterr().err
+    assert (tmp_path / "checkpoints" / "step-0000003").is_dir()
+
+
 RANKS = """
 import os, sys
 from gpt2_train import time_budget, trainer
@@ -251,17 +266,19 @@ def test_several_processes_keep_to_the_clock_of_the_first(
     tmp_path: Path, corpus: str, gpt2: Run, monkeypatch: pytest.MonkeyPatch, flag: str, late: str
 ) -> None:
     """Each by its own clock would take other rates and another number of steps, and wait for the others forever."""
-    flags = ("--minutes", 2, "--dropout", 0, "--no-save", "--log-every", 100 if late == "late" else 1)
+    flags = ("--minutes", 2, "--dropout", 0, "--save-every", 3, "--log-every", 100 if late == "late" else 1)
     words = command(tmp_path / "two", *flags, flag, 2, data=corpus)
     done = forks.run([words[0], "-c", RANKS, late, *words[3:]])
     assert done.returncode == 0, done.stderr
     monkeypatch.setattr(trainer_module, "works_by_itself", lambda device: late == "late")
     Machine(lambda seconds: 10.0 if seconds < 60 else 20.0, validation=0.0).begin(monkeypatch)
     assert gpt2(tmp_path / "one", *flags) == 0
-    assert schedule_of(tmp_path / "two") == schedule_of(tmp_path / "one")
-    assert rates(tmp_path / "two") == rates(tmp_path / "one") and max(rates(tmp_path / "one")) >= 7
+    # The time that saves really take is set aside at the end.
+    progress = [[row["progress"] for row in schedule_of(tmp_path / name)] for name in ("one", "two")]
+    assert progress[0] == pytest.approx(progress[1], abs=0.05) and len(progress[0]) >= 7
+    assert rates(tmp_path / "two") == pytest.approx(rates(tmp_path / "one"), rel=0.1)
     first, second = losses(tmp_path / "one"), losses(tmp_path / "two")
-    assert first == pytest.approx(second, abs=1e-4)
+    assert first == pytest.approx(second, abs=1e-2)
 
 
 def test_rates_by_time_are_those_of_steps_at_one_speed() -> None:

@@ -434,7 +434,10 @@ class Trainer:
         state.saved_step = state.step
         goes_on = self.plan.goes_past(state.step) and not state.stop_signal
         if goes_on and self.background is None and self.settings.async_checkpoint:
-            self.background = self._background_saver()
+            try:
+                self.background = self._background_saver()
+            except Gpt2Error as error:  # No memory for it: what was learned so far is saved while training waits.
+                self.world.say(f"warning: {error}")
         if goes_on and self.background is not None:
             self.background.start(**what)
             return
