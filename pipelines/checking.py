@@ -17,6 +17,7 @@ from command_kit.command import sentence_for
 from command_kit.fronts import in_words
 from command_kit.machine import Machine
 from command_kit.settings import changes
+from gpt2_train.loading import load_torch
 from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
 from indexed_tokens.suffix_index import SuffixIndex, index_folder
 from planning import Step, is_held_out_loss, words_of
@@ -325,6 +326,7 @@ def count_gpus(names: Sequence[str]) -> int:
     """The GPUs of this machine, if the pipeline trains: asking takes the seconds in which torch is loaded."""
     if "train" not in names:
         return 0
+    load_torch("estimating what the training takes")
     import torch
 
     return torch.cuda.device_count() if torch.cuda.is_available() else 0

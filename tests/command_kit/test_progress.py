@@ -100,7 +100,7 @@ def test_a_log_has_a_line_soon_and_then_few(monkeypatch):
         now = float(second)
         before = len(log.getvalue())
         shown.update(second)
-        assert (len(log.getvalue()) > before) == (second in (5, 10, 15, 20, 25, 30, 60, 90, 120)), second
+        assert (len(log.getvalue()) > before) == (second in (4, 8, 12, 16, 20, 24, 28, 32, 62, 92)), second
 
 
 class Listened(io.StringIO):

@@ -381,11 +381,12 @@ def test_the_first_lines_come_before_what_takes_long_to_load(tmp_path):
     """On a busy machine nothing was to be seen for 43 s: PyTorch and the site came before the first line."""
     command = [sys.executable, "-c", LINES_AND_MODULES, str(RUN), "quickstart", "--folder", "out", "--check"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    first, second, third, fourth, *_ = done.stderr.splitlines()
+    first, second, third, fourth, fifth, *_ = done.stderr.splitlines()
     assert first == "[] run.py: loading the commands"
     assert second.startswith("['command_kit', 'numpy'] quickstart: the documentation of Python and its packages")
     assert third == "['command_kit', 'numpy'] checking the settings of all steps against this machine"
-    assert "torch was asked for" in fourth
+    assert fourth == "['command_kit', 'numpy'] loading PyTorch"
+    assert "torch was asked for" in fifth
 
 
 @pytest.fixture

@@ -3,7 +3,7 @@
     clean  12,400/31,000 documents  40%  2,310/s  0:08 left
 
 On a terminal the line is redrawn a few times per second and fits the terminal's width; in a log file or a pipe a new
-line comes every five seconds in the first half minute, and then every half minute, so that logs stay short. A thread of
+line comes every four seconds in the first half minute, and then every half minute, so that logs stay short. A thread of
 its own shows the line also while nothing is reported, so that a job that hangs can be told from one that works. The
 time left follows from the rate since the start, without what an earlier run had done.
 """
@@ -25,7 +25,7 @@ from command_kit.tables import cut, display_width
 
 STALLED_SECONDS = 30.0
 """After so long without a report the line says since when there has been none."""
-TERMINAL_SECONDS, EARLY_SECONDS, LATE_SECONDS = 0.2, 5.0, 30.0
+TERMINAL_SECONDS, EARLY_SECONDS, LATE_SECONDS = 0.2, 4.0, 30.0
 """Between lines: on a terminal; elsewhere in a job's first half minute, when somebody may be waiting; and later."""
 FALLBACK_COLUMNS = 80
 COLOURS = {"label": (BOLD,), "share": (CYAN,), "left": (GREEN,), "note": (DIM,)}
@@ -59,7 +59,7 @@ class Progress:
         total: how many units there are in all, or None where that is unknown.
         done: how many an earlier run had already done.
         stream: where to show it; standard error by default.
-        every: seconds between lines; by default 0.2 on a terminal, elsewhere 5 and after half a minute 30. With 0 each
+        every: seconds between lines; by default 0.2 on a terminal, elsewhere 4 and after half a minute 30. With 0 each
             report is shown, and nothing between them.
     """
 

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -35,6 +35,7 @@ CHUNK = 512
 MARGIN = 1e-6
 """What bounds give way to rounding, in shingles: float64 is exact to this for sets of up to a billion."""
 
+_signed: Any = np.int64  # of a literal, so that no function is compiled once more for it
 _DEGREES = 128
 """How many degrees of being common shingles are told apart by."""
 _MOST_SLOTS = 1 << 22
@@ -325,12 +326,12 @@ def _decide(
 
     Those before the first new one have none to be compared with.
     """
-    everyone = np.int64(np.iinfo(np.int64).max)
+    everyone = _signed(np.iinfo(np.int64).max)
     for document in range(first, last):
         if document < first_new:
             _keep(sets, buckets, state, document, threshold, crowded, short, long)
             continue
-        _search_buckets(sets, buckets, state, document, threshold, np.int64(1), crowded)
+        _search_buckets(sets, buckets, state, document, threshold, _signed(1), crowded)
         members = 0
         for band in range(buckets.of.shape[1]):
             bucket = buckets.of[document, band]
