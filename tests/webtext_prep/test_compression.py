@@ -121,6 +121,23 @@ def test_no_piece_is_large_however_densely_it_was_compressed(file, suffix):
     assert max(sizes) <= compression.CHUNK_BYTES == 1 << 20
 
 
+def test_what_becomes_very_much_larger_than_it_is_is_refused(tmp_path, monkeypatch):
+    """A file of 100 kB with 3 GB of newlines kept a command at work for minutes."""
+    monkeypatch.setattr(compression, "RATIO_BYTES", 8 << 20)
+    path = tmp_path / "a.jsonl.zst"
+    path.write_bytes(zstandard.compress(b"\n" * (64 << 20)))
+    read = 0
+    with pytest.raises(
+        InputError, match=r"a\.jsonl\.zst is more than 10,000 times as large once it is decompressed, as no"
+    ):
+        for chunk in read_chunks(path):
+            read += len(chunk)
+    assert read <= 21 << 20
+    page = random.Random(1).randbytes(100_000)
+    path.write_bytes(zstandard.compress(page * 300))
+    assert sum(map(len, read_chunks(path))) == 30_000_000
+
+
 def test_a_suffix_in_capitals_is_a_suffix(tmp_path):
     """A.JSONL.GZ was read as if it were not compressed."""
     path = tmp_path / "A.JSONL.GZ"

@@ -3,6 +3,8 @@
 import codecs
 import gzip
 import itertools
+import time
+import tracemalloc
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,8 @@ from hypothesis import strategies as st
 
 from webtext_prep.documents import compression, lines
 from webtext_prep.documents.lines import has_ranges, line_blocks, read_lines, read_range, read_utf8
+from webtext_prep.documents.raw_files import reader_of
+from webtext_prep.documents.records.base import Keys, SourceFile
 from webtext_prep.errors import InputError
 
 TEXT = "http://a.org/ä\nhttp://b.org/\U0001f600\n"
@@ -59,6 +63,39 @@ def test_lines_do_not_depend_on_where_the_pieces_end(tmp_path_factory, data, chu
         found = list(read_lines(path))
     expected = data.split(b"\n")
     assert found == (expected[:-1] if expected[-1] == b"" else expected)
+
+
+@given(
+    st.lists(st.sampled_from([b"", b" ", b"\r", b"a", b" b ", b"\n" * 100, b"\n" * 63]), max_size=30),
+    st.integers(1, 90),
+)
+def test_lines_that_are_not_blank_keep_their_numbers(pieces, size):
+    data = b"\n".join(pieces)
+    chunks = [data[at : at + size] for at in range(0, len(data), size)]
+    expected = [(number, line) for number, line in enumerate(data.split(b"\n"), 7) if line.strip()]
+    assert list(lines.numbered_lines(Path("a"), chunks, 7)) == expected
+
+
+def test_millions_of_empty_lines_are_passed_over(tmp_path):
+    """Each was a line of its own to be read and parsed: 3 GB of them took minutes, without a word."""
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text": "a"}\n' + b"\n" * 30_000_000 + b'{"text": "b"}\n')
+    begin = time.process_time()
+    found = [record.place for record in reader_of(path).read(SourceFile(path, "a"), Keys(("text",), ("url",)))]
+    assert found == ["line 1", "line 30000002"]
+    assert time.process_time() - begin < 1
+
+
+def test_the_lines_of_a_table_are_not_kept_once_they_are_read(tmp_path, monkeypatch):
+    """All lines of a table stayed in memory as long as it was read."""
+    monkeypatch.setattr(compression, "CHUNK_BYTES", 1 << 14)
+    path = tmp_path / "a.csv"
+    path.write_text("url,text\n" + "".join(f"http://a.org/{n},some text\n\n" for n in range(20_000)))
+    tracemalloc.start()
+    assert sum(1 for _ in reader_of(path).read(SourceFile(path, "a"), Keys(("text",), ("url",)))) == 20_000
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert peak < path.stat().st_size / 2
 
 
 def test_the_bytes_of_a_line_are_copied_a_fixed_number_of_times(tmp_path, monkeypatch):

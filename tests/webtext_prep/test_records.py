@@ -329,7 +329,7 @@ def test_a_parquet_file_that_claims_to_be_far_larger_than_it_is_is_refused(tmp_p
     monkeypatch.setattr(pq.ParquetFile, "iter_batches", None)
     for name in ("a", "b"):
         with pytest.raises(
-            InputError, match=rf"{name}\.parquet is more than 1,000 times as large .*, as no text is: leave"
+            InputError, match=rf"{name}\.parquet is more than 10,000 times as large .*, as no text is: leave"
         ):
             read(tmp_path / f"{name}.parquet")
 

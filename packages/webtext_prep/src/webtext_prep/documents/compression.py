@@ -35,10 +35,10 @@ CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 256 << 20
 """A longer line is not text that anybody wrote: reading stops there instead of filling the memory."""
 
-MOST_RATIO = 1000
-"""No text compresses so well,"""
+MOST_RATIO = 10_000
+"""No text compresses so well: one page of 100 kB again and again does 2,500-fold."""
 RATIO_BYTES = 256 << 20
-"""unless it is shorter than this: what claims to be text, and is more than both, is not decompressed."""
+"""So much is decompressed, however little it was before."""
 _COMPRESSED_CHUNK = 1 << 15
 _GZIP_FORMAT = 31
 """zlib's code for: gzip's header and checksum, with the largest window."""
@@ -165,7 +165,8 @@ def end_of_stream(file: Seekable, compression: str, start: int) -> int | None:
 def read_chunks(path: Location) -> Iterator[bytes]:
     """The decompressed bytes of `path`, at most 1 MiB at a time.
 
-    Raises InputError if the file can't be opened, is damaged, or ends in the middle of its compressed data.
+    Raises InputError if the file can't be opened, is damaged, ends in the middle of its compressed data, or becomes
+    more than 256 MiB and 10,000 times as large.
     """
     return (chunk for chunk, _ in read_placed_chunks(path))
 
@@ -176,7 +177,10 @@ def read_placed_chunks(path: Location) -> Iterator[tuple[bytes, int]]:
     try:
         with storage.open_for_reading(path) as file:
             if compression:
+                size = 0
                 for chunk in _decompressed(file, _DECOMPRESSORS[compression]):
+                    size += len(chunk)
+                    check_ratio(path, size, file.tell())
                     yield chunk, file.tell()
             else:
                 while chunk := file.read(CHUNK_BYTES):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import itertools
+import re
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO
 
@@ -25,6 +26,8 @@ _MARKS = (
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
 _SNIFFED = 4
+_RUN = b"\n" * 64
+_RUNS = re.compile(rb"\n{64,}")
 
 
 class EncodingError(InputError):
@@ -109,6 +112,44 @@ def lines_in(location: Location, chunks: Iterable[bytes]) -> Iterator[bytes]:
             yield from others
     if begun:
         yield bytes(begun)
+
+
+def numbered_lines(location: Location, chunks: Iterable[bytes], first: int = 1) -> Iterator[tuple[int, bytes]]:
+    """The lines of the text in `chunks` (of `location`) that are not blank, with their numbers from `first` on.
+
+    Long runs of empty lines take no longer than reading them.
+    """
+    number, begun = first, bytearray()
+    for chunk in chunks:
+        for piece, newlines in _runs_of_newlines(chunk):
+            head, *others = piece.split(b"\n")
+            begun += head
+            if len(begun) > MAX_LINE_BYTES:
+                raise _too_long(location)
+            if others:
+                if begun.strip():
+                    yield number, bytes(begun)
+                begun = bytearray(others.pop())
+                for number, line in enumerate(others, number + 1):  # noqa: B020 - goes on from there
+                    if line.strip():
+                        yield number, line
+                number += 1
+            if newlines:
+                if begun.strip():
+                    yield number, bytes(begun)
+                number, begun = number + newlines, bytearray()
+    if begun.strip():
+        yield number, bytes(begun)
+
+
+def _runs_of_newlines(chunk: bytes) -> Iterator[tuple[bytes, int]]:
+    """`chunk` in pieces, each with how many newlines follow it: those of long runs only."""
+    at = 0
+    if _RUN in chunk:
+        for found in _RUNS.finditer(chunk):
+            yield chunk[at : found.start()], found.end() - found.start()
+            at = found.end()
+    yield chunk[at:], 0
 
 
 def _too_long(location: Location) -> InputError:

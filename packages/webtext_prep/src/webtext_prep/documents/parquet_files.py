@@ -137,8 +137,8 @@ def read_rows(location: Location, start: int = 0, stop: int | None = None) -> It
 
     Those from number `start` on, and before `stop`, counted from 0; row groups without any of them are not read.
 
-    Raises InputError if it can't be read as a Parquet file, is damaged, or claims to be a thousand times as large
-    once it is decompressed.
+    Raises InputError if it can't be read as a Parquet file, is damaged, or claims to be very much larger once
+    it is decompressed.
     """
     with open_parquet(location) as (file, stream):
         sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]

@@ -15,7 +15,7 @@ from webtext_prep.documents.compression import bare_name
 from webtext_prep.documents.document import Document, decode_url_row
 from webtext_prep.documents.formats.json_lines import JsonLines
 from webtext_prep.documents.formats.parquet import Parquet
-from webtext_prep.documents.lines import line_blocks, read_lines
+from webtext_prep.documents.lines import line_blocks, numbered_lines, read_lines, read_utf8
 from webtext_prep.documents.parquet_files import row_groups
 from webtext_prep.documents.records.base import Block, Unreadable
 from webtext_prep.documents.records.tables import CsvRecords, Row, read_rows
@@ -128,7 +128,7 @@ def _rows(location: Location) -> Iterator[Document]:
     if table is not None:
         yield from UrlPart(1, 0, *table).rows(location)
         return
-    for line in read_lines(location):
+    for _, line in numbered_lines(location, read_utf8(location)):
         row = decode_url_row(line)
         if row is not None:
             yield row

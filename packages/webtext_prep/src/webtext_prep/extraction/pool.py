@@ -314,7 +314,7 @@ class ExtractorPool:
     async def _start(self) -> None:
         try:
             if self._server is None:
-                self._server = await borrow(self._limits.extractor, self._limits.folder)
+                self._server = await borrow(self._limits.extractor, os.fsdecode(self._limits.folder))
                 self._loop.add_reader(self._server.control, self._hear)
             self._fork(self._server)
         except Exception as error:

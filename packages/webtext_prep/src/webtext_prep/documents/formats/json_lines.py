@@ -12,7 +12,7 @@ from webtext_prep.documents.compressed_streams import STREAMS, Border, Compresse
 from webtext_prep.documents.compression import compressed
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.formats.base import DocumentWriter, Format
-from webtext_prep.documents.lines import read_lines
+from webtext_prep.documents.lines import numbered_lines, read_utf8
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 
@@ -47,11 +47,7 @@ class JsonLines(Format):
 
     def read_chosen(self, location: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
         """See `Format`."""
-        number = -1
-        for line_number, line in enumerate(read_lines(location), 1):
-            if not line.strip():
-                continue
-            number += 1
+        for number, (line_number, line) in enumerate(numbered_lines(location, read_utf8(location))):
             if not is_chosen(number):
                 continue
             try:

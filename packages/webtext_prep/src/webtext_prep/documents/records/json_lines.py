@@ -12,7 +12,7 @@ import msgspec
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import compression_of
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.lines import has_ranges, line_blocks, lines_in, read_lines, read_range
+from webtext_prep.documents.lines import has_ranges, line_blocks, numbered_lines, read_range, read_utf8
 from webtext_prep.documents.records.base import Block, Keys, Part, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import clean_metadata
@@ -30,9 +30,7 @@ class JsonLineRecords(RecordReader):
         """See `RecordReader`."""
         decode = msgspec.json.Decoder().decode
         first = file.part.first if file.part else 1
-        for number, line in enumerate(_lines(file), first):
-            if not line.strip():
-                continue
+        for number, line in numbered_lines(file.location, _chunks(file), first):
             place, url = f"line {number}", file.url(number)
             try:
                 value = decode(line)
@@ -70,11 +68,11 @@ class JsonLineRecords(RecordReader):
             yield Record(place, error, file.url(number) if at == 0 else file.url(number, at + 1))
 
 
-def _lines(file: SourceFile) -> Iterator[bytes]:
+def _chunks(file: SourceFile) -> Iterator[bytes]:
     # What was cut out of a compressed file is a file by itself.
     if file.part is None or compression_of(file.location):
-        return read_lines(file.location)
-    return lines_in(file.location, read_range(file.location, file.part.begin, file.part.end))
+        return read_utf8(file.location)
+    return read_range(file.location, file.part.begin, file.part.end)
 
 
 def unpacked(record: Record) -> Record:

@@ -21,6 +21,7 @@ from webtext_prep.documents.lines import lines_in, read_lines
 from webtext_prep.documents.records.base import Block, Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.stores.base import Location
 
+_EMPTY = (b"", b"\r")
 _MANY_LINES = 20
 """So many lines of a text do not have as many commas each as a row by chance."""
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
@@ -59,7 +60,7 @@ class CsvRecords(RecordReader):
 
     def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:
         """See `RecordReader`. A head is the delimiter, and the names of the columns as soon as they are known."""
-        lines = _Lines(lines_in(location, chunks))
+        lines = _Lines(lines_in(location, chunks), are_kept=True)
         delimiter, header = head or (lines.find(self.delimiters), None)
         for _, cells in _rows(lines, delimiter, header and len(header)):
             if header is None and not isinstance(cells, Unreadable):
@@ -144,6 +145,7 @@ class _Lines:
 
     Args:
         lines: of the file, without newlines, from line number `number` on.
+        are_kept: whether `taken` will be called.
 
     Attributes:
         number: of the next one.
@@ -152,8 +154,9 @@ class _Lines:
         is_ended: whether another one was asked for since then, but there is none.
     """
 
-    def __init__(self, lines: Iterator[bytes], number: int = 1) -> None:
+    def __init__(self, lines: Iterator[bytes], number: int = 1, *, are_kept: bool = False) -> None:
         self.number, self.size = number, 0
+        self._are_kept = are_kept
         self.record: list[bytes] = []
         self.is_ended = False
         self._lines, self._taken = lines, list[bytes]()
@@ -171,14 +174,21 @@ class _Lines:
         return block
 
     def begin(self) -> None:
-        """A record begins with the next line."""
+        """A record begins with the next line that is not empty."""
         self.record, self.is_ended = [], False
+        for line in itertools.chain(_popped(self._next), self._lines):
+            if line not in _EMPTY:
+                self._next.appendleft(line)
+                return
+            self._pass(line)
 
     def back_to_second(self) -> None:
         """Give the lines of this record once more, but for its first."""
         again = self.record[1:]
         if again:
-            del self.record[1:], self._taken[-len(again) :]
+            del self.record[1:]
+            if self._are_kept:
+                del self._taken[-len(again) :]
             self._next.extendleft(reversed(again))
             self.number -= len(again)
             self.size -= sum(len(line) + 1 for line in again)
@@ -191,8 +201,17 @@ class _Lines:
         if line is None:
             self.is_ended = True
             raise StopIteration
-        self.number += 1
-        self.size += len(line) + 1
-        self._taken.append(line)
+        self._pass(line)
         self.record.append(line)
         return line.decode("utf-8", "surrogateescape") + "\n"
+
+    def _pass(self, line: bytes) -> None:
+        self.number += 1
+        self.size += len(line) + 1
+        if self._are_kept:
+            self._taken.append(line)
+
+
+def _popped(lines: deque[bytes]) -> Iterator[bytes]:
+    while lines:
+        yield lines.popleft()
