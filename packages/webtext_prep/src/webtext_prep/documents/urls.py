@@ -46,7 +46,8 @@ def canonical_host(host: str) -> str:
     >>> canonical_host("M\u00fcnchen.de"), canonical_host("xn--mnchen-3ya.de.")
     ('xn--mnchen-3ya.de', 'xn--mnchen-3ya.de')
     """
-    return host.rstrip(".") if _PLAIN_HOST.fullmatch(host) else _encoded_host(host)
+    host = host.rstrip(".")
+    return host if _PLAIN_HOST.fullmatch(host) else _encoded_host(host)
 
 
 @functools.lru_cache(maxsize=1 << 14)

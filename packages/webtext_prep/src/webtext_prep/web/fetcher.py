@@ -10,7 +10,7 @@ import functools
 import re
 from dataclasses import dataclass
 from typing import Protocol
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 from yarl import URL
 
@@ -94,9 +94,9 @@ def host_and_origin(url: str) -> tuple[str, str]:
 
 
 def _parsed(url: str) -> tuple[str, str]:
-    parsed = URL(without_credentials(url))
+    bare = without_credentials(url)
     # Percent-escapes are decoded as they are before the request is sent.
-    return canonical_host(unquote(parsed.raw_host or "")), str(parsed.origin())
+    return canonical_host(unquote(urlsplit(bare).hostname or "")), str(URL(bare).origin())
 
 
 _parsed_once = functools.lru_cache(maxsize=1 << 14)(_parsed)
