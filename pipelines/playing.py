@@ -15,7 +15,7 @@ from typing import Any
 
 from command_kit import CommandError, duration, write_json
 from command_kit.colours import BOLD, GREEN, PLAIN, Paint
-from command_kit.command import PARENT
+from command_kit.command import PARENT, print_note
 from command_kit.fronts import WORDS
 from command_kit.tables import aligned
 from planning import SAMPLES, Step, is_held_out_loss, shown_command, words_of
@@ -86,6 +86,7 @@ def run_step(step: Step, path: Path, folder: Path, debug: bool = False) -> None:
     if step.name == "generate":
         write_json(folder / SAMPLES, step.summary)
     if step.name == "evaluate" and is_held_out_loss(step.settings) and step.summary.get("bytes"):
+        print_note("compressing the same text, to compare")
         step.summary["compressed"] = compressed(step)
     write_json(folder / SUMMARIES, {**_read_json(folder / SUMMARIES), step.name: step.summary})
 
