@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -48,7 +49,7 @@ class CandidatePhases(Stage):
 
     def hints(self, job: Run) -> dict[str, bool]:
         """Whether there are enough texts for machine code: see `Stage.hints`."""
-        size = sum(map(storage.size, self.all_shards(job)))
+        size = _bytes_of(tuple(self.all_shards(job)))
         return {"compiled": size > PLAIN_BYTES // (1 if Shingling.parse(self.shingle).kind == "word" else 4)}
 
     def _fingerprints(self, task: Task, **files: Mapping[int, Location]) -> Fingerprints:
@@ -176,6 +177,12 @@ class CandidatePhases(Stage):
         joining = Task("all", (blocks_path, *buckets, *sampling), (job.scratch / PARTS,), chosen, reads=lengths)
         (joined,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
         return {**made, "documents": blocks.documents, **joined}
+
+
+@functools.lru_cache(maxsize=1)
+def _bytes_of(shards: tuple[Location, ...]) -> int:
+    """The size of some shards, asked for once: in storage each is a request."""
+    return sum(map(storage.size, shards))
 
 
 def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:
