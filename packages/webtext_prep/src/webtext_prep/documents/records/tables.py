@@ -22,7 +22,7 @@ from webtext_prep.documents.records.base import Block, Keys, Record, RecordReade
 from webtext_prep.documents.stores.base import Location
 
 _EMPTY = (b"", b"\r")
-_MANY_LINES = 20
+_MANY_LINES = 100
 """So many lines of a text do not have as many commas each as a row by chance."""
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
