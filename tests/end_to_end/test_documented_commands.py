@@ -3,7 +3,6 @@
 import functools
 import importlib
 import importlib.metadata
-import os
 import re
 import shlex
 import sys
@@ -104,7 +103,7 @@ def documented() -> dict[tuple[str, ...], tuple[str, bool]]:
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login_node: None) -> Path:
     """A folder with what commands name, in which they stop as soon as their settings are found to be valid."""
     for name in ("pipelines", "data"):
         (tmp_path / name).symlink_to(ROOT / name)
@@ -114,11 +113,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     for name, content in FILES.items():
         (tmp_path / name).write_text(content)
     monkeypatch.chdir(tmp_path)
-    # Commands for a cluster are written on its login node.
-    (tmp_path / "bin").mkdir()
-    (tmp_path / "bin" / "sbatch").write_text("#!/bin/sh\n")
-    (tmp_path / "bin" / "sbatch").chmod(0o755)
-    monkeypatch.setenv("PATH", f"{tmp_path / 'bin'}{os.pathsep}{os.environ['PATH']}")
 
     def stop(*_: Any, **__: Any) -> None:
         raise Accepted

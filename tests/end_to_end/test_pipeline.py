@@ -420,7 +420,7 @@ def test_what_is_wrong_is_found_before_anything_runs(check_without_gpu, what):
         assert named in error
 
 
-def test_where_all_stages_run_is_said_once(check_without_gpu):
+def test_where_all_stages_run_is_said_once(check_without_gpu, login_node):
     """`[pipeline]` and flags hold for every stage whose table says nothing else."""
     text = '[pipeline]\nengine = "local"\nworkers = 3\n[merge]\n[clean]\nworkers = 1\n[report]\n'
     arguments = ["--input", "texts", "--check"]
