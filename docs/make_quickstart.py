@@ -51,7 +51,7 @@ def run(words: list[object]) -> str:
 def shortened(printed: str) -> str:
     """All that the quickstart prints from its first line on, but not every training step."""
     lines = printed[printed.index("quickstart: ") :].splitlines()
-    steps = [at for at, line in enumerate(lines) if re.match(r"step \d+/\d+  loss", line)]
+    steps = [at for at, line in enumerate(lines) if re.match(r"step [\d,/]+  loss", line)]
     left_out = range(steps[FIRST_STEPS], steps[-LAST_STEPS])
     kept = (("..." if at == left_out.start else line, at) for at, line in enumerate(lines))
     return "\n".join(line for line, at in kept if at == left_out.start or at not in left_out)

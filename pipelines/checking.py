@@ -56,7 +56,8 @@ def check(steps: Sequence[Step], path: Path, folder: Path, gpus: int = 0) -> Che
             elif step.name == "train":
                 found.facts.append(check_training(step, vocabulary_size(steps, step), gpus))
             elif step.program == "gpt2_train":
-                check_use_of_model(step, next((other for other in steps if other.name == "train"), None))
+                train = next((other for other in steps if other.name == "train"), None)
+                check_use_of_model(step, train, str(folder / "model"))
         except (UsageError, OSError) as error:
             where, sentence = f"{path} [{step.name}]", in_words(sentence_for(error), words_of(step))
             found.problems.append(sentence if where in sentence else f"{where}: {sentence}")
@@ -274,14 +275,18 @@ def check_run_folder(settings: TrainSettings, config: ModelConfig) -> None:
         )
 
 
-def check_use_of_model(step: Step, train: Step | None) -> None:
-    """Raise UsageError where `[evaluate]` or `[generate]` lacks a model, data or prompts, or a split is empty."""
+def check_use_of_model(step: Step, train: Step | None, own_model: str) -> None:
+    """Raise UsageError where `[evaluate]` or `[generate]` lacks a model, data or prompts, or a split is empty.
+
+    `own_model` is where the pipeline's own model would be: never the name of one on Hugging Face's hub.
+    """
     settings = step.settings
     if settings.checkpoint not in step.made:
         from gpt2_train.conversion.hub import hub_name
         from gpt2_train.inference import open_model
 
-        if not Path(settings.checkpoint).exists() and train is None and hub_name(settings.checkpoint) is None:
+        may_be_fetched = settings.checkpoint != own_model and hub_name(settings.checkpoint) is not None
+        if not Path(settings.checkpoint).exists() and train is None and not may_be_fetched:
             raise UsageError(f"no model {settings.checkpoint}, and no [train] before it makes one.")
         open_model(settings.checkpoint, device="cpu", tokenizer=settings.tokenizer)
     elif settings.tokenizer is not None:

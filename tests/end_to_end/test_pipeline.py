@@ -551,7 +551,7 @@ def test_a_second_run_in_a_folder_says_that_one_is_at_work(tmp_path, monkeypatch
     with locked(tmp_path / "runs/quickstart" / run.LOCK, tmp_path):
         assert run.main(["quickstart"]) == 2
     at_work = "another run.py is at work on runs/quickstart: wait for it, or give another --folder."
-    assert capsys.readouterr().err == f"run.py: error: {at_work}\n"
+    assert capsys.readouterr().err.endswith(f"run.py: error: {at_work}\n")
     assert [entry.name for entry in Path("runs/quickstart").iterdir()] == [run.LOCK]
 
 
@@ -585,9 +585,8 @@ def test_what_was_made_with_other_settings_is_made_again_by_a_flag_that_there_is
     code, said = two_steps("--set", "clean.min_tokens=2", "--restart")
     assert code == 0 and "already done" not in said
     code, said = two_steps("--restart", "cleen")
-    assert (code, said) == (
-        2, "run.py: error: --restart cleen is not a step: choose one of merge, clean, or name none for all.\n",
-    )  # fmt: skip
+    assert code == 2
+    assert "run.py: error: --restart cleen is not a step: choose one of merge, clean, or name none for all.\n" in said
 
 
 def test_a_step_speaks_the_flags_of_the_pipeline(two_steps):

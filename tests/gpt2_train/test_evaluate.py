@@ -302,7 +302,6 @@ def test_a_copy_of_the_data_is_the_same_data(tmp_path: Path, data: str, capsys: 
         ),
         (["--split-weights", "a,b"], "--split-weights 'a,b' should be"),
         (["--split", "vlaid"], "--split vlaid should be one of all, train, valid, test"),
-        (["--task", "wikitex"], "no task wikitex: known are held-out-loss"),
         (["--batch-size", "0"], "--batch-size is 0"),
         (["--threads", "0"], "--threads is 0"),
         (["--max-tokens", "0"], "--max-tokens is 0"),

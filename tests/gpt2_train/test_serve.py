@@ -552,8 +552,8 @@ def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: 
     words = [sys.executable, "-m", "gpt2_train", "serve", "--checkpoint", str(run_folder), *flags.split()]
     with subprocess.Popen([*words, "--tensor-parallel", "2"], stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
-        lines = [process.stderr.readline(), process.stderr.readline()]
-        found = re.search(r"serving (\S+) \(.*\) at (http://127.0.0.1:(\d+)/) ", lines[1])
+        lines = [process.stderr.readline() for _ in range(3)]
+        found = re.search(r"serving (\S+) \(.*\) at (http://127.0.0.1:(\d+)/) ", lines[2])
         assert found and "sesame" not in "".join(lines), lines
         children = children_of(process.pid)
         with openai.OpenAI(base_url=f"{found[2]}v1", api_key="sesame", max_retries=0) as client:
@@ -597,11 +597,11 @@ def test_connections_that_send_no_request_keep_nobody_out(run_folder: Path) -> N
     with contextlib.ExitStack() as stack, tempfile.TemporaryFile("w+") as log:
         process = stack.enter_context(subprocess.Popen(words, stderr=subprocess.PIPE, text=True))
         assert process.stderr is not None
-        lines = [process.stderr.readline(), process.stderr.readline()]
+        lines = [process.stderr.readline() for _ in range(3)]
         reader = threading.Thread(target=shutil.copyfileobj, args=(process.stderr, log))
         reader.start()
         stack.callback(process.kill)
-        found = re.search(r" at http://127.0.0.1:(\d+)/ ", lines[1])
+        found = re.search(r" at http://127.0.0.1:(\d+)/ ", lines[2])
         assert found, lines
         address = "127.0.0.1", int(found[1])
         half_open = [stack.enter_context(socket.create_connection(address)) for _ in range(300)]

@@ -6,10 +6,11 @@ the command, which has flags of its own, says in an environment variable what st
 
 from __future__ import annotations
 
-import json
 import os
 import re
 from collections.abc import Mapping
+
+from command_kit.json_text import parse_json
 
 WORDS = "COMMAND_FLAGS_IN_WORDS"
 """Environment variable: a JSON object, a command's flag -> what to type instead. What ends in `=` takes a value."""
@@ -21,7 +22,7 @@ _FLAG = re.compile(rf"(?<![\w/-])(--[a-z][a-z0-9-]*)({_VALUE})?")
 
 def words_of_front() -> dict[str, str]:
     """What the program in front of this command says for its flags; empty if there is none."""
-    return dict(json.loads(os.environ.get(WORDS, "{}")))
+    return dict(parse_json(os.environ.get(WORDS, "{}")))
 
 
 def in_words(sentence: str, words: Mapping[str, str] | None = None) -> str:

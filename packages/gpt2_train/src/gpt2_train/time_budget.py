@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from command_kit import atomic_file
+from command_kit import atomic_file, parse_json
 from gpt2_train.checkpoint.info import CheckpointInfo
 from gpt2_train.config import TrainSettings
 from gpt2_train.errors import Gpt2UsageError
@@ -102,7 +102,7 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
         return
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
         try:
-            row = json.loads(line)
+            row = parse_json(line)
             step, *numbers = row["step"], row["minutes"], row["progress"], row["seconds"]
         except (ValueError, TypeError, KeyError):
             return

@@ -8,12 +8,12 @@ version of it, or of Python's random numbers), it goes on asking langdetect.
 
 from __future__ import annotations
 
-import json
 import math
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from command_kit import parse_json
 from webtext_prep.languages.base import Guess, LanguageDetector
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ def load_factory() -> Any:
     paths = sorted(_profiles().iterdir())
     # Its `load_json_profile` does the same, and takes Ctrl-C for a profile that is not valid.
     for number, path in enumerate(paths):
-        factory.add_profile(LangProfile(**json.loads(path.read_text(encoding="utf-8"))), number, len(paths))
+        factory.add_profile(LangProfile(**parse_json(path.read_bytes())), number, len(paths))
     return factory
 
 
