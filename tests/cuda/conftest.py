@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -48,6 +49,34 @@ def checkpoint(corpus: str, tmp_path_factory: pytest.TempPathFactory) -> str:
     done = forks.run([sys.executable, "-m", "gpt2_train", "train", "--data", corpus, "--output", place, *SHAPE, *cpu])
     assert done.returncode == 0, done.stderr
     return str(place)
+
+
+@pytest.fixture(scope="session")
+def long_corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """Enough random tokens for steps of 512 sequences."""
+    prefix = tmp_path_factory.mktemp("corpus") / "tokens"
+    with IndexedTokensWriter(prefix) as writer:
+        for tokens in np.random.default_rng(0).integers(0, END_OF_TEXT, (4000, 1500)):
+            writer.add(tokens)
+    return str(prefix)
+
+
+@pytest.fixture(scope="session")
+def first_process(long_corpus: str, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., list[dict[str, Any]]]:
+    """`first_process([{"model": "124M", "micro": 8}])` says what the steps of a run's first process do and hold."""
+
+    def run(layouts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        folder = tmp_path_factory.mktemp("asked")
+        program = Path(__file__).with_name("rank_zero.py")
+        asked = [{"model": "124M", **layout} for layout in layouts]
+        words = [sys.executable, program, long_corpus, folder, json.dumps(asked)]
+        done = Running(words, Gpus(), folder).end()
+        assert done.code == 0, done.errors
+        assert faults(done) == []
+        rows: list[dict[str, Any]] = json.loads(done.output)
+        return rows
+
+    return run
 
 
 @pytest.fixture

@@ -32,9 +32,10 @@ class StepOutcome:
             self._copied.record()
 
     def read(self) -> list[float]:
-        """The numbers; waits until the device has come so far."""
+        """The numbers; waits, the first time, until the device has come so far."""
         if self._copied is not None:
             self._copied.synchronize()
+            self._copied = None
         return [float(value) for value in self._values.tolist()]
 
 
