@@ -67,13 +67,15 @@ class Pieces:
         for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
             piece = slice(begin, begin + step)
             # Where it is as wide as what is computed, the gradient is made in its place: one copy less.
-            place = result[piece] if result.dtype == total.dtype else None
-            softmax = torch.sub(logits[piece].to(total.dtype), total[piece, None], out=place).exp_()
+            is_wide = result.dtype == total.dtype
+            softmax = logits[piece].to(total.dtype)
+            softmax = torch.sub(softmax, total[piece, None], out=result[piece] if is_wide else softmax).exp_()
             softmax[:, known:] = 0.0
             softmax.scatter_add_(1, column[piece], minus_one[piece])
             softmax.mul_(of_losses[piece, None])
-            if place is None:
+            if not is_wide:
                 result[piece] = softmax
+            del softmax  # The next piece takes its room.
 
 
 class Compiled:
