@@ -26,6 +26,7 @@ OTHERS = [
     {"model": "1.5B", "micro": 4, **HSDP, "reshard": True, "accumulation": 2},
     {"model": "124M", "micro": 8, "compile": "blocks"},
     {"model": "345M", "micro": 8, "compile": "blocks", "data_parallel": 8},
+    {"model": "345M", "micro": 8, "compile": "blocks", "tensor_parallel": 2, "sequence_parallel": True},
     {
         "model": "774M",
         "micro": 4,
@@ -45,7 +46,7 @@ def ratios(first_process, layouts) -> list[tuple[float, dict]]:
 
 def test_estimates_are_the_peaks(first_process):
     """Estimates were up to 10% too low: they left out cuBLAS's workspaces, and the loss took three copies, not two."""
-    assert [row for row in ratios(first_process, EVERYDAY) if not 0.97 <= row[0] <= 1.03] == []
+    assert [row for row in ratios(first_process, EVERYDAY) if not 0.985 <= row[0] <= 1.015] == []
 
 
 @pytest.mark.exhaustive

@@ -59,8 +59,17 @@ def cell(messages: dict[str, list[int]], kind: str) -> str:
 
 
 def test_the_guide_says_what_is_sent_in_a_step(steps):
-    """Numbers and bytes of messages are those of the guide's table; it said that sequence parallelism sends no more."""
+    """Numbers and bytes of messages are those of the guide's table. It said that sequence parallelism sends no more."""
     page = PAGE.read_text(encoding="utf-8")
     for layout in LAYOUTS:
         cells = [cell(steps[layout]["messages"], kind) for kind in ("all_gather", "reduce_scatter", "all_reduce")]
         assert f"| {layout} | {' | '.join(cells)} |\n" in page
+
+
+@pytest.mark.exhaustive
+def test_compiled_blocks_gather_nothing_twice(first_process):
+    """With sequence parallelism they keep what was gathered before each matrix: as many bytes as without it."""
+    layout = {"micro": 8, "tensor_parallel": 2, "sequence_parallel": True, "compile": "blocks"}
+    (row,) = first_process([layout])
+    assert row["messages"]["all_gather"][0] == 4 * 12 + 3 + 1  # one for the loss
+    assert row["messages"]["reduce_scatter"][0] == 4 * 12 + 2

@@ -216,6 +216,9 @@ def memory_per_rank(
     if compiled and half:
         # Between attention and feed-forward the residual stream is computed again, from what attention has added to it.
         block = dataclasses.replace(block, none=block.none - tokens * (4 - half) * h // s)
+    if compiled and sequence_parallel:
+        # What was gathered before a matrix is kept, where it would be gathered again.
+        block = dataclasses.replace(block, none=block.none + 2 * tokens * size * h * (s - 1) // s)
     kept = {"none": block.none + block.casts, "selective": block.selective, "full": block.full}
     state, step_work = _optimizer_memory(config, optimizer, t, data_parallel, data_parallel // data_parallel_replicate)
     # Around the blocks: the final norm (input, output, mean and deviation), the output matrix in half precision, the

@@ -8,10 +8,10 @@ gave, in bf16 under autocast to bf16.
 Two sums a block, forward and backward (Shoeybi et al. 2019, section 3). With sequence parallelism each of them is a
 reduce-scatter, and a gather before the next matrix (Korthikanti et al. 2022, section 4.2.2): between matrices a process
 has a share of the tokens, and what is saved of norms, dropout and residual stream is 1/t. The backward pass gathers the
-inputs of matrices again: a quarter more bytes are sent. Shares are contiguous parts of the rows laid end to end,
-(B, T, hidden) as (t, B, T/t, hidden), which gathers and reduce-scatters give without a copy: with B ≥ t a process has
-whole sequences. Norms, biases behind a sum and positions then get gradients of these tokens alone, which are added up
-once a step (`local_shares.settle_gradients`).
+inputs of matrices again, a quarter more bytes in all; compiled blocks keep them, and as many bytes are sent. Shares are
+contiguous parts of the rows laid end to end, (B, T, hidden) as (t, B, T/t, hidden), which gathers and reduce-scatters
+give without a copy: with B ≥ t a process has whole sequences. Norms, biases behind a sum and positions then get
+gradients of these tokens alone, which are added up once a step (`local_shares.settle_gradients`).
 """
 
 from __future__ import annotations
