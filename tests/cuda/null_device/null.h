@@ -11,6 +11,7 @@
  *   NULL_CUDA_CAPABILITY   compute capability, as 90 for 9.0
  *   NULL_CUDA_NAME         the name of the GPU
  *   NULL_CUDA_REPORT       a file: each process writes this name, a dot and its number
+ *   NULL_CUDA_QUIET        count nothing, to see how long the host takes by itself
  *   NULL_CUDA_STUCK        after that many messages of NCCL nothing more on the GPU ends, as when another rank has died
  */
 #pragma once
@@ -32,7 +33,7 @@
 /* ---- settings.c, report.c ---- */
 
 struct Settings {
-    int gpus, capability;
+    int gpus, capability, is_quiet;
     size_t memory;
     long stuck_after;
     char name[128];

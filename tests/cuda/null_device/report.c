@@ -7,7 +7,7 @@
 
 __thread int current_device = 0;
 
-static struct Settings chosen = {-1, 90, (size_t)79 << 30, -1, "NVIDIA H100 80GB HBM3"};
+static struct Settings chosen = {-1, 90, 0, (size_t)79 << 30, -1, "NVIDIA H100 80GB HBM3"};
 static pthread_mutex_t lock = PTHREAD_RECURSIVE_MUTEX_INITIALIZER_NP;
 static struct Row { char name[200]; uint64_t calls, total, largest; } *rows;
 static int row_count, row_room;
@@ -22,12 +22,14 @@ const struct Settings *settings(void) {
     if ((value = getenv("NULL_CUDA_MEMORY"))) chosen.memory = strtoull(value, NULL, 10);
     if ((value = getenv("NULL_CUDA_NAME"))) snprintf(chosen.name, sizeof chosen.name, "%s", value);
     if ((value = getenv("NULL_CUDA_STUCK"))) chosen.stuck_after = atol(value);
+    chosen.is_quiet = getenv("NULL_CUDA_QUIET") != NULL;
     chosen.gpus = (value = getenv("NULL_CUDA_GPUS")) ? atoi(value) : 1;
     return &chosen;
 }
 
 void count(const char *kind, const char *what, uint64_t size) {
     char name[200];
+    if (settings()->is_quiet) return;
     snprintf(name, sizeof name, "%s %s", kind, what);
     pthread_mutex_lock(&lock);
     int at = 0;
