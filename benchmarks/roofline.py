@@ -248,6 +248,7 @@ def messages(model: str, gpus: int, micro: int, folder: Path) -> dict[str, Any]:
                 with Messages() as found:
                     trainer.train_step()
             runs.append({name: [float(calls), found.bytes[name], 0, 0, 0] for name, calls in found.calls.items()})
+    dist.destroy_process_group()
     rows = of_all_layers(*runs, whole.layers)
     result: dict[str, Any] = {
         "kinds": {name: {"calls": round(n), "GB": round(size / 1e9, 4)} for name, (n, size, *_) in rows.items()}
@@ -280,7 +281,9 @@ def together(card: str, words: list[tuple[str, ...]], **more: str) -> Iterator[d
     with subprocess.Popen(command, env=own, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
         for _ in words:
-            yield json.loads(process.stdout.readline())
+            if not (line := process.stdout.readline()):
+                sys.exit(1)  # it has said why
+            yield json.loads(line)
 
 
 def cases() -> Iterator[tuple[str, str, tuple[str, ...]]]:
@@ -322,7 +325,7 @@ def main() -> None:
             sys.exit(f"the null device {reason}.")
         kinds: dict[tuple[str, str], dict[str, tuple[str, ...]]] = {}
         for part, name, words in cases():
-            if options.only in name:
+            if options.only in f"{part}: {name}":
                 card = next((card for card in CARDS if name.startswith(card)), "H100")
                 kinds.setdefault((part, card), {})[name] = words
         for (part, card), asked in kinds.items():
