@@ -50,9 +50,9 @@ CARDS = {
     # Products of some thousand rows by cuBLAS at a power limit of 700 W; attention causal, head width 64, 1,024 tokens,
     # by cuDNN 9 and by FlashAttention-2, which has no instructions of Hopper's.
     "H100": Card(90, 79, 989e12, 3.35e12, "cudnn", shares(0.68, 0.85, cudnn=(0.45, 0.38), flash=(0.33, 0.27))),
-    # 80 GB, SXM. FlashAttention-2 was written for it: the figures of its paper at 1,024 tokens.
+    # 80 GB, SXM. cuBLAS comes nearer to the peak than on Hopper, and FlashAttention-2 was written for it.
     "A100": Card(80, 79, 312e12, 2.04e12, "flash", shares(0.78, 0.85, flash=(0.45, 0.37))),
-    # Half the rate of sums in float16; the cache of 72 MB is not counted. The kernels of 8.0, which also run on its 8.9.
+    # Its cache of 72 MB is not counted. The kernels are those for 8.0, which also run on its 8.9.
     "RTX 4090": Card(80, 23.5, 165e12, 1.01e12, "flash", shares(0.85, 0.9, flash=(0.6, 0.5))),
 }
 Sums = dict[str, list[float]]
@@ -141,7 +141,8 @@ def inductor_kernels(kernels: Kernels) -> Iterator[None]:
             sizes = {name: bytes_of(value) for name, value in named.items() if isinstance(value, Tensor)}
             name = re.sub(r"_\d+$", "", self.inductor_meta.get("kernel_name", self.fn.__name__))
             size = sum(times * sizes[of] for of in sizes for times in [2 if of.startswith("in_out") else 1])
-            if name.startswith("triton_poi_") and "gather" in name or ("embedding" in name and "backward" not in name):
+            takes_rows = name.startswith("triton_poi_") and "gather" in name
+            if takes_rows or ("embedding" in name and "backward" not in name):
                 size = 2 * (sum(sizes.values()) - max(sizes.values()))
             kernels.add("memory", name, size)
 

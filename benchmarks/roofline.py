@@ -55,7 +55,7 @@ LAUNCH = 3e-6
 
 
 MODELS = ("124M", "345M", "1.5B")
-WITHOUT = {"half_copies": {}, "compiled_loss": {}, "attention": {"attention": "flash"}}
+WITHOUT = {"half_copies": {}, "compiled_loss": {}, "cudnn": {"attention": "flash"}}
 """Parts of the program that are left out to see what they bring, with other settings where that is how."""
 
 # Bytes a second in one direction that NCCL reaches, and seconds of a message: NVLink 4 has 450 GB/s, and each GPU an

@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from tests.cuda.gpus import Gpus
+from tests.cuda.gpus import Gpus, Running
 
 from gpt2_train.config import ModelConfig
 
@@ -37,3 +37,12 @@ def test_the_account_has_the_flops_of_the_formula(how, tmp_path, monkeypatch):
     flops = sum(row[2] for name, row in sums.items() if name != "launches")
     assert flops == pytest.approx((6 * matrices + attention) * 4 * config.sequence_length)
     assert sums["launches"][0] > 10 * config.layers
+
+
+@pytest.mark.parametrize("quiet", [False, True])
+def test_a_quiet_device_counts_nothing(quiet, tmp_path):
+    """What counts costs time that would pass for the host's."""
+    words = [sys.executable, "-c", "import torch; torch.zeros(9, device='cuda').add_(1)"]
+    done = Running(words, Gpus(), tmp_path, **({"NULL_CUDA_QUIET": "1"} if quiet else {})).end()
+    assert done.code == 0, done.errors
+    assert bool(done.asked) != quiet
