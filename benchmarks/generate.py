@@ -22,6 +22,7 @@ import torch
 from gpt2_train.cached_model import CachedModel
 from gpt2_train.config import ModelConfig
 from gpt2_train.decoder import Decoder
+from gpt2_train.device import DeviceKind
 from gpt2_train.inference import open_model
 from gpt2_train.sampling import Sampling
 from gpt2_train.sequences import TokenRequest
@@ -68,7 +69,7 @@ def theirs(model: Any, cache: str | None) -> Write:
     """Writing with `model.generate`."""
 
     def write(prompts: list[list[int]], tokens: int) -> list[list[int]]:
-        ids = torch.tensor(prompts)
+        ids = torch.tensor(prompts, device=model.device)
         found = model.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=tokens, max_new_tokens=tokens,
             pad_token_id=0, eos_token_id=None, cache_implementation=cache,
@@ -78,13 +79,21 @@ def theirs(model: Any, cache: str | None) -> Write:
     return write
 
 
-def ours(folder: str, precision: str, batch: int, sampling: Sampling) -> Write:
-    """Writing with a `Decoder` over the weights in `folder`, arranged for the batch."""
-    source = for_writing(open_model(folder, device="cpu"), batch, precision)
+def ours(
+    folder: str,
+    precision: str,
+    batch: int,
+    sampling: Sampling,
+    device: DeviceKind = "cpu",
+    *,
+    static: bool | None = None,
+) -> Write:
+    """Writing with a `Decoder` over the weights in `folder`, arranged for the batch; `static` as for `CachedModel`."""
+    source = for_writing(open_model(folder, device=device), batch, precision)
     model = source.model
 
     def write(prompts: list[list[int]], tokens: int) -> list[list[int]]:
-        cached = CachedModel(model, batch, len(prompts[0]) + tokens, precision=precision)
+        cached = CachedModel(model, batch, len(prompts[0]) + tokens, precision=precision, static=static)
         decoder = Decoder(cached, vocabulary_size=source.vocabulary_size)
         found: dict[int, list[int]] = {}
         for prompt in prompts:
@@ -97,9 +106,9 @@ def ours(folder: str, precision: str, batch: int, sampling: Sampling) -> Write:
     return write
 
 
-def measure(ways: dict[str, Write], batch: int, tokens: int, rounds: int) -> list[Row]:
+def measure(ways: dict[str, Write], batch: int, tokens: int, rounds: int, *, vocabulary: int = 50257) -> list[Row]:
     """Each way of writing `batch` texts of `tokens` tokens, the best of `rounds`."""
-    prompts = np.random.default_rng(2).integers(0, 50257, (batch, 16)).tolist()
+    prompts = np.random.default_rng(2).integers(0, vocabulary, (batch, 16)).tolist()
     rows = {name: Row(name, batch) for name in ways}
     expected: list[list[int]] = []
     for write in ways.values():

@@ -1,354 +1,209 @@
-"""Training GPT-2 on this machine's GPU: speed, memory, time by part, saving, and the parallel paths.
+"""The first hour on a GPU, in pieces: is it right, how fast is it, how much memory does it take, what survives?
 
-    python benchmarks/gpu.py                  124M, 345M and 1.5B at 1,024 tokens in bf16; about half an hour
-    python benchmarks/gpu.py --smoke          124M only, few steps: two minutes
-    python benchmarks/gpu.py --model 345M     one size
+    python benchmarks/gpu.py                            every piece that has no result yet
+    python benchmarks/gpu.py --minutes 9.5              those that fit into a call of ten minutes; call it again
+    python benchmarks/gpu.py --only doctor quickstart   these alone
+    python benchmarks/gpu.py --again loss               once more, in place of the result that is there
+    python benchmarks/gpu.py --smoke                    every piece in its smallest form: two minutes
 
-For each size the largest micro-batches are tried, ours with its blocks compiled, as a whole, and not at all, and the
-fastest is kept; so it is done for transformers' GPT-2 with `scaled_dot_product_attention` and for a minimal one,
-compiled as a whole and not, in the same process. What compiling takes is said with each.
-Ours is the step of `gpt2 train` itself, with reading and bookkeeping. Then: where the GPU's time goes (the kernels
-that take most), what output matrix and loss cost in several ways, what saving costs, and one step with tensor
-parallelism and FSDP2 put on in a group of one process over NCCL, whose loss must be that of the plain model. Without
-a GPU a tiny model shows that everything runs.
+Each piece is a process of its own, which has eight minutes at most, so that a failure costs that piece alone. What it
+found is saved at once in `results/gpu.json` and compared with what the kernels' account says of an H100
+(`gpu_pieces/account.py`). A piece that is saved is not run again, also if it failed: `--again` does that.
+
+Exit status: 0, also if pieces are left; 1 if one of this call failed; 2 for bad usage, or where there is no GPU
+(`--smoke` runs without one).
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import gc
-import statistics
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-import torch
-import torch.distributed as dist
-from torch.distributed.device_mesh import init_device_mesh
+from command_kit import write_json
+from gpu_pieces.account import differences
+from machine import RESULTS
 
-from gpt2_train.config import ModelConfig
-from gpt2_train.device import autocast
-from gpt2_train.loss import token_losses
-from gpt2_train.memory import GIB, memory_per_rank
-from gpt2_train.metrics import peak_flops
-from gpt2_train.model import GPT2
-from gpt2_train.parallel import apply_data_parallel
-from gpt2_train.tensor_parallel import apply_tensor_parallel
-from gpt2_train.world import World
-from machine import describe, save
-from output_losses import steps
-from training_steps import Case, Step, minimal_step, our_trainer, transformers_step
-
-Mode = Literal["blocks", "model"] | None
-"""What is compiled: each block, the whole model, nothing."""
-
-MICRO_BATCHES = (4, 8, 16, 32, 64)
-TINY = ModelConfig(2, 64, 4, 64, 500, dropout=0.0)
-GOALS = {"124M": 0.42, "345M": 0.46}
-"""Shares of the peak FLOPs (MFU) that are wanted on an H100 or H200."""
+HERE = Path(__file__).resolve().parent
+LONGEST = 8.0
+"""Minutes after which a piece is ended."""
 
 
-class Bench:
-    """What is measured, and on what.
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """A part of the hour.
 
-    Args:
-        smoke: few steps and batches.
+    Attributes:
+        name: its section in the results.
+        work: module and function: given whether the smallest form is wanted, it yields (part, what was found).
+        minutes: what it takes on an H100; it is not begun with less.
+        question: what it answers.
     """
 
-    def __init__(self, *, smoke: bool) -> None:
-        self.on_gpu = torch.cuda.is_available()
-        self.device = "cuda" if self.on_gpu else "cpu"
-        self.precision = "bf16" if self.on_gpu else "fp32"
-        self.peak = peak_flops(torch.device(self.device), self.precision)
-        self.warmup, self.turns = (4, 10) if self.on_gpu and not smoke else (2, 3)
-        self.batches = MICRO_BATCHES if self.on_gpu and not smoke else (8,) if self.on_gpu else (2,)
-        self.modes: tuple[Mode, ...] = ("blocks", "model", None) if self.on_gpu else (None,)
-        """What is compiled, one after the other."""
-        if smoke and self.on_gpu:
-            self.modes = ("blocks", None)  # the whole model takes longer to compile than all the rest
-        self.warmup_seconds = 0.0
-        """What the first steps took, with compiling; of the last measurement."""
-
-    def wait(self) -> None:
-        """Wait for the GPU to finish what it was given."""
-        if self.on_gpu:
-            torch.cuda.synchronize()
-
-    def seconds(self, step: Step) -> float:
-        """The median of some turns of `step`, after those that compile and allocate."""
-        started = time.perf_counter()
-        for _ in range(self.warmup):
-            step()
-        self.wait()
-        self.warmup_seconds = time.perf_counter() - started
-        found = []
-        for _ in range(self.turns):
-            started = time.perf_counter()
-            step()
-            self.wait()
-            found.append(time.perf_counter() - started)
-        return statistics.median(found)
-
-    def case(self, name: str, config: ModelConfig, batch: int) -> Case:
-        """A model and a batch in this machine's precision."""
-        return Case(name, config, batch, self.precision)
-
-    def row(self, case: Case, program: str, compiled: Mode, seconds: float) -> dict[str, Any]:
-        """What is known of a way to train: speed, share of the peak FLOPs, memory."""
-        tokens = case.batch * case.config.sequence_length / seconds
-        return {
-            "what": program,
-            "compiled": compiled,
-            "micro_batch": case.batch,
-            "ms_per_step": round(1000 * seconds, 2),
-            "warmup_seconds": round(self.warmup_seconds, 1),
-            "tokens_per_second": round(tokens),
-            "mfu": round(tokens * case.config.flops_per_token / self.peak, 4) if self.peak else None,
-            "peak_memory_GiB": round(torch.cuda.max_memory_allocated() / GIB, 2) if self.on_gpu else None,
-        }
+    name: str
+    work: str
+    minutes: float
+    question: str
 
 
-@contextlib.contextmanager
-def cleared() -> Iterator[None]:
-    """Give back what was allocated before and after, so that each way to train has the whole GPU."""
-    torch.compiler.reset()
-    for _ in range(2):
-        gc.collect()
-        if torch.cuda.is_available():
-            torch.cuda.empty_cache()
-            torch.cuda.reset_peak_memory_stats()
-    try:
-        yield
-    finally:
-        gc.collect()
+PIECES = (
+    Piece("doctor", "gpu_pieces.commands:doctor", 0.5, "What does `gpt2 doctor` find?"),
+    Piece("quickstart", "gpu_pieces.commands:quickstart", 4, "Does a small model learn, resume, write as on a CPU?"),
+    Piece("train-124M", "gpu_pieces.training:train_124m", 4, "124M at 32: speed and memory by what is compiled?"),
+    Piece("train-345M", "gpu_pieces.training:train_345m", 2, "345M at 32?"),
+    Piece("train-1.5B", "gpu_pieces.training:train_xl", 4, "1.5B at 16 with selective checkpointing?"),
+    Piece("loss", "gpu_pieces.kernels:loss", 3, "What do output matrix and loss cost, in several ways?"),
+    Piece("attention", "gpu_pieces.kernels:attention", 1, "Which kernel of attention is fastest?"),
+    Piece("profile", "gpu_pieces.kernels:profile", 2, "Which kernels take most of a step?"),
+    Piece("half-copies", "gpu_pieces.training:copies", 2, "What do copies of the weights in half precision bring?"),
+    Piece("muon", "gpu_pieces.training:muon", 2, "What does a step of Muon cost beside AdamW's?"),
+    Piece("generate", "gpu_pieces.writing:generate", 2, "Tokens a second, with graphs and without?"),
+    Piece("serve", "gpu_pieces.writing:serve", 2, "Tokens a second under 32 clients?"),
+    Piece("parity", "gpu_pieces.writing:parity", 2, "Are greedy texts those of transformers?"),
+    Piece("nccl", "gpu_pieces.training:nccl", 1, "Do parallel steps in a group of one give the plain model's losses?"),
+    Piece("saving", "gpu_pieces.training:saving", 3, "How long does a save of 345M keep training waiting?"),
+    Piece("killed", "gpu_pieces.commands:killed", 2, "Does a run go on that was killed?"),
+    Piece("memory", "gpu_pieces.commands:memory", 1, "Is it one sentence that memory does not suffice?"),
+    Piece("peers", "gpu_pieces.training:peers", 5, "How fast are transformers and a minimal GPT-2?"),
+)
 
 
-def ours(bench: Bench, case: Case, *, compiled: Mode) -> dict[str, Any]:
-    """The step of `gpt2 train`."""
-    with tempfile.TemporaryDirectory() as name:
-        steps = bench.warmup + bench.turns + 1
-        trainer = our_trainer(case, Path(name), steps, bench.device, compile=compiled or False)
+class Results:
+    """The file of results, which is whole after each piece.
+
+    Args:
+        path: where it lies, or will.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.pieces: dict[str, dict[str, Any]] = json.loads(path.read_text())["pieces"] if path.exists() else {}
+
+    def add(self, name: str, section: dict[str, Any]) -> None:
+        """Save what became of a piece."""
+        self.pieces[name] = section
+        write_json(self.path, {"pieces": self.pieces})
+
+
+def environment() -> dict[str, str]:
+    """That of a process which finds what lies here."""
+    places = [str(HERE), *filter(None, [os.environ.get("PYTHONPATH")])]
+    return os.environ | {"PYTHONPATH": os.pathsep.join(places), "PYTHONUNBUFFERED": "1"}
+
+
+def describe_machine() -> dict[str, Any]:
+    """What the results say of machine and versions; asked in another process, so that this one needs no GPU."""
+    code = "import json, machine; print(json.dumps(machine.describe('torch', 'triton', 'transformers')))"
+    done = subprocess.run([sys.executable, "-c", code], env=environment(), stdout=subprocess.PIPE, check=True)
+    return dict(json.loads(done.stdout))
+
+
+def run_piece(piece: Piece, seconds: float, *, smoke: bool) -> dict[str, Any]:
+    """What a piece found in a process of its own, with `failed` if that did not end well; parts before it are kept."""
+    begin = time.monotonic()
+    with tempfile.TemporaryDirectory() as folder:
+        file = Path(folder) / "found.json"
+        words = [sys.executable, "-m", "gpu_pieces.child", piece.work, str(file), *(["--smoke"] if smoke else [])]
+        process = subprocess.Popen(words, env=environment(), start_new_session=True)
+        late = False
         try:
-            seconds = bench.seconds(trainer.train_step)
+            process.wait(timeout=seconds)
+        except subprocess.TimeoutExpired:
+            late = True
         finally:
-            trainer.reader.close()
-    row = bench.row(case, "gpt2 train", compiled, seconds)
-    expected = memory_per_rank(
-        case.config,
-        micro_batch=case.batch,
-        precision=case.precision,
-        compiled=compiled is not None,
-        on_cpu=not bench.on_gpu,
-    )
-    return row | {"estimated_memory_GiB": round(expected.peak / GIB, 2)}
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # also what it has started
+            process.wait()
+        section: dict[str, Any] = json.loads(file.read_text()) if file.exists() else {"results": {}}
+    if late:
+        section["failed"] = f"it had not ended after {seconds / 60:.1f} minutes"
+    elif process.returncode:
+        section.setdefault("failed", f"its process ended with status {process.returncode}")
+    return section | {"seconds": round(time.monotonic() - begin, 1)}
 
 
-def theirs(make: Callable[..., Step], name: str) -> Callable[..., dict[str, Any]]:
-    """A measurement of a plain loop, like `ours`."""
-
-    def measure(bench: Bench, case: Case, *, compiled: Mode) -> dict[str, Any]:
-        seconds = bench.seconds(make(case, bench.device, compiled=compiled is not None))
-        return bench.row(case, name, compiled, seconds)
-
-    return measure
-
-
-def fastest(
-    bench: Bench, name: str, config: ModelConfig, measure: Callable[..., dict[str, Any]], modes: Iterable[Mode]
-) -> dict[str, Any]:
-    """The fastest of all micro-batches, and of what `modes` compile; with what the others reached."""
-    rows: list[dict[str, Any]] = []
-    for compiled in modes:
-        for batch in bench.batches:
-            try:
-                with cleared():
-                    rows.append(measure(bench, bench.case(name, config, batch), compiled=compiled))
-            except torch.OutOfMemoryError:
-                break  # no larger one fits
-            except Exception as error:
-                what = f"failed: {type(error).__name__}: {error}"[:300]
-                rows.append({"what": what, "compiled": compiled, "micro_batch": batch})
-                break
-            print(f"  {rows[-1]}", flush=True)
-    done = [row for row in rows if "tokens_per_second" in row]
-    best = max(done, key=lambda row: row["tokens_per_second"]) if done else {"what": "failed"}
-    return best | {"tried": [row for row in rows if row is not best]}
-
-
-def kernels(bench: Bench, case: Case, *, compiled: Mode) -> list[dict[str, Any]]:
-    """The kernels (on CPU the operations) that take most of three of our steps, as shares of all."""
-    with tempfile.TemporaryDirectory() as name, cleared():
-        trainer = our_trainer(case, Path(name), bench.warmup + 4, bench.device, compile=compiled or False)
-        for _ in range(bench.warmup):
-            trainer.train_step()
-        activities = [torch.profiler.ProfilerActivity.CPU]
-        if bench.on_gpu:
-            activities = [torch.profiler.ProfilerActivity.CUDA]
-        with torch.profiler.profile(activities=activities) as profile:
-            for _ in range(3):
-                trainer.train_step()
-            bench.wait()
-        trainer.reader.close()
-
-    def time_of(event: Any) -> float:
-        return float(event.self_device_time_total if bench.on_gpu else event.self_cpu_time_total)
-
-    events = sorted(profile.key_averages(), key=time_of, reverse=True)
-    whole = sum(map(time_of, events)) or 1.0
-    return [
-        {"kernel": event.key[:100], "share": round(time_of(event) / whole, 4), "calls": event.count // 3}
-        for event in events[:20]
-    ]
-
-
-def ways_of_the_loss(bench: Bench, case: Case) -> list[dict[str, Any]]:
-    """Time and memory of the output matrix with its loss, ours and torch's, on a micro-batch; and each one's loss."""
-    rows = []
-    with cleared():
-        ways = steps(case.config, case.batch, bench.device, case.precision)
-    for name, step in ways.items():
-        if "compiled" in name and not bench.on_gpu:
-            continue  # seconds of C++ for nothing
-        with cleared():
-            try:
-                loss = step()
-                if bench.on_gpu:
-                    torch.cuda.reset_peak_memory_stats()  # without what compiling took
-                row = {
-                    "ms": round(1000 * bench.seconds(step), 2),
-                    "loss": loss / (case.batch * case.config.sequence_length),
-                }
-            except torch.OutOfMemoryError:
-                row = {"failed": "out of memory"}
-            if bench.on_gpu:
-                row["peak_memory_GiB"] = round(torch.cuda.max_memory_allocated() / GIB, 2)
-            rows.append({"way": name, **row})
-    return rows
-
-
-def saving(bench: Bench, case: Case, *, compiled: Mode) -> dict[str, Any]:
-    """How much longer the steps around a save take than others, and how long it is until all is on the disk."""
-    with tempfile.TemporaryDirectory() as name, cleared():
-        steps = bench.warmup + 3 * bench.turns + 1
-        # Saves in the background are made ready for where a run saves before its end.
-        settings = {"compile": compiled or False, "save": True, "save_every": 1}
-        trainer = our_trainer(case, Path(name), steps, bench.device, **settings)
-        usual = bench.seconds(trainer.train_step)
-
-        def saves_and_steps() -> None:
-            trainer.save()
-            for _ in range(bench.turns):
-                trainer.train_step()
-            bench.wait()
-
-        started = time.perf_counter()
-        saves_and_steps()
-        with_save = time.perf_counter() - started
-        trainer.finish_saving()
-        until_written = time.perf_counter() - started
-        trainer.reader.close()
-        size = sum(file.stat().st_size for file in Path(name, "run").rglob("*") if file.is_file())
-    return {
-        "what": "saving",
-        "stall_seconds": round(max(0.0, with_save - bench.turns * usual), 3),
-        "seconds_until_written": round(until_written, 3),
-        "ms_per_step": round(1000 * usual, 2),
-        "written_GB": round(size / 1e9, 2),
-    }
-
-
-PATHS = {
-    "plain": (),
-    "tensor parallel": (apply_tensor_parallel,),
-    "FSDP2": (apply_data_parallel,),
-    "tensor parallel and FSDP2": (apply_tensor_parallel, apply_data_parallel),
-}
-"""What is put on a model, in this order."""
-
-
-def group_of_one(bench: Bench, config: ModelConfig) -> dict[str, Any]:
-    """Steps with tensor parallelism and FSDP2 put on in a group of one process, beside those of the plain model."""
-    dist.init_process_group("nccl" if bench.on_gpu else "gloo", store=dist.HashStore(), rank=0, world_size=1)
-    mesh = init_device_mesh(bench.device, (1, 1), mesh_dim_names=("dp_shard", "tp"))
-    world = World(torch.device(bench.device), mesh=mesh)
-    case = bench.case("group", config, bench.batches[0])
-    shape = (case.batch, config.sequence_length + 1)
-    batch = torch.randint(0, 500, shape, generator=torch.Generator().manual_seed(0)).to(bench.device)
-    losses: dict[str, list[float]] = {}
-    times: dict[str, float] = {}
-    for path, put_on in PATHS.items():
-        with cleared():
-            model = GPT2(config).to(bench.device).initialise(torch.Generator().manual_seed(0))
-            for put in put_on:
-                put(model, world)
-            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
-
-            def step(model: GPT2 = model, optimizer: torch.optim.Optimizer = optimizer) -> torch.Tensor:
-                with autocast(world.device, case.precision):
-                    logits = model(batch[:, :-1])
-                loss = token_losses(logits, batch[:, 1:]).mean()
-                loss.backward()
-                optimizer.step()
-                optimizer.zero_grad()
-                return loss.detach()
-
-            losses[path] = [float(step()) for _ in range(3)]
-            times[path] = round(1000 * bench.seconds(step), 2)
-    dist.destroy_process_group()
-    return {
-        "what": "a group of one process",
-        "losses": losses,
-        "largest_difference": max(
-            abs(one - plain) for path in losses.values() for one, plain in zip(path, losses["plain"], strict=True)
-        ),
-        "ms_per_step": times,
-    }
-
-
-def size_results(bench: Bench, name: str, config: ModelConfig, *, smoke: bool) -> dict[str, Any]:
-    """All that is measured of one size."""
-    print(name, flush=True)
-    found: dict[str, Any] = {"model": name, "goal_mfu": GOALS.get(name)}
-    whole: tuple[Mode, ...] = ("model", None) if bench.on_gpu else (None,)
-    ways = {
-        "ours": (ours, bench.modes),
-        "transformers": (theirs(transformers_step, "transformers"), whole),
-        "minimal": (theirs(minimal_step, "minimal"), whole),
-    }
-    found["fastest"] = {way: fastest(bench, name, config, *measured) for way, measured in ways.items()}
-    best = found["fastest"]["ours"]
-    if "micro_batch" in best:
-        case, compiled = bench.case(name, config, best["micro_batch"]), best["compiled"]
-        found["kernels"] = kernels(bench, case, compiled=compiled)
-        found["losses"] = ways_of_the_loss(bench, case)
+def run_pieces(pieces: Sequence[Piece], results: Results, minutes: float | None, *, smoke: bool) -> bool:
+    """Run the pieces that have no result yet, as far as the time goes; returns whether all went well."""
+    end = time.monotonic() + 60 * minutes if minutes else float("inf")
+    machine = describe_machine()
+    if "gpu" not in machine and not smoke:
+        raise SystemExit("gpu.py: torch sees no GPU here: give --smoke to try all pieces without one.")
+    print(f"{machine.get('gpu', 'no GPU')}, torch {machine['versions']['torch']}", flush=True)
+    todo = [piece for piece in pieces if piece.name not in results.pieces]
+    fine = True
+    for number, piece in enumerate(todo):
+        left = end - time.monotonic()
+        if not smoke and left < 60 * piece.minutes:
+            print(f"{piece.name} has to wait: it takes some {piece.minutes:g} minutes, and {left / 60:.1f} are left")
+            continue
+        to_come = sum(later.minutes for later in todo[number:])
+        print(f"\n{piece.name} ({number + 1} of {len(todo)}): {piece.question}", flush=True)
         if not smoke:
-            found["saving"] = saving(bench, case, compiled=compiled)
-    return found
+            print(f"  some {piece.minutes:g} minutes, {to_come:g} to the end", flush=True)
+        section = {"machine": machine} | run_piece(piece, min(60 * LONGEST, left), smoke=smoke)
+        section["differs"] = differences(piece.name, section, smoke=smoke)
+        results.add(piece.name, section)
+        fine &= "failed" not in section
+        for line in [*(["FAILED: " + section["failed"]] if "failed" in section else []), *section["differs"]]:
+            print(f"  {line}")
+        print(f"  {section['seconds']:.0f} s, saved", flush=True)
+    return fine
 
 
-def main() -> None:
-    """Measure, print, and save."""
+def summary(pieces: Sequence[Piece], results: Results) -> str:
+    """What is done, what failed or differs, and what is left, as lines."""
+    lines = []
+    for piece in pieces:
+        section = results.pieces.get(piece.name)
+        if section is None:
+            lines.append(f"  {piece.name:<12} left: {piece.minutes:g} minutes")
+        elif "failed" in section:
+            lines.append(f"  {piece.name:<12} failed: {section['failed'].splitlines()[0]}")
+        else:
+            differs = len(section["differs"])
+            lines.append(f"  {piece.name:<12} " + (f"differs in {differs}" if differs else "as expected"))
+    return "\n".join(lines)
+
+
+def main(words: Sequence[str] | None = None, pieces: Sequence[Piece] = PIECES) -> int:
+    """Run, save, compare; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--model", action="append", help="124M, 345M, 774M or 1.5B; several times for several")
-    parser.add_argument("--smoke", action="store_true", help="124M, one micro-batch, few steps: two minutes")
-    options = parser.parse_args()
-    bench = Bench(smoke=options.smoke)
-    models = options.model or (["124M"] if options.smoke else ["124M", "345M", "1.5B"])
-    sizes = {name: ModelConfig.preset(name, dropout=0.0) for name in models} if bench.on_gpu else {"tiny": TINY}
-    content: dict[str, Any] = {"machine": describe("torch", "transformers"), "results": []}
-    name = f"gpu{'-smoke' if options.smoke else ''}" if bench.on_gpu else None
-    for size, config in sizes.items():
-        content["results"].append(size_results(bench, size, config, smoke=options.smoke))
-        if name:
-            save(name, content)  # what was measured is kept if a later size fails
-    content["results"].append(group_of_one(bench, next(iter(sizes.values()))))
-    print(content["results"][-1])
-    if name:
-        save(name, content)
+    names = [piece.name for piece in pieces]
+    parser.add_argument("--list", action="store_true", help="name the pieces and what became of them, and end")
+    parser.add_argument("--only", nargs="+", choices=names, metavar="PIECE", help="these pieces alone")
+    parser.add_argument("--again", nargs="+", choices=names, default=[], metavar="PIECE", help="run these once more")
+    parser.add_argument("--minutes", type=float, metavar="X", help="begin no piece that would take longer than this")
+    parser.add_argument("--smoke", action="store_true", help="every piece in its smallest form; no figure means much")
+    parser.add_argument("--results", type=Path, metavar="FILE", help="where to save instead of results/gpu.json")
+    options = parser.parse_args(words)
+    results = Results(options.results or RESULTS / f"gpu{'-smoke' if options.smoke else ''}.json")
+    if options.list:
+        for piece in pieces:
+            print(f"{piece.name:<12} {piece.minutes:>4g} min  {piece.question}")
+        print(summary(pieces, results))
+        return 0
+    wanted = options.only or options.again or names
+    chosen = [piece for piece in pieces if piece.name in [*wanted, *options.again]]
+    for name in options.again:
+        results.pieces.pop(name, None)
+    try:
+        fine = run_pieces(chosen, results, options.minutes, smoke=options.smoke)
+    except SystemExit as end:
+        print(end, file=sys.stderr)
+        return 2
+    print(f"\n{results.path}\n{summary(chosen, results)}")
+    return 0 if fine else 1
 
 
 if __name__ == "__main__":
-    main()
+    sys.exit(main())

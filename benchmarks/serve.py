@@ -21,9 +21,8 @@ import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import httpx2
 import torch
 
 from gpt2_train.checkpoint import model_tensors
@@ -34,6 +33,9 @@ from gpt2_train.inference import open_model
 from gpt2_train.model import GPT2
 from indexed_tokens import Tokenizer
 from machine import RESULTS, describe, save
+
+if TYPE_CHECKING:
+    import httpx2
 
 PROMPT = "The history of the city begins with"
 
@@ -65,10 +67,10 @@ def make_checkpoint(folder: Path, config: ModelConfig) -> Path:
 
 
 @contextlib.contextmanager
-def server(checkpoint: Path, rows: int) -> Iterator[tuple[str, int]]:
+def server(checkpoint: Path, rows: int, device: str = "cpu") -> Iterator[tuple[str, int]]:
     """`gpt2 serve` with one thread; gives its address and process id."""
     flags = ["--checkpoint", str(checkpoint), "--port", "0", "--batch-size", str(rows), "--threads", "1"]
-    words = [sys.executable, "-m", "gpt2_train", "serve", *flags, "--device", "cpu", "--name", "model"]
+    words = [sys.executable, "-m", "gpt2_train", "serve", *flags, "--device", device, "--name", "model"]
     with tempfile.TemporaryFile("w+") as rest, subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as process:
         assert process.stderr is not None
         found = None
@@ -104,6 +106,8 @@ async def ask(client: httpx2.AsyncClient, url: str, tokens: int, number: int) ->
 
 async def ask_all(url: str, tokens: int, clients: int, each: int) -> list[float]:
     """`clients` at once, each asking `each` times."""
+    import httpx2  # only who asks a server needs it
+
     limits = httpx2.Limits(max_connections=clients)
     async with httpx2.AsyncClient(limits=limits, timeout=600) as client:
 

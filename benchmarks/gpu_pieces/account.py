@@ -1,0 +1,88 @@
+"""What the pieces should find, and in what they differ from it.
+
+Speeds are those of one H100 by the account of each kernel's bytes and operations: `results/roofline.json` has them
+where `roofline.py` has written it, else they stand here. What must be so on every machine stands here.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+
+@dataclasses.dataclass(frozen=True)
+class Expected:
+    """A figure of a piece.
+
+    Attributes:
+        piece, part, figure: where it stands.
+        low, high: between what it should lie.
+        everywhere: whether that holds on every GPU and in the smallest form, too; else of an H100 or H200 alone.
+    """
+
+    piece: str
+    part: str
+    figure: str
+    low: float
+    high: float
+    everywhere: bool = False
+
+
+EXPECTED = (
+    # Losses of the same model on CPU and GPU, in nats, as means over ten steps; texts, as shares that are equal.
+    Expected("quickstart", "adamw, fp32", "largest_difference", 0, 1e-2, everywhere=True),
+    Expected("quickstart", "adamw, bf16", "largest_difference", 0, 1e-2, everywhere=True),
+    Expected("quickstart", "muon, bf16", "largest_difference", 0, 1e-2, everywhere=True),
+    Expected("quickstart", "resume", "largest_difference", 0, 1e-2, everywhere=True),
+    Expected("quickstart", "evaluate", "largest_difference", 0, 1e-2, everywhere=True),
+    Expected("quickstart", "generate", "same_texts", 1, 1, everywhere=True),
+    Expected("parity", "ours", "same", 1, 1, everywhere=True),
+    Expected("nccl", "losses", "largest_difference", 0, 1e-2, everywhere=True),
+    Expected("killed", "resume", "resumed", 1, 1, everywhere=True),
+    Expected("memory", "sentence", "lines", 1, 1, everywhere=True),
+    # One H100: 124M by the account takes 61 ms for 32,768 tokens, compiled by blocks.
+    Expected("train-124M", "blocks", "tokens_per_second", 430e3, 540e3),
+    Expected("train-124M", "model", "tokens_per_second", 430e3, 550e3),
+    Expected("train-124M", "blocks", "estimate_over_peak", 0.9, 1.1),
+    Expected("train-124M", "model", "estimate_over_peak", 0.9, 1.1),
+    Expected("train-124M", "not compiled", "estimate_over_peak", 0.9, 1.1),
+    Expected("train-345M", "blocks", "mfu", 0.44, 0.48),
+    Expected("train-345M", "blocks", "estimate_over_peak", 0.9, 1.1),
+    Expected("train-1.5B", "blocks", "mfu", 0.47, 0.51),
+    Expected("train-1.5B", "blocks", "estimate_over_peak", 0.9, 1.1),
+    # 11.3 ms of products and 3.5 ms of memory for 32 sequences.
+    Expected("loss", "ours, compiled", "ms", 11, 18),
+    # One block of 124M at 32, forward and backward: 1.4 + 4.1 ms for twelve with cuDNN's.
+    Expected("attention", "124M", "cudnn", 0.35, 0.6),
+    Expected("attention", "124M", "flash", 0.5, 0.8),
+    Expected("muon", "more", "ms", 4, 8),
+)
+
+
+def differences(piece: str, section: dict[str, Any], *, smoke: bool) -> list[str]:
+    """A sentence for each figure of a piece that is not what is expected, and for each part that failed."""
+    gpu = section["machine"].get("gpu", "")
+    found = [f"{part}: {row['failed']}" for part, row in section["results"].items() if "failed" in row]
+    found += [
+        line
+        for expected in EXPECTED
+        if expected.piece == piece and (expected.everywhere or (not smoke and ("H100" in gpu or "H200" in gpu)))
+        for line in _difference(expected, section["results"])
+    ]
+    return found
+
+
+def _difference(expected: Expected, results: dict[str, dict[str, Any]]) -> Iterator[str]:
+    row = results.get(expected.part, {})
+    value = row.get(expected.figure)
+    what = f"{expected.part}: {expected.figure}"
+    if value is None:
+        if "failed" not in row:
+            yield f"{what} was not measured"
+        return
+    if expected.low <= value <= expected.high:
+        return
+    bound, side = (expected.low, "below") if value < expected.low else (expected.high, "above")
+    by = f"{abs(value / bound - 1):.0%}" if bound else f"{abs(value - bound):.3g}"
+    yield f"{what} is {value:,.6g}, {by} {side} the {expected.low:,g} to {expected.high:,g} that are expected"

@@ -1,0 +1,192 @@
+"""Pieces that train in this process: speed and memory of each size, peers, optimizers, saving, parallel paths."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+from unittest import mock
+
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
+
+from gpt2_train import trainer
+from gpt2_train.device import autocast
+from gpt2_train.loss import token_losses
+from gpt2_train.memory import GIB, memory_per_rank
+from gpt2_train.model import GPT2
+from gpt2_train.parallel import apply_data_parallel
+from gpt2_train.tensor_parallel import apply_tensor_parallel
+from gpt2_train.trainer import Trainer
+from gpt2_train.world import World
+from gpu_pieces.bench import Bench, Mode, attempt, cleared
+from training_steps import Case, Step, minimal_step, our_trainer, transformers_step
+
+Parts = Iterator[tuple[str, dict[str, Any]]]
+
+
+@contextlib.contextmanager
+def run_of(bench: Bench, case: Case, steps: int, **settings: Any) -> Iterator[tuple[Trainer, Path]]:
+    """A run of `gpt2 train` with that many steps at most, and its folder."""
+    with tempfile.TemporaryDirectory() as name:
+        made = our_trainer(case, Path(name), steps, bench.device, **settings)
+        try:
+            yield made, Path(name, "run")
+        finally:
+            made.reader.close()
+            made.until_the_end.close()
+
+
+def step_of(bench: Bench, case: Case, compiled: Mode, **settings: Any) -> dict[str, Any]:
+    """The step of `gpt2 train`, with reading and bookkeeping, beside what `gpt2 estimate` says of its memory."""
+    with run_of(bench, case, bench.warmup + bench.turns + 1, compile=compiled or False, **settings) as (run, _):
+        row = bench.row(case, bench.seconds(run.train_step))
+    expected = memory_per_rank(
+        case.config,
+        micro_batch=case.batch,
+        precision=case.precision,
+        compiled=compiled is not None,
+        on_cpu=not bench.on_gpu,
+        **settings,
+    )
+    row["estimated_memory_GiB"] = round(expected.peak / GIB, 3)
+    if row["peak_memory_GiB"]:
+        row["estimate_over_peak"] = round(row["estimated_memory_GiB"] / row["peak_memory_GiB"], 3)
+    return row
+
+
+def train_124m(*, smoke: bool) -> Parts:
+    """124M at 32 sequences: by blocks, as a whole, and not compiled."""
+    bench = Bench(smoke=smoke)
+    modes: tuple[Mode, ...] = ("blocks", "model", None) if bench.on_gpu else (None,)
+    for compiled in modes:
+        case = bench.case("124M", 32)
+        yield compiled or "not compiled", attempt(lambda compiled=compiled, case=case: step_of(bench, case, compiled))  # type: ignore[misc]
+
+
+def train_345m(*, smoke: bool) -> Parts:
+    """345M at 32 sequences, by blocks."""
+    bench = Bench(smoke=smoke)
+    yield "blocks", attempt(lambda: step_of(bench, bench.case("345M", 32), "blocks" if bench.on_gpu else None))
+
+
+def train_xl(*, smoke: bool) -> Parts:
+    """1.5B at 16 sequences with selective checkpointing, by blocks."""
+    bench = Bench(smoke=smoke)
+    compiled: Mode = "blocks" if bench.on_gpu else None
+    case = bench.case("1.5B", 16)
+    yield "blocks", attempt(lambda: step_of(bench, case, compiled, activation_checkpointing="selective"))
+
+
+def peers(*, smoke: bool) -> Parts:
+    """Plain loops with transformers' GPT-2 and a minimal one, compiled as a whole and not."""
+    bench = Bench(smoke=smoke)
+    ways: dict[str, Callable[..., Step]] = {"transformers": transformers_step, "minimal": minimal_step}
+    for name, make in ways.items():
+        for compiled in (True, False) if bench.on_gpu else (False,):
+
+            def measure(make: Callable[..., Step] = make, compiled: bool = compiled) -> dict[str, Any]:
+                case = bench.case("124M", 32)
+                return bench.row(case, bench.seconds(make(case, bench.device, compiled=compiled)))
+
+            yield f"{name}{', compiled' if compiled else ''}", attempt(measure)
+
+
+def copies(*, smoke: bool) -> Parts:
+    """124M at 32 with the copies of the weights in half precision, and with autocast's in each micro-batch."""
+    bench = Bench(smoke=smoke)
+    case = bench.case("124M", 32)
+    compiled: Mode = "blocks" if bench.on_gpu and not bench.smoke else None
+    yield "with copies", attempt(lambda: step_of(bench, case, compiled))
+    with mock.patch.object(trainer, "half_copies", return_value=None):
+        yield "without", attempt(lambda: step_of(bench, case, compiled))
+
+
+def muon(*, smoke: bool) -> Parts:
+    """124M at 32: a step with Muon and one with AdamW, and how much longer the one takes."""
+    bench = Bench(smoke=smoke)
+    case = bench.case("124M", 32)
+    compiled: Mode = "blocks" if bench.on_gpu and not bench.smoke else None
+    rows = {}
+    for name in ("adamw", "muon"):
+        rows[name] = attempt(lambda name=name: step_of(bench, case, compiled, optimizer=name))  # type: ignore[misc]
+        yield name, rows[name]
+    if all("ms_per_step" in row for row in rows.values()):
+        yield "more", {"ms": round(rows["muon"]["ms_per_step"] - rows["adamw"]["ms_per_step"], 2)}
+
+
+def saving(*, smoke: bool) -> Parts:
+    """How much longer the steps around a save of 345M take than others, and how long it is until all is on the disk."""
+    bench = Bench(smoke=smoke)
+    case = bench.case("345M", 8)
+    # Saves in the background are made ready for where a run saves before its end.
+    settings = {"compile": False, "save": True, "save_every": 1}
+    with cleared(), run_of(bench, case, bench.warmup + 3 * bench.turns + 1, **settings) as (run, folder):
+        usual = bench.seconds(run.train_step)
+        started = time.perf_counter()
+        run.save()
+        for _ in range(bench.turns):
+            run.train_step()
+        bench.wait()
+        with_save = time.perf_counter() - started
+        run.finish_saving()
+        until_written = time.perf_counter() - started
+        size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
+    yield (
+        "save",
+        {
+            "in_background": run.background is not None,
+            "stall_seconds": round(max(0.0, with_save - bench.turns * usual), 3),
+            "seconds_until_written": round(until_written, 3),
+            "ms_per_step": round(1000 * usual, 2),
+            "written_GB": round(size / 1e9, 2),
+        },
+    )
+
+
+PATHS = {
+    "plain": (),
+    "tensor parallel": (apply_tensor_parallel,),
+    "FSDP2": (apply_data_parallel,),
+    "tensor parallel and FSDP2": (apply_tensor_parallel, apply_data_parallel),
+}
+"""What is put on a model, in this order."""
+
+
+def nccl(*, smoke: bool) -> Parts:
+    """Steps with tensor parallelism and FSDP2 put on in a group of one process, beside those of the plain model."""
+    bench = Bench(smoke=smoke)
+    case = bench.case("124M", 8)
+    if bench.on_gpu:
+        torch.cuda.set_device(0)
+    dist.init_process_group("nccl" if bench.on_gpu else "gloo", store=dist.HashStore(), rank=0, world_size=1)
+    mesh = init_device_mesh(bench.device, (1, 1), mesh_dim_names=("dp_shard", "tp"))
+    world = World(torch.device(bench.device), mesh=mesh)
+    shape = (case.batch, case.config.sequence_length + 1)
+    batch = torch.randint(0, 500, shape, generator=torch.Generator().manual_seed(0)).to(bench.device)
+    losses: dict[str, list[float]] = {}
+    for path, put_on in PATHS.items():
+        with cleared():
+            model = GPT2(case.config).to(bench.device).initialise(torch.Generator().manual_seed(0))
+            for put in put_on:
+                put(model, world)
+            optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+            def step(model: GPT2 = model, optimizer: torch.optim.Optimizer = optimizer) -> torch.Tensor:
+                with autocast(world.device, case.precision):
+                    logits = model(batch[:, :-1])
+                loss = token_losses(logits, batch[:, 1:]).mean()
+                loss.backward()
+                optimizer.step()
+                optimizer.zero_grad()
+                return loss.detach()
+
+            losses[path] = [float(step()) for _ in range(3)]
+            yield path, {"losses": losses[path], "ms_per_step": round(1000 * bench.seconds(step), 2)}
+    dist.destroy_process_group()
+    pairs = [(one, plain) for path in losses.values() for one, plain in zip(path, losses["plain"], strict=True)]
+    yield "losses", {"largest_difference": max(abs(one - plain) for one, plain in pairs)}
