@@ -38,7 +38,7 @@ def test_all_three_learn_the_same_from_the_same_weights(benchmark: Any) -> None:
     from gpt2_train.loss import token_losses
     from gpt2_train.model import GPT2
 
-    config = benchmark("gpu").TINY
+    config = benchmark("gpu_pieces.bench").TINY
     ours = GPT2(config).initialise(torch.Generator().manual_seed(1))
     minimal = benchmark("minimal_gpt2").MinimalGPT2(2, 64, 4, 64, 500)
     minimal.load_state_dict(_renamed(ours.state_dict(), heads=config.heads))
@@ -63,25 +63,118 @@ def _renamed(state: dict[str, Any], heads: int) -> dict[str, Any]:
     return found
 
 
-def test_the_gpu_benchmark_runs_on_a_cpu() -> None:
-    """All that it measures is measured on a tiny model, and the parallel paths give the plain model's losses."""
+def test_what_a_gpu_is_to_measure_is_measured_on_a_cpu() -> None:
+    """On a tiny model all ways of the loss give one loss, and the parallel paths the plain model's losses."""
     code = (
-        "import json, gpu\n"
-        "bench = gpu.Bench(smoke=True)\n"
-        "found = gpu.size_results(bench, 'tiny', gpu.TINY, smoke=False)\n"
-        "print(json.dumps([found, gpu.group_of_one(bench, gpu.TINY)]))\n"
+        "import json\n"
+        "from gpu_pieces import kernels, training\n"
+        "works = kernels.loss, training.nccl, training.train_124m, training.saving, training.copies\n"
+        "print(json.dumps([dict(work(smoke=True)) for work in works]))\n"
     )
     environment = os.environ | {"OMP_NUM_THREADS": "1"}  # threads that share a busy core only wait for each other
     done = subprocess.run([sys.executable, "-c", code], cwd=BENCHMARKS, env=environment, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 
-    found, group = json.loads(done.stdout.splitlines()[-1])
-    assert {way: best["micro_batch"] for way, best in found["fastest"].items()} == dict.fromkeys(
-        ("ours", "transformers", "minimal"), 2
-    )
-    assert found["kernels"]
-    ways = {row["way"]: row["loss"] for row in found["losses"]}
+    loss, group, speed, saving, copies = json.loads(done.stdout.splitlines()[-1])
+    ways = [row["loss"] for row in loss.values()]
     assert len(ways) > 3
-    assert list(ways.values()) == pytest.approx([ways["cross_entropy"]] * len(ways), rel=1e-5)
-    assert 0 <= found["saving"]["stall_seconds"] <= found["saving"]["seconds_until_written"]
-    assert group["largest_difference"] < 1e-5
+    assert ways == pytest.approx([loss["cross_entropy"]["loss"]] * len(ways), rel=1e-5)
+    assert len(group) == 5
+    assert group["losses"]["largest_difference"] < 1e-5
+    assert speed["not compiled"]["tokens_per_second"] > 0
+    assert 0 <= saving["save"]["stall_seconds"] <= saving["save"]["seconds_until_written"]
+    assert all("tokens_per_second" in row for row in copies.values())
+
+
+PIECES_OF_A_TEST = """
+import os, signal
+
+def fine(*, smoke):
+    yield "blocks", {"tokens_per_second": 2e5, "estimate_over_peak": 1.0}
+    yield "model", {"failed": "out of memory"}
+    yield "not compiled", {"estimate_over_peak": 1.3}
+
+def failing(*, smoke):
+    yield "kept", {"ms": 3}
+    raise RuntimeError("Invalid argument")
+
+def killed(*, smoke):
+    yield "kept", {"ms": 3}
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def slow(*, smoke):
+    yield "kept", {"ms": 3}
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def run_pieces(benchmark: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """`run_pieces(...)` is a call of gpu.py, as on an H100, with pieces that end at once; (status, saved sections)."""
+    gpu = benchmark("gpu")
+    (tmp_path / "pieces_of_a_test.py").write_text(PIECES_OF_A_TEST)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path))
+    monkeypatch.setattr(gpu, "describe_machine", lambda: {"gpu": "NVIDIA H100", "versions": {"torch": "2"}})
+    names = {"train-124M": "fine", "loss": "failing", "muon": "killed", "serve": "slow"}
+    pieces = [gpu.Piece(name, f"pieces_of_a_test:{work}", 0.001, "?") for name, work in names.items()]
+
+    def run(*words: str) -> tuple[int, dict[str, Any]]:
+        status = gpu.main([*words, "--results", str(tmp_path / "gpu.json")], pieces)
+        return status, json.loads((tmp_path / "gpu.json").read_text())["pieces"]
+
+    return run
+
+
+def test_a_failing_piece_of_the_gpu_benchmark_costs_that_piece_alone(run_pieces: Any) -> None:
+    """A traceback in one way of the loss lost what came after it, and what the piece had found before."""
+    status, found = run_pieces("--only", "loss", "muon", "train-124M")
+    assert status == 1
+    assert found["loss"]["failed"] == "RuntimeError: Invalid argument"
+    assert found["muon"]["failed"] == "its process ended with status -9"
+    assert all(found[name]["results"] == {"kept": {"ms": 3}} for name in ("loss", "muon"))
+    assert "failed" not in found["train-124M"]
+
+
+def test_the_gpu_benchmark_says_what_differs_from_the_account(run_pieces: Any) -> None:
+    _, found = run_pieces("--only", "train-124M")
+    assert found["train-124M"]["differs"] == [
+        "model: out of memory",
+        "blocks: tokens_per_second is 200,000, 53% below the 430,000 to 540,000 that are expected",
+        "not compiled: estimate_over_peak is 1.3, 18% above the 0.9 to 1.1 that are expected",
+    ]
+
+
+def test_the_account_of_a_step_counts_where_there_is_one(benchmark: Any, tmp_path: Path) -> None:
+    """Of the same GPU, model, way to compile and micro-batch."""
+    account = benchmark("gpu_pieces.account")
+    step = {"micro_batch": 32, "tokens_per_second": 100_000}
+    steps = {"H100, 124M, blocks": step, "A100, 124M, blocks": step | {"tokens_per_second": 1}}
+    (tmp_path / "roofline.json").write_text(json.dumps({"steps": steps}))
+    row = {"tokens_per_second": 120_000, "estimate_over_peak": 1.0, "micro_batch": 32}
+    found = {
+        micro: account.differences(
+            "train-124M",
+            {"machine": {"gpu": "NVIDIA H100 80GB HBM3"}, "results": {"blocks": row | {"micro_batch": micro}}},
+            smoke=False,
+            roofline=tmp_path / "roofline.json",
+        )
+        for micro in (32, 16)
+    }
+    ours = "blocks: tokens_per_second is 120,000"
+    assert f"{ours}, 9% above the 90,000 to 110,000 that are expected" in found[32]
+    assert f"{ours}, 72% below the 430,000 to 540,000 that are expected" in found[16]
+
+
+def test_the_gpu_benchmark_goes_on_where_it_was(run_pieces: Any, capfd: pytest.CaptureFixture[str]) -> None:
+    """What is saved is not run again unless it is asked for; a piece that hangs ends with the time of its call."""
+    assert run_pieces("--only", "train-124M")[0] == 0
+    capfd.readouterr()
+    status, found = run_pieces("--only", "train-124M", "serve", "--minutes", "0.02")
+    assert status == 1
+    assert found["serve"]["failed"].startswith("it had not ended after")
+    output = capfd.readouterr().out
+    assert "serve (1 of 1)" in output and "train-124M (" not in output
+    assert run_pieces()[0] == 1  # those that are left, which fail
+    assert "serve (" not in capfd.readouterr().out
+    assert run_pieces("--again", "train-124M")[0] == 0
+    assert "train-124M (1 of 1)" in capfd.readouterr().out
