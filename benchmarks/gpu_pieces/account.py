@@ -45,6 +45,7 @@ EXPECTED = (
     Expected("nccl", "losses", "largest_difference", 0, 1e-2, everywhere=True),
     Expected("killed", "resume", "resumed", 1, 1, everywhere=True),
     Expected("memory", "sentence", "lines", 1, 1, everywhere=True),
+    Expected("memory", "sentence", "status", 1, 1, everywhere=True),
     # One H100: 124M by the account takes 61 ms for 32,768 tokens, compiled by blocks.
     Expected("train-124M", "blocks", "tokens_per_second", 430e3, 540e3),
     Expected("train-124M", "model", "tokens_per_second", 430e3, 550e3),
