@@ -69,7 +69,7 @@ def theirs(model: Any, cache: str | None) -> Write:
     """Writing with `model.generate`."""
 
     def write(prompts: list[list[int]], tokens: int) -> list[list[int]]:
-        ids = torch.tensor(prompts, device=model.device)
+        ids = torch.tensor(prompts)
         found = model.generate(
             ids, attention_mask=torch.ones_like(ids), do_sample=False, min_new_tokens=tokens, max_new_tokens=tokens,
             pad_token_id=0, eos_token_id=None, cache_implementation=cache,

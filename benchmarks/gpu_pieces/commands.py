@@ -17,8 +17,8 @@ from gpu_pieces.training import Parts
 from indexed_tokens import IndexedTokensWriter, Tokenizer
 from measuring import documents
 
-SMALL = """--layers 3 --hidden 128 --heads 4 --sequence-length 64 --global-batch-size 32 --dropout 0 --warmup 10
-    --schedule constant --log-every 1 --eval-every 0 --split 90,10,0""".split()  # noqa: SIM905
+SMALL = """--layers 3 --hidden 128 --heads 4 --sequence-length 64 --dropout 0 --warmup 10 --schedule constant
+    --log-every 1 --eval-every 0 --split 90,10,0""".split()  # noqa: SIM905
 RATES = {"adamw": "2e-3", "muon": "2e-2"}
 WINDOW = 10
 """Steps over which losses are averaged before they are compared."""
@@ -69,15 +69,15 @@ def doctor(*, smoke: bool) -> Parts:
 
 def quickstart(*, smoke: bool) -> Parts:
     """A small model on CPU and GPU, in fp32 and bf16, with AdamW and Muon; resumed; its texts and its evaluation."""
-    here, steps = device(), 4 if smoke else 200
+    here, steps, batch = (device(), 2, 4) if smoke else (device(), 200, 32)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         data = write_corpus(work / "tokens", 30 if smoke else 600)
 
         def train(run: str, optimizer: str, precision: str, where: str, to: int = steps) -> list[float]:
             flags = ["--optimizer", optimizer, "--lr", RATES[optimizer], "--precision", precision, "--device", where]
-            compiled = ["--no-compile"] if smoke else []
-            gpt2("train", "--data", data, "--output", work / run, *SMALL, "--steps", to, *flags, *compiled)
+            flags += ["--global-batch-size", str(batch), *(["--no-compile"] if smoke else [])]
+            gpt2("train", "--data", data, "--output", work / run, *SMALL, "--steps", to, *flags)
             return losses_of(work / run)
 
         on_cpu = {optimizer: train(f"cpu-{optimizer}", optimizer, "fp32", "cpu") for optimizer in RATES}
@@ -111,12 +111,12 @@ def inference(checkpoint: Path, data: str, here: str) -> Parts:
 
 def killed(*, smoke: bool) -> Parts:
     """A run that SIGKILL ends after some saves, and the same command again."""
-    steps = 40 if smoke else 400
+    steps, batch = (20, 4) if smoke else (400, 32)
     with tempfile.TemporaryDirectory() as name:
         work = Path(name)
         data = write_corpus(work / "tokens", 30)
         words = ["train", "--data", data, "--output", work / "run", *SMALL, "--save-every", 10, "--device", device()]
-        words += ["--no-compile"]
+        words += ["--global-batch-size", batch, "--no-compile"]
         command = [sys.executable, "-m", "gpt2_train", *map(str, words), "--steps", "1000000"]
         with (work / "log").open("w") as log:
             process = subprocess.Popen(command, stderr=log)

@@ -35,6 +35,11 @@ def test_what_is_not_installed_has_no_version():
     assert version_line("x", "command-kit", ["absent", "pytest"]).count(",") == 1
 
 
+def test_a_program_that_is_not_installed_says_its_versions() -> None:
+    """`gpt2 doctor` failed with an internal error where the sources are on the path and nothing is installed."""
+    assert version_line("x", "absent").startswith("x not installed (Python ")
+
+
 def test_the_version_of_torch_is_known_without_loading_it():
     code = (
         "import sys\nfrom gpt2_train.cli import main\n"

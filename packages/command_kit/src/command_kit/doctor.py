@@ -6,7 +6,6 @@ nothing is sent anywhere.
 
 from __future__ import annotations
 
-import importlib.metadata
 import platform
 import sys
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from typing import Any
 from command_kit.colours import BOLD, GREEN, YELLOW, Paint
 from command_kit.cores import available_cores
 from command_kit.machine import Machine
+from command_kit.shell import version_of
 
 GIB = 1 << 30
 
@@ -73,14 +73,6 @@ def disk_check(machine: Machine, folder: Path, needed: int, what: str) -> Check:
     assert disk is not None  # it is no URL
     advice = f"{what} takes {needed / GIB:.0f} GiB: work on a larger disk" if disk.free < needed else ""
     return Check("disk", f"{disk.free / GIB:.1f} GiB free in the present folder", advice)
-
-
-def version_of(distribution: str) -> str | None:
-    """The installed version of a distribution; None if it is not installed."""
-    try:
-        return importlib.metadata.version(distribution)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def packages_check(name: str, wanted: dict[str, str], *, how: str) -> Check:

@@ -22,18 +22,25 @@ _PATHS = ("PATH", "FILE", "DIR", "PREFIX")
 """What the placeholder of a flag that takes a path holds."""
 
 
+def version_of(distribution: str) -> str | None:
+    """The installed version of a distribution; None if it is not installed."""
+    try:
+        return importlib.metadata.version(distribution)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def version_line(program: str, distribution: str, others: Iterable[str] = ()) -> str:
     """`webtext 0.1.0 (Python 3.12.1, torch 2.13.0)`: versions as installed, of `others` where they are installed.
 
-    Nothing is imported for it.
+    A program that runs from its sources has none. Nothing is imported for it.
     """
-    parts = [f"Python {platform.python_version()}"]
-    for other in others:
-        try:
-            parts.append(f"{other} {importlib.metadata.version(other)}")
-        except importlib.metadata.PackageNotFoundError:
-            continue
-    return f"{program} {importlib.metadata.version(distribution)} ({', '.join(parts)})"
+    found = {other: version_of(other) for other in others}
+    parts = [
+        f"Python {platform.python_version()}",
+        *(f"{name} {version}" for name, version in found.items() if version),
+    ]
+    return f"{program} {version_of(distribution) or 'not installed'} ({', '.join(parts)})"
 
 
 def add_shell_flags(

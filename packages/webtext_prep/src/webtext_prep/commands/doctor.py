@@ -20,10 +20,9 @@ from command_kit.doctor import (
     packages_check,
     shown,
     values,
-    version_of,
 )
 from command_kit.machine import Machine
-from command_kit.shell import version_line
+from command_kit.shell import version_line, version_of
 from webtext_prep.commands.base import Command
 from webtext_prep.errors import InputError
 from webtext_prep.running.findings import Findings
