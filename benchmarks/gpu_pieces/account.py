@@ -102,6 +102,9 @@ def _difference(expected: Expected, results: dict[str, dict[str, Any]]) -> Itera
         return
     if expected.low <= value <= expected.high:
         return
+    if not expected.low or expected.low == expected.high:
+        yield f"{what} is {value:,.6g} and should be {'at most ' if not expected.low else ''}{expected.high:g}"
+        return
     bound, side = (expected.low, "below") if value < expected.low else (expected.high, "above")
-    by = f"{abs(value / bound - 1):.0%}" if bound else f"{abs(value - bound):.3g}"
+    by = f"{abs(value / bound - 1):.0%}"
     yield f"{what} is {value:,.6g}, {by} {side} the {expected.low:,g} to {expected.high:,g} that are expected"

@@ -144,6 +144,15 @@ def test_the_gpu_benchmark_says_what_differs_from_the_account(run_pieces: Any) -
     ]
 
 
+def test_what_has_to_be_right_is_compared_in_the_smallest_form_and_on_every_gpu(benchmark: Any) -> None:
+    results = {"resume": {"resumed": 0}, "losses": {"largest_difference": 0.5}}
+    found = {"machine": {}, "results": results}
+    differences = benchmark("gpu_pieces.account").differences
+    assert differences("killed", found, smoke=True) == ["resume: resumed is 0 and should be 1"]
+    assert differences("nccl", found, smoke=True) == ["losses: largest_difference is 0.5 and should be at most 0.01"]
+    assert differences("muon", found, smoke=True) == []
+
+
 def test_the_account_of_a_step_counts_where_there_is_one(benchmark: Any, tmp_path: Path) -> None:
     """Of the same GPU, model, way to compile and micro-batch."""
     account = benchmark("gpu_pieces.account")
