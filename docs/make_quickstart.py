@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 from command_kit import write_text
 
@@ -20,6 +21,9 @@ FOLDER = Path("runs/quickstart")
 PICTURE = ROOT / "docs" / "images" / "report-funnel.svg"
 FIRST_STEPS, LAST_STEPS = 2, 3
 """How many of the lines with a training loss are shown, of the first and of the last ones."""
+PROGRESS = re.compile(r"[\w-]+(: [\w ]+)?  [\d,]+(/[\d,]+)? \w+  .*(/s|left|new)")
+"""Lines of progress, which are other ones in each run."""
+ALL_THAT_IT_SAYS: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
 ONE_TEXT = "\n\n  | "
 
 
@@ -38,7 +42,7 @@ def main() -> None:
 def run(words: list[object]) -> str:
     """What a command prints, which is shown, too. Raises SystemExit where it fails."""
     lines = []
-    with subprocess.Popen(list(map(str, words)), cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+    with subprocess.Popen(list(map(str, words)), cwd=ROOT, text=True, **ALL_THAT_IT_SAYS) as process:
         assert process.stdout is not None
         for line in process.stdout:
             print(line, end="", flush=True)
@@ -50,7 +54,7 @@ def run(words: list[object]) -> str:
 
 def shortened(printed: str) -> str:
     """All that the quickstart prints from its first line on, but not every training step."""
-    lines = printed[printed.index("quickstart: ") :].splitlines()
+    lines = [line for line in printed[printed.index("quickstart: ") :].splitlines() if not PROGRESS.match(line)]
     steps = [at for at, line in enumerate(lines) if re.match(r"step [\d,/]+  loss", line)]
     left_out = range(steps[FIRST_STEPS], steps[-LAST_STEPS])
     kept = (("..." if at == left_out.start else line, at) for at, line in enumerate(lines))

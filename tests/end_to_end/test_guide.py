@@ -85,3 +85,32 @@ def test_every_link_and_path_of_the_documentation_leads_somewhere() -> None:
                 assert anchor in anchors, f"{page.name}: {target}#{anchor}"
         for path in re.findall(r"`((?:packages|pipelines|tests|docs|data|benchmarks)/[\w./-]+)`", text):
             assert (ROOT / path).exists() or path.startswith("benchmarks/results/"), f"{page.name}: {path}"
+
+
+def test_one_run_of_the_quickstart_is_shown_everywhere() -> None:
+    """The README's picture and the pages of the guide showed other runs than the README's text."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    outcome, *more = re.findall(r"^Done in .*?(?=^What the model writes)", text, re.MULTILINE | re.DOTALL)
+    assert more == [outcome]
+    stages = re.findall(r"^  (\S+) +([\d,]+)  ->  ([\d,]+)", outcome, re.MULTILINE)
+    (tokens,) = set(re.findall(r"([\d,]+) tokens", outcome))
+    (parameters,) = set(re.findall(r"([\d,]+) parameters", text))
+    (steps,) = set(re.findall(r"^step [\d,]+/([\d,]+)", text, re.MULTILINE))
+    urls, documents = stages[0][1], stages[-1][2]
+
+    picture = (ROOT / "docs" / "images" / "report-funnel.svg").read_text(encoding="utf-8")
+    shown = re.findall(r"(\S+) ([\d,]+) to ([\d,]*\d)", picture[: picture.index("</title>")])
+    assert shown == [stage for stage in stages if stage[0] not in ("train-tokenizer", "index-tokens")]
+    assert f"{int(tokens.replace(',', '')) / 1000:.0f}k tokens" in picture
+    assert "margin" not in re.search(r"^\.funnel \{.*", picture, re.MULTILINE)[0], (
+        "it moves the drawing out of its frame"
+    )
+
+    guide = {page.stem: page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "guide").glob("*.md")}
+    assert f"The funnel: {urls} URLs in, {documents} documents with {tokens} tokens kept" in guide["report"]
+    assert f"{documents} different documents, and {tokens} tokens" in guide["plan"]
+    assert f"tokens: {tokens}\n" in guide["trace"]
+    assert f"  URLs in                              {urls}" in guide["blacklist"]
+    assert f"model/checkpoints/step-{int(steps.replace(',', '')):07}" in guide["serve"]
+    assert f"({parameters} parameters)" in guide["serve"]
+    assert f"What the quickstart's {urls} URLs became" in text

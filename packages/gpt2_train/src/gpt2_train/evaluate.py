@@ -18,6 +18,7 @@ from command_kit import add_flags, setting, settings_from
 from gpt2_train.errors import Gpt2UsageError, check_threads, explained_out_of_memory
 from gpt2_train.evaluation import Task, tasks
 from gpt2_train.inference import TOKENIZER_HELP, InferenceModel, note_other_tokenizer
+from gpt2_train.loading import load_torch
 from gpt2_train.shared_model import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
 
 EXAMPLE = """\
@@ -180,6 +181,7 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
 
     Raises Gpt2UsageError if checkpoint or data are missing, damaged or don't belong together.
     """
+    load_torch("reading the model and the texts")
     with open_shared_model(
         settings.checkpoint,
         device=settings.device,
