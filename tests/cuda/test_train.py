@@ -31,7 +31,7 @@ def working(done) -> list:
         pytest.param(2, "--tensor-parallel 2", marks=pytest.mark.exhaustive),
         pytest.param(2, "--tensor-parallel 2 --optimizer muon", marks=pytest.mark.exhaustive),
         pytest.param(2, "--tensor-parallel 2 --documents separate --dropout 0", marks=pytest.mark.exhaustive),
-        pytest.param(8, "", marks=pytest.mark.exhaustive),
+        pytest.param(8, "--micro-batch-size 1", marks=pytest.mark.exhaustive),
         pytest.param(8, "--tensor-parallel 2 --sequence-parallel --reshard", marks=pytest.mark.exhaustive),
         pytest.param(8, "--tensor-parallel 2 --data-parallel-replicate 2", marks=pytest.mark.exhaustive),
     ],
