@@ -11,8 +11,6 @@ PACKAGES = Path(__file__).resolve().parents[2] / "packages"
 OWN_MESSAGES = {
     "json_text.py", "child_processes.py", "model_process.py", "bpe_training.py", "arrays.py", "work.py", "waiting.py",
     "rounds.py", "history.py", "handing_over.py", "lease.py", "measuring.py", "why.py", "again.py",
-    # These catch what is nested too deeply themselves.
-    "rows.py", "plain_text.py",
 }  # fmt: skip
 """Files that read what this program, or a library, has just written."""
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from command_kit.shell import version_of
 from webtext_prep import commands
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.extraction.extractors import EXTRACTORS
-from webtext_prep.running.versions import version_of
 from webtext_prep.stages.clean import known_detectors
 
 WEBTEXT = Path(sys.executable).with_name("webtext")

@@ -22,6 +22,7 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import parse_json, write_json
+from indexed_tokens.checksums import checksum_of_file
 from indexed_tokens.errors import IndexedTokensError
 from indexed_tokens.reader import IndexedTokens, bin_path, idx_path, prefix_of
 
@@ -200,11 +201,7 @@ class SuffixIndex:
         if self._urls_crc32 is not None:
             files += zip((URLS, URL_ENDS), self._urls_crc32, strict=True)
         for name, wanted in files:
-            found = 0
-            with (self.folder / name).open("rb") as file:
-                while piece := file.read(1 << 24):
-                    found = zlib.crc32(piece, found)
-            if found != wanted:
+            if checksum_of_file(self.folder / name).crc32 != wanted:
                 raise IndexedTokensError(f"{self.folder / name} is damaged: make the index again with --restart.")
 
 

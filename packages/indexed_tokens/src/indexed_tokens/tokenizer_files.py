@@ -99,7 +99,7 @@ def files_of(path: Path) -> list[Path]:
 def _read_json(path: Path) -> Any:
     try:
         return parse_json(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
+    except (OSError, ValueError) as error:
         raise IndexedTokensError(f"can't read the tokenizer {path}: {error}.") from error
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import warnings
-import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
@@ -25,6 +24,7 @@ from gpt2_train.config import ModelConfig
 from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.model import GPT2
 from gpt2_train.stored_shapes import EMBEDDING, StoredTensor, check_stored, warn_if_not_finite
+from indexed_tokens.checksums import checksum_of_file
 
 
 def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
@@ -140,13 +140,8 @@ def _part_of(name: str) -> str:
 
 
 def file_crc(path: Path, count: Callable[[int], object] = lambda _: None) -> int:
-    """CRC-32 of a file, read in pieces of 16 MB, each of which `count` is told the size of. Raises OSError."""
-    crc = 0
-    with path.open("rb") as file:
-        while piece := file.read(1 << 24):
-            crc = zlib.crc32(piece, crc)
-            count(len(piece))
-    return crc
+    """CRC-32 of a file; each piece that is read `count` is told the size of. Raises OSError."""
+    return checksum_of_file(path, count).crc32
 
 
 class StoredTensors:

@@ -182,7 +182,7 @@ class CandidatePhases(Stage):
 @functools.lru_cache(maxsize=1)
 def _bytes_of(shards: tuple[Location, ...]) -> int:
     """The size of some shards, asked for once: in storage each is a request."""
-    return sum(map(storage.size, shards))
+    return sum(storage.sizes(shards))
 
 
 def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:

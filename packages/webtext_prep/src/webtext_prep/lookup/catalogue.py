@@ -128,7 +128,7 @@ class Catalogue:
 
 def is_too_large(step: Step) -> bool:
     """Whether a step read dumps of submissions that are too large to be searched."""
-    return step.stage == "urls" and sum(map(storage.size, _dumps(step))) > MOST_DUMP_BYTES
+    return step.stage == "urls" and sum(storage.sizes(_dumps(step))) > MOST_DUMP_BYTES
 
 
 def _dumps(step: Step) -> list[Location]:

@@ -218,8 +218,8 @@ class Measurements:
             dict(summary.get("dropped", {})),
             {name: value for name, value in summary.items() if name not in known and isinstance(value, int | float)},
             usage,
-            sum(map(storage.size, inputs_of(link))),
-            sum(storage.size(file) for file in outputs if not file.name.endswith(TOKENIZER)),
+            sum(storage.sizes(inputs_of(link))),
+            sum(storage.sizes([file for file in outputs if not file.name.endswith(TOKENIZER)])),
         )
 
     def _small(self, link: Link, settings: Path, rows: int) -> tuple[Usage, int] | None:

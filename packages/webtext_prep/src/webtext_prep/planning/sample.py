@@ -131,13 +131,14 @@ def _in_order_of_hashes(files: Sequence[Location]) -> list[Location]:
 
 def _by_hash(files: Sequence[Location], share: float) -> list[Location]:
     """Files by the hash of their names until they hold `share` of the bytes, one at least, in their order."""
-    wanted, taken = share * sum(storage.size(file) for file in files), 0
+    sizes = dict(zip(files, storage.sizes(files), strict=True))
+    wanted, taken = share * sum(sizes.values()), 0
     chosen: set[Location] = set()
     for file in _in_order_of_hashes(files):
         if chosen and taken >= wanted:
             break
         chosen.add(file)
-        taken += storage.size(file)
+        taken += sizes[file]
     return [file for file in files if file in chosen]
 
 

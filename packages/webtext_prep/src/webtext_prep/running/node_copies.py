@@ -8,17 +8,13 @@ one begins: what processes of a phase fetch and make stays until the next.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from pathlib import Path
 
 from command_kit import write_text
+from command_kit.atomic import waiting_lock
 from webtext_prep.running.markers import digest
-
-try:
-    import fcntl
-except ImportError:  # not on this system: there a file may be fetched twice at once
-    fcntl = None  # type: ignore[assignment]
 
 _FILES, _VERSIONS, _PHASE = "files", "versions", "phase"
 
@@ -48,7 +44,7 @@ class Copy:
 
     def locked(self) -> AbstractContextManager[None]:
         """Only one process of this machine at a time."""
-        return _locked(self._note.with_name(f"{self._note.name}.lock"))
+        return waiting_lock(self._note.with_name(f"{self._note.name}.lock"))
 
 
 def keep_only(node: Path, versions: Mapping[str, str], phase: str) -> None:
@@ -59,7 +55,7 @@ def keep_only(node: Path, versions: Mapping[str, str], phase: str) -> None:
         versions: of the files that are read, by their names.
         phase: tells the phase from others.
     """
-    with _locked(node / f"{_PHASE}.lock"):
+    with waiting_lock(node / f"{_PHASE}.lock"):
         if _text_of(node / _PHASE) == phase:
             return
         for note in list((node / _VERSIONS).glob("*")):
@@ -75,14 +71,3 @@ def _text_of(file: Path) -> str:
     with contextlib.suppress(OSError):
         return file.read_text(encoding="utf-8")
     return ""
-
-
-@contextlib.contextmanager
-def _locked(place: Path) -> Iterator[None]:
-    """Only one process of this machine at a time, by the lock of a file."""
-    place.parent.mkdir(parents=True, exist_ok=True)
-    with place.open("w") as lock:
-        if fcntl is not None:
-            with contextlib.suppress(OSError):  # a file system without locks
-                fcntl.flock(lock, fcntl.LOCK_EX)
-        yield

@@ -8,26 +8,16 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Iterable, Mapping
-from functools import cache
-from importlib import metadata
 
+from command_kit.shell import version_of
 from webtext_prep.errors import InputError
 
 PACKAGE = "webtext-prep"
 
 
-@cache
-def version_of(name: str) -> str:
-    """The version of an installed distribution, from its metadata: nothing is imported. Empty if it is not there."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return ""
-
-
 def versions_of(names: Iterable[str]) -> dict[str, str]:
-    """The versions of some distributions, by name."""
-    return {name: version_of(name) for name in sorted(set(names))}
+    """The versions of some distributions, by name; empty for one that is not installed."""
+    return {name: version_of(name) or "" for name in sorted(set(names))}
 
 
 def versions_here(libraries: Iterable[str] = ()) -> dict[str, str]:

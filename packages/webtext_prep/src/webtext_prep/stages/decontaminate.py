@@ -132,7 +132,7 @@ class Decontaminate(Stage):
 
     def hints(self, job: Run) -> dict[str, Any]:
         """Whether there are enough documents and evaluation texts for machine code: see `Stage.hints`."""
-        return {"compiled": sum(map(storage.size, [*job.inputs, *self.setting_files()])) > PLAIN_BYTES}
+        return {"compiled": sum(storage.sizes([*job.inputs, *self.setting_files()])) > PLAIN_BYTES}
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Shards, and the two tables."""

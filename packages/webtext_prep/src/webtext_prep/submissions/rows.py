@@ -8,12 +8,12 @@ every month (github.com/ArthurHeitmann/arctic_shift, `schemas/RS`).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 
+from command_kit import parse_json
 from webtext_prep.documents.document import without_surrogates
 from webtext_prep.documents.records.base import Unreadable
 from webtext_prep.documents.urls import without_any_credentials
@@ -72,8 +72,8 @@ def read_any_row(line: bytes) -> Submission | Unreadable | None:
     if not line.strip():
         return None
     try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
+        row = parse_json(line)
+    except ValueError:
         return Unreadable("not valid JSON")
     if not isinstance(row, dict):
         return Unreadable("not a JSON object")

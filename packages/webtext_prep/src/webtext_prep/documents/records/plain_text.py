@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import re
 from collections.abc import Iterator
 from pathlib import PurePosixPath
 from typing import Any, ClassVar
 from urllib.parse import unquote
 
+from command_kit import parse_json
 from webtext_prep.documents import storage
 from webtext_prep.documents.compression import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
 from webtext_prep.documents.document import Document
@@ -102,8 +102,8 @@ def read_sidecar(file: SourceFile) -> dict[str, Any]:
     if file.sidecar is None:
         return {}
     try:
-        value = json.loads(storage.read_bytes(file.sidecar))
-    except (OSError, ValueError, RecursionError) as error:
+        value = parse_json(storage.read_bytes(file.sidecar))
+    except (OSError, ValueError) as error:
         raise Unreadable("its metadata can't be read", f"{file.sidecar.name}: {error}") from error
     if not isinstance(value, dict):
         raise Unreadable("its metadata is not a JSON object", file.sidecar.name)
