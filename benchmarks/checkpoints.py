@@ -20,13 +20,12 @@ from pathlib import Path
 
 import torch
 
-from gpt2_train.checkpoint import model_tensors
-from gpt2_train.checkpoint.background import BackgroundSaver, Saved
-from gpt2_train.checkpoint.reading import file_crc
-from gpt2_train.checkpoint.saving import Checkpointer
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.model import GPT2
-from gpt2_train.optimizers import make_optimizer
+from gpt2_train.checkpoint.async_save import BackgroundSaver, Saved
+from gpt2_train.checkpoint.load import file_crc, model_tensors
+from gpt2_train.checkpoint.save import Checkpointer
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.optim.adamw import make_optimizer
 
 TINY = ModelConfig(layers=4, hidden=128, heads=4, sequence_length=128)
 

@@ -19,14 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 
-from gpt2_train.cached_model import CachedModel
-from gpt2_train.config import ModelConfig
-from gpt2_train.decoder import Decoder
-from gpt2_train.device import DeviceKind
-from gpt2_train.inference import open_model
-from gpt2_train.sampling import Sampling
-from gpt2_train.sequences import TokenRequest
-from gpt2_train.writing_weights import for_writing
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.distributed.device import DeviceKind
+from gpt2_train.inference.engine import Decoder, TokenRequest
+from gpt2_train.inference.kv_cache import CachedModel
+from gpt2_train.inference.model import open_model
+from gpt2_train.inference.packed_weights import for_writing
+from gpt2_train.inference.sampling import Sampling
 from machine import describe, save
 
 Write = Callable[[list[list[int]], int], list[list[int]]]

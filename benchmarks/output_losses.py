@@ -13,9 +13,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gpt2_train.config import ModelConfig
-from gpt2_train.device import autocast
-from gpt2_train.loss import token_losses
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.distributed.device import autocast
+from gpt2_train.model.loss import token_losses
 
 Loss = Callable[[Tensor, Tensor, Tensor], Tensor]
 """From hidden states (N, hidden), the output matrix (padded vocabulary, hidden) and targets (N,) to a sum of losses."""

@@ -18,12 +18,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.model import GPT2
-from gpt2_train.optim import gradient_norm
-from gpt2_train.optimizers import make_optimizer
-from gpt2_train.parallel import parallelize
-from gpt2_train.world import make_world
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.distributed.mesh import make_world
+from gpt2_train.distributed.parallelize import parallelize
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.optim.adamw import make_optimizer
+from gpt2_train.optim.gradients import gradient_norm
 
 Result = TypeVar("Result")
 STEPS = 6

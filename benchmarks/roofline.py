@@ -36,14 +36,14 @@ import torch.distributed as dist
 from tests.cuda.gpus import LIBRARY, Gpus, missing
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt2_train import building
-from gpt2_train import trainer as training
-from gpt2_train.auto_micro_batch import fitting_micro_batch
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.prepare import prepare
-from gpt2_train.stopping import StopRequest
-from gpt2_train.trainer import Trainer
-from gpt2_train.world import make_world
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.distributed.mesh import make_world
+from gpt2_train.distributed.processes import StopRequest
+from gpt2_train.training import setup
+from gpt2_train.training import trainer as training
+from gpt2_train.training.micro_batch_size import fitting_micro_batch
+from gpt2_train.training.setup import prepare
+from gpt2_train.training.trainer import Trainer
 from launched_kernels import CARDS, Card, Kernels, Sums, bytes_of, inductor_kernels, inductors, tensors
 from machine import RESULTS, describe, save
 from training_steps import write_tokens
@@ -73,7 +73,7 @@ def open_trainer(config: ModelConfig, folder: Path, micro: int, gpus: int = 1, *
         global_batch_size=micro * gpus, micro_batch_size=micro, split="1,0,0", device="cuda", save=False,
         data_parallel=gpus, **({"data_parallel_replicate": gpus // 8} if gpus > 8 else {}), **more,
     )  # fmt: skip
-    with mock.patch.object(building, "fill", lambda *_: None):
+    with mock.patch.object(setup, "fill", lambda *_: None):
         world = make_world(torch.device("cuda", 0), 1, settings.data_parallel_replicate)
         trainer = Trainer(prepare(settings, world, folder / "run"), StopRequest())
     try:
@@ -176,7 +176,7 @@ def micro_batch(card: Card, config: ModelConfig, *, compiled: bool) -> int:
     """The largest power of two that fits the card, as `--micro-batch-size auto` would find it; 0 if none does."""
     free = card.memory * 2**30
     layout = {"tensor_parallel": 1, "data_parallel": 1, "precision": "bf16", "compiled": compiled}
-    from gpt2_train.memory import memory_per_rank
+    from gpt2_train.training.memory import memory_per_rank
 
     if memory_per_rank(config, micro_batch=1, accumulation=GLOBAL_BATCH, **layout).peak > free:
         return 0

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gpt2_train.checkpoint import model_tensors
-from gpt2_train.checkpoint.saving import save_checkpoint
-from gpt2_train.config import ModelConfig
-from gpt2_train.generator import GenerationRequest, TextGenerator
-from gpt2_train.inference import open_model
-from gpt2_train.model import GPT2
+from gpt2_train.checkpoint.load import model_tensors
+from gpt2_train.checkpoint.save import save_checkpoint
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.inference.generator import GenerationRequest, TextGenerator
+from gpt2_train.inference.model import open_model
+from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
 from machine import RESULTS, describe, save
 

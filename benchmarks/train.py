@@ -24,8 +24,8 @@ from typing import Any
 
 from torch import nn
 
-from gpt2_train.config import ModelConfig
-from gpt2_train.trainer import Trainer
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.training.trainer import Trainer
 from machine import describe, save
 from parallel_step import measured
 from training_steps import Case, Step, minimal_step, our_trainer, transformers_step, write_tokens

@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.prepare import prepare
-from gpt2_train.stopping import StopRequest
-from gpt2_train.trainer import Trainer
-from gpt2_train.world import make_world
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.distributed.mesh import make_world
+from gpt2_train.distributed.processes import StopRequest
+from gpt2_train.training.setup import prepare
+from gpt2_train.training.trainer import Trainer
 from indexed_tokens import IndexedTokensWriter
 from minimal_gpt2 import MinimalGPT2
 

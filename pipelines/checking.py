@@ -17,7 +17,7 @@ from command_kit.command import sentence_for
 from command_kit.fronts import in_words
 from command_kit.machine import Machine
 from command_kit.settings import changes
-from gpt2_train.loading import load_torch
+from gpt2_train.config.loading import load_torch
 from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
 from indexed_tokens.suffix_index import SuffixIndex, index_folder
 from planning import Step, is_held_out_loss, words_of
@@ -30,7 +30,7 @@ from webtext_prep.running.space import Estimate, Needs, readable
 from webtext_prep.running.stage import Stage
 
 if TYPE_CHECKING:
-    from gpt2_train.config import ModelConfig, TrainSettings
+    from gpt2_train.config.settings import ModelConfig, TrainSettings
 
 
 @dataclass
@@ -173,9 +173,10 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
 
     Raises UsageError.
     """
-    from gpt2_train.auto_micro_batch import fitting_micro_batch
-    from gpt2_train.layout import check_layout, check_observed, plan_batches
-    from gpt2_train.memory import memory_per_rank, size_line
+    from gpt2_train.config.layout import check_layout, plan_batches
+    from gpt2_train.training.command import check_observed
+    from gpt2_train.training.memory import memory_per_rank, size_line
+    from gpt2_train.training.micro_batch_size import fitting_micro_batch
 
     settings: TrainSettings = step.settings
     if settings.device == "cuda" and not gpus:
@@ -230,8 +231,8 @@ def model_config(settings: TrainSettings, vocabulary: int) -> ModelConfig:
     """The shape of the model: as the settings say, or that of the one it begins with. Raises UsageError."""
     if settings.init_from is None:
         return settings.model_config(vocabulary)
-    from gpt2_train.layout import check_tensor_parallel
-    from gpt2_train.prepare import open_first_weights
+    from gpt2_train.config.layout import check_tensor_parallel
+    from gpt2_train.training.inputs import open_first_weights
 
     first = open_first_weights(settings, None)
     if first is None:
@@ -256,8 +257,8 @@ def check_token_files(prefix: str, step: Step) -> None:
 
 def check_run_folder(settings: TrainSettings, config: ModelConfig) -> None:
     """Raise UsageError, naming what differs, where the run's folder holds a run with other settings."""
-    from gpt2_train.checkpoint import FOLDER, latest_checkpoint, read_info
-    from gpt2_train.run_folder import identity_settings
+    from gpt2_train.checkpoint.info import FOLDER, latest_checkpoint, read_info
+    from gpt2_train.training.run_folder import identity_settings
 
     output = Path(settings.output)
     if output.exists() and not output.is_dir():
@@ -283,7 +284,7 @@ def check_use_of_model(step: Step, train: Step | None, own_model: str) -> None:
     settings = step.settings
     if settings.checkpoint not in step.made:
         from gpt2_train.conversion.hub import hub_name
-        from gpt2_train.inference import open_model
+        from gpt2_train.inference.model import open_model
 
         may_be_fetched = settings.checkpoint != own_model and hub_name(settings.checkpoint) is not None
         if not Path(settings.checkpoint).exists() and train is None and not may_be_fetched:
@@ -306,7 +307,7 @@ def check_use_of_model(step: Step, train: Step | None, own_model: str) -> None:
 
 
 def _check_prompts(settings: Any) -> None:
-    from gpt2_train.prompts import prompts_of_file
+    from gpt2_train.inference.prompts import prompts_of_file
 
     if settings.prompts is not None:
         prompts_of_file(settings.prompts)
@@ -316,8 +317,8 @@ def _check_prompts(settings: Any) -> None:
 
 def _check_split(settings: Any, train: Step | None) -> None:
     """An empty split of the pipeline's own token files, as far as it shows in the shares."""
-    from gpt2_train.config import parse_split
-    from gpt2_train.data import SPLITS
+    from gpt2_train.config.settings import parse_split
+    from gpt2_train.data.corpus import SPLITS
 
     if train is None or settings.data not in train.settings.data:
         return
@@ -341,7 +342,7 @@ def gpu_room() -> float | None:
     """Bytes that a process of a run can have on the smallest GPU of this machine; None if torch sees none."""
     import torch
 
-    from gpt2_train.estimate import RESERVE
+    from gpt2_train.training.estimate import RESERVE
 
     if not torch.cuda.is_available():
         return None

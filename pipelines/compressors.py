@@ -11,9 +11,9 @@ import math
 import sys
 from typing import Any
 
-from gpt2_train.config import parse_split
-from gpt2_train.data import Corpus
-from gpt2_train.evaluation.held_out_loss import split_pieces
+from gpt2_train.config.settings import parse_split
+from gpt2_train.data.corpus import Corpus
+from gpt2_train.evaluation.tasks.held_out_loss import split_pieces
 from indexed_tokens import Tokenizer, corpus_tokenizer
 
 if sys.version_info >= (3, 14):

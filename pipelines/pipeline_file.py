@@ -11,7 +11,7 @@ from typing import Any
 
 from command_kit import UsageError, setting
 from command_kit.settings import flag_name
-from gpt2_train.layout import overridden_keys
+from gpt2_train.training.command import overridden_keys
 
 HERE = Path(__file__).resolve().parent
 WHOLE = "pipeline"

@@ -93,7 +93,7 @@ def run_step(step: Step, path: Path, folder: Path, debug: bool = False) -> None:
 
 def discard_run(step: Step) -> None:
     """Remove the run that a [train] made earlier. Raises UsageError where another is at work on it."""
-    from gpt2_train import run_folder
+    from gpt2_train.training import run_folder
 
     run_folder.discard_run(Path(step.output), say=lambda line: print(line, file=sys.stderr))
 
@@ -118,8 +118,8 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def nothing_held_out(step: Step, train: Step | None) -> str:
     """Why `[evaluate]` has nothing to measure in the token files that are there now, in a sentence; or nothing."""
-    from gpt2_train.config import parse_split
-    from gpt2_train.data import Corpus
+    from gpt2_train.config.settings import parse_split
+    from gpt2_train.data.corpus import Corpus
 
     settings = step.settings
     if train is None or step.name != "evaluate" or not is_held_out_loss(settings):

@@ -11,9 +11,9 @@ from typing import Any, Literal
 
 import torch
 
-from gpt2_train.config import ModelConfig
-from gpt2_train.memory import GIB
-from gpt2_train.metrics import peak_flops
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.metrics.log import peak_flops
+from gpt2_train.training.memory import GIB
 from training_steps import Case, Step
 
 Mode = Literal["blocks", "model"] | None

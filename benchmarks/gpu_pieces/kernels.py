@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from gpt2_train.attention_kernels import AttentionShape, GpuTimer, measured
+from gpt2_train.model.attention_kernels import AttentionShape, GpuTimer, measured
 from gpu_pieces.bench import Bench, Mode, attempt, cleared
 from gpu_pieces.training import Parts, run_of
 from output_losses import steps

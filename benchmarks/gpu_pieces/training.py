@@ -14,15 +14,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
-from gpt2_train import trainer
-from gpt2_train.device import autocast
-from gpt2_train.loss import token_losses
-from gpt2_train.memory import GIB, memory_per_rank
-from gpt2_train.model import GPT2
-from gpt2_train.parallel import apply_data_parallel
-from gpt2_train.tensor_parallel import apply_tensor_parallel
-from gpt2_train.trainer import Trainer
-from gpt2_train.world import World
+from gpt2_train.distributed.device import autocast
+from gpt2_train.distributed.mesh import World
+from gpt2_train.distributed.parallelize import apply_data_parallel
+from gpt2_train.distributed.tensor_parallel import apply_tensor_parallel
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.model.loss import token_losses
+from gpt2_train.training import trainer
+from gpt2_train.training.memory import GIB, memory_per_rank
+from gpt2_train.training.trainer import Trainer
 from gpu_pieces.bench import Bench, Mode, attempt, cleared
 from training_steps import Case, Step, minimal_step, our_trainer, transformers_step
 

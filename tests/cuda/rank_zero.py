@@ -25,13 +25,13 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from gpt2_train import building
-from gpt2_train.config import TrainSettings
-from gpt2_train.memory import memory_per_rank
-from gpt2_train.prepare import prepare
-from gpt2_train.stopping import StopRequest
-from gpt2_train.trainer import Trainer
-from gpt2_train.world import make_world
+from gpt2_train.config.settings import TrainSettings
+from gpt2_train.distributed.mesh import make_world
+from gpt2_train.distributed.processes import StopRequest
+from gpt2_train.training import setup
+from gpt2_train.training.memory import memory_per_rank
+from gpt2_train.training.setup import prepare
+from gpt2_train.training.trainer import Trainer
 
 WARM_UP, COUNTED = 3, 2
 """Steps that are taken first, and those that are counted."""
@@ -90,7 +90,7 @@ def take_steps(layout: dict[str, Any], data: str, folder: Path) -> dict[str, Any
     processes = settings.tensor_parallel * settings.data_parallel
     with contextlib.ExitStack() as stack:
         # What the parameters are does not matter here.
-        stack.enter_context(mock.patch.object(building, "fill", lambda *_: None))
+        stack.enter_context(mock.patch.object(setup, "fill", lambda *_: None))
         if processes > 1:
             dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=processes)
             stack.callback(dist.destroy_process_group)

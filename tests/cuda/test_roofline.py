@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.cuda.gpus import Gpus, Running
 
-from gpt2_train.config import ModelConfig
+from gpt2_train.config.settings import ModelConfig
 
 BENCHMARKS = Path(__file__).resolve().parents[2] / "benchmarks"
 CODE = """

@@ -13,7 +13,7 @@ from pydoc_data.topics import topics
 
 import pytest
 
-from gpt2_train.checkpoint import read_info
+from gpt2_train.checkpoint.info import read_info
 from indexed_tokens import Tokenizer
 
 RUN = Path(__file__).resolve().parents[2] / "pipelines" / "run.py"

@@ -84,7 +84,7 @@ def kill_when(condition: Callable[[], bool], pipeline: Path, folder: Path) -> No
 
 
 def weights(model: Path) -> dict[str, bytes]:
-    from gpt2_train.checkpoint import load_model
+    from gpt2_train.checkpoint.load import load_model
 
     found, _, _ = load_model(model, "cpu")
     return {name: value.detach().numpy().tobytes() for name, value in found.state_dict().items()}

@@ -16,7 +16,7 @@ import torch
 from tests.gpt2_train import forks
 
 from gpt2_train.cli import main
-from gpt2_train.stopping import STOP_SIGNALS
+from gpt2_train.distributed.processes import STOP_SIGNALS
 from indexed_tokens import IndexedTokensWriter
 
 COMMON = """

@@ -14,11 +14,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt2_train.config import ModelConfig
-from gpt2_train.half_copies import HalfCopies
-from gpt2_train.model import GPT2
-from gpt2_train.parallel import free_gathered_parameters, parallelize, synchronize_gradients
-from gpt2_train.world import World, make_world
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.distributed.mesh import World, make_world
+from gpt2_train.distributed.parallelize import free_gathered_parameters, parallelize, synchronize_gradients
+from gpt2_train.distributed.weight_casts import HalfCopies
+from gpt2_train.model.gpt2 import GPT2
 
 CONFIG = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100, dropout=0.1)
 TOKENS = torch.arange(32).view(2, 16)

@@ -40,7 +40,7 @@ def new_server() -> forkserver.ForkServer:
     """
     server = forkserver.ForkServer()
     # The compiler is loaded by the first model on the meta device, in seconds.
-    server.set_forkserver_preload(["gpt2_train.cli", "gpt2_train.launch", "torch._dynamo"])
+    server.set_forkserver_preload(["gpt2_train.cli", "gpt2_train.training.launch", "torch._dynamo"])
     return server
 
 
@@ -115,9 +115,9 @@ def _begin(words: list[str], pipes: list[Connection], environment: dict[str, str
     # Those that there were remember whether they could seek in what the server had.
     sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
     os.chdir(folder)
-    from gpt2_train import child_processes
+    from gpt2_train.distributed import processes
 
-    child_processes.subprocess = types.SimpleNamespace(Popen=_fork, PIPE=subprocess.PIPE)  # type: ignore[assignment]
+    processes.subprocess = types.SimpleNamespace(Popen=_fork, PIPE=subprocess.PIPE)  # type: ignore[assignment]
     _become(words, environment)
 
 

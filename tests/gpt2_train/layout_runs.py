@@ -26,15 +26,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.weak import WeakIdKeyDictionary
 
-from gpt2_train import trainer as train_module
-from gpt2_train.building import build_model
-from gpt2_train.config import TrainSettings
-from gpt2_train.data import BatchReader
-from gpt2_train.model import GPT2
-from gpt2_train.prepare import Prepared
-from gpt2_train.stopping import StopRequest
-from gpt2_train.train import train
-from gpt2_train.world import make_world
+from gpt2_train.config.settings import TrainSettings
+from gpt2_train.data.batches import BatchReader
+from gpt2_train.distributed.mesh import make_world
+from gpt2_train.distributed.processes import StopRequest
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.training import trainer as train_module
+from gpt2_train.training.run import train
+from gpt2_train.training.setup import Prepared, build_model
 from indexed_tokens import Tokenizer
 
 seen: dict[str, Any] = {"samples": []}

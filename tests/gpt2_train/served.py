@@ -13,9 +13,9 @@ from typing import Any
 import httpx2
 import openai
 
-from gpt2_train.serve import ServeSettings, make_server
+from gpt2_train.inference.open import open_shared_model
+from gpt2_train.serving.command import ServeSettings, make_server
 from gpt2_train.serving.server import Server, bound_socket
-from gpt2_train.shared_model import open_shared_model
 
 PATIENCE = 60
 """Seconds after which a server is taken for stuck."""

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import torch
 
-from gpt2_train.checkpoint import model_tensors
-from gpt2_train.checkpoint.saving import save_checkpoint
-from gpt2_train.config import ModelConfig
-from gpt2_train.model import GPT2
+from gpt2_train.checkpoint.load import model_tensors
+from gpt2_train.checkpoint.save import save_checkpoint
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import END_OF_TEXT, Tokenizer
 
 END = 256

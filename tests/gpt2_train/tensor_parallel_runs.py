@@ -15,15 +15,15 @@ from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt2_train.config import ModelConfig
-from gpt2_train.documents import find_documents
-from gpt2_train.local_shares import settle_gradients
-from gpt2_train.loss import token_losses
-from gpt2_train.model import GPT2
-from gpt2_train.optim import gradient_norm
-from gpt2_train.parallel import parallelize
-from gpt2_train.seeding import seed_micro_step
-from gpt2_train.world import World, make_world
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.distributed.dtensors import settle_gradients
+from gpt2_train.distributed.mesh import World, make_world
+from gpt2_train.distributed.parallelize import parallelize
+from gpt2_train.distributed.randomness import seed_micro_step
+from gpt2_train.model.attention import find_documents
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.model.loss import token_losses
+from gpt2_train.optim.gradients import gradient_norm
 
 CPU = torch.device("cpu")
 SHAPE = {"layers": 2, "hidden": 32, "heads": 4, "sequence_length": 16, "vocabulary_size": 100}

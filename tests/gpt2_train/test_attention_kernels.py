@@ -11,17 +11,17 @@ import pytest
 import torch
 from torch.nn.attention import _cur_sdpa_kernel_backends
 
-from gpt2_train import prepare as prepare_module
-from gpt2_train.attention_kernels import (
+from gpt2_train.checkpoint.info import read_info
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.model.attention_kernels import (
     AttentionChoice,
     AttentionShape,
     attention_by,
     attention_work,
     choose_attention,
 )
-from gpt2_train.checkpoint import read_info
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.training import setup as prepare_module
 
 GPU = torch.device("cuda", 0)
 ON_H100 = {"attention": {"kernel": "flash", "gpu": "H100"}}

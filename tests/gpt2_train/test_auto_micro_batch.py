@@ -11,13 +11,13 @@ import pytest
 import torch
 from tests.gpt2_train.conftest import losses
 
-from gpt2_train import prepare
-from gpt2_train.auto_micro_batch import MARGIN, fitting_micro_batch
 from gpt2_train.cli import main
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.layout import choose_data_parallel, plan_batches
-from gpt2_train.memory import GIB, memory_per_rank
-from gpt2_train.trainer import Trainer
+from gpt2_train.config.layout import choose_data_parallel, plan_batches
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.training import setup
+from gpt2_train.training.memory import GIB, memory_per_rank
+from gpt2_train.training.micro_batch_size import MARGIN, fitting_micro_batch
+from gpt2_train.training.trainer import Trainer
 
 PRESET = ModelConfig.preset("124M", dropout=0.0)
 BF16: dict[str, Any] = {"precision": "bf16", "compiled": True}
@@ -56,7 +56,7 @@ def test_without_a_gpus_memory_it_is_what_it_was() -> None:
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if processes had the memory of a large GPU."""
-    monkeypatch.setattr(prepare, "free_memory", lambda device: 80 * GIB)
+    monkeypatch.setattr(setup, "free_memory", lambda device: 80 * GIB)
 
 
 @pytest.fixture

@@ -18,16 +18,16 @@ import torch.distributed as dist
 from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import losses
 
-from gpt2_train import trainer as train_module
-from gpt2_train.checkpoint import background, list_checkpoints, load_model, model_tensors, read_info, staging
-from gpt2_train.checkpoint.background import BackgroundSaver, Saved
-from gpt2_train.checkpoint.restoring import load_tensors
-from gpt2_train.checkpoint.saving import Checkpointer, save_checkpoint
-from gpt2_train.checkpoint.staging import StagingArea
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.errors import Gpt2Error
-from gpt2_train.model import GPT2
-from gpt2_train.optimizers import make_optimizer
+from gpt2_train.checkpoint import async_save
+from gpt2_train.checkpoint.async_save import BackgroundSaver, Saved, StagingArea
+from gpt2_train.checkpoint.info import list_checkpoints, read_info
+from gpt2_train.checkpoint.load import load_model, load_tensors, model_tensors
+from gpt2_train.checkpoint.save import Checkpointer, save_checkpoint
+from gpt2_train.config.errors import Gpt2Error
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.optim.adamw import make_optimizer
+from gpt2_train.training import trainer as train_module
 
 Run = Callable[..., int]
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
@@ -225,7 +225,7 @@ def test_no_memory_for_the_copy_is_said_with_what_to_do(
     def full(*_: Any) -> Any:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr(background, "StagingArea", full)
+    monkeypatch.setattr(async_save, "StagingArea", full)
     assert gpt2(tmp_path, "--steps", 4, "--save-every", 2) == 1
     assert "no memory on this machine for the copy that checkpoints are written from" in capsys.readouterr().err
     assert gpt2(tmp_path, "--steps", 4, "--save-every", 2, "--no-async-checkpoint") == 0
@@ -245,7 +245,7 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_for_the_next_kernel(monkey
 
     monkeypatch.setattr(torch.cuda, "cudart", Refusing)
     monkeypatch.setattr(torch, "zeros", launched)
-    assert staging._pin(np.zeros(8, np.uint8)) is None
+    assert async_save._pin(np.zeros(8, np.uint8)) is None
     assert not pending
 
 
@@ -295,18 +295,18 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from gpt2_train.checkpoint import model_tensors
-from gpt2_train.checkpoint.background import BackgroundSaver
-from gpt2_train.checkpoint.restoring import load_tensors
-from gpt2_train.checkpoint.restoring import load_tensors
-from gpt2_train.checkpoint.saving import Checkpointer, save_checkpoint
-from gpt2_train.checkpoint.tensor_files import TensorWriter
-from gpt2_train.collectives import group_for_a_thread
-from gpt2_train.config import TrainSettings
-from gpt2_train.model import GPT2
-from gpt2_train.optimizers import make_optimizer
-from gpt2_train.optimizers import make_optimizer
-from gpt2_train.parallel import parallelize
-from gpt2_train.world import make_world
+from gpt2_train.checkpoint.async_save import BackgroundSaver
+from gpt2_train.checkpoint.load import load_tensors
+from gpt2_train.checkpoint.load import load_tensors
+from gpt2_train.checkpoint.save import Checkpointer, save_checkpoint
+from gpt2_train.checkpoint.storage import TensorWriter
+from gpt2_train.distributed.collectives import group_for_a_thread
+from gpt2_train.config.settings import TrainSettings
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.optim.adamw import make_optimizer
+from gpt2_train.optim.adamw import make_optimizer
+from gpt2_train.distributed.parallelize import parallelize
+from gpt2_train.distributed.mesh import make_world
 
 rank, port, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
 store = dist.TCPStore("127.0.0.1", port, is_master=False)

@@ -35,8 +35,8 @@ def test_all_three_learn_the_same_from_the_same_weights(benchmark: Any) -> None:
     """The minimal model is GPT-2: with our weights it has our loss."""
     import torch
 
-    from gpt2_train.loss import token_losses
-    from gpt2_train.model import GPT2
+    from gpt2_train.model.gpt2 import GPT2
+    from gpt2_train.model.loss import token_losses
 
     config = benchmark("gpu_pieces.bench").TINY
     ours = GPT2(config).initialise(torch.Generator().manual_seed(1))

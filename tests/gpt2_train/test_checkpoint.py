@@ -18,21 +18,13 @@ import torch.distributed.checkpoint as dcp
 from tests.gpt2_train import forks
 
 from gpt2_train import checkpoint
-from gpt2_train.checkpoint import (
-    find_checkpoint,
-    list_checkpoints,
-    load_model,
-    load_tokenizer,
-    model_tensors,
-    read_info,
-    reading,
-)
-from gpt2_train.checkpoint.info import table_crc
-from gpt2_train.checkpoint.restoring import load_tensors
-from gpt2_train.checkpoint.saving import Checkpointer, save_checkpoint
-from gpt2_train.config import ModelConfig
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.model import GPT2
+from gpt2_train.checkpoint import load
+from gpt2_train.checkpoint.info import find_checkpoint, list_checkpoints, load_tokenizer, read_info, table_crc
+from gpt2_train.checkpoint.load import load_model, load_tensors, model_tensors
+from gpt2_train.checkpoint.save import Checkpointer, save_checkpoint
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
 
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
@@ -232,8 +224,8 @@ def test_a_model_is_loaded_without_a_look_at_the_optimizer(
     tensors = model_tensors(model) | optimizer_state(model)
     step = save_checkpoint(tmp_path, tensors, step=3, samples=24, config=SMALL)
     checked: list[Path] = []
-    plain = reading.file_crc
-    monkeypatch.setattr(reading, "file_crc", lambda path: checked.append(path) or plain(path))
+    plain = load.file_crc
+    monkeypatch.setattr(load, "file_crc", lambda path: checked.append(path) or plain(path))
     for file in (step / "optimizer").iterdir():
         file.write_bytes(b"damaged")
     loaded, _, _ = load_model(tmp_path)
@@ -247,7 +239,7 @@ def test_a_checkpoint_of_the_first_layout_still_loads(tmp_path: Path, model: GPT
     """Checkpoints written before model and optimizer had files of their own must not be lost."""
     step = tmp_path / "checkpoints" / "step-0000004"
     tensors = model_tensors(model) | optimizer_state(model)
-    with reading.without_notices():
+    with load.without_notices():
         dcp.save(tensors, storage_writer=dcp.FileSystemWriter(step, single_file_per_rank=True), no_dist=True)
     files = {
         path.name: {"bytes": path.stat().st_size, "crc32": zlib.crc32(path.read_bytes())} for path in step.iterdir()
@@ -294,10 +286,10 @@ import json, sys, torch
 import torch.distributed as dist
 from pathlib import Path
 from gpt2_train.checkpoint.info import table_crc
-from gpt2_train.checkpoint.restoring import load_tensors
-from gpt2_train.checkpoint.saving import save_checkpoint
-from gpt2_train.config import ModelConfig
-from gpt2_train.errors import Gpt2Error
+from gpt2_train.checkpoint.load import load_tensors
+from gpt2_train.checkpoint.save import save_checkpoint
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.config.errors import Gpt2Error
 
 rank, store, what, folder = int(sys.argv[1]), *sys.argv[2:]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)

@@ -13,13 +13,15 @@ import pytest
 import torch
 from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model
 
-from gpt2_train.checkpoint import list_checkpoints, model_tensors, verifying
-from gpt2_train.checkpoint.saving import save_checkpoint
+from gpt2_train.checkpoint import verify
+from gpt2_train.checkpoint.info import list_checkpoints
+from gpt2_train.checkpoint.load import model_tensors
+from gpt2_train.checkpoint.save import save_checkpoint
 from gpt2_train.cli import main
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.conversion.comparing import compare
-from gpt2_train.model import GPT2
-from gpt2_train.optimizers import make_optimizer
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.conversion.compare import compare
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.optim.adamw import make_optimizer
 
 Report = Callable[..., tuple[int, dict[str, Any], str]]
 
@@ -167,13 +169,13 @@ def test_a_checkpoint_that_a_run_removes_meanwhile_is_not_damaged(
     folder = saved(tmp_path)
     saved(tmp_path, step=6)
     first, second = list_checkpoints(folder / "checkpoints")
-    plain = verifying.read_info
+    plain = verify.read_info
 
     def removed_first(path: Path) -> Any:
         shutil.rmtree(first, ignore_errors=True)
         return plain(path)
 
-    monkeypatch.setattr(verifying, "read_info", removed_first)
+    monkeypatch.setattr(verify, "read_info", removed_first)
     status, _, text = report("verify", folder)
     assert status == 0 and f"{second}: whole" in text and "damaged" not in text
 

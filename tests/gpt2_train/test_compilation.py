@@ -15,14 +15,13 @@ from tests.gpt2_train.conftest import losses
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
-from gpt2_train import loss_kernels
-from gpt2_train.compilation import Compilation, apply_compile, choose_compilation
-from gpt2_train.config import ModelConfig
-from gpt2_train.documents import find_documents
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.model import GPT2
-from gpt2_train.parallel import parallelize
-from gpt2_train.world import World
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.distributed.mesh import World
+from gpt2_train.distributed.parallelize import Compilation, apply_compile, choose_compilation, parallelize
+from gpt2_train.model import loss
+from gpt2_train.model.attention import find_documents
+from gpt2_train.model.gpt2 import GPT2
 
 Checkpointing = Literal["none", "full", "selective"]
 CPU = torch.device("cpu")
@@ -49,11 +48,11 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     )
     plain = torch.compile
     torch._dynamo.reset()
-    loss_kernels._compiled.cache_clear()
+    loss._compiled.cache_clear()
     monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=backend, **options))
     yield found
     torch._dynamo.reset()
-    loss_kernels._compiled.cache_clear()
+    loss._compiled.cache_clear()
 
 
 def small(dropout: float, layers: int) -> GPT2:

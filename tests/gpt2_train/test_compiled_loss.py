@@ -12,8 +12,8 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch._dynamo.utils import counters
 
-from gpt2_train import loss_kernels
-from gpt2_train.loss import token_losses
+from gpt2_train.model import loss
+from gpt2_train.model.loss import token_losses
 
 ROWS, WIDTH, VOCABULARY = 24, 4096, 4001
 MATRIX = ROWS * WIDTH
@@ -49,9 +49,9 @@ def use_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Non
     def use(backend: str) -> None:
         monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=backend, **options))
 
-    loss_kernels._compiled.cache_clear()
+    loss._compiled.cache_clear()
     yield use
-    loss_kernels._compiled.cache_clear()
+    loss._compiled.cache_clear()
 
 
 @pytest.mark.parametrize(

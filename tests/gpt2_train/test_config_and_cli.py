@@ -12,16 +12,16 @@ import torch
 
 from command_kit.settings import make_settings
 from gpt2_train.cli import COMMANDS, main
-from gpt2_train.config import PRESETS, ModelConfig, TrainSettings
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError, explained_compile_failure, explained_out_of_memory
-from gpt2_train.evaluate import EvaluateSettings
-from gpt2_train.generate import GenerateSettings
-from gpt2_train.launch import processes_wanted, use_compile_cache
-from gpt2_train.layout import check_layout, plan_batches
-from gpt2_train.metrics import EpochNotes, Heartbeat, StepClock
-from gpt2_train.prepare import plan_steps
-from gpt2_train.run_folder import lock_folder
-from gpt2_train.size_advice import SIZES, size_advice
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError, explained_compile_failure, explained_out_of_memory
+from gpt2_train.config.layout import check_layout, plan_batches
+from gpt2_train.config.settings import PRESETS, ModelConfig, TrainSettings
+from gpt2_train.evaluation.command import EvaluateSettings
+from gpt2_train.inference.command import GenerateSettings
+from gpt2_train.metrics.log import EpochNotes, Heartbeat, StepClock
+from gpt2_train.training.calibrate import SIZES, size_advice
+from gpt2_train.training.launch import processes_wanted, use_compile_cache
+from gpt2_train.training.plan import plan_steps
+from gpt2_train.training.run_folder import lock_folder
 
 
 def test_help_does_not_import_torch() -> None:
@@ -144,7 +144,7 @@ def test_a_flag_replaces_what_the_file_says_in_other_words(
     """--layers beside a file with layers, hidden and heads dropped all three of them, and then asked for the others."""
     (tmp_path / "run.toml").write_text("[train]\nlayers = 3\nhidden = 128\nheads = 4\nsteps = 7\n")
     got: list[TrainSettings] = []
-    monkeypatch.setattr("gpt2_train.launch.launch", lambda settings, **_: got.append(settings) or 0)
+    monkeypatch.setattr("gpt2_train.training.launch.launch", lambda settings, **_: got.append(settings) or 0)
     assert main(["train", "--config", str(tmp_path / "run.toml"), "--data", "x", "--output", "y", *flags]) == 0
     (found,) = got
     assert (found.model, found.layers, found.hidden, found.heads, found.steps, found.epochs) == expected

@@ -15,16 +15,16 @@ import torch
 from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, save
 
 import gpt2_train.cli
-from gpt2_train.checkpoint import load_model, model_tensors, read_info
-from gpt2_train.checkpoint.saving import save_checkpoint
-from gpt2_train.config import PRESETS, ModelConfig, TrainSettings
-from gpt2_train.conversion.base import ReadOptions
+from gpt2_train.checkpoint.info import read_info
+from gpt2_train.checkpoint.load import load_model, model_tensors
+from gpt2_train.checkpoint.save import save_checkpoint
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import PRESETS, ModelConfig, TrainSettings
+from gpt2_train.conversion.format import ReadOptions, open_weights
 from gpt2_train.conversion.megatron_names import join, share_of
-from gpt2_train.conversion.opening import open_weights
 from gpt2_train.conversion.weights import EMBEDDING, shapes_of
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.model import GPT2
-from gpt2_train.prepare import config_of_first_weights
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.training.inputs import config_of_first_weights
 from indexed_tokens import Tokenizer
 
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -15,26 +15,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.gpt2_train import forks
 
-from gpt2_train.data import (
-    BLEND_BLOCK,
-    SPLITS,
-    BatchReader,
-    Blend,
-    Corpus,
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.data.batches import BatchReader, check_vocabulary
+from gpt2_train.data.blending import BLEND_BLOCK, Blend, blend_picks, blend_split
+from gpt2_train.data.corpus import PIECE_TOKENS, SPLITS, Corpus, split_ranges
+from gpt2_train.data.index import (
     IndexCache,
-    Stream,
-    blend_picks,
-    blend_split,
     build_sample_index,
-    check_vocabulary,
     epochs_needed,
     last_epoch_is_separate,
     locate_samples,
-    split_ranges,
     stream_seed,
 )
-from gpt2_train.data.splits import PIECE_TOKENS
-from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.data.streams import Stream
 from indexed_tokens import IndexedTokensError, IndexedTokensWriter
 from indexed_tokens.checksums import checksum_of_file
 
@@ -311,7 +304,7 @@ import torch.distributed as dist
 from pathlib import Path
 from gpt2_train.data import Corpus, Stream
 from gpt2_train.data.shared_cache import SharedIndexCache
-from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.config.errors import Gpt2UsageError
 
 rank, store, prefix, caches = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
 dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=2)
@@ -347,7 +340,7 @@ def test_processes_share_an_index_or_say_that_storage_is_not_shared(tmp_path: Pa
 
 def test_reading_data_needs_no_torch() -> None:
     """Evaluation in one process depended on torch.distributed through the reader of the training samples."""
-    code = "import sys, gpt2_train.data; sys.exit('torch' in sys.modules or 'gpt2_train.collectives' in sys.modules)"
+    code = "import sys, gpt2_train.data; sys.exit('torch' in sys.modules or 'gpt2_train.distributed.collectives' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -16,17 +16,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 
-from gpt2_train import decoder as decoder_module
-from gpt2_train.cached_model import CachedModel
-from gpt2_train.decoder import Decoder
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.generator import GenerationRequest, TextGenerator, TextPiece, TextSession
-from gpt2_train.inference import InferenceModel, open_model
-from gpt2_train.model import GPT2
-from gpt2_train.sampling import Sampling
-from gpt2_train.sequences import NewToken, TokenRequest
-from gpt2_train.text_stream import StopStrings
-from gpt2_train.writing_weights import PackedLinear, arrange_weights, for_writing
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.inference import engine as decoder_module
+from gpt2_train.inference.detokenizer import StopStrings
+from gpt2_train.inference.engine import Decoder, NewToken, TokenRequest
+from gpt2_train.inference.generator import GenerationRequest, TextGenerator, TextPiece, TextSession
+from gpt2_train.inference.kv_cache import CachedModel
+from gpt2_train.inference.model import InferenceModel, open_model
+from gpt2_train.inference.packed_weights import PackedLinear, arrange_weights, for_writing
+from gpt2_train.inference.sampling import Sampling
+from gpt2_train.model.gpt2 import GPT2
 
 GREEDY = Sampling(temperature=0)
 

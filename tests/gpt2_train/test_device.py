@@ -12,10 +12,10 @@ import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.overrides import TorchFunctionMode
 
-from gpt2_train import activation_checkpointing
-from gpt2_train.cached_model import CachedModel
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.device import (
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.distributed import parallelize
+from gpt2_train.distributed.device import (
     RandomState,
     choose_device,
     choose_precision,
@@ -25,14 +25,14 @@ from gpt2_train.device import (
     unkept_random_state,
     widest_float,
 )
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.loss import token_losses
-from gpt2_train.metrics import peak_flops_of
-from gpt2_train.model import GPT2
-from gpt2_train.optim import gradient_norm
-from gpt2_train.optimizers import make_optimizer
-from gpt2_train.sampling import Sampling, choose_for_each, choose_tokens
-from gpt2_train.worker import join_group
+from gpt2_train.distributed.processes import join_group
+from gpt2_train.inference.kv_cache import CachedModel
+from gpt2_train.inference.sampling import Sampling, choose_for_each, choose_tokens
+from gpt2_train.metrics.log import peak_flops_of
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.model.loss import token_losses
+from gpt2_train.optim.adamw import make_optimizer
+from gpt2_train.optim.gradients import gradient_norm
 
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
 
@@ -86,14 +86,14 @@ def test_recomputation_repeats_dropout_where_torch_does_not_keep_the_generator(
     """On Apple's GPUs recomputation dropped other elements than the loss was computed with: a wrong gradient."""
     # As on such a GPU: torch keeps no state, and without the contexts the gradients of the two differ.
     unkept = functools.partial(torch.utils.checkpoint.checkpoint, preserve_rng_state=False)
-    monkeypatch.setattr(activation_checkpointing, "checkpoint", unkept)
+    monkeypatch.setattr(parallelize, "checkpoint", unkept)
     kept = RandomState(torch.get_rng_state, torch.set_rng_state)
-    monkeypatch.setattr(activation_checkpointing, "unkept_random_state", lambda _: kept)
+    monkeypatch.setattr(parallelize, "unkept_random_state", lambda _: kept)
     tokens = torch.arange(34).view(2, 17)
 
     def gradients(mode: Literal["none", "full", "selective"]) -> tuple[list[torch.Tensor], torch.Tensor]:
         model = GPT2(SMALL).initialise(torch.Generator().manual_seed(1)).train()
-        activation_checkpointing.apply_activation_checkpointing(model, mode)
+        parallelize.apply_activation_checkpointing(model, mode)
         torch.manual_seed(5)
         token_losses(model(tokens[:, :-1]), tokens[:, 1:]).sum().backward()
         return [p.grad for p in model.parameters() if p.grad is not None], torch.get_rng_state()

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from command_kit.machine import Machine
-from gpt2_train import doctor
 from gpt2_train.cli import main
+from gpt2_train.training import doctor
 
 
 def found(capsys: pytest.CaptureFixture[str]) -> dict[str, dict[str, str]]:

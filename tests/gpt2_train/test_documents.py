@@ -17,16 +17,18 @@ from tests.gpt2_train.small_models import BYTES, byte_tokenizer
 from tests.gpt2_train.small_models import END as BYTES_END
 from torch import Tensor
 
-from gpt2_train import prepare
-from gpt2_train.checkpoint import load_model
+from gpt2_train.checkpoint.load import load_model
 from gpt2_train.cli import main
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.data import IndexCache, blend_split, open_corpora
-from gpt2_train.documents import Documents, attention_kind, find_documents
-from gpt2_train.model import GPT2
-from gpt2_train.parallel import parallelize
-from gpt2_train.seeding import mixed_seed
-from gpt2_train.world import World
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.data.blending import blend_split
+from gpt2_train.data.corpus import open_corpora
+from gpt2_train.data.index import IndexCache
+from gpt2_train.distributed.mesh import World
+from gpt2_train.distributed.parallelize import parallelize
+from gpt2_train.distributed.randomness import mixed_seed
+from gpt2_train.model.attention import Documents, attention_kind, find_documents
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.training import setup
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 END = 99
@@ -211,7 +213,7 @@ def test_the_loss_is_the_mean_over_the_predictions_that_count(tmp_path: Path, te
 def test_every_form_of_attention_trains_alike(
     tmp_path: Path, texts: str, separate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(prepare, "attention_kind", lambda *_, **__: "mask")
+    monkeypatch.setattr(setup, "attention_kind", lambda *_, **__: "mask")
     assert main(command(tmp_path / "run", *SEPARATE, data=texts)[3:]) == 0
     assert losses(tmp_path / "run") == pytest.approx(losses(separate), abs=1e-5)
 

@@ -15,15 +15,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from gpt2_train.auto_micro_batch import fitting_micro_batch
 from gpt2_train.cli import main
-from gpt2_train.compilation import choose_compilation
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.device import default_precision
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.estimate import RESERVE, EstimateSettings
-from gpt2_train.loss import token_losses
-from gpt2_train.memory import (
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.distributed.device import default_precision
+from gpt2_train.distributed.mesh import World
+from gpt2_train.distributed.parallelize import choose_compilation, parallelize
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.model.loss import token_losses
+from gpt2_train.optim.adamw import make_optimizer
+from gpt2_train.training.estimate import RESERVE, EstimateSettings
+from gpt2_train.training.memory import (
     GIB,
     block_activations,
     largest_micro_batch,
@@ -31,10 +33,7 @@ from gpt2_train.memory import (
     parameters_per_rank,
     size_line,
 )
-from gpt2_train.model import GPT2
-from gpt2_train.optimizers import make_optimizer
-from gpt2_train.parallel import parallelize
-from gpt2_train.world import World
+from gpt2_train.training.micro_batch_size import fitting_micro_batch
 
 SMALL = ModelConfig(layers=3, hidden=64, heads=4, sequence_length=32, vocabulary_size=300, dropout=0.0)
 PRESET = ModelConfig.preset("345M")

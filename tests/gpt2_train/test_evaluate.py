@@ -18,19 +18,19 @@ from tests.documented import example
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 from tests.gpt2_train.test_generate import broken_checkpoints
 
-from gpt2_train import evaluation
-from gpt2_train.checkpoint import model_tensors
-from gpt2_train.checkpoint.saving import save_checkpoint
+from gpt2_train.checkpoint.load import model_tensors
+from gpt2_train.checkpoint.save import save_checkpoint
 from gpt2_train.cli import main, settings_class
-from gpt2_train.config import ModelConfig
-from gpt2_train.data import Corpus, split_ranges
-from gpt2_train.errors import Gpt2Error
-from gpt2_train.evaluation import held_out_loss
-from gpt2_train.evaluation.held_out_loss import split_pieces
-from gpt2_train.inference import InferenceModel
-from gpt2_train.model import GPT2
-from gpt2_train.scoring import Scorer, windows
-from gpt2_train.unigram import text_bytes, unigram_loss
+from gpt2_train.config.errors import Gpt2Error
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.data.corpus import Corpus, split_ranges
+from gpt2_train.evaluation import tasks
+from gpt2_train.evaluation.tasks import held_out_loss
+from gpt2_train.evaluation.tasks.held_out_loss import split_pieces
+from gpt2_train.evaluation.unigram import text_bytes, unigram_loss
+from gpt2_train.inference.model import InferenceModel
+from gpt2_train.inference.scorer import Scorer, windows
+from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, save_corpus_tokenizer
 
 TEXTS = [f"document {number}: " + "é, a line of text. " * (number % 5) for number in range(20)]
@@ -428,8 +428,8 @@ def last_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A task in a file of its own, in another folder."""
     (tmp_path / "more").mkdir()
     (tmp_path / "more" / "last_word.py").write_text(LAST_WORD)
-    monkeypatch.setattr(evaluation, "__path__", [*evaluation.__path__, str(tmp_path / "more")])
-    monkeypatch.delitem(sys.modules, "gpt2_train.evaluation.last_word", raising=False)
+    monkeypatch.setattr(tasks, "__path__", [*tasks.__path__, str(tmp_path / "more")])
+    monkeypatch.delitem(sys.modules, "gpt2_train.evaluation.tasks.last_word", raising=False)
 
 
 def test_a_task_is_added_by_one_file(last_word: None, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -451,7 +451,7 @@ def test_a_task_is_added_by_one_file(last_word: None, tmp_path: Path, capsys: py
     # Tasks that share their settings have no heading of their own; all are listed.
     assert "--task hellaswag, lambada or wikitext:" in shown
     assert [line.split()[0] for line in shown.partition("\ntasks:\n")[2].partition("\n\n")[0].splitlines()] == list(
-        evaluation.tasks()
+        tasks.tasks()
     )
     assert {"lines", "split", "checkpoint"} <= {field.name for field in dataclasses.fields(settings_class("evaluate"))}
 
@@ -467,9 +467,9 @@ def test_two_tasks_of_one_name_are_refused(
     last_word: None, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "more" / "again.py").write_text(LAST_WORD)
-    monkeypatch.delitem(sys.modules, "gpt2_train.evaluation.again", raising=False)
+    monkeypatch.delitem(sys.modules, "gpt2_train.evaluation.tasks.again", raising=False)
     with pytest.raises(Gpt2Error, match="two evaluation tasks are called last-word"):
-        evaluation.tasks()
+        tasks.tasks()
 
 
 def test_half_precision_that_a_cpu_lacks_is_pointed_out(

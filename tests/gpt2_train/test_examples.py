@@ -17,8 +17,9 @@ import pytest
 from tests.gpt2_train.small_models import END, byte_tokenizer, random_model, save
 from tests.indexed_tokens.naive_index import write_index
 
-from gpt2_train import config, launch, serve
 from gpt2_train.cli import COMMANDS, main
+from gpt2_train.config import settings
+from gpt2_train.training import launch
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 ROOT = Path(__file__).parents[2]
@@ -70,11 +71,11 @@ def test_the_examples_of_help_work(
         for name in ("corpus_text_document", "other_text_document"):
             write_index(sandbox / name)
     if command != "estimate":
-        for name in config.PRESETS:
-            monkeypatch.setitem(config.PRESETS, name, {"layers": 1, "hidden": 16, "heads": 2})
+        for name in settings.PRESETS:
+            monkeypatch.setitem(settings.PRESETS, name, {"layers": 1, "hidden": 16, "heads": 2})
     real_launch = launch.launch
 
-    def short_launch(settings: config.TrainSettings, **options: Any) -> int:
+    def short_launch(settings: settings.TrainSettings, **options: Any) -> int:
         short = dataclasses.replace(
             settings, steps=1, tokens=None, epochs=None, global_batch_size=1, eval_batches=1, tokenizer="tokenizer"
         )
@@ -87,6 +88,6 @@ def test_the_examples_of_help_work(
         assert main(words.split()) == 0
     if command == "serve":
         # A server is stopped as soon as it answers.
-        monkeypatch.setattr(serve, "announce", lambda *_: signal.raise_signal(signal.SIGTERM))
+        monkeypatch.setattr(command, "announce", lambda *_: signal.raise_signal(signal.SIGTERM))
     for line in found:
         assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)

@@ -25,19 +25,18 @@ import pytest
 import torch
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 
-from gpt2_train import prompt_loop
-from gpt2_train.cached_model import CachedModel
 from gpt2_train.cli import main
-from gpt2_train.decoder import POSITIONS_AT_ONCE, Decoder
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.generate import GenerateSettings, converse, make_generator
-from gpt2_train.generator import Encoder, GenerationRequest, TextGenerator
-from gpt2_train.inference import open_model
-from gpt2_train.model import GPT2
-from gpt2_train.prompts import prompts_of_lines
-from gpt2_train.sampling import Sampling, choose_tokens
-from gpt2_train.sequences import TokenRequest
-from gpt2_train.text_stream import TextStream
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.inference import prompt_loop
+from gpt2_train.inference.command import GenerateSettings, converse, make_generator
+from gpt2_train.inference.detokenizer import TextStream
+from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Decoder, TokenRequest
+from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
+from gpt2_train.inference.kv_cache import CachedModel
+from gpt2_train.inference.model import open_model
+from gpt2_train.inference.prompts import prompts_of_lines
+from gpt2_train.inference.sampling import Sampling, choose_tokens
+from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
 
 GREEDY = Sampling(temperature=0)

@@ -15,11 +15,11 @@ from tests.gpt2_train.conftest import rows
 from tests.gpt2_train.counted_casts import CONFIG, TOKENS, Casts, compare
 from torch._dynamo.utils import counters
 
-from gpt2_train import trainer as train_module
-from gpt2_train.compilation import Compilation, apply_compile
-from gpt2_train.half_copies import HalfCopies, half_copies
-from gpt2_train.model import GPT2
-from gpt2_train.world import World
+from gpt2_train.distributed.mesh import World
+from gpt2_train.distributed.parallelize import Compilation, apply_compile
+from gpt2_train.distributed.weight_casts import HalfCopies, half_copies
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.training import trainer as train_module
 
 CPU = torch.device("cpu")
 

@@ -17,11 +17,11 @@ from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import table_crc
-from gpt2_train.config import PRESETS, ModelConfig
-from gpt2_train.conversion.opening import open_weights
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.model import GPT2
-from gpt2_train.stored_shapes import EMBEDDING, parameter_shapes
+from gpt2_train.checkpoint.stored_shapes import EMBEDDING, parameter_shapes
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import PRESETS, ModelConfig
+from gpt2_train.conversion.format import open_weights
+from gpt2_train.model.gpt2 import GPT2
 
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=257)
 DEEP = "[" * 100_000
@@ -410,7 +410,7 @@ def test_a_model_of_a_checkpoint_is_not_built_before_its_tensors_are_compared(
     models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """generate and evaluate open checkpoints by themselves."""
-    from gpt2_train.checkpoint import load_model
+    from gpt2_train.checkpoint.load import load_model
 
     shutil.copytree(models / "run", tmp_path / "model")
     sealed(model={"layers": 1_000_000})(tmp_path / "model")
@@ -453,7 +453,7 @@ def test_values_that_are_no_numbers_are_a_warning(
         capsys.readouterr()
         assert gpt2_train.cli.main(["convert", str(tmp_path / "hf"), str(tmp_path / "out"), "--to", "megatron"]) == 0
     else:
-        from gpt2_train.checkpoint import load_model
+        from gpt2_train.checkpoint.load import load_model
 
         load_model(source)
     said = capsys.readouterr().err

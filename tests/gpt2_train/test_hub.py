@@ -17,9 +17,9 @@ from huggingface_hub import constants
 from tests.gpt2_train.small_models import random_model, save
 
 from gpt2_train.cli import main
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.conversion.format import open_weights
 from gpt2_train.conversion.hub import fetch, hub_name
-from gpt2_train.conversion.opening import open_weights
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError
 
 COMMIT = "5" * 40
 NAME = "openai-community/gpt2-tiny"

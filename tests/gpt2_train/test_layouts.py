@@ -19,15 +19,16 @@ from tests.gpt2_train.conftest import command, losses, rows
 
 from command_kit import settings_from
 from command_kit.settings import as_table
-from gpt2_train.checkpoint import load_model, read_info
-from gpt2_train.checkpoint.tensor_index import TensorReader
+from gpt2_train.checkpoint.info import read_info
+from gpt2_train.checkpoint.load import load_model
+from gpt2_train.checkpoint.storage import TensorReader
 from gpt2_train.cli import main, make_parser
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.layout import check_layout, choose_data_parallel
-from gpt2_train.memory import memory_per_rank
-from gpt2_train.seeding import mixed_seed
-from gpt2_train.world import make_world
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.layout import check_layout, choose_data_parallel
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.distributed.mesh import make_world
+from gpt2_train.distributed.randomness import mixed_seed
+from gpt2_train.training.memory import memory_per_rank
 
 CONFIG = ModelConfig(2, 32, 4, 16, 100, dropout=0.0)
 STEPS = 8

@@ -13,7 +13,7 @@ import pytest
 import torch
 from tests.gpt2_train.small_models import END, constant_model, random_model, save
 
-from gpt2_train import lm_harness
+from gpt2_train.evaluation import lm_harness
 
 needs_harness = pytest.mark.skipif(
     importlib.util.find_spec("lm_eval") is None, reason='needs the extra: pip install "gpt2-train[lm-eval]"'
@@ -65,7 +65,7 @@ def test_the_harness_measures_what_we_measure(tmp_path: Path, monkeypatch: pytes
     for key, value in environment.items():
         monkeypatch.setenv(key, value)
     done = subprocess.run(
-        [sys.executable, "-m", "gpt2_train.lm_harness", *words, "--output_path", str(tmp_path / "out")],
+        [sys.executable, "-m", "gpt2_train.evaluation.lm_harness", *words, "--output_path", str(tmp_path / "out")],
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr[-3000:]
@@ -108,7 +108,7 @@ def rolling(model: torch.nn.Module, text: list[int]) -> float:
 def test_what_the_model_writes_ends_at_a_stop_string(tmp_path: Path) -> None:
     from lm_eval.api.instance import Instance
 
-    from gpt2_train.lm_harness_model import HarnessModel
+    from gpt2_train.evaluation.lm_harness_model import HarnessModel
 
     folder = save(tmp_path, constant_model({122: 0.0}))
     model = HarnessModel(str(folder), device="cpu", threads=1, batch_size=1)
@@ -120,7 +120,7 @@ def test_what_the_model_writes_ends_at_a_stop_string(tmp_path: Path) -> None:
 
 @needs_harness
 def test_texts_are_written_in_the_precision_asked_for(tmp_path: Path) -> None:
-    from gpt2_train.lm_harness_model import HarnessModel
+    from gpt2_train.evaluation.lm_harness_model import HarnessModel
 
     model = HarnessModel(str(save(tmp_path, random_model())), device="cpu", threads=1, precision="bf16")
     assert model.scorer.precision == model.generator.source.precision == "bf16"

@@ -14,13 +14,15 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt2_train import loss_kernels, loss_pieces
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.errors import Gpt2Error
-from gpt2_train.loss import token_losses
-from gpt2_train.model import GPT2
-from gpt2_train.optim import FIRST_LOSS_SCALE, LossScale, gradient_norm, learning_rate
-from gpt2_train.optimizers import make_optimizer
+from gpt2_train.config import loss_pieces
+from gpt2_train.config.errors import Gpt2Error
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.model import loss
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.model.loss import token_losses
+from gpt2_train.optim.adamw import make_optimizer
+from gpt2_train.optim.gradients import FIRST_LOSS_SCALE, LossScale, gradient_norm
+from gpt2_train.optim.schedule import learning_rate
 
 
 @pytest.mark.parametrize("overwrites", [False, True])
@@ -88,7 +90,7 @@ def test_a_spread_vocabulary_gives_the_plain_loss(
     monkeypatch.setattr(dist, "all_gather", ranks.all_gather)
     plain_compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda work, **options: plain_compile(work, backend="aot_eager", **options))
-    loss_kernels._compiled.cache_clear()
+    loss._compiled.cache_clear()
     logits = torch.randn(6, 32, generator=torch.Generator().manual_seed(1)) * 4
     targets = torch.tensor([0, 21, 8, 15, 16, 20])
     whole = logits.clone().requires_grad_()
@@ -111,7 +113,7 @@ def test_a_spread_vocabulary_gives_the_plain_loss(
         thread.start()
     for thread in threads:
         thread.join()
-    loss_kernels._compiled.cache_clear()
+    loss._compiled.cache_clear()
     for losses, _ in results:
         torch.testing.assert_close(losses, plain.detach())
     torch.testing.assert_close(torch.cat([gradient for _, gradient in results], dim=1), whole.grad)

@@ -14,7 +14,7 @@ import pytest
 from tests.gpt2_train.conftest import command, losses
 from torch.distributed.run import get_args_parser
 
-from gpt2_train.checkpoint import read_info
+from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -8,8 +8,8 @@ from pathlib import Path
 from tests.gpt2_train.conftest import rows
 
 from command_kit.colours import PLAIN, Paint
-from gpt2_train.metrics import MetricsLog
-from gpt2_train.world import painted
+from gpt2_train.distributed.mesh import painted
+from gpt2_train.metrics.log import MetricsLog
 
 
 def test_a_resumed_run_counts_the_seconds_of_training_on_from_its_checkpoint(tmp_path: Path) -> None:

@@ -17,17 +17,17 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, losses, rows
 from tests.gpt2_train.test_train import assert_same_bits, weights
 
-from gpt2_train import calibration, time_budget
-from gpt2_train import trainer as trainer_module
-from gpt2_train.calibration import fastest, seconds_per_step, thread_counts
-from gpt2_train.checkpoint import read_info
-from gpt2_train.checkpoint.staging import StagingArea
+from gpt2_train.checkpoint.async_save import StagingArea
+from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main
-from gpt2_train.config import TrainSettings
-from gpt2_train.layout import overridden_keys
-from gpt2_train.optim import learning_rate, learning_rate_by_time
-from gpt2_train.time_budget import SCHEDULE_FILE
-from gpt2_train.trainer import Trainer
+from gpt2_train.config.settings import TrainSettings
+from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
+from gpt2_train.training import calibrate, plan
+from gpt2_train.training import trainer as trainer_module
+from gpt2_train.training.calibrate import fastest, seconds_per_step, thread_counts
+from gpt2_train.training.command import overridden_keys
+from gpt2_train.training.plan import SCHEDULE_FILE
+from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
 FLAGS = ("--save-every", 9, "--dropout", 0.1, "--keep-checkpoints", 0)
@@ -37,7 +37,7 @@ FLAGS = ("--save-every", 9, "--dropout", 0.1, "--keep-checkpoints", 0)
 def slow_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each look at the clock of `--threads auto` finds it a second later."""
     seconds = itertools.count()
-    monkeypatch.setattr(calibration, "clock", lambda: float(next(seconds)))
+    monkeypatch.setattr(calibrate, "clock", lambda: float(next(seconds)))
 
 
 class Machine:
@@ -64,7 +64,7 @@ class Machine:
             self.now += self.validation
             return plain_validation(*arguments, **options)
 
-        monkeypatch.setattr(time_budget, "clock", lambda: self.now)
+        monkeypatch.setattr(plan, "clock", lambda: self.now)
         monkeypatch.setattr(Trainer, "forward_backward", forward_backward)
         monkeypatch.setattr(trainer_module, "validation_loss", validate)
         return self
@@ -202,8 +202,8 @@ def test_no_step_of_a_run_by_time_moves_the_weights_by_an_infinite_gradient(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Steps that were timed gave the optimizer an overflow of fp16: without a fused AdamW all weights were NaN."""
-    monkeypatch.setattr("gpt2_train.optimizers.has_fused_adamw", lambda device: False)
-    monkeypatch.setattr("gpt2_train.optim.FIRST_LOSS_SCALE", 2.0**40)
+    monkeypatch.setattr("gpt2_train.optim.adamw.has_fused_adamw", lambda device: False)
+    monkeypatch.setattr("gpt2_train.optim.gradients.FIRST_LOSS_SCALE", 2.0**40)
     Machine(lambda seconds: 10.0).begin(monkeypatch)
     assert gpt2(tmp_path, "--minutes", 3, "--precision", "fp16") == 0
     assert rows(tmp_path)[-2]["skipped"] > 0
@@ -298,7 +298,7 @@ def test_several_processes_take_the_steps_that_the_first_one_counts(
 ) -> None:
     """Each by its own clock would take other steps, and wait for the others forever."""
     of_the_first = iter([5.0, 10.0, 15.0])
-    monkeypatch.setattr(calibration, "from_first_rank", lambda work: next(of_the_first))
+    monkeypatch.setattr(calibrate, "from_first_rank", lambda work: next(of_the_first))
     assert seconds_per_step(lambda: None, 11) == (5.0, 3)
 
 
@@ -306,18 +306,18 @@ def test_threads_are_measured_once_and_kept(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Measuring leaves no trace in the weights, and a run that resumes has the threads that it began with."""
-    monkeypatch.setattr("gpt2_train.device.available_cores", lambda: 4)
+    monkeypatch.setattr("gpt2_train.distributed.device.available_cores", lambda: 4)
 
     def take_longer(function: Callable[[], object], limit: float) -> tuple[float, int]:
         function()
         return {4: 3.0, 2: 2.0, 1: 1.0}[torch.get_num_threads()], 1
 
-    monkeypatch.setattr(calibration, "seconds_per_step", take_longer)
+    monkeypatch.setattr(calibrate, "seconds_per_step", take_longer)
     auto = tmp_path / "auto"
     assert gpt2(auto, "--threads", "auto", "--steps", 2, *FLAGS) == 0
     assert "threads: 1 (a step takes, by threads, 1: 1.000 s, 2: 2.000 s, 4: 3.000 s)" in capsys.readouterr().err
     assert tomllib.loads((auto / "config.toml").read_text())["train"]["threads"] == 1
-    monkeypatch.setattr(calibration, "seconds_per_step", lambda *_: pytest.fail("measured again"))
+    monkeypatch.setattr(calibrate, "seconds_per_step", lambda *_: pytest.fail("measured again"))
     assert gpt2(auto, "--threads", "auto", "--steps", 4, *FLAGS) == 0
     parts = tmp_path / "parts"
     assert gpt2(parts, "--steps", 2, *FLAGS) == 0

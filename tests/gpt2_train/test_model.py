@@ -7,9 +7,9 @@ import math
 import pytest
 import torch
 
-from gpt2_train.config import ModelConfig
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.model import GPT2
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.model.gpt2 import GPT2
 
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
 

@@ -21,20 +21,20 @@ from tests.gpt2_train.small_models import END, byte_tokenizer
 
 from command_kit import settings_from
 from command_kit.settings import as_table
-from gpt2_train.checkpoint import read_info
+from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main, make_parser
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.evaluation import parse_task
-from gpt2_train.evaluation.held_out_loss import HeldOutLoss
-from gpt2_train.evaluation.lambada import Lambada
-from gpt2_train.evaluation.wikitext import Wikitext
-from gpt2_train.metrics import line_of
-from gpt2_train.model import GPT2
-from gpt2_train.model_in_training import plain_view
-from gpt2_train.parallel import parallelize
-from gpt2_train.scoring import Scorer
-from gpt2_train.world import World
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.distributed.mesh import World
+from gpt2_train.distributed.parallelize import parallelize
+from gpt2_train.evaluation.tasks import parse_task
+from gpt2_train.evaluation.tasks.held_out_loss import HeldOutLoss
+from gpt2_train.evaluation.tasks.lambada import Lambada
+from gpt2_train.evaluation.tasks.wikitext import Wikitext
+from gpt2_train.inference.scorer import Scorer
+from gpt2_train.metrics.log import line_of
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.training.model_view import plain_view
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 TRAINING = ("--steps", 12, "--save-every", 4, "--dropout", 0.2, "--vocabulary-size", 257)
@@ -187,10 +187,10 @@ TWO_PROCESSES = """
 import json, sys
 import torch
 import torch.distributed as dist
-from gpt2_train.config import TrainSettings
-from gpt2_train.world import make_world
-from gpt2_train.stopping import StopRequest
-from gpt2_train.train import train
+from gpt2_train.config.settings import TrainSettings
+from gpt2_train.distributed.mesh import make_world
+from gpt2_train.distributed.processes import StopRequest
+from gpt2_train.training.run import train
 
 rank, port, runs = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 torch.set_num_threads(1)

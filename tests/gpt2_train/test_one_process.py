@@ -81,7 +81,7 @@ def test_evaluation_and_generation_need_no_process_group(tmp_path: Path) -> None
     found = modules_used_by(*commands)
     assert len(found) == len(commands)
     for used in found:
-        assert "gpt2_train.checkpoint.reading" in used
-        assert "gpt2_train.collectives" not in used
+        assert "gpt2_train.checkpoint.load" in used
+        assert "gpt2_train.distributed.collectives" not in used
         assert [module for module in used if FORBIDDEN.search(source_of(module))] == []
         assert [name for name in TRAINING if f"gpt2_train.{name}" in used] == []

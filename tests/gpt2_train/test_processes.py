@@ -19,16 +19,17 @@ import torch.distributed as dist
 from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, losses, read_until, rows, run_command_line, start
 
-from gpt2_train.checkpoint import load_model, read_info
+from gpt2_train.checkpoint.info import read_info
+from gpt2_train.checkpoint.load import load_model
 from gpt2_train.cli import main
-from gpt2_train.config import ModelConfig, TrainSettings
-from gpt2_train.dropout import SharedDropout, _mixed_bits, share_dropout
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.layout import check_tensor_parallel
-from gpt2_train.local_processes import LocalProcesses
-from gpt2_train.model import GPT2, AttentionCore
-from gpt2_train.seeding import seed_micro_step
-from gpt2_train.world import World
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.layout import check_tensor_parallel
+from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.distributed.mesh import World
+from gpt2_train.distributed.randomness import SharedDropout, _mixed_bits, seed_micro_step, share_dropout
+from gpt2_train.model.attention import AttentionCore
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.training.launch import LocalProcesses
 
 STEPS = 10
 EXACT = ("--steps", STEPS, "--dropout", 0, "--save-every", 5)
@@ -349,11 +350,11 @@ import torch
 import torch.distributed as dist
 from torch._dynamo.utils import counters
 from torch.distributed.tensor import DTensor
-from gpt2_train.config import ModelConfig
-from gpt2_train.model import GPT2
-from gpt2_train.parallel import parallelize
-from gpt2_train.world import make_world
-from gpt2_train.seeding import seed_micro_step
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.distributed.parallelize import parallelize
+from gpt2_train.distributed.mesh import make_world
+from gpt2_train.distributed.randomness import seed_micro_step
 
 # All of inductor's steps but the generation of code.
 plain = torch.compile

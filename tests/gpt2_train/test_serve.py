@@ -26,15 +26,14 @@ from tests.gpt2_train.served import NAME, PATIENCE, Served, served
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 from tests.gpt2_train.test_processes import children_of
 
-from gpt2_train import serve
 from gpt2_train.cli import main
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.generator import GenerationRequest, TextGenerator, TextSession
-from gpt2_train.inference import open_model
-from gpt2_train.sampling import Sampling
-from gpt2_train.serve import ServeSettings, address, given_token, is_loopback, model_name
-from gpt2_train.serving import connections
-from gpt2_train.serving.guards import MOST_BODY_BYTES
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.inference.generator import GenerationRequest, TextGenerator, TextSession
+from gpt2_train.inference.model import open_model
+from gpt2_train.inference.sampling import Sampling
+from gpt2_train.serving import command, connections
+from gpt2_train.serving.command import ServeSettings, address, given_token, is_loopback, model_name
+from gpt2_train.serving.middleware import MOST_BODY_BYTES
 from gpt2_train.serving.server import bound_socket
 
 BYTES_OF = byte_tokenizer()
@@ -347,14 +346,14 @@ def test_a_token_is_needed_where_one_is_set(run_folder: Path) -> None:
 def test_a_token_is_made_where_others_can_ask(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.delenv(serve.TOKEN_VARIABLE, raising=False)
+    monkeypatch.delenv(command.TOKEN_VARIABLE, raising=False)
     assert [is_loopback(host) for host in ("127.0.0.1", "::1", "localhost", "0.0.0.0", "example.com")] == [
         True, True, True, False, False,
     ]  # fmt: skip
     assert given_token(ServeSettings()) is None
     assert given_token(ServeSettings(token="own")) == "own"
-    monkeypatch.setenv(serve.TOKEN_VARIABLE, "of the environment")
-    with pytest.raises(Gpt2UsageError, match=serve.TOKEN_VARIABLE):
+    monkeypatch.setenv(command.TOKEN_VARIABLE, "of the environment")
+    with pytest.raises(Gpt2UsageError, match=command.TOKEN_VARIABLE):
         given_token(ServeSettings())
     with pytest.raises(Gpt2UsageError, match="--token"):
         ServeSettings(token="é")
@@ -365,7 +364,7 @@ def test_only_a_new_token_is_printed(run_folder: Path, capsys: pytest.CaptureFix
     for given in (None, None, "sesame"):
         asked = ServeSettings(checkpoint=str(run_folder), host="0.0.0.0", token=given, device="cpu")
         with contextlib.closing(bound_socket("127.0.0.1", 0)) as listener:
-            server = serve.make_server(asked, listener, open_model(run_folder, device="cpu"))
+            server = command.make_server(asked, listener, open_model(run_folder, device="cpu"))
             server.on_ready()
         printed += re.findall(r" at http://\S+/(\S*) \(", capsys.readouterr().err)
     assert printed[0] != printed[1] and all(re.fullmatch(r"#token=[\w-]{32}", part) for part in printed[:2])
@@ -651,7 +650,7 @@ def test_a_signal_before_the_server_listens_to_them_ends_it(run_folder: Path, mo
     monkeypatch.setattr(uvicorn.Server, "run", run)
     source = open_model(run_folder, device="cpu")
     with contextlib.closing(bound_socket("127.0.0.1", 0)) as listener:
-        server = serve.make_server(ServeSettings(checkpoint=str(run_folder)), listener, source)
+        server = command.make_server(ServeSettings(checkpoint=str(run_folder)), listener, source)
         server.serve_until_stopped(listener)
     assert server.should_exit
 

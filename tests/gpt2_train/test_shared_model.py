@@ -19,20 +19,20 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.small_models import END, random_model, save
 from tests.gpt2_train.test_processes import children_of
 
-from gpt2_train.cached_model import CachedModel
-from gpt2_train.child_processes import Child, failure, send_report
 from gpt2_train.cli import main
-from gpt2_train.config import ModelConfig
-from gpt2_train.conversion.opening import open_weights
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.conversion.format import open_weights
 from gpt2_train.conversion.weights import EMBEDDING
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.evaluation import tasks
-from gpt2_train.inference import open_model
-from gpt2_train.leader import Team, interrupts_deferred
-from gpt2_train.model_process import is_lost_connection
-from gpt2_train.scoring import Scorer
-from gpt2_train.shards import load_part
-from gpt2_train.shared_model import open_shared_model
+from gpt2_train.distributed.processes import Child, failure, send_report
+from gpt2_train.evaluation.tasks import tasks
+from gpt2_train.inference.driver import Team, interrupts_deferred
+from gpt2_train.inference.kv_cache import CachedModel
+from gpt2_train.inference.model import open_model
+from gpt2_train.inference.open import open_shared_model
+from gpt2_train.inference.scorer import Scorer
+from gpt2_train.inference.tensor_parallel import load_part
+from gpt2_train.inference.worker import is_lost_connection
 from indexed_tokens import IndexedTokensWriter
 
 PROMPTS = ["hello", "a prompt that is longer than all positions of the model", "x"]
@@ -98,11 +98,11 @@ LEADER = """
 import json, os, signal, sys
 from pathlib import Path
 from tests.gpt2_train.test_shared_model import FED, PROMPTS, measured
-from gpt2_train.generator import GenerationRequest, TextGenerator
-from gpt2_train.model_process import ModelProcess
-from gpt2_train.sampling import Sampling
-from gpt2_train.scoring import Scorer
-from gpt2_train.shared_model import open_shared_model
+from gpt2_train.inference.generator import GenerationRequest, TextGenerator
+from gpt2_train.inference.worker import ModelProcess
+from gpt2_train.inference.sampling import Sampling
+from gpt2_train.inference.scorer import Scorer
+from gpt2_train.inference.open import open_shared_model
 
 folder, inputs, tensor, data = sys.argv[1:]
 with open_shared_model(folder, device="cpu", tensor_parallel=int(tensor), data_parallel=int(data), threads=1) as source:

@@ -17,16 +17,16 @@ from typing import Any
 import pytest
 from tests.gpt2_train.conftest import rows
 
-from gpt2_train import sinks
 from gpt2_train.cli import main
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.feeding import Feed, open_feeds, tagged, text_of
-from gpt2_train.metrics import MetricsLog
-from gpt2_train.sinks import Sink, WatchedRun, chosen_sinks, split_names
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.metrics import sinks
+from gpt2_train.metrics.log import MetricsLog
+from gpt2_train.metrics.sender import Feed, open_feeds, tagged, text_of
+from gpt2_train.metrics.sinks import Sink, WatchedRun, chosen_sinks, split_names
 
 PRACTICE = '''
 from pathlib import Path
-from gpt2_train.sinks import Sink
+from gpt2_train.metrics.sinks import Sink
 
 class Practice(Sink):
     """Writes what it is sent to a file."""
@@ -81,7 +81,7 @@ def practice(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     (tmp_path / "plugins" / "practice.py").write_text(PRACTICE)
     monkeypatch.setattr(sinks, "__path__", [*sinks.__path__, str(tmp_path / "plugins")])
     yield
-    sys.modules.pop("gpt2_train.sinks.practice", None)
+    sys.modules.pop("gpt2_train.metrics.sinks.practice", None)
 
 
 def lines(folder: Path) -> list[str]:

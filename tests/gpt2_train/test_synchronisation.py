@@ -13,10 +13,10 @@ import torch
 from tests.gpt2_train.conftest import losses, rows
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from gpt2_train import trainer as train_module
-from gpt2_train.checkpoint import read_info
-from gpt2_train.train_state import StepOutcome
-from gpt2_train.trainer import Trainer
+from gpt2_train.checkpoint.info import read_info
+from gpt2_train.training import trainer as train_module
+from gpt2_train.training.state import StepOutcome
+from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
 

@@ -15,15 +15,15 @@ from hypothesis import strategies as st
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 
 from gpt2_train.cli import main
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.evaluation import Task
-from gpt2_train.evaluation.hellaswag import prepared
-from gpt2_train.evaluation.input_lines import read_rows
-from gpt2_train.evaluation.text_loss import TextLoss
-from gpt2_train.evaluation.wikitext import Wikitext, detokenized
-from gpt2_train.inference import InferenceModel
-from gpt2_train.model import GPT2
-from gpt2_train.scoring import Scorer
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.evaluation.tasks import Task
+from gpt2_train.evaluation.tasks.hellaswag import prepared
+from gpt2_train.evaluation.tasks.input_lines import read_rows
+from gpt2_train.evaluation.tasks.text_loss import TextLoss
+from gpt2_train.evaluation.tasks.wikitext import Wikitext, detokenized
+from gpt2_train.inference.model import InferenceModel
+from gpt2_train.inference.scorer import Scorer
+from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
 
 LENGTH = BYTES.sequence_length

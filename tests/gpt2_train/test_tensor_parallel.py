@@ -12,11 +12,11 @@ import torch
 import torch.distributed as dist
 from tests.gpt2_train import forks
 
-from gpt2_train.config import ModelConfig
-from gpt2_train.dropout import SharedDropout
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.layout import check_tensor_parallel
-from gpt2_train.memory import memory_per_rank
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.layout import check_tensor_parallel
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.distributed.randomness import SharedDropout
+from gpt2_train.training.memory import memory_per_rank
 
 TOKENS, HIDDEN, LAYERS = 64, 32, 2
 """Of the model and the micro-batch whose exchanges are recorded."""

@@ -19,12 +19,14 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, losses, read_until, rows, start, write_corpus
 from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
-from gpt2_train import prepare
-from gpt2_train import trainer as train_module
-from gpt2_train.checkpoint import load_model, load_tokenizer, read_info, saving
+from gpt2_train.checkpoint import save
+from gpt2_train.checkpoint.info import load_tokenizer, read_info
+from gpt2_train.checkpoint.load import load_model
 from gpt2_train.cli import main
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.run_folder import lock_folder
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.training import setup
+from gpt2_train.training import trainer as train_module
+from gpt2_train.training.run_folder import lock_folder
 from indexed_tokens import Tokenizer, save_corpus_tokenizer
 
 Run = Callable[..., int]
@@ -342,13 +344,13 @@ def test_a_run_removes_leftovers_at_its_first_save_only(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each save of a run looked for leftovers of killed ones, and would have taken one in the background for one."""
-    plain, calls = saving.remove_leftovers, []
+    plain, calls = save.remove_leftovers, []
 
     def counted(folder: Path) -> None:
         calls.append(folder)
         plain(folder)
 
-    monkeypatch.setattr(saving, "remove_leftovers", counted)
+    monkeypatch.setattr(save, "remove_leftovers", counted)
     assert gpt2(tmp_path / "run", "--steps", 3, "--save-every", 1) == 0
     assert calls == [tmp_path / "run" / "checkpoints"]
 
@@ -357,13 +359,13 @@ def test_token_files_that_differ_from_machine_to_machine_are_refused(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each process read the files of its own machine, and no one noticed that they were others."""
-    plain = prepare.from_first_rank
+    plain = setup.from_first_rank
 
     def from_another(work: Callable[[], Any]) -> Any:
         found = plain(work)
         return [entry | {"bin_bytes": 7} for entry in found] if isinstance(found, list) else found
 
-    monkeypatch.setattr(prepare, "from_first_rank", from_another)
+    monkeypatch.setattr(setup, "from_first_rank", from_another)
     assert gpt2(tmp_path / "run", "--steps", 1) == 2
     assert "is another file than the one that process 0 reads: copy the same" in capsys.readouterr().err
 

@@ -11,13 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from webtext_prep.documents import formats
-from webtext_prep.documents.document import (
-    Document,
-    decode_document,
-    decode_url_row,
-    encode_document,
-    with_metadata_of,
-)
+from webtext_prep.documents.document import Document, decode_document, decode_url_row, encode_document, with_metadata_of
 from webtext_prep.documents.lines import read_lines
 from webtext_prep.documents.shards import (
     known_formats,

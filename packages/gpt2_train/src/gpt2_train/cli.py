@@ -16,20 +16,32 @@ from collections.abc import Sequence
 from command_kit import Parser, add_shell_flags, run_command
 
 COMMANDS = {
-    "estimate": ("gpt2_train.estimate", "estimate parameters, FLOPs and memory of a run before it starts"),
-    "train": ("gpt2_train.train_command", "train a model, or resume a run, from token files"),
+    "estimate": ("gpt2_train.training.estimate", "estimate parameters, FLOPs and memory of a run before it starts"),
+    "train": ("gpt2_train.training.command", "train a model, or resume a run, from token files"),
     "evaluate": (
-        "gpt2_train.evaluate",
+        "gpt2_train.evaluation.command",
         "measure a model: its loss on held-out or any other text, or a task such as lambada",
     ),
-    "generate": ("gpt2_train.generate", "write text with a checkpoint"),
-    "serve": ("gpt2_train.serve", "write text for programs and people over HTTP, with OpenAI's API and a page"),
-    "convert": ("gpt2_train.convert", "turn a checkpoint into other programs' formats, or theirs into ours"),
-    "checkpoint": ("gpt2_train.checkpoint_command", "compare models tensor by tensor, and check files of checkpoints"),
-    "trace": ("gpt2_train.trace", "say which training documents hold the passages of a text, word for word"),
-    "plot": ("gpt2_train.plot", "draw the losses, rates and scores of one or more runs"),
-    "seen": ("gpt2_train.seen", "say in which steps a run has read documents, and which checkpoints have seen them"),
-    "doctor": ("gpt2_train.doctor", "show what this machine has, and what it can train"),
+    "generate": ("gpt2_train.inference.command", "write text with a checkpoint"),
+    "serve": (
+        "gpt2_train.serving.command",
+        "write text for programs and people over HTTP, with OpenAI's API and a page",
+    ),
+    "convert": ("gpt2_train.conversion.command", "turn a checkpoint into other programs' formats, or theirs into ours"),
+    "checkpoint": (
+        "gpt2_train.conversion.checkpoint_command",
+        "compare models tensor by tensor, and check files of checkpoints",
+    ),
+    "trace": (
+        "gpt2_train.inference.trace_command",
+        "say which training documents hold the passages of a text, word for word",
+    ),
+    "plot": ("gpt2_train.metrics.command", "draw the losses, rates and scores of one or more runs"),
+    "seen": (
+        "gpt2_train.training.seen",
+        "say in which steps a run has read documents, and which checkpoints have seen them",
+    ),
+    "doctor": ("gpt2_train.training.doctor", "show what this machine has, and what it can train"),
 }
 """Name of a command: its module, and what it does."""
 

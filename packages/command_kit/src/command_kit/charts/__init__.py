@@ -4,16 +4,6 @@
 people read them; `style` has the colours, light and dark. Nothing but the standard library is needed.
 """
 
-from command_kit.charts.drawing import (
-    Line,
-    bar,
-    histogram,
-    legend,
-    lines_chart,
-    plain_table,
-    stacked,
-    table,
-    thinned,
-)
+from command_kit.charts.drawing import Line, bar, histogram, legend, lines_chart, plain_table, stacked, table, thinned
 
 __all__ = ["Line", "bar", "histogram", "legend", "lines_chart", "plain_table", "stacked", "table", "thinned"]

@@ -10,9 +10,18 @@ tensor is used the files of its part are checked against their CRCs (about a sec
 imports `saving` and `restoring`, in which all processes take part.
 """
 
-from gpt2_train.checkpoint.folders import FOLDER, find_checkpoint, latest_checkpoint, list_checkpoints
-from gpt2_train.checkpoint.info import FORMAT, CheckpointInfo, describe_tokenizer, load_tokenizer, read_info
-from gpt2_train.checkpoint.reading import load_model, model_tensors
+from gpt2_train.checkpoint.info import (
+    FOLDER,
+    FORMAT,
+    CheckpointInfo,
+    describe_tokenizer,
+    find_checkpoint,
+    latest_checkpoint,
+    list_checkpoints,
+    load_tokenizer,
+    read_info,
+)
+from gpt2_train.checkpoint.load import load_model, model_tensors
 
 __all__ = [
     "FOLDER",

@@ -15,7 +15,7 @@ from typing import Any
 
 from command_kit import parse_json, write_text
 from gpt2_train.conversion.weights import ModelWeights
-from gpt2_train.records import is_number
+from gpt2_train.metrics.records import is_number
 from indexed_tokens import prefix_of
 
 _SHOWN_SETTINGS = (

@@ -12,7 +12,7 @@ import re
 import sys
 from pathlib import Path
 
-from gpt2_train.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 
 UNOWNED = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
 """Names without an owner that the hub has for GPT-2."""

@@ -16,7 +16,7 @@ from typing import IO, Any
 
 import torch
 
-from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.config.errors import Gpt2UsageError
 
 _READ_BY_TORCH = ("torch.", "collections.OrderedDict", "_codecs.encode", "builtins.")
 _STREAMS_BEFORE_DATA = 3

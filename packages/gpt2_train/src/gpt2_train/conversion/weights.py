@@ -16,9 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt2_train.config import ModelConfig
-from gpt2_train.model import GPT2
-from gpt2_train.stored_shapes import (
+from gpt2_train.checkpoint.stored_shapes import (
     EMBEDDING,
     is_usable,
     missing,
@@ -27,6 +25,8 @@ from gpt2_train.stored_shapes import (
     warn_if_not_finite,
     whole_numbers,
 )
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
 
 

@@ -9,9 +9,10 @@ cache.
 
 from gpt2_train.data.batches import BatchReader, check_vocabulary
 from gpt2_train.data.blending import BLEND_BLOCK, Blend, blend_picks, blend_split
-from gpt2_train.data.index_cache import IndexCache
-from gpt2_train.data.sample_index import (
+from gpt2_train.data.corpus import SPLITS, Corpus, open_corpora, split_ranges
+from gpt2_train.data.index import (
     EXTRA,
+    IndexCache,
     SampleIndex,
     build_sample_index,
     epochs_needed,
@@ -19,7 +20,6 @@ from gpt2_train.data.sample_index import (
     locate_samples,
     stream_seed,
 )
-from gpt2_train.data.splits import SPLITS, Corpus, open_corpora, split_ranges
 from gpt2_train.data.streams import Stream
 
 __all__ = [

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.data.blending import Blend
-from gpt2_train.errors import Gpt2UsageError
 
 
 class BatchReader:

@@ -15,9 +15,8 @@ from collections.abc import Callable, Iterable, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from gpt2_train.data.index_cache import IndexCache
-from gpt2_train.data.sample_index import EXTRA
-from gpt2_train.data.splits import Corpus
+from gpt2_train.data.corpus import Corpus
+from gpt2_train.data.index import EXTRA, IndexCache
 from gpt2_train.data.streams import Stream
 
 BLEND_BLOCK = 1 << 18

@@ -6,9 +6,8 @@ is whether each process could do its part; the arrays themselves come from the d
 
 from __future__ import annotations
 
-from gpt2_train.collectives import check_is_shared, keep_on_all_ranks, on_all_ranks, rank_and_size
-from gpt2_train.data.index_cache import Build, IndexCache, read_index
-from gpt2_train.data.sample_index import SampleIndex
+from gpt2_train.data.index import Build, IndexCache, SampleIndex, read_index
+from gpt2_train.distributed.collectives import check_is_shared, keep_on_all_ranks, on_all_ranks, rank_and_size
 
 
 class SharedIndexCache(IndexCache):

@@ -18,10 +18,9 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from gpt2_train.data.index_cache import IndexCache
-from gpt2_train.data.sample_index import EXTRA, INDEX_VERSION, SampleIndex, build_sample_index, stream_seed
-from gpt2_train.data.splits import Corpus
-from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.data.corpus import Corpus
+from gpt2_train.data.index import EXTRA, INDEX_VERSION, IndexCache, SampleIndex, build_sample_index, stream_seed
 
 
 class Stream:

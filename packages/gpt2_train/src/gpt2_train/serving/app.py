@@ -19,13 +19,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.generator import Encoder
-from gpt2_train.serving.answers import Answer
-from gpt2_train.serving.errors import ApiError
-from gpt2_train.serving.guards import RECORD, Guard, Log, Record, read_body
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.inference.generator import Encoder
+from gpt2_train.serving.middleware import RECORD, ApiError, Guard, Log, Record, read_body
 from gpt2_train.serving.model_thread import ModelStoppedError, ModelThread, Texts, TooManyTextsError
-from gpt2_train.serving.orders import Limits, read_order
+from gpt2_train.serving.requests import Limits, read_order
+from gpt2_train.serving.responses import Answer
 
 LONG_BODY = 1 << 14
 """Bytes from which on a body is read in a thread, so that its tokenizing does not stop the others."""

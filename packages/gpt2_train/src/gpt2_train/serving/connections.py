@@ -17,7 +17,7 @@ from typing import Any
 
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.config.errors import Gpt2UsageError
 
 MOST_CONNECTIONS = 2048
 SPARE_DESCRIPTORS = 16

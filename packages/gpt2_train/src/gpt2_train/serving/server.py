@@ -14,7 +14,7 @@ from typing import cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from gpt2_train.errors import Gpt2UsageError
+from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.serving.connections import Connection, Door, connection_limit
 from gpt2_train.serving.model_thread import ModelThread
 

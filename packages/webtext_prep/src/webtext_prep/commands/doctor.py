@@ -11,16 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from command_kit import setting
-from command_kit.doctor import (
-    GIB,
-    Check,
-    cores_check,
-    disk_check,
-    memory_check,
-    packages_check,
-    shown,
-    values,
-)
+from command_kit.doctor import GIB, Check, cores_check, disk_check, memory_check, packages_check, shown, values
 from command_kit.machine import Machine
 from command_kit.shell import version_line, version_of
 from webtext_prep.commands.base import Command

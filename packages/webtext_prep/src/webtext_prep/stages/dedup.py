@@ -45,9 +45,7 @@ from webtext_prep.documents.side_tables import DUPLICATES, SUPERSEDED
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.near_duplicates.against import LOSERS
-from webtext_prep.near_duplicates.blocks import (
-    PART_CHARACTERS,
-)
+from webtext_prep.near_duplicates.blocks import PART_CHARACTERS
 from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
 from webtext_prep.running.checkpoint import HELD_BYTES, Checkpoint
 from webtext_prep.running.findings import Findings

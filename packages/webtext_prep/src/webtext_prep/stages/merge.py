@@ -49,14 +49,7 @@ from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.cutting import cut_into_runs, run_file
 from webtext_prep.running.shard_writing import LARGE_BYTES, Holder, write_held
 from webtext_prep.running.space import Needs
-from webtext_prep.running.stage import (
-    PROCESS_BYTES,
-    REPORT_EVERY,
-    Outcome,
-    Run,
-    Stage,
-    shards_outcome,
-)
+from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage, shards_outcome
 from webtext_prep.running.tally import CollectingTally, Tally, with_reason
 from webtext_prep.running.task import Context, Task
 

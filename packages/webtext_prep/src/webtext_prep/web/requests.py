@@ -28,13 +28,7 @@ from webtext_prep.web.addresses import (
     check_host,
     decoded_host,
 )
-from webtext_prep.web.bodies import (
-    CutShortError,
-    DamagedBodyError,
-    TooLargeError,
-    read_body,
-    read_first,
-)
+from webtext_prep.web.bodies import CutShortError, DamagedBodyError, TooLargeError, read_body, read_first
 from webtext_prep.web.content_types import content_type_of, is_html_page, may_be_page
 from webtext_prep.web.fetcher import Reply
 from webtext_prep.web.memory import Reservation

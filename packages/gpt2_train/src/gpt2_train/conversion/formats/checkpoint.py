@@ -7,11 +7,10 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
-from gpt2_train.checkpoint import load_tokenizer, model_tensors, read_info
-from gpt2_train.checkpoint.folders import FOLDER, holds_checkpoint
-from gpt2_train.checkpoint.reading import StoredTensors, check_model
-from gpt2_train.checkpoint.saving import Checkpointer
-from gpt2_train.conversion.base import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.checkpoint.info import FOLDER, holds_checkpoint, load_tokenizer, read_info
+from gpt2_train.checkpoint.load import StoredTensors, check_model, model_tensors
+from gpt2_train.checkpoint.save import Checkpointer
+from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.weights import ModelWeights, shapes_of
 from indexed_tokens import Tokenizer
 

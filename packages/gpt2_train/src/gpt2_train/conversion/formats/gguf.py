@@ -13,11 +13,11 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 
-from gpt2_train.conversion.base import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.formats.hugging_face import NORM_EPSILON
 from gpt2_train.conversion.weights import ModelWeights, parts_first, shapes_of
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.inference import end_of_text
+from gpt2_train.inference.model import end_of_text
 from indexed_tokens import END_OF_TEXT
 
 SUFFIX = ".gguf"

@@ -19,14 +19,14 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from command_kit import parse_json, write_json
-from gpt2_train.config import ModelConfig
-from gpt2_train.conversion.base import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.checkpoint.stored_shapes import StoredTensor, check_stored, is_usable
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.pickles import read_pickle
 from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, are_equal, heads_first, parts_first, shapes_of
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.inference import end_of_text
-from gpt2_train.model import INIT_STD
-from gpt2_train.stored_shapes import StoredTensor, check_stored, is_usable
+from gpt2_train.inference.model import end_of_text
+from gpt2_train.model.gpt2 import INIT_STD
 from indexed_tokens import END_OF_TEXT, GPT2_VOCABULARY_SIZE, Tokenizer
 
 CONFIG = "config.json"

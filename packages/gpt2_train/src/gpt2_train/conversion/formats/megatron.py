@@ -19,14 +19,14 @@ import torch
 from torch import Tensor
 
 from command_kit import write_text
-from gpt2_train.config import MOST, PRESETS, ModelConfig
-from gpt2_train.conversion.base import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.checkpoint.stored_shapes import StoredTensor, check_stored, is_usable
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.layout import check_tensor_parallel
+from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
+from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.megatron_names import canonical_name, join, name_in, share_of, split_dimension
 from gpt2_train.conversion.pickles import read_pickle
 from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, are_equal, shapes_of
-from gpt2_train.errors import Gpt2UsageError
-from gpt2_train.layout import check_tensor_parallel
-from gpt2_train.stored_shapes import StoredTensor, check_stored, is_usable
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
 TRACKER = "latest_checkpointed_iteration.txt"

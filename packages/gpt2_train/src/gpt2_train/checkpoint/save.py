@@ -1,0 +1,229 @@
+"""Writing checkpoints: each process its own share, complete under its final name or not there at all.
+
+The order is what makes it safe: tensors under a temporary name, flushed; sizes and CRCs of all files; `checkpoint.json`
+with them, flushed; the rename; `latest`; only then older ones are removed. A kill between any two of these leaves the
+checkpoints before it as they were. `background` does all of this in a thread, from a copy of the tensors; by itself it
+writes the tensors as they are, and needs no memory to speak of.
+"""
+
+from __future__ import annotations
+
+import errno
+import shutil
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+
+from command_kit import write_json, write_text
+from command_kit.atomic import remove_leftovers, sync_folder, temporary_name
+from gpt2_train.checkpoint.info import (
+    FORMAT,
+    INFO_FILE,
+    LATEST_FILE,
+    TOKENIZER_FOLDER,
+    describe_tokenizer,
+    latest_checkpoint,
+    list_checkpoints,
+    step_folder,
+    table_crc,
+)
+from gpt2_train.checkpoint.load import innermost
+from gpt2_train.checkpoint.storage import COPY_AHEAD, CopyPlanner, Files, TensorWriter
+from gpt2_train.config.errors import Gpt2Error
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.distributed.collectives import check_is_shared, on_all_ranks, rank_and_size
+from indexed_tokens import Tokenizer
+
+# torch's notice to developers that a single process saves by itself. Hidden for good: hiding it while a save runs would
+# change the filters of all threads.
+warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
+
+
+class Checkpointer:
+    """Saves the checkpoints of one run; all processes make one and call it together.
+
+    Args:
+        checkpoints: the folder of the run's checkpoints; it is created when the first one is saved.
+        config: the model's shape.
+        tokenizer: copied into each checkpoint, if given.
+        settings: the settings that decided the weights, as plain values that JSON can hold.
+        data: what the training files are, one entry per file.
+        keep: how many of the newest checkpoints stay; all of them if it is 0.
+        group: all processes, in a group that is not used by anything else while a save runs; the default one if None.
+    """
+
+    def __init__(
+        self,
+        checkpoints: Path,
+        *,
+        config: ModelConfig,
+        tokenizer: Tokenizer | None = None,
+        settings: Mapping[str, Any] | None = None,
+        data: list[dict[str, Any]] | None = None,
+        keep: int = 0,
+        group: dist.ProcessGroup | None = None,
+    ) -> None:
+        self.checkpoints = checkpoints
+        self.config = config
+        self.tokenizer = tokenizer
+        self.settings = dict(settings or {})
+        self.data = list(data or [])
+        self.keep = keep
+        self.group = group
+        self._rank, self._size = rank_and_size()
+        self._removed_leftovers = False
+
+    def save(
+        self,
+        tensors: Mapping[str, Tensor],
+        *,
+        step: int,
+        samples: int,
+        state: Mapping[str, Any] | None = None,
+        copies: Mapping[str, Tensor] | None = None,
+    ) -> Path:
+        """Write `step-...` and make it the latest; returns its folder.
+
+        Args:
+            tensors: `model.<name>` and `optimizer.<name>`, plain (equal on all processes) or sharded.
+            step: optimizer steps taken.
+            samples: training sequences seen.
+            state: plain values that the run resumes with.
+            copies: of `tensors`, this process's shares in host memory, which are written instead.
+
+        Raises Gpt2Error if writing fails; earlier checkpoints are then as they were.
+        """
+        folder = step_folder(self.checkpoints, step)
+        unfinished = temporary_name(folder)
+        parts = _parts_of(tensors)
+        try:
+            on_all_ranks(lambda: self._begin(unfinished, list(parts)), self.group)
+            check_is_shared(unfinished, self.group)
+            files = self._write(unfinished, parts, copies)
+            table = self._describe(step, samples, dict(state or {}), files)
+            on_all_ranks(lambda: self._publish(unfinished, folder, list(parts), table), self.group)
+        except (Exception, dcp.CheckpointException) as error:
+            if self._rank == 0:
+                shutil.rmtree(unfinished, ignore_errors=True)
+            raise Gpt2Error(
+                f"can't save the checkpoint {folder}: {_cause(error)}; earlier checkpoints are untouched, and the same "
+                "command resumes from the last one."
+            ) from error
+        return folder
+
+    def _begin(self, unfinished: Path, parts: list[str]) -> None:
+        """Make the folder under its temporary name; once per run, remove what killed ones left behind."""
+        if self._rank != 0:
+            return
+        self.checkpoints.mkdir(parents=True, exist_ok=True)
+        if not self._removed_leftovers:
+            remove_leftovers(self.checkpoints)
+            self._removed_leftovers = True
+        shutil.rmtree(unfinished, ignore_errors=True)
+        for part in parts:
+            (unfinished / part).mkdir(parents=True)
+
+    def _write(
+        self, unfinished: Path, parts: Mapping[str, dict[str, Tensor]], copies: Mapping[str, Tensor] | None
+    ) -> Files:
+        """Write this process's share of the tensors, flushed to the disk; sizes and CRCs of the files of all."""
+        own: Files = {}
+        for part, tensors in parts.items():
+            writer = TensorWriter(unfinished / part, copy_ahead=COPY_AHEAD if copies is None else 0)
+            planner = None if copies is None else CopyPlanner(copies)
+            dcp.save(tensors, storage_writer=writer, planner=planner, process_group=self.group, no_dist=self._size == 1)
+            own |= {f"{part}/{name}": entry for name, entry in writer.written.items()}
+        return {name: entry for files in on_all_ranks(lambda: own, self.group) for name, entry in files.items()}
+
+    def _describe(self, step: int, samples: int, state: dict[str, Any], files: Files) -> dict[str, Any]:
+        """The content of `checkpoint.json`."""
+        table = {
+            "format": FORMAT,
+            "step": step,
+            "samples": samples,
+            "tokens": samples * self.config.sequence_length,
+            "model": self.config.as_table(),
+            "tokenizer": describe_tokenizer(self.tokenizer),
+            "settings": self.settings,
+            "data": self.data,
+            "state": state,
+            "files": files,
+        }
+        return {**table, "crc32": table_crc(table)}
+
+    def _publish(self, unfinished: Path, folder: Path, parts: list[str], table: dict[str, Any]) -> None:
+        """Give the checkpoint its name, make it the latest, and remove old ones."""
+        if self._rank != 0:
+            return
+        if self.tokenizer is not None:
+            self.tokenizer.save(unfinished / TOKENIZER_FOLDER)
+        for part in parts:
+            sync_folder(unfinished / part)
+        write_json(unfinished / INFO_FILE, table)
+        sync_folder(unfinished)
+        if folder.exists():
+            set_aside_and_remove(folder)
+        unfinished.replace(folder)
+        sync_folder(self.checkpoints)
+        write_text(self.checkpoints / LATEST_FILE, folder.name + "\n")
+        remove_old(self.checkpoints, self.keep)
+
+
+def save_checkpoint(
+    checkpoints: Path,
+    tensors: Mapping[str, Tensor],
+    *,
+    step: int,
+    samples: int,
+    config: ModelConfig,
+    tokenizer: Tokenizer | None = None,
+    settings: Mapping[str, Any] | None = None,
+    data: list[dict[str, Any]] | None = None,
+    state: Mapping[str, Any] | None = None,
+    keep: int = 0,
+) -> Path:
+    """Save one checkpoint by a `Checkpointer` of its own; arguments, result and errors are those of its methods."""
+    checkpointer = Checkpointer(
+        checkpoints, config=config, tokenizer=tokenizer, settings=settings, data=data, keep=keep
+    )
+    return checkpointer.save(tensors, step=step, samples=samples, state=state)
+
+
+def _parts_of(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors of each part, in the same order on all processes: `model`, then `optimizer`."""
+    parts: dict[str, dict[str, Tensor]] = {}
+    for name in sorted(tensors):
+        parts.setdefault(name.partition(".")[0], {})[name] = tensors[name]
+    return parts
+
+
+def _cause(error: BaseException) -> str:
+    """What went wrong; a full disk by that name."""
+    inner = [error, *(failure for failure, _ in getattr(error, "failures", {}).values())]
+    if any(isinstance(part, OSError) and part.errno in (errno.ENOSPC, errno.EDQUOT) for part in inner):
+        return "the disk is full"
+    # Where torch's writer meets a full disk inside its own file format, only a text is left of the cause.
+    if any(sign in str(part) for part in inner for sign in ("No space left", "unexpected pos", "file write failed")):
+        return "the disk is full"
+    return innermost(error).removesuffix(".")
+
+
+def set_aside_and_remove(folder: Path) -> None:
+    """Remove a checkpoint; renamed first, so that a crash in between leaves no half of one under its name."""
+    doomed = temporary_name(folder.with_name(f"{folder.name}.removed"))
+    folder.replace(doomed)
+    shutil.rmtree(doomed, ignore_errors=True)
+
+
+def remove_old(checkpoints: Path, keep: int) -> None:
+    """Remove all but the `keep` newest checkpoints (none if it is 0); the latest one always stays."""
+    known = list_checkpoints(checkpoints)
+    latest = latest_checkpoint(checkpoints)
+    for path in known[: -keep if keep else 0]:
+        if path != latest:
+            set_aside_and_remove(path)

@@ -1,0 +1,206 @@
+"""Writing tensor files: those of torch.distributed.checkpoint, their sizes and CRCs counted on the way to the disk.
+
+torch plans who writes which part of a sharded tensor, and writes; two places of it are replaced that are made for it.
+The file system counts what goes through it, so that no file is read back for its CRC. The planner looks tensors up in
+copies, so that a file can be written while training already changes the tensors themselves. Costs 0.25 s of one core
+per gigabyte for the CRC.
+
+The index of the tensor files, read without running code from it.
+
+torch.distributed.checkpoint keeps its index in `.metadata`, a pickle, and unpickling a foreign file can run anything.
+This reader knows the dozen plain classes of that index and refuses all others; tensors themselves are read by torch
+with `weights_only`. torch's writer of safetensors has no such index, but it holds each file twice in memory, and
+checkpoints written with this one would need this reader all the same.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import io
+import os
+import pickle
+import zlib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, BinaryIO, cast
+
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import Tensor
+from torch.distributed.checkpoint.filesystem import FileSystem
+from torch.distributed.checkpoint.metadata import Metadata, MetadataIndex, StorageMeta, TensorStorageMetadata
+
+from gpt2_train.checkpoint.info import damaged
+
+PIECE = 1 << 22
+"""Bytes whose CRC is computed and which are then written at a time: few enough to stay in a core's cache."""
+
+COPY_AHEAD = 10_000_000
+"""Bytes that are copied from a GPU ahead of writing them (torch's default)."""
+
+Files = dict[str, dict[str, int]]
+"""Size (`bytes`) and CRC-32 (`crc32`) of files by their names."""
+
+
+class _CountedStream:
+    """A file that is written from its beginning to its end, with size and CRC-32 of what went into it."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self.file = file
+        self.bytes = self.crc32 = 0
+
+    def write(self, data: Any) -> int:
+        view = memoryview(data).cast("B")
+        for begin in range(0, len(view), PIECE):
+            piece = view[begin : begin + PIECE]
+            self.crc32 = zlib.crc32(piece, self.crc32)
+            self.file.write(piece)
+        self.bytes += len(view)
+        return len(view)
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def flush(self) -> None:
+        self.file.flush()
+
+    def fileno(self) -> int:
+        # Asked for by fsync: what is still in the buffer has to be in the file by then, which torch forgets.
+        self.file.flush()
+        return self.file.fileno()
+
+    def close(self) -> None:
+        self.file.close()
+
+
+class _CountedFiles(FileSystem):
+    """The local file system; `written` has size and CRC-32 of each file that was written through it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written: Files = {}
+
+    @contextlib.contextmanager
+    def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
+        with Path(path).open(mode) as file:
+            stream = _CountedStream(cast(BinaryIO, file))
+            yield cast(io.IOBase, stream)
+        self.written[Path(path).name] = {"bytes": stream.bytes, "crc32": stream.crc32}
+
+    def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
+        super().rename(path, new_path)
+        self.written[Path(new_path).name] = self.written.pop(Path(path).name)
+
+
+class TensorWriter(dcp.FileSystemWriter):
+    """torch.distributed.checkpoint's writer of folders, one flushed file a process, which counts what it writes.
+
+    Args:
+        folder: where index and tensors go.
+        copy_ahead: bytes that are copied from a GPU ahead of writing them; 0 for tensors in host memory, where looking
+            for a GPU would only open a context on the first one.
+    """
+
+    def __init__(self, folder: Path, *, copy_ahead: int = COPY_AHEAD) -> None:
+        super().__init__(folder, single_file_per_rank=True, sync_files=True, per_thread_copy_ahead=copy_ahead)
+        self.fs = self.counted = _CountedFiles()
+
+    @property
+    def written(self) -> Files:
+        """Size and CRC-32 of each file that this process has written, by its name in the folder."""
+        return self.counted.written
+
+
+class CopyPlanner(dcp.DefaultSavePlanner):
+    """Plans by the tensors of a run, plain or sharded, and writes copies of this process's shares instead of them.
+
+    Args:
+        copies: by the names of the tensors, the values of this process's share of each, in host memory.
+    """
+
+    def __init__(self, copies: Mapping[str, Tensor]) -> None:
+        super().__init__()
+        self.copies = copies
+
+    def lookup_object(self, index: MetadataIndex) -> Any:
+        """The copy of what is written under `index`."""
+        return self.copies[index.fqn]
+
+
+_INDEX_CLASSES = {
+    "torch.distributed.checkpoint.metadata": {
+        "Metadata",
+        "MetadataIndex",
+        "StorageMeta",
+        "TensorStorageMetadata",
+        "TensorProperties",
+        "ChunkStorageMetadata",
+        "_MEM_FORMAT_ENCODING",
+    },
+    "torch.distributed.checkpoint.filesystem": {"_StorageInfo"},
+    "torch.serialization": {"_get_layout"},
+    "torch": {"Size", "float32", "float64", "float16", "bfloat16", "int64", "int32", "uint8"},
+}
+"""What the index of torch.distributed.checkpoint is made of: plain data classes and type names."""
+
+
+class _IndexUnpickler(pickle._Unpickler):
+    """The one that is written in Python: that in C makes a table as long as the largest number that a file names."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        if module == "pathlib" or module.startswith("pathlib."):
+            # Where the checkpoint was first written, which may be another kind of machine: kept as plain text.
+            return lambda *parts: "/".join(map(str, parts))
+        if (module, name) == ("builtins", "getattr"):
+            return _enum_member
+        if name in _INDEX_CLASSES.get(module, ()):
+            return super().find_class(module, name)
+        raise pickle.UnpicklingError(f"it names {module}.{name}, which no checkpoint holds")
+
+
+def _enum_member(kind: Any, name: Any) -> Any:
+    """What Python 3.11.0 to 3.11.3 write instead of an enum's member: `getattr(kind, name)`, of an enum alone."""
+    if isinstance(kind, enum.EnumMeta) and name in kind.__members__:
+        return kind.__members__[name]
+    raise pickle.UnpicklingError(f"it asks for {name} of {kind}, which no checkpoint holds")
+
+
+class TensorReader(dcp.FileSystemReader):
+    """torch.distributed.checkpoint's reader of folders, with an index that can't run code.
+
+    Args:
+        checkpoint: the checkpoint's folder.
+        part: the folder in it that holds index and tensors.
+    """
+
+    def __init__(self, checkpoint: Path, part: str) -> None:
+        super().__init__(checkpoint / part)
+        self.checkpoint = checkpoint
+        self.index_file = checkpoint / part / ".metadata"
+        self._index: Metadata | None = None
+
+    def read_metadata(self, *args: Any, **kwargs: Any) -> Metadata:
+        """The index, read once. Raises Gpt2UsageError if it is damaged or holds anything else than tensors here."""
+        if self._index is None:
+            self._index = self._read_index()
+        self._index.storage_meta = StorageMeta(load_id=self.load_id)
+        return self._index
+
+    def _read_index(self) -> Metadata:
+        try:
+            with self.index_file.open("rb") as file:
+                metadata = _IndexUnpickler(io.BytesIO(file.read())).load()
+            good = isinstance(metadata, Metadata) and all(
+                isinstance(entry, TensorStorageMetadata)
+                and isinstance(entry.size, torch.Size)
+                and isinstance(entry.properties.dtype, torch.dtype)
+                for entry in metadata.state_dict_metadata.values()
+            )
+            stored = metadata.storage_data.values() if good else ()
+            good = good and all(Path(item.relative_path).name == item.relative_path for item in stored)
+        except Exception as error:
+            raise damaged(self.checkpoint, f"its index can't be read: {error}") from error
+        if not good:
+            raise damaged(self.checkpoint, "its index holds something else than tensors in this folder")
+        return metadata

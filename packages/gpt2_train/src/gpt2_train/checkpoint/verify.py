@@ -1,0 +1,93 @@
+"""Whether checkpoints are what was written: every file is read once and compared with what was recorded of it."""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+
+from gpt2_train.checkpoint.info import (
+    FOLDER,
+    INFO_FILE,
+    DamagedCheckpoint,
+    find_checkpoint,
+    list_checkpoints,
+    load_tokenizer,
+    read_info,
+)
+from gpt2_train.checkpoint.load import check_model, problem_of_file
+from gpt2_train.config.errors import Gpt2UsageError
+
+
+@dataclasses.dataclass(frozen=True)
+class Verified:
+    """What was found of one checkpoint.
+
+    Attributes:
+        folder: the checkpoint.
+        step: optimizer steps that it says it was trained for; None if it can't be read.
+        files: how many files with tensors it has.
+        bytes: their size.
+        has_optimizer: whether a run can resume from it.
+        problems: what is wrong with it; empty if nothing is.
+    """
+
+    folder: Path
+    step: int | None
+    files: int
+    bytes: int
+    has_optimizer: bool
+    problems: list[str]
+
+
+def checkpoints_at(path: str | Path) -> list[Path]:
+    """The checkpoint that `path` is, or all of those of a run or its `checkpoints` folder, oldest first.
+
+    Raises Gpt2UsageError if there is none.
+    """
+    path = Path(path)
+    if (path / INFO_FILE).is_file():
+        return [path]
+    return list_checkpoints(path) or list_checkpoints(path / FOLDER) or [find_checkpoint(path)]
+
+
+def bytes_to_read(folder: Path) -> int:
+    """Bytes that `verify` will read of a checkpoint, about."""
+    size = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a run at work removes old checkpoints
+            size += path.stat().st_size if path.is_file() else 0
+    return size
+
+
+def verify(folder: Path, count: Callable[[int], object]) -> Verified:
+    """Read every file of a checkpoint and compare it with what was recorded; `count` is told the bytes read."""
+    try:
+        info = read_info(folder)
+    except Gpt2UsageError as error:
+        return Verified(folder, None, 0, 0, False, [_why(error)])
+    problems = [problem for name in sorted(info.files) if (problem := problem_of_file(info, name, count))]
+    checks: list[Callable[[], object]] = []
+    if not problems:
+        # An index that was not read back would only say so once more.
+        checks.append(lambda: check_model(info))
+    if info.tokenizer:
+        checks.append(lambda: load_tokenizer(folder))
+    for check in checks:
+        try:
+            check()
+        except Exception as error:  # Whatever a damaged file makes its reader say.
+            problems.append(_why(error))
+    return Verified(
+        folder,
+        info.step,
+        len(info.files),
+        sum(entry["bytes"] for entry in info.files.values()),
+        info.format == 1 or any(name.startswith("optimizer/") for name in info.files),
+        problems,
+    )
+
+
+def _why(error: Exception) -> str:
+    return error.why if isinstance(error, DamagedCheckpoint) else str(error).rstrip(".")

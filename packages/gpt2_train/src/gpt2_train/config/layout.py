@@ -1,0 +1,131 @@
+"""How a model and its batch are laid out over processes: checks and defaults that need neither data nor torch."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
+from indexed_tokens import GPT2_VOCABULARY_SIZE
+
+CPU_MICRO_BATCH_TOKENS = 2048
+"""Tokens that keep a CPU's cores busy; more at once cost memory and gain nothing."""
+
+
+def check_layout(settings: TrainSettings, gpus: int = 0, vocabulary_size: int = GPT2_VOCABULARY_SIZE) -> int:
+    """Check all that can be checked before there are data and torch; return the data-parallel size.
+
+    Args:
+        settings: a run's.
+        gpus: GPUs of the machine that are to be used, 0 for a CPU run.
+        vocabulary_size: the tokenizer's, where it is known.
+
+    Raises Gpt2UsageError if model, batch and layout don't fit together, or the layout needs more GPUs than there are.
+    """
+    data_parallel = choose_data_parallel(settings, gpus)
+    check_replicas(data_parallel, settings.data_parallel_replicate)
+    if settings.init_from is None:  # else the model's own shape decides, once it is read
+        check_tensor_parallel(
+            settings.model_config(vocabulary_size),
+            settings.tensor_parallel,
+            sequence_parallel=settings.sequence_parallel,
+        )
+    plan_batches(
+        settings.global_batch_size,
+        settings.micro_batch_size,
+        data_parallel,
+        on_cpu=gpus == 0,
+        sequence_length=settings.sequence_length,
+    )
+    processes = settings.tensor_parallel * data_parallel
+    if processes > gpus > 0:
+        raise Gpt2UsageError(
+            f"--tensor-parallel {settings.tensor_parallel} times --data-parallel {data_parallel} needs {processes} "
+            f"GPUs, and this machine has {gpus}: lower one of them."
+        )
+    return data_parallel
+
+
+def choose_data_parallel(settings: TrainSettings, gpus: int) -> int:
+    """The data-parallel size on a machine with `gpus` GPUs (0: on CPU): as asked, else the largest that fits.
+
+    That is the largest number of processes for which there are GPUs and which divides the global batch (in whole
+    micro-batches, where their size is given) and is a multiple of --data-parallel-replicate. Raises Gpt2UsageError if
+    --tensor-parallel alone needs more GPUs.
+    """
+    if settings.data_parallel is not None:
+        return settings.data_parallel
+    if gpus == 0:
+        return 1
+    if settings.tensor_parallel > gpus:
+        raise Gpt2UsageError(
+            f"--tensor-parallel {settings.tensor_parallel} needs that many GPUs, and this machine has {gpus}: lower it."
+        )
+    unit = 1 if settings.micro_batch_size == "auto" else settings.micro_batch_size
+    most = gpus // settings.tensor_parallel
+    sizes = range(settings.data_parallel_replicate, most + 1, settings.data_parallel_replicate)
+    return max((size for size in sizes if settings.global_batch_size % (size * unit) == 0), default=1)
+
+
+def check_replicas(data_parallel: int, replicas: int) -> None:
+    """Raise Gpt2UsageError if `data_parallel` processes can't be divided into so many groups of equal size."""
+    if data_parallel % replicas:
+        raise Gpt2UsageError(
+            f"--data-parallel-replicate {replicas} does not divide the {data_parallel} data-parallel "
+            f"process{'es' if data_parallel > 1 else ''}: choose a divisor, or give --data-parallel a multiple of it."
+        )
+
+
+def check_tensor_parallel(config: ModelConfig, size: int, *, sequence_parallel: bool = False) -> None:
+    """Raise Gpt2UsageError if heads, width, vocabulary or sequences can't be shared among `size` processes."""
+    for what, value in (("heads", config.heads), ("padded vocabulary", config.padded_vocabulary)):
+        if value % size:
+            raise Gpt2UsageError(
+                f"--tensor-parallel {size} does not divide the model's {what} ({value:,}): choose a divisor of "
+                f"{config.heads} heads and {config.padded_vocabulary:,} ids."
+            )
+    if sequence_parallel and size == 1:
+        raise Gpt2UsageError("--sequence-parallel divides tokens as --tensor-parallel divides matrices: give both.")
+    if sequence_parallel and config.sequence_length % size:
+        raise Gpt2UsageError(
+            f"--sequence-parallel can't divide sequences of {config.sequence_length:,} tokens among "
+            f"--tensor-parallel {size}: give a --sequence-length that is a multiple of {size}."
+        )
+
+
+def plan_batches(
+    global_batch_size: int,
+    micro_batch_size: int | Literal["auto"],
+    data_parallel: int,
+    *,
+    on_cpu: bool,
+    sequence_length: int = GPT2_SEQUENCE_LENGTH,
+) -> tuple[int, int]:
+    """(micro-batch, accumulation) of a process: sequences that it takes at once, and how often in one step.
+
+    With `auto`, the largest that divides the process's share, up to 8 (on CPU up to 2048 tokens, 2 at least): where the
+    memory of a GPU is known, `auto_micro_batch.py` has chosen before.
+    Raises Gpt2UsageError where the global batch can't be divided so.
+    """
+    if global_batch_size % data_parallel:
+        raise Gpt2UsageError(
+            f"--global-batch-size {global_batch_size} can't be shared among {data_parallel} data-parallel processes: "
+            f"choose a multiple of {data_parallel}."
+        )
+    share = global_batch_size // data_parallel
+    if micro_batch_size == "auto":
+        most = min(share, most_sequences(sequence_length, on_cpu=on_cpu))
+        micro = max(size for size in range(1, most + 1) if share % size == 0)
+        return micro, share // micro
+    if share % micro_batch_size:
+        raise Gpt2UsageError(
+            f"--global-batch-size {global_batch_size} is not a multiple of --micro-batch-size {micro_batch_size} times "
+            f"{data_parallel} data-parallel process{'es' if data_parallel > 1 else ''}: "
+            f"choose a micro-batch that divides {share}."
+        )
+    return micro_batch_size, share // micro_batch_size
+
+
+def most_sequences(sequence_length: int, *, on_cpu: bool) -> int:
+    """The largest micro-batch that is taken without being asked for."""
+    return max(2, CPU_MICRO_BATCH_TOKENS // sequence_length) if on_cpu else 8

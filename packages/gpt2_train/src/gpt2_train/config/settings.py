@@ -1,0 +1,544 @@
+"""What decides a training run: the shape of the model and the settings of `gpt2 train`.
+
+`ModelConfig` travels with every checkpoint, so that a model is never guessed from the flags of a later command.
+`TrainSettings` is at once the flags of `gpt2 train`, its TOML keys and the run's `config.toml`. Its defaults follow
+the published recipe for GPT-2 345M (Megatron-LM, 2019: lr 1.5e-4, cosine to 1e-5, 1% warmup, weight decay 0.01,
+clip 1.0, dropout 0.1) with a batch small enough for a laptop. A setting marked `identity=False` may differ when a run
+resumes; any other difference makes it another run. This module does not import torch.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import TYPE_CHECKING, Any, Literal
+
+from command_kit import setting
+from command_kit.settings import identity
+from gpt2_train.config.errors import Gpt2UsageError, check_threads
+from gpt2_train.metrics.sinks import sinks
+
+if TYPE_CHECKING:
+    pass
+
+
+MOST = 2**31 - 1
+"""The largest number of a shape: products of two fit into 64 bits, and token ids into 32."""
+
+VOCABULARY_MULTIPLE = 128
+"""The vocabulary is padded to a multiple of this, whatever the tensor-parallel size: 50257 becomes 50304."""
+
+PRESETS: dict[str, dict[str, int]] = {
+    "124M": {"layers": 12, "hidden": 768, "heads": 12},
+    "345M": {"layers": 24, "hidden": 1024, "heads": 16},
+    "774M": {"layers": 36, "hidden": 1280, "heads": 20},
+    "1.5B": {"layers": 48, "hidden": 1600, "heads": 25},
+}
+"""The four sizes of GPT-2 (Radford et al. 2019, table 2), all of them with sequences of 1024 tokens."""
+
+GPT2_SEQUENCE_LENGTH = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelConfig:
+    """The shape of one GPT-2, all that is needed to build it.
+
+    Attributes:
+        layers: transformer blocks.
+        hidden: width of the residual stream.
+        heads: attention heads; they divide `hidden`.
+        sequence_length: positions, the longest sequence that the model takes.
+        vocabulary_size: token ids that the tokenizer knows.
+        dropout: probability at which embeddings, attention weights and residual branches are dropped in training.
+
+    Raises Gpt2UsageError for a shape that can't be built.
+    """
+
+    layers: int
+    hidden: int
+    heads: int
+    sequence_length: int = GPT2_SEQUENCE_LENGTH
+    vocabulary_size: int = 50257
+    dropout: float = 0.1
+
+    def __post_init__(self) -> None:
+        for name in ("layers", "hidden", "heads", "sequence_length", "vocabulary_size"):
+            value = getattr(self, name)
+            if type(value) is not int or value > MOST:  # as a damaged file may have it
+                raise Gpt2UsageError(f"{name} is {value!r:.40}: it should be a whole number, at most {MOST:,}.")
+            if value < 1:
+                raise Gpt2UsageError(f"{name} is {value}: it should be at least 1.")
+        if self.hidden % self.heads:
+            raise Gpt2UsageError(
+                f"a hidden size of {self.hidden} can't be shared among {self.heads} heads: "
+                f"choose a number of heads that divides {self.hidden}."
+            )
+        if not isinstance(self.dropout, int | float) or not 0 <= self.dropout < 1:
+            raise Gpt2UsageError(f"dropout is {self.dropout}: it should be at least 0 and less than 1.")
+
+    @classmethod
+    def preset(cls, name: str, **changes: Any) -> ModelConfig:
+        """One of GPT-2's sizes (`124M`, `345M`, `774M`, `1.5B`), with `changes` to other fields.
+
+        Raises Gpt2UsageError for an unknown name.
+        """
+        if name not in PRESETS:
+            raise Gpt2UsageError(f"no model {name}: known are {', '.join(PRESETS)}.")
+        return cls(**{**PRESETS[name], **changes})
+
+    @property
+    def head_dim(self) -> int:
+        """Width of one attention head."""
+        return self.hidden // self.heads
+
+    @property
+    def padded_vocabulary(self) -> int:
+        """Rows of the embedding: `vocabulary_size` padded to a multiple of 128; the added ids never win."""
+        return -(-self.vocabulary_size // VOCABULARY_MULTIPLE) * VOCABULARY_MULTIPLE
+
+    @property
+    def parameters(self) -> int:
+        """Parameters in all, padding rows included: l(12h² + 13h) + 2h + Vh + sh (354,871,296 for 345M)."""
+        block = 12 * self.hidden**2 + 13 * self.hidden
+        return (
+            self.layers * block
+            + 2 * self.hidden
+            + self.padded_vocabulary * self.hidden
+            + self.sequence_length * self.hidden
+        )
+
+    @property
+    def flops_per_token(self) -> float:
+        """Forward and backward FLOPs for one token: 6N + 12·l·h·s (Chowdhery et al. 2022, appendix B)."""
+        return 6.0 * self.parameters + 12.0 * self.layers * self.hidden * self.sequence_length
+
+    def as_table(self) -> dict[str, Any]:
+        """Plain values, as a checkpoint stores them."""
+        return dataclasses.asdict(self)
+
+
+_NOTHING = object()
+_ADDED_LATER = {"documents": "packed", "mask_end_of_text": False, "optimizer": "adamw"}
+
+_DATA, _MODEL, _LENGTH, _OPTIMIZER = "data", "model", "length of the run", "optimisation"
+_SPEED, _RUN = "speed, memory and layout (may change when a run resumes)", "run"
+_OBSERVED = "samples and evaluation tasks during training (may change when a run resumes)"
+
+
+def parse_split(split: str, flag: str = "--split") -> tuple[float, float, float]:
+    """The shares of training, validation and test in a text such as `949,50,1`.
+
+    Raises Gpt2UsageError, which calls it `flag`, where it is malformed.
+    """
+    try:
+        weights = [float(part) for part in split.split(",")]
+    except ValueError:
+        weights = []
+    good = 1 <= len(weights) <= 3 and all(math.isfinite(w) and w >= 0 for w in weights)
+    if not good or weights[0] <= 0:
+        raise Gpt2UsageError(
+            f"{flag} {split!r} should be up to three shares, for training, validation and test, "
+            "such as 949,50,1, the first of them above 0."
+        )
+    padded = [*weights, 0.0, 0.0]
+    return padded[0], padded[1], padded[2]
+
+
+@dataclasses.dataclass(frozen=True)
+class DataSettings:
+    """What a run learns from, and in which order."""
+
+    data: tuple[str, ...] = setting(
+        (),
+        "token files to learn from, as prefixes of .bin/.idx; several are blended in the proportion of their "
+        "training tokens, or by weights given as 0.7:PREFIX",
+        metavar="PREFIX",
+        group=_DATA,
+    )
+    split: str = setting(
+        "949,50,1", "shares of the documents for training, validation and test", metavar="A,B,C", group=_DATA
+    )
+    tokenizer: str | None = setting(
+        None,
+        "tokenizer that made data which has none beside it: a folder with vocab.json and merges.txt, or a "
+        "tokenizer.json of byte-level BPE; without it the one beside the data, else GPT-2's",
+        metavar="DIR|FILE",
+        group=_DATA,
+        identity=False,
+    )
+    documents: Literal["packed", "separate"] = setting(
+        "packed",
+        "packed: each token attends to all before it in its sequence; separate: to those of its own document alone, "
+        "with positions from 0 (needs --dropout 0)",
+        group=_DATA,
+    )
+    mask_end_of_text: bool = setting(
+        False, "leave predictions behind <|endoftext|>, of how a document begins, out of the loss", group=_DATA
+    )
+    seed: int = setting(1234, "seed of initial weights, order of the data and dropout", group=_DATA)
+
+    def split_weights(self) -> tuple[float, float, float]:
+        """The shares of training, validation and test in `split`. Raises Gpt2UsageError where it is malformed."""
+        return parse_split(self.split)
+
+    def corpora(self) -> list[tuple[float | None, str]]:
+        """(weight or None, prefix) of each entry of `data`.
+
+        Raises Gpt2UsageError if there is none, or if some have weights and others not.
+        """
+        if not self.data:
+            raise Gpt2UsageError("no --data: give the prefix of .bin/.idx files, as `webtext tokenize` writes them.")
+        found: list[tuple[float | None, str]] = []
+        for entry in self.data:
+            if not entry:
+                raise Gpt2UsageError("--data holds an empty prefix: give that of .bin/.idx files.")
+            head, colon, rest = entry.partition(":")
+            try:
+                weight = float(head) if colon and rest else None
+            except ValueError:
+                weight = None
+            if weight is not None and not (weight > 0 and math.isfinite(weight)):
+                raise Gpt2UsageError(f"--data {entry}: the weight should be above 0.")
+            found.append((weight, rest if weight is not None else entry))
+        if len({weight is None for weight, _ in found}) > 1:
+            raise Gpt2UsageError("--data gives weights to some files and not to others: give all of them one, or none.")
+        return found
+
+
+@dataclasses.dataclass(frozen=True)
+class ModelSettings:
+    """The model's shape as flags and TOML keys: one of GPT-2's sizes, or its numbers."""
+
+    model: Literal["124M", "345M", "774M", "1.5B"] | None = setting(
+        None, "one of GPT-2's sizes; 124M unless --layers, --hidden and --heads are given", group=_MODEL
+    )
+    layers: int | None = setting(None, "transformer blocks, instead of the preset's", group=_MODEL)
+    hidden: int | None = setting(None, "width of the model, instead of the preset's", group=_MODEL)
+    heads: int | None = setting(None, "attention heads, instead of the preset's", group=_MODEL)
+    sequence_length: int = setting(GPT2_SEQUENCE_LENGTH, "tokens in a training sequence", group=_MODEL)
+    vocabulary_size: int | None = setting(
+        None, "token ids that the model knows; the tokenizer's number without it (50257 for GPT-2)", group=_MODEL
+    )
+    dropout: float = setting(0.1, "dropout probability", group=_MODEL)
+
+    @property
+    def names_a_size(self) -> bool:
+        """Whether a size was asked for, as a preset or in numbers; 124M is taken if not."""
+        return any(value is not None for value in (self.model, self.layers, self.hidden, self.heads))
+
+    def check_model(self) -> None:
+        """Raise Gpt2UsageError if the shape is given twice, as a preset and in numbers."""
+        if self.model is not None and any(number is not None for number in (self.layers, self.hidden, self.heads)):
+            raise Gpt2UsageError("--model already sets layers, hidden and heads: give the preset or the numbers.")
+
+    def model_config(self, vocabulary_size: int = 50257) -> ModelConfig:
+        """The model that the settings ask for; `vocabulary_size` is the tokenizer's, which the flag overrides.
+
+        Raises Gpt2UsageError if only some of layers, hidden and heads are given, or they don't fit together.
+        """
+        rest: dict[str, Any] = {
+            "sequence_length": self.sequence_length,
+            "vocabulary_size": vocabulary_size if self.vocabulary_size is None else self.vocabulary_size,
+            "dropout": self.dropout,
+        }
+        numbers = {"layers": self.layers, "hidden": self.hidden, "heads": self.heads}
+        if all(value is None for value in numbers.values()):
+            return ModelConfig.preset(self.model or "124M", **rest)
+        missing = [f"--{name}" for name, value in numbers.items() if value is None]
+        if missing:
+            raise Gpt2UsageError(
+                f"{' and '.join(missing)} missing: give --layers, --hidden and --heads together, or --model."
+            )
+        return ModelConfig(**{name: int(value) for name, value in numbers.items() if value is not None}, **rest)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainSettings(ModelSettings, DataSettings):
+    """The settings of `gpt2 train`. Raises Gpt2UsageError where one is out of range or two don't fit together."""
+
+    init_from: str | None = setting(
+        None,
+        "begin with the weights of this model instead of random ones: a checkpoint, a Hugging Face GPT-2 folder or its "
+        "name on their hub, or a checkpoint of Megatron-LM; its shape and tokenizer are taken, too",
+        metavar="DIR",
+        group=_MODEL,
+        identity=False,
+    )
+
+    steps: int | None = setting(None, "train for this many optimizer steps", group=_LENGTH, identity=False)
+    epochs: float | None = setting(
+        None,
+        "train for this many passes over the training split (1 if no length is given)",
+        group=_LENGTH,
+        identity=False,
+    )
+    tokens: int | None = setting(None, "train for this many tokens", group=_LENGTH, identity=False)
+    minutes: float | None = setting(
+        None,
+        "train for this long, validation and the last save included, samples and tasks not: the learning rate falls by "
+        "the clock, so that a second run takes other steps and ends with other weights; one that resumes repeats the "
+        "steps that it had taken, and has the rest of its time",
+        group=_LENGTH,
+        identity=False,
+    )
+
+    global_batch_size: int = setting(8, "sequences in one optimizer step, over all processes", group=_OPTIMIZER)
+    optimizer: Literal["adamw", "muon"] = setting(
+        "adamw",
+        "adamw, or muon for the matrices of the blocks and adamw for the rest; learning rates and weight decay of one "
+        "suit the other",
+        group=_OPTIMIZER,
+    )
+    lr: float = setting(1.5e-4, "peak learning rate", group=_OPTIMIZER)
+    min_lr: float = setting(1e-5, "learning rate at the end of the decay", group=_OPTIMIZER)
+    warmup: float = setting(
+        0.01, "warm-up of the learning rate: a fraction of the run if below 1, else steps", group=_OPTIMIZER
+    )
+    schedule: Literal["cosine", "linear", "constant", "wsd"] = setting(
+        "cosine", "learning-rate schedule after the warm-up (wsd: constant, then linear decay)", group=_OPTIMIZER
+    )
+    cooldown: float = setting(0.2, "fraction of the run over which wsd decays", group=_OPTIMIZER)
+    weight_decay: float = setting(0.01, "weight decay of matrices (not of biases and norms)", group=_OPTIMIZER)
+    beta1: float = setting(0.9, "Adam's decay of the mean gradient", group=_OPTIMIZER)
+    beta2: float = setting(0.999, "Adam's decay of the squared gradient", group=_OPTIMIZER)
+    clip: float = setting(1.0, "largest norm of the gradient, 0 for no limit", group=_OPTIMIZER)
+    precision: Literal["fp32", "bf16", "fp16", "auto"] | None = setting(
+        None,
+        "autocast precision of matrix products: bf16 on GPUs that have it, else fp32; auto takes bf16 on CPUs "
+        "that have it, too",
+        group=_OPTIMIZER,
+    )
+
+    micro_batch_size: int | Literal["auto"] = setting(
+        "auto",
+        "sequences that one process takes at once; auto takes the largest that divides the batch: on CUDA of those "
+        "that fit the memory, up to 32,768 tokens, on CPU up to 2048 tokens, on MPS up to 8 sequences",
+        group=_SPEED,
+        identity=False,
+    )
+    activation_checkpointing: Literal["none", "full", "selective"] = setting(
+        "none",
+        "recompute activations in the backward pass: full keeps one per block, selective keeps the matrix products",
+        group=_SPEED,
+        identity=False,
+    )
+    tensor_parallel: int = setting(
+        1, "tensor-parallel size: processes that share each matrix", group=_SPEED, identity=False
+    )
+    sequence_parallel: bool = setting(
+        False,
+        "with --tensor-parallel, divide the tokens, too, where no matrix is: less memory for activations, as much "
+        "communication; the sequence length must be a multiple of the tensor-parallel size",
+        group=_SPEED,
+        identity=False,
+    )
+    data_parallel: int | None = setting(
+        None,
+        "data-parallel size: processes that share each batch; without it as many of the GPUs as divide the global "
+        "batch, one process on CPU",
+        group=_SPEED,
+        identity=False,
+    )
+    data_parallel_replicate: int = setting(
+        1,
+        "copies of the model's state among the data-parallel processes: each group of --data-parallel divided by this "
+        "has all of it, and groups exchange gradients alone; as many as there are machines keeps the rest inside them",
+        group=_SPEED,
+        identity=False,
+    )
+    reshard: bool = setting(
+        False,
+        "with data parallelism, gather each block's parameters when it is computed and drop them after it, forward and "
+        "backward, instead of keeping all of them for a step: less memory, more communication",
+        group=_SPEED,
+        identity=False,
+    )
+    distributed_timeout: float | None = setting(
+        None,
+        "minutes that a process waits for the others in an exchange before the run ends; 30 without it",
+        metavar="MINUTES",
+        group=_SPEED,
+        identity=False,
+    )
+    compile: Literal["blocks", "model"] | bool | None = setting(
+        None,
+        "compile each block with torch.compile (blocks, also without a value), or the model as a whole, which takes "
+        "longer (a single process only); on CUDA the blocks without it, on CPU nothing; a resumed run repeats an "
+        "unbroken one bit for bit only if both are compiled alike",
+        group=_SPEED,
+        identity=False,
+    )
+    attention: Literal["auto", "cudnn", "flash", "efficient", "math"] = setting(
+        "auto",
+        "kernel that computes attention on CUDA; auto measures which is fastest, and keeps to it when a run resumes on "
+        "such a GPU",
+        group=_SPEED,
+        identity=False,
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute", group=_SPEED, identity=False)
+    threads: int | Literal["auto"] | None = setting(
+        None,
+        "CPU threads of each process; the cores shared among them without it; auto measures for some seconds how many "
+        "are fastest, and keeps to them when the run resumes",
+        group=_SPEED,
+        identity=False,
+    )
+
+    sample_every: int | None = setting(
+        None,
+        "let the model write samples before the first step, every so many steps, and after the last; 0 for before and "
+        "after only, as if only prompts are given",
+        group=_OBSERVED,
+        identity=False,
+    )
+    sample_prompt: tuple[str, ...] = setting(
+        (),
+        'prompts of the samples, the texts to continue; "" is an empty one, which begins a document, and is taken if '
+        "no prompt is given",
+        group=_OBSERVED,
+        identity=False,
+    )
+    sample_prompts: str | None = setting(
+        None,
+        "file of prompts: one per line, or, if its name ends in .jsonl, JSON strings or objects with a prompt",
+        metavar="FILE",
+        group=_OBSERVED,
+        identity=False,
+    )
+    sample_tokens: int = setting(100, "tokens of each sample", group=_OBSERVED, identity=False)
+    sample_temperature: float = setting(
+        1.0,
+        "below 1 favours likely tokens, above 1 flattens the distribution; 0 takes the most likely",
+        group=_OBSERVED,
+        identity=False,
+    )
+    sample_top_k: int = setting(
+        0, "choose among this many most likely tokens only, 0 for all", group=_OBSERVED, identity=False
+    )
+    sample_seed: int = setting(1234, "seed of all choices, the same at every step", group=_OBSERVED, identity=False)
+    eval_task: tuple[str, ...] = setting(
+        (),
+        "evaluation tasks to run during training, with settings and file as in lambada:FILE.jsonl, "
+        "wikitext,overlap=32:FILE or held-out-loss,split=all:PREFIX; `gpt2 evaluate --help` lists them",
+        metavar="NAME:FILE",
+        group=_OBSERVED,
+        identity=False,
+    )
+    eval_task_every: int = setting(
+        0,
+        "steps between runs of the evaluation tasks, which also run before the first step and after the last; 0 for "
+        "these two only",
+        group=_OBSERVED,
+        identity=False,
+    )
+
+    output: str = setting(
+        "", "folder of the run; the same command on it resumes", metavar="DIR", group=_RUN, identity=False
+    )
+    log_every: int = setting(10, "steps between logged lines", group=_RUN, identity=False)
+    log_to: tuple[str, ...] = setting(
+        (),
+        "also send what is logged to these; several may be given, separated by commas",
+        choices=sinks,
+        group=_RUN,
+        identity=False,
+    )
+    eval_every: int = setting(1000, "steps between evaluations, 0 for one at the end only", group=_RUN, identity=False)
+    eval_batches: int = setting(10, "global batches of an evaluation", group=_RUN, identity=False)
+    save_every: int = setting(1000, "steps between checkpoints, 0 for one at the end only", group=_RUN, identity=False)
+    keep_checkpoints: int = setting(3, "newest checkpoints to keep, 0 for all", group=_RUN, identity=False)
+    async_checkpoint: bool = setting(
+        True,
+        "write checkpoints while training goes on, from a copy in host memory (12 bytes for each parameter of a "
+        "process); the last one is always waited for",
+        group=_RUN,
+        identity=False,
+    )
+    save: bool = setting(
+        True, "save checkpoints; without them (for a benchmark) nothing can be resumed", group=_RUN, identity=False
+    )
+    exit_zero_on_stop: bool = setting(
+        False,
+        "exit with 0, not 128 plus its number, after a signal stopped the run and it was saved: for launchers that "
+        "start failed jobs again (torchrun --max-restarts)",
+        group=_RUN,
+        identity=False,
+    )
+
+    def __post_init__(self) -> None:
+        self._check_ranges()
+        self.check_model()
+        self.split_weights()
+        if sum(value is not None for value in (self.steps, self.epochs, self.tokens, self.minutes)) > 1:
+            raise Gpt2UsageError(
+                "the run's length is given twice: give one of --steps, --epochs, --tokens and --minutes."
+            )
+        if self.documents == "separate" and self.dropout:
+            raise Gpt2UsageError(
+                f"--documents separate has no dropout of attention, and dropout is {self.dropout}: give --dropout 0."
+            )
+        if self.min_lr > self.lr:
+            raise Gpt2UsageError(f"--min-lr {self.min_lr} is above --lr {self.lr}: the rate would rise; lower it.")
+        self._check_observed()
+
+    @property
+    def writes_samples(self) -> bool:
+        """Whether the model writes samples during training."""
+        return self.sample_every is not None or bool(self.sample_prompt) or self.sample_prompts is not None
+
+    def _check_observed(self) -> None:
+        """Raise Gpt2UsageError for a setting of samples or evaluation tasks where there are none."""
+        for field in dataclasses.fields(self):
+            is_given = getattr(self, field.name) != field.default
+            if is_given and field.name.startswith("sample_") and not self.writes_samples:
+                raise Gpt2UsageError(
+                    f"--{field.name.replace('_', '-')} is a setting of samples, and there are none: also give "
+                    "--sample-every or --sample-prompt."
+                )
+        if self.eval_task_every and not self.eval_task:
+            raise Gpt2UsageError("--eval-task-every, but no --eval-task: name a task, such as lambada:FILE.jsonl.")
+
+    def _check_ranges(self) -> None:
+        at_least = {
+            "steps": 1, "tokens": 1, "global_batch_size": 1, "micro_batch_size": 1, "tensor_parallel": 1,
+            "data_parallel": 1, "data_parallel_replicate": 1, "log_every": 1, "eval_every": 0, "eval_batches": 1,
+            "save_every": 0, "keep_checkpoints": 0, "sample_every": 0, "sample_tokens": 1, "sample_temperature": 0,
+            "sample_top_k": 0, "sample_seed": 0, "eval_task_every": 0, "seed": 0, "lr": 0, "min_lr": 0, "warmup": 0,
+            "weight_decay": 0, "clip": 0,
+        }  # fmt: skip
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if value is not None and value != "auto" and not (value >= least and math.isfinite(value)):
+                finite = " and finite" if value == math.inf else ""
+                raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least {least}{finite}.")
+        for name in ("beta1", "beta2"):
+            if not 0 <= getattr(self, name) < 1:
+                raise Gpt2UsageError(f"--{name} is {getattr(self, name)}: it should be at least 0 and less than 1.")
+        if self.distributed_timeout is not None and not 0 < self.distributed_timeout < math.inf:
+            raise Gpt2UsageError(f"--distributed-timeout is {self.distributed_timeout}: it should be above 0.")
+        if not 0 < self.cooldown <= 1:
+            raise Gpt2UsageError(f"--cooldown is {self.cooldown}: it should be above 0 and at most 1.")
+        for name in ("epochs", "minutes"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise Gpt2UsageError(f"--{name} is {value}: it should be above 0.")
+        if self.lr == 0:
+            raise Gpt2UsageError("--lr is 0: nothing would be learned; give a rate above 0.")
+        check_threads(None if self.threads == "auto" else self.threads)
+        if self.seed >= 2**31:
+            raise Gpt2UsageError(f"--seed is {self.seed}: it should be below 2147483648.")
+
+    def identity(self) -> dict[str, Any]:
+        """The settings that decide what is learned, as plain values: a run resumes only while they are the same."""
+        table = identity(self)
+        for name in ("model", "layers", "hidden", "heads", "vocabulary_size"):
+            table.pop(name, None)
+        # Runs that were begun before there was a choice took the default, and do not record it.
+        return {name: value for name, value in table.items() if _ADDED_LATER.get(name, _NOTHING) != value}
+
+
+PRECISION_HELP = "type of the matrices, their products and the cache: bf16 on GPUs that have it, else fp32"
+TOKENIZER_HELP = (
+    "tokenizer to use instead of the checkpoint's own: a folder with vocab.json and merges.txt, a tokenizer.json of "
+    "byte-level BPE, or the name gpt2"
+)

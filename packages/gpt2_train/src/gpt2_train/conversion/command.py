@@ -1,0 +1,171 @@
+"""`gpt2 convert`: a model from one format into another, its values unchanged.
+
+Every format is read into the same names, shapes and order of rows, and written from them, so that each can become each.
+The target appears whole under its name or not at all; nothing of the source is changed, and none of its code is run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import os
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+from command_kit import add_flags, setting, settings_from
+from command_kit.atomic import atomic_file, atomic_folder
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.settings import TOKENIZER_HELP
+from gpt2_train.inference.model import ASSUMED_TOKENIZER
+
+EXAMPLE = """\
+example:
+  gpt2 convert runs/first hf-model                                 a checkpoint for transformers
+  gpt2 convert gpt2-medium medium                                  a Hugging Face folder for `gpt2 train --init-from`
+  gpt2 convert runs/first megatron --to megatron --tensor-parallel 2
+  gpt2 convert runs/first model.gguf --dtype fp16                  a file for llama.cpp
+"""
+
+_OUT, _IN = "what is written", "what the source may not tell"
+
+
+@dataclasses.dataclass(frozen=True)
+class ConvertSettings:
+    """The settings of `gpt2 convert`. Raises Gpt2UsageError where one is out of range."""
+
+    source: str = setting(
+        "", "a model in any known format, or its name on Hugging Face's hub", metavar="FROM", positional=True
+    )
+    target: str = setting("", "the folder or file to write; it must not be there yet", metavar="TO", positional=True)
+    to: Literal["checkpoint", "hf", "megatron", "gguf"] | None = setting(
+        None,
+        "format to write; without it GGUF for a name that ends in .gguf, hf for a checkpoint, checkpoint for all else",
+        group=_OUT,
+    )
+    dtype: Literal["fp32", "bf16", "fp16"] | None = setting(
+        None, "type of the values; the source's without it", group=_OUT
+    )
+    tensor_parallel: int = setting(1, "processes that each get a share (megatron)", group=_OUT, ge=1)
+    megatron: Literal["2019", "1", "2", "3", "core"] = setting(
+        "3", "version of Megatron-LM's checkpoints, 2019 for its first scripts, core for Megatron Core", group=_OUT
+    )
+    shard_gb: float = setting(5.0, "largest file of tensors in GB (hf)", group=_OUT, gt=0)
+    card: bool = setting(False, "also write a model card, README.md, from what the training run recorded", group=_OUT)
+    heads: int | None = setting(None, "attention heads (megatron without settings)", group=_IN, ge=1)
+    vocabulary_size: int | None = setting(None, "token ids; further rows are padding (megatron)", group=_IN, ge=1)
+    tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE", group=_IN)
+
+    def __post_init__(self) -> None:
+        if not self.source or not self.target:
+            raise Gpt2UsageError(
+                "gpt2 convert needs FROM and TO: give the model to read and the folder or file to write."
+            )
+
+
+SETTINGS = ConvertSettings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments of `gpt2 convert`."""
+    parser.epilog = EXAMPLE
+    parser.add_argument(
+        "--config", metavar="FILE.toml", help="a TOML file with settings in its table [convert]; flags win"
+    )
+    parser.add_argument("--json", action="store_true", help="print what was written as one JSON object on stdout")
+    add_flags(parser, ConvertSettings)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Convert as the arguments say; returns the exit code. Raises Gpt2UsageError."""
+    settings = settings_from(ConvertSettings, arguments, command="convert", config=arguments.config)
+    found = convert(settings)
+    if arguments.json:
+        print(json.dumps(found, ensure_ascii=False))
+    else:
+        print(
+            f"{found['target']}: {found['to']} from {found['from']}, {found['parameters']:,} parameters, "
+            f"{found['layers']} layers, width {found['hidden']}, {found['heads']} heads, "
+            f"{found['sequence_length']} positions, vocabulary {found['vocabulary_size']:,}"
+        )
+    return 0
+
+
+def convert(settings: ConvertSettings) -> dict[str, Any]:
+    """Write the model that `settings` name in another format; returns what it is.
+
+    Raises Gpt2UsageError if the source can't be used or the target is there already, Gpt2Error if writing fails.
+    """
+    from gpt2_train.conversion.format import DTYPES, ReadOptions, WriteOptions, format_of, known_formats
+    from gpt2_train.conversion.hub import located
+
+    source = located(settings.source)
+    source_format = format_of(source)
+    name = settings.to or _default_target(source_format.name, settings.target)
+    target_format = known_formats()[name]
+    read = ReadOptions(settings.heads, settings.vocabulary_size, settings.tokenizer)
+    weights = source_format.open(source, read)
+    if weights.assumes_tokenizer:
+        print(f"gpt2: {ASSUMED_TOKENIZER.format(settings.source)}", file=sys.stderr)
+    write = WriteOptions(
+        DTYPES[settings.dtype] if settings.dtype else None,
+        settings.tensor_parallel,
+        settings.megatron,
+        round(settings.shard_gb * 10**9),
+    )
+    if settings.card and target_format.is_file:
+        raise Gpt2UsageError(f"a {name} file can hold no model card: leave out --card, or convert to hf.")
+    with _appearing(Path(settings.target), is_file=target_format.is_file) as unfinished:
+        target_format.write(weights, unfinished, write)
+        if settings.card:
+            from gpt2_train.conversion.card import write_card
+
+            write_card(weights, unfinished / "README.md", Path(settings.source))
+    return {
+        "from": source_format.name,
+        "to": name,
+        "target": settings.target,
+        "parameters": weights.config.parameters,
+        **weights.config.as_table(),
+        "step": weights.step,
+        "tokenizer": weights.tokenizer.fingerprint if weights.tokenizer else None,
+    }
+
+
+def _default_target(source_format: str, target: str) -> str:
+    if target.endswith(".gguf"):
+        return "gguf"
+    return "hf" if source_format == "checkpoint" else "checkpoint"
+
+
+@contextlib.contextmanager
+def _appearing(target: Path, *, is_file: bool) -> Iterator[Path]:
+    """A place to write to, which becomes `target` when the block ends well, and is removed when it does not.
+
+    Raises Gpt2UsageError if something is there, Gpt2Error if writing fails.
+    """
+    if target.exists() and not (target.is_dir() and not is_file and not any(target.iterdir())):
+        raise Gpt2UsageError(f"{target} is there already: give a name that is free, or remove it.")
+    try:
+        if is_file:
+            with atomic_file(target) as file:
+                yield Path(file.name)
+        else:
+            with atomic_folder(target) as folder:
+                yield folder
+                _flush(folder)
+    except OSError as error:
+        raise Gpt2Error(f"can't write {target} ({error.strerror or error}); nothing was left there.") from error
+
+
+def _flush(folder: Path) -> None:
+    """Every file below `folder`, to the disk: a power cut after the rename must not leave holes."""
+    for path in folder.rglob("*"):
+        descriptor = os.open(path, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)

@@ -1,0 +1,137 @@
+"""Token files and their splits: which documents are for training, which for validation and test.
+
+A split is a contiguous range of sequences, as in Megatron-LM, moved to the end of a document so that no document is in
+two splits. Opening costs what `IndexedTokens` costs; no tokens are read. Nothing here knows of other processes.
+
+Which tokenizer token files were made with, as far as the files beside them tell.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2_train.config.errors import Gpt2UsageError
+from indexed_tokens import IndexedTokens, check_token_files, corpus_tokenizer
+from indexed_tokens.checksums import recorded_facts
+
+SPLITS = ("train", "valid", "test")
+
+PIECE_TOKENS = 1 << 16
+"""Tokens in each of the evenly spaced pieces of `Corpus.sampled_pieces`."""
+
+
+def split_ranges(document_index: npt.NDArray[np.int64], weights: Sequence[float]) -> list[tuple[int, int]]:
+    """Ranges [begin, end) of sequences for each of `weights`: contiguous, and no document in two of them.
+
+    The bounds are `round(share · S)` of S sequences, as Megatron-LM has them, moved on to the end of the document that
+    they fall into. The first range always gets a document if there is one; later ones may be empty.
+    """
+    sequences = int(document_index[-1])
+    total = sum(weights)
+    shares = list(itertools.accumulate(weight / total for weight in weights))
+    bounds = [0]
+    for position, share in enumerate(shares):
+        bound = sequences if position == len(shares) - 1 else round(share * sequences)
+        bound = int(document_index[np.searchsorted(document_index, min(bound, sequences), side="left")])
+        if position == 0 and bound == 0 and sequences:
+            bound = int(document_index[np.searchsorted(document_index, 0, side="right")])
+        bounds.append(max(bound, bounds[-1]))
+    return list(itertools.pairwise(bounds))
+
+
+class Corpus:
+    """One pair of token files and its three splits.
+
+    Args:
+        prefix: path of the files without `.bin` and `.idx`.
+        weights: shares of the documents for training, validation and test, of any sum above 0.
+
+    Attributes:
+        tokens: the files.
+        ranges: the sequences [begin, end) of each split.
+        shares: the share of each split, as asked for; they sum to 1.
+
+    Raises IndexedTokensError for files that are missing or damaged, as far as sizes and the index tell (the tokens are
+    not read), Gpt2UsageError for an empty one.
+    """
+
+    def __init__(self, prefix: str, weights: Sequence[float]) -> None:
+        self.prefix = prefix
+        self.tokens = IndexedTokens(prefix)
+        check_token_files(prefix)
+        if self.tokens.dtype.kind not in "iu":
+            raise Gpt2UsageError(f"{prefix} stores tokens as {self.tokens.dtype}: token ids are whole numbers.")
+        if self.tokens.total_tokens == 0:
+            raise Gpt2UsageError(f"{prefix} holds no tokens: make it again with `webtext tokenize`, or give another.")
+        ranges = split_ranges(self.tokens.document_index, weights)
+        self.ranges = dict(zip(SPLITS, ranges, strict=True))
+        self.shares = {split: weight / sum(weights) for split, weight in zip(SPLITS, weights, strict=True)}
+
+    def split_tokens(self, split: str) -> int:
+        """Tokens in one split."""
+        begin, end = self.ranges[split]
+        return int(self.tokens.lengths[begin:end].sum(dtype=np.int64))
+
+    def ends_with(self, token: int | None, most: int = 64) -> bool:
+        """Whether one of up to `most` evenly spaced sequences ends with `token`."""
+        lengths = self.tokens.lengths
+        some = range(0, len(lengths), -(-len(lengths) // most))
+        return any(int(self.tokens.read(n, int(lengths[n]) - 1, 1)[0]) == token for n in some if lengths[n])
+
+    def sampled_pieces(self, split: str, most: int) -> Iterator[npt.NDArray[np.int64]]:
+        """Tokens of a split in evenly spaced pieces of 64 k, the same every time: about `most`, or all if it has less.
+
+        Pieces run on over the ends of documents and are in the order of the files.
+        """
+        begin, end = self.ranges[split]
+        ends = self.tokens.lengths[begin:end].cumsum(dtype=np.int64)
+        total = int(ends[-1]) if len(ends) else 0
+        count = min(-(-total // PIECE_TOKENS), max(1, most // PIECE_TOKENS))
+        starts = [total * piece // count for piece in range(count)] + [total]
+        for start, following in itertools.pairwise(starts):
+            length = min(PIECE_TOKENS, following - start)
+            first = int(np.searchsorted(ends, start, side="right"))
+            yield self._run_of_tokens(begin + first, start - (int(ends[first - 1]) if first else 0), length)
+
+    def _run_of_tokens(self, sequence: int, offset: int, length: int) -> npt.NDArray[np.int64]:
+        """`length` tokens from `offset` of a sequence on, over its end."""
+        parts = []
+        while length:
+            part = self.tokens.read(sequence, offset, min(length, int(self.tokens.lengths[sequence]) - offset))
+            parts.append(part)
+            length -= len(part)
+            sequence, offset = sequence + 1, 0
+        return np.concatenate(parts, dtype=np.int64)
+
+    def identity(self) -> dict[str, Any]:
+        """What this corpus is, so that a changed one is noticed: sizes, and a digest of lengths and sampled tokens."""
+        return self.tokens.identity()
+
+
+def open_corpora(
+    entries: Sequence[tuple[float | None, str]], split: Sequence[float]
+) -> tuple[list[Corpus], list[float] | None]:
+    """The corpora of `--data` and their weights (None where they go by size). Raises as `Corpus` does."""
+    corpora = [Corpus(prefix, split) for _, prefix in entries]
+    weights = [weight for weight, _ in entries if weight is not None]
+    return corpora, weights or None
+
+
+def recorded_fingerprint(prefix: str) -> str | None:
+    """The tokenizer's fingerprint in the record that `webtext tokenize` leaves beside token files; None without it."""
+    found = recorded_facts(prefix).get("tokenizer")
+    return found if isinstance(found, str) else None
+
+
+def made_with(prefix: str) -> str | None:
+    """The fingerprint of the tokenizer beside token files, else the recorded one; None if there is neither.
+
+    Raises IndexedTokensError if the tokenizer is damaged.
+    """
+    beside = corpus_tokenizer(prefix)
+    return beside.fingerprint if beside is not None else recorded_fingerprint(prefix)

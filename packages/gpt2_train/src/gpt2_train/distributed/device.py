@@ -1,0 +1,189 @@
+"""The device of a process, and its precision: shared by training, evaluation and generation.
+
+Nothing here knows of runs or settings; every function takes plain values. What a device can and cannot do (fused
+kernels, half precision, 64-bit floats) is asked here and nowhere else, so that a new kind of device means one file.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import dataclasses
+import resource
+import sys
+from collections.abc import Callable
+from typing import Any, Literal
+
+import torch
+
+from command_kit import available_cores
+from gpt2_train.config.errors import Gpt2UsageError
+
+DeviceKind = Literal["auto", "cpu", "cuda", "mps"]
+Precision = Literal["fp32", "bf16", "fp16"]
+
+_M_MMAP_MAX, _M_TRIM_THRESHOLD = -4, -1
+"""Names of two settings of glibc's allocator, from its malloc.h."""
+
+_HALF_PRECISION_INSTRUCTIONS = {
+    "bf16": ("avx512_bf16", "amx_bf16", "bf16"),
+    "fp16": ("avx512_fp16", "amx_fp16", "fp16_arith"),
+}
+"""CPU capabilities that multiply matrices in half precision, as `torch.cpu.get_capabilities` names them."""
+
+
+def choose_device(
+    kind: DeviceKind = "auto", *, local_rank: int = 0, local_size: int = 1, sees_own_only: bool = False
+) -> torch.device:
+    """The device of a process: its own GPU, or the CPU; MPS for a process that is alone.
+
+    Args:
+        kind: what was asked for; `auto` takes a GPU if there is one.
+        local_rank, local_size: this process's number among those of its machine.
+        sees_own_only: whether a launcher may show each process its own GPU alone (Slurm's --gpus-per-task=1), so
+            that fewer are seen than there are processes.
+
+    Raises Gpt2UsageError if the device asked for is not there, or has no room for so many processes.
+    """
+    if kind == "auto":
+        mps = torch.backends.mps.is_available() and local_size == 1
+        kind = "cuda" if torch.cuda.is_available() else "mps" if mps else "cpu"
+    if kind == "cuda":
+        if not torch.cuda.is_available():
+            raise Gpt2UsageError("--device cuda: torch sees no GPU here; give --device cpu, or install a CUDA build.")
+        count = torch.cuda.device_count()
+        if local_size > count and not sees_own_only:
+            raise Gpt2UsageError(
+                f"{local_size} processes asked of {count} GPUs: lower --tensor-parallel or --data-parallel."
+            )
+        torch.cuda.set_device(local_rank % count)
+        return torch.device("cuda", local_rank % count)
+    if kind == "mps":
+        if not torch.backends.mps.is_available():
+            raise Gpt2UsageError("--device mps: torch sees no Apple GPU here; give --device cpu.")
+        if local_size > 1:
+            raise Gpt2UsageError("--device mps runs one process: leave out --tensor-parallel and --data-parallel.")
+    return torch.device(kind)
+
+
+def use_threads(threads: int | Literal["auto"] | None = None, local_size: int = 1) -> None:
+    """Limit this process's CPU threads: as asked, or the machine's cores shared among its `local_size` processes.
+
+    `auto` begins with those, too: which number is fastest is measured once there is a model.
+    """
+    shared = max(1, available_cores() // local_size)
+    torch.set_num_threads(threads if isinstance(threads, int) else shared)
+
+
+def is_fast_in_bf16(device: torch.device) -> bool:
+    """Whether matrix products are faster in bf16 than in fp32; False where that was not tried, as on ARM."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    capabilities = torch.cpu.get_capabilities() if device.type == "cpu" else {}
+    return any(capabilities.get(name) for name in ("avx512_bf16", "amx_bf16"))
+
+
+def default_precision(device: torch.device) -> Precision:
+    """bf16 on GPUs that compute in it, fp32 elsewhere.
+
+    GPUs older than Ampere only emulate bf16, more slowly than they compute in fp32.
+    """
+    return "bf16" if device.type == "cuda" and is_fast_in_bf16(device) else "fp32"
+
+
+def choose_precision(
+    asked: Precision | Literal["auto"] | None, recorded: Precision | None, device: torch.device
+) -> Precision:
+    """The precision of a training run: what was asked for, else that of its checkpoint, else what suits the device.
+
+    `auto` is bf16 also on CPUs that are fast in it; without it a CPU computes in fp32, as all CPUs can.
+    """
+    if asked is not None and asked != "auto":
+        return asked
+    if recorded is not None:
+        return recorded
+    return "bf16" if asked == "auto" and is_fast_in_bf16(device) else default_precision(device)
+
+
+def autocast(
+    device: torch.device, precision: str, *, keeps_copies: bool = True
+) -> contextlib.AbstractContextManager[Any]:
+    """Matrix products in `precision`, with norms, softmax and the residual stream in float32.
+
+    Copies of parameters in `precision` are kept to its end, for other uses of them, or else made for each use.
+    """
+    if precision == "fp32":
+        return contextlib.nullcontext()
+    half = torch.bfloat16 if precision == "bf16" else torch.float16
+    return torch.autocast(device.type, half, cache_enabled=keeps_copies)
+
+
+def is_emulated(device: torch.device, precision: str) -> bool:
+    """Whether a CPU lacks instructions for `precision`, which makes it many times slower than fp32.
+
+    False where that is not known.
+    """
+    if device.type != "cpu" or precision not in _HALF_PRECISION_INSTRUCTIONS:
+        return False
+    capabilities = torch.cpu.get_capabilities()
+    return bool(capabilities) and not any(capabilities.get(name) for name in _HALF_PRECISION_INSTRUCTIONS[precision])
+
+
+def note_emulated(device: torch.device, precision: str) -> str | None:
+    """A sentence for the user if the CPU lacks instructions for `precision`, else None."""
+    if not is_emulated(device, precision):
+        return None
+    return f"this CPU has no instructions for {precision}, which makes it many times slower than --precision fp32."
+
+
+def widest_float(device: torch.device) -> torch.dtype:
+    """The widest floating-point type of the device: float64, but float32 on MPS."""
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def works_by_itself(device: torch.device) -> bool:
+    """Whether the host can give the device its next work before the last is done, and skip a step without asking."""
+    return device.type == "cuda"
+
+
+def has_fused_adamw(device: torch.device) -> bool:
+    """Whether torch's fused AdamW runs on the device."""
+    return device.type in ("cuda", "cpu")
+
+
+@dataclasses.dataclass(frozen=True)
+class RandomState:
+    """How the state of a device's random generator is read and set."""
+
+    get: Callable[[], torch.Tensor]
+    set: Callable[[torch.Tensor], None]
+
+
+def unkept_random_state(device: torch.device) -> RandomState | None:
+    """The generator of a device whose state `torch.utils.checkpoint` does not keep; None where it does (CPU, CUDA)."""
+    return RandomState(torch.mps.get_rng_state, torch.mps.set_rng_state) if device.type == "mps" else None
+
+
+def peak_memory(device: torch.device) -> int:
+    """The most bytes that this process held: allocated on the GPU, or resident on CPU."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device)
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def free_memory(device: torch.device) -> int | None:
+    """Bytes of a GPU that are still free; None on a device whose memory is the machine's."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else None
+
+
+def keep_freed_memory(device: torch.device) -> None:
+    """On a CPU under glibc, reuse large blocks instead of giving them back to the system after each step.
+
+    Logits are hundreds of megabytes; having their pages zeroed again each time was a quarter of a step.
+    """
+    if device.type == "cpu" and sys.platform == "linux":
+        with contextlib.suppress(OSError, AttributeError):
+            library = ctypes.CDLL(None)
+            library.mallopt(_M_MMAP_MAX, 0)
+            library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)

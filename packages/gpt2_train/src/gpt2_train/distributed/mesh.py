@@ -1,0 +1,124 @@
+"""The processes of a run, as one of them sees them: its place among all, and the mesh in which they lie."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import sys
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from command_kit.colours import BOLD, CYAN, GREEN, YELLOW, Paint
+from command_kit.fronts import in_words
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.layout import check_replicas
+from gpt2_train.distributed.device import widest_float
+
+LINE = re.compile(
+    r"(?P<label>step [\d,]+(?:/[\d,]+)?|\w+:)?(?P<gap> *)(?P<loss>(?:valid )?loss \S+)?(?P<rest>.*?)"
+    r"(?P<left>[\d:]+ left)?",
+    re.DOTALL,
+)
+"""What a run says in a line; a loss, and the time that is left, only where no text of a model can be."""
+
+
+def painted(line: str, paint: Paint) -> str:
+    """A line of a run in a terminal's colours, which are those of a line of progress."""
+    found = LINE.fullmatch(line)
+    assert found is not None  # all parts may be missing
+    label, gap, loss, rest, left = (part or "" for part in found.groups())
+    label = paint(label, YELLOW if label == "warning:" else BOLD)
+    return f"{label}{gap}{paint(loss, CYAN)}{rest}{paint(left, GREEN)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class World:
+    """This process's place among all of them.
+
+    Attributes:
+        device: where it computes.
+        rank, size: its number among all processes; tensor-parallel neighbours have neighbouring numbers.
+        dp_rank, dp_size: among the processes that share each batch; neighbours share one copy of the model's state.
+        tp_rank, tp_size: on the tensor-parallel axis.
+        replicas: copies of the model's state among the data-parallel processes.
+        mesh: axes `dp_replicate`, `dp_shard` and `tp`, as far as needed; None in a single process without a group.
+    """
+
+    device: torch.device
+    rank: int = 0
+    size: int = 1
+    dp_rank: int = 0
+    dp_size: int = 1
+    tp_rank: int = 0
+    tp_size: int = 1
+    replicas: int = 1
+    mesh: DeviceMesh | None = None
+
+    @property
+    def dp_mesh(self) -> DeviceMesh:
+        """Where parameters are shared out: over `dp_shard`, and, if there are several copies, alike over the others."""
+        assert self.mesh is not None
+        return self.mesh["dp_replicate", "dp_shard"] if self.replicas > 1 else self.mesh["dp_shard"]
+
+    @property
+    def tp_group(self) -> dist.ProcessGroup | None:
+        """The group that shares the vocabulary; None where each process has all of it."""
+        return self.mesh.get_group("tp") if self.mesh is not None and self.tp_size > 1 else None
+
+    def say(self, line: str) -> None:
+        """Show a line on standard error, from the first process only."""
+        if self.rank == 0:
+            print(painted(in_words(line), Paint.of(sys.stderr)), file=sys.stderr, flush=True)
+
+    def sum_on_device(self, here: Tensor, values: list[float]) -> Tensor:
+        """The sums of `here`, a scalar on the device, and of `values` over all processes: (1 + values,).
+
+        Nothing is waited for: they are on the device.
+        """
+        kind = widest_float(self.device)
+        rest = torch.tensor(values, dtype=kind)
+        rest = rest.pin_memory() if self.device.type == "cuda" else rest
+        total = torch.cat([here.detach().to(kind)[None], rest.to(self.device, non_blocking=True)])
+        if self.size > 1:
+            dist.all_reduce(total)
+        return total
+
+    def sum_over_processes(self, values: list[float]) -> list[float]:
+        """The sums of `values` over all processes, in float64 (float32 on MPS)."""
+        if self.size == 1:
+            return values
+        total = torch.tensor(values, dtype=widest_float(self.device), device=self.device)
+        dist.all_reduce(total)
+        return [float(value) for value in total.tolist()]
+
+
+def make_world(device: torch.device, tensor_parallel: int, replicas: int = 1) -> World:
+    """The world of this process, from the default process group if there is one.
+
+    Processes with neighbouring numbers, which are on one machine, share matrices; their neighbours share one copy of
+    the model's state; `replicas` copies are furthest apart.
+
+    Raises Gpt2UsageError if the number of processes is not a multiple of `tensor_parallel`, or what then is the
+    data-parallel size not one of `replicas`.
+    """
+    if not dist.is_initialized():
+        if tensor_parallel != 1:
+            raise Gpt2UsageError(f"--tensor-parallel {tensor_parallel} needs that many processes: there is one.")
+        check_replicas(1, replicas)
+        return World(device)
+    rank, size = dist.get_rank(), dist.get_world_size()
+    if size % tensor_parallel:
+        raise Gpt2UsageError(
+            f"{size} processes can't be divided by --tensor-parallel {tensor_parallel}: choose a divisor of {size}."
+        )
+    data_parallel = size // tensor_parallel
+    check_replicas(data_parallel, replicas)
+    sizes = {"dp_replicate": replicas, "dp_shard": data_parallel // replicas, "tp": tensor_parallel}
+    # Each axis costs a communicator.
+    axes = [name for name in sizes if sizes[name] > 1 or (name == "dp_shard" and data_parallel > 1)] or ["dp_shard"]
+    mesh = init_device_mesh(device.type, tuple(sizes[name] for name in axes), mesh_dim_names=tuple(axes))
+    dp_rank, tp_rank = divmod(rank, tensor_parallel)
+    return World(device, rank, size, dp_rank, data_parallel, tp_rank, tensor_parallel, replicas, mesh)

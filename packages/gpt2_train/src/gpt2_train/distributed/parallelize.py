@@ -1,0 +1,219 @@
+"""Tensor and data parallelism, put on a plain model from outside, in one order.
+
+First tensor parallelism (`tensor_parallel`), then activation checkpointing, then torch.compile of each block, then
+FSDP2: parameters, gradients and Adam's moments are shared out over the data-parallel processes, or over those of each
+copy of the model's state where there are several (HSDP). Parameters are gathered once per step in float32 and kept
+until its end (as much traffic as averaging gradients costs), or, with `reshard`, block by block in each pass; the
+arithmetic is the same in every layout, and autocast does the rest.
+
+Activation checkpointing: less memory for activations, which the backward pass computes again block by block.
+
+What is computed again must draw the same random numbers, or dropout would drop other elements than the loss was
+computed with, and the gradient would be wrong without a word. torch keeps the generator's state for CPU and CUDA
+alone; for Apple's GPUs it is kept here. `full` costs a third more work, `selective` little.
+
+torch.compile: of each block, all of which share one graph, or of the whole model as one.
+
+`blocks` compiles one block, whatever the number of layers: all of them run the same code on tensors of the same shape,
+and torch guards what it has compiled by nothing else. `model` is one graph, in which work is fused across the edges of
+blocks, embedding and output, and which takes longer to compile with each layer. In both a graph belongs to the shapes
+that it was made for: training has one, and validation, without gradients and dropout, another.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import importlib.util
+import os
+import shutil
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
+
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.distributed.device import RandomState, unkept_random_state
+from gpt2_train.distributed.mesh import World
+from gpt2_train.distributed.tensor_parallel import apply_tensor_parallel
+from gpt2_train.model.gpt2 import GPT2
+
+
+def apply_data_parallel(model: GPT2, world: World, *, reshard: bool = False) -> None:
+    """Share parameters, gradients and optimizer state over the data-parallel processes; gradients are averaged.
+
+    With `reshard` a block's parameters are gathered for its forward pass and again for its backward pass, and its
+    gradients shared out in each micro-step. Embeddings and final norm, needed at both ends of a pass, stay gathered.
+    """
+    mesh = world.dp_mesh
+    # It warns of in-place changes to the logits, which nothing here makes.
+    warnings.filterwarnings("ignore", message="FSDP2-wrapped module .* returned a view")
+    for block in model.blocks:
+        fully_shard(block, mesh=mesh, reshard_after_forward=reshard)
+    fully_shard(model, mesh=mesh, reshard_after_forward=False)
+    if not model.is_tied:
+        raise Gpt2Error("data parallelism untied the embedding: this version of torch is not supported.")
+
+
+def parallelize(
+    model: GPT2,
+    world: World,
+    *,
+    activation_checkpointing: Literal["none", "full", "selective"] = "none",
+    compilation: Compilation | None = None,
+    reshard: bool = False,
+    sequence_parallel: bool = False,
+) -> GPT2:
+    """Put all that is asked for on `model`, in place, in the one order that works; returns it.
+
+    In a single process only checkpointing and compilation remain. Raises as `apply_tensor_parallel` does.
+    """
+    if world.tp_size > 1:
+        apply_tensor_parallel(model, world, sequence_parallel=sequence_parallel)
+    apply_activation_checkpointing(model, activation_checkpointing, world.device)
+    if compilation:
+        apply_compile(model, compilation)
+    if world.dp_size > 1:
+        apply_data_parallel(model, world, reshard=reshard)
+    return model
+
+
+def synchronize_gradients(model: nn.Module, is_last: bool, *, reshard: bool = False) -> None:
+    """Say whether the coming backward pass is the last of its step: only that one exchanges gradients.
+
+    With `reshard` all of them share gradients out, and only the last one adds up those of several copies.
+    """
+    if isinstance(model, FSDPModule):
+        model.set_requires_gradient_sync(is_last or reshard)
+        model.set_requires_all_reduce(is_last)
+        model.set_reshard_after_backward(is_last or reshard)
+
+
+def free_gathered_parameters(model: nn.Module) -> None:
+    """Drop the gathered parameters that a forward pass without a backward one leaves behind."""
+    for module in model.modules():
+        if isinstance(module, FSDPModule):
+            module.reshard()
+
+
+Contexts = tuple[contextlib.AbstractContextManager[Any], contextlib.AbstractContextManager[Any]]
+"""What surrounds the forward pass, and what surrounds its repetition."""
+
+_KEPT = {
+    torch.ops.aten.mm.default,
+    torch.ops.aten.addmm.default,
+    torch.ops.aten._scaled_dot_product_flash_attention.default,
+    torch.ops.aten._scaled_dot_product_efficient_attention.default,
+    torch.ops.aten._scaled_dot_product_cudnn_attention.default,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default,
+}
+"""Saved because recomputing them is expensive: matrix products and attention."""
+
+_KEPT_WHERE_LOADED = "torch_attn._varlen_attn.default"
+"""Attention inside documents, by its name: loading it takes seconds, and few runs need it."""
+
+
+def _keep_products(_: Any, operation: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
+    is_kept = operation in _KEPT or str(operation) == _KEPT_WHERE_LOADED
+    return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
+
+
+def repeated_random_numbers(state: RandomState, inner: Callable[[], Contexts] | None = None) -> Contexts:
+    """Contexts in which the repetition draws the random numbers of the forward pass, around those of `inner`."""
+    forward, again = inner() if inner is not None else (contextlib.nullcontext(), contextlib.nullcontext())
+    kept: list[Tensor] = []
+
+    @contextlib.contextmanager
+    def recorded() -> Iterator[None]:
+        kept.append(state.get())
+        with forward:
+            yield
+
+    @contextlib.contextmanager
+    def repeated() -> Iterator[None]:
+        now = state.get()
+        state.set(kept[0])
+        try:
+            with again:
+                yield
+        finally:
+            state.set(now)
+
+    return recorded(), repeated()
+
+
+def apply_activation_checkpointing(
+    model: GPT2, mode: Literal["none", "full", "selective"], device: torch.device | None = None
+) -> None:
+    """Recompute activations in the backward pass; `device` is where the model will be, if it has no memory yet.
+
+    `full` keeps each block's input only: a third more work, the least memory. `selective` keeps the outputs of matrix
+    products and attention, and computes norms, GELU and dropout again.
+    """
+    if mode == "none":
+        return
+    contexts: Callable[[], Contexts] | None = None
+    if mode == "selective":
+        contexts = functools.partial(create_selective_checkpoint_contexts, _keep_products)
+    random = unkept_random_state(device or model.final_norm.weight.device)
+    if random is not None and model.config.dropout > 0:
+        contexts = functools.partial(repeated_random_numbers, random, contexts)
+    options: dict[str, Any] = {"use_reentrant": False} | ({} if contexts is None else {"context_fn": contexts})
+    for block in model.blocks:
+        plain = block.forward
+
+        def forward(x: Tensor, *rest: Any, plain: Any = plain) -> Tensor:
+            return checkpoint(plain, x, *rest, **options)
+
+        block.forward = forward
+
+
+Compilation = Literal["blocks", "model"]
+
+
+def missing_for_compilation(device: torch.device) -> str:
+    """What `torch.compile` needs for a device and this machine lacks, as the end of a sentence; "" if nothing.
+
+    On CUDA kernels are written in Triton, which compiles a launcher in C for each. Slim images have no compiler.
+    """
+    if device.type == "cuda":
+        if importlib.util.find_spec("triton") is None:
+            return "Triton is not installed"
+        if not (os.environ.get("CC") or shutil.which("gcc") or shutil.which("clang")):
+            return "there is no C compiler (gcc, clang, or what CC names)"
+        if not (Path(sysconfig.get_paths()["include"]) / "Python.h").is_file():
+            return "Python's headers are missing (python3-dev)"
+    return ""
+
+
+def choose_compilation(asked: Compilation | bool | None, device: torch.device, processes: int) -> Compilation | None:
+    """What is compiled: as asked, where True means each block; on CUDA each block if nothing was asked for.
+
+    Raises Gpt2UsageError for the whole model in several processes, and for what this machine can't compile.
+    """
+    if asked == "model" and processes > 1:
+        raise Gpt2UsageError(
+            f"--compile model is for a single process, and there are {processes}, whose messages to each other would "
+            "break the graph: give --compile blocks."
+        )
+    missing = missing_for_compilation(device)
+    if asked is None:
+        return "blocks" if device.type == "cuda" and not missing else None
+    if asked and missing:
+        raise Gpt2UsageError(f"--compile: {missing}; install it, or give --no-compile.")
+    return "blocks" if asked is True else asked or None
+
+
+def apply_compile(model: GPT2, compilation: Compilation = "blocks") -> None:
+    """Compile each block, or the model, whole or not at all: a break in a graph would silently leave most uncompiled.
+
+    The forward method is compiled, since the hooks around it (FSDP's) can't be.
+    """
+    for module in model.blocks if compilation == "blocks" else [model]:
+        module.forward = torch.compile(module.forward, dynamic=False, fullgraph=True)

@@ -1,0 +1,256 @@
+"""Processes that a command starts on its own machine, for training as for inference.
+
+Each child gets its settings through its standard input and ends when that closes, so that none survives a parent that
+was killed; it runs in a session of its own, so that Ctrl-C on a terminal reaches the parent alone. What becomes of it
+comes back through a pipe. The parent owns the rendezvous, a store on a port that the system chose and nobody can take
+in between.
+
+Signals that ask a run to stop after saving.
+
+What every process of a group does at its beginning and its end, whoever started it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import itertools
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from types import FrameType
+from typing import Any, Literal, NoReturn
+
+import torch
+import torch.distributed as dist
+
+from command_kit import available_cores
+from command_kit.command import sentence_for
+from command_kit.errors import CommandError
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import TrainSettings
+from gpt2_train.distributed.mesh import World, make_world
+from gpt2_train.distributed.timeouts import Attendance
+
+LONGEST_TEXT = 20_000
+"""Bytes of an error, and of its traceback, that a child reports; a pipe holds 64 KiB without a reader."""
+
+
+class Child:
+    """One of them.
+
+    Args:
+        module: run as `python -m`; it begins with `read_config`.
+        config: what `read_config` gives it, plain values.
+        threads: CPU threads that its libraries may start.
+
+    Attributes:
+        process: the process itself.
+    """
+
+    def __init__(self, module: str, config: dict[str, Any], *, threads: int) -> None:
+        reading, writing = os.pipe()
+        self._report = os.fdopen(reading, "rb")
+        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
+        if sys.platform == "linux":
+            # All are on this machine; the default asks for the address of the host's name, which may have none.
+            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", module],
+            stdin=subprocess.PIPE,
+            stdout=2,  # standard output is the parent's alone
+            pass_fds=[writing],
+            start_new_session=True,
+            env=environment,
+        )
+        os.close(writing)
+        assert self.process.stdin is not None
+        with contextlib.suppress(BrokenPipeError):
+            self.process.stdin.write(json.dumps(config | {"report": writing}).encode() + b"\n")
+            self.process.stdin.flush()
+
+    @property
+    def killed_by(self) -> int | None:
+        """The number of the signal that ended it; None if it runs, or ended by itself."""
+        code = self.process.poll()
+        return -code if code is not None and code < 0 else None
+
+    def report(self) -> dict[str, Any]:
+        """What it reported, once; waits for its end. Empty if it could not, and when asked again."""
+        if self._report.closed:
+            return {}
+        with self._report as pipe:
+            text = pipe.read()
+        try:
+            report = json.loads(text)
+        except ValueError:
+            return {}
+        return report if isinstance(report, dict) else {}
+
+    def close(self) -> None:
+        """Close the pipe of a report that nobody wants."""
+        self._report.close()
+
+    def end(self) -> None:
+        """Kill it if it still runs; its report can still be read."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            with contextlib.suppress(OSError):
+                self.process.stdin.close()
+
+
+def threads_of_each(threads: int | Literal["auto"] | None, size: int) -> int:
+    """CPU threads of each of `size` processes: as asked, or the cores shared among them."""
+    return threads if isinstance(threads, int) else max(1, available_cores() // size)
+
+
+def describe_death(rank: int, size: int, number: int) -> str:
+    """How a process ended without a report: by the signal `number`, or with the status `-number`."""
+    how = f"was killed by {signal.Signals(number).name}" if number > 0 else f"ended with status {-number}"
+    hint = " (out of memory?)" if number == signal.SIGKILL else ""
+    return f"process {rank} of {size} {how}{hint}"
+
+
+# --- in the child ----------------------------------------------------------------------------------------------------
+
+
+def read_config() -> dict[str, Any]:
+    """What the parent gave this process; ends it if the parent is gone."""
+    line = b""
+    while not line.endswith(b"\n"):
+        part = os.read(0, 1)
+        if not part:
+            os._exit(1)
+        line += part
+    config: dict[str, Any] = json.loads(line)
+    return config
+
+
+def end_with_parent(farewell: str = "") -> None:
+    """End this process as soon as its standard input closes, which the parent's death does; says `farewell` then."""
+
+    def watch() -> None:
+        while os.read(0, 4096):
+            pass
+        if farewell:
+            with contextlib.suppress(OSError):
+                os.write(2, f"{farewell}\n".encode())
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+
+
+def send_report(descriptor: int, content: dict[str, Any]) -> None:
+    """Tell the parent, once, what became of this process."""
+    os.write(descriptor, _as_json(content))
+
+
+def failure(error: BaseException) -> dict[str, Any]:
+    """The report of a process that `error` ended."""
+    return {
+        "error": beginning(sentence_for(error), LONGEST_TEXT),
+        "exit_code": error.exit_code if isinstance(error, CommandError) else 1,
+        "is_expected": isinstance(error, CommandError | OSError),
+        "is_interrupt": isinstance(error, KeyboardInterrupt),
+        "time": time.monotonic(),
+        "traceback": beginning("".join(traceback.format_exception(error))[::-1], LONGEST_TEXT)[::-1],
+    }
+
+
+def beginning(text: str, most: int) -> str:
+    """As much of `text` as takes at most `most` bytes in a report."""
+    sizes = itertools.accumulate(len(_as_json(character)) - 2 for character in text[:most])
+    return text[: sum(size <= most for size in sizes)]
+
+
+def _as_json(content: Any) -> bytes:
+    return json.dumps(content, ensure_ascii=False).encode(errors="replace")
+
+
+STOP_SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGUSR1)
+
+
+class StopRequest:
+    """Remembers that a signal asked the run to stop; a second SIGINT interrupts at once."""
+
+    def __init__(self) -> None:
+        self.signal = 0
+
+    def install(self) -> None:
+        """Take over SIGTERM, SIGINT and SIGUSR1; only the main thread can."""
+        for number in STOP_SIGNALS:
+            signal.signal(number, self._received)
+
+    def _received(self, number: int, frame: FrameType | None) -> None:
+        if self.signal == signal.SIGINT and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.signal = self.signal or number
+
+
+def join_group(device: torch.device, **meeting_point: Any) -> None:
+    """Join the process group: of the environment, or of the store, rank and size in `meeting_point`.
+
+    Objects and barriers go over gloo, tensors of a GPU over nccl, which is given its GPU at once: it would otherwise
+    guess it from the rank. Raises Gpt2UsageError if two processes were given one GPU.
+    """
+    is_gpu = device.type == "cuda"
+    try:
+        dist.init_process_group(
+            "cpu:gloo,cuda:nccl" if is_gpu else "gloo", device_id=device if is_gpu else None, **meeting_point
+        )
+    except RuntimeError as error:
+        if "Duplicate GPU" in str(error):
+            raise Gpt2UsageError(
+                "two processes of the job were given the same GPU: start one process for each GPU."
+            ) from error
+        raise
+
+
+def arrange(
+    attendance: Attendance, settings: TrainSettings, device: torch.device, end: Callable[[BaseException], object]
+) -> World:
+    """The world of this process, whose groups wait as long as the settings say, and `end` it if NCCL gives up."""
+    world = make_world(device, settings.tensor_parallel, settings.data_parallel_replicate)
+    assert world.mesh is not None
+    groups = {
+        group.group_name: group for group in (dist.group.WORLD, *world.mesh.get_all_groups()) if group is not None
+    }
+    attendance.be_patient(groups.values(), settings.distributed_timeout)
+    if device.type == "cuda":
+        attendance.watch(groups.values(), end)
+    return world
+
+
+def close_group() -> None:
+    """Synchronise and destroy the process group, after all work is done."""
+    gc.collect()
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def leave(status: int) -> NoReturn:
+    """End a process of a group at once: gloo's threads can abort an interpreter that shuts down the usual way."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(status)
+
+
+def exit_code(summary: dict[str, Any], settings: TrainSettings) -> int:
+    """0 for a run that ended; for one that a signal stopped 128 plus its number, unless --exit-zero-on-stop."""
+    stopped_by = summary["stopped_by"]
+    return 128 + signal.Signals[stopped_by] if stopped_by and not settings.exit_zero_on_stop else 0
+
+
+def finish(summary: dict[str, Any], settings: TrainSettings, *, as_json: bool) -> int:
+    """Print the summary if that was asked for; return the exit code."""
+    if as_json:
+        print(json.dumps(summary), flush=True)
+    return exit_code(summary, settings)

@@ -1,0 +1,295 @@
+"""The layers of a tensor-parallel block: parameters are DTensors, the arithmetic is plain.
+
+A parameter is a DTensor, so that checkpoints, optimizers and FSDP2 know what it is a part of. The layers compute with
+this process's part as a plain tensor, and call collectives themselves: hooks that make DTensors of activations cost a
+hundred microseconds an operation, and in float32 whatever the activations are in. Sums are of what the matrix product
+gave, in bf16 under autocast to bf16.
+
+Two sums a block, forward and backward (Shoeybi et al. 2019, section 3). With sequence parallelism each of them is a
+reduce-scatter, and a gather before the next matrix (Korthikanti et al. 2022, section 4.2.2): between matrices a process
+has a share of the tokens, and what is saved of norms, dropout and residual stream is 1/t. The backward pass gathers the
+inputs of matrices again, a quarter more bytes in all; compiled blocks keep them, and as many bytes are sent. Shares are
+contiguous parts of the rows laid end to end, (B, T, hidden) as (t, B, T/t, hidden), which gathers and reduce-scatters
+give without a copy: with B ≥ t a process has whole sequences. Norms, biases behind a sum and positions then get
+gradients of these tokens alone, which are added up once a step (`local_shares.settle_gradients`).
+
+Tensor parallelism (Shoeybi et al. 2019, section 3), put on a plain model from outside.
+
+Each matrix is divided over the processes of one group, qkv and up by rows, out and down by columns, the embedding,
+which is the output matrix, by vocabulary; norms and positions are whole on each. `tensor_parallel_layers` has the
+layers, which keep the names of those that they replace, and says what is sent.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distribute_tensor
+
+from gpt2_train.config.layout import check_tensor_parallel
+from gpt2_train.distributed.randomness import share_dropout
+from gpt2_train.model.gpt2 import GPT2, Block
+
+if TYPE_CHECKING:
+    from gpt2_train.distributed.mesh import World
+
+
+_collectives = torch.ops._c10d_functional
+_wait = torch.ops._c10d_functional.wait_tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """This process's place among those that divide a matrix.
+
+    Attributes:
+        group: the name of their group.
+        rank, size: number of the process, and how many there are.
+        of_sequences: whether tokens are divided, too, between the matrices.
+    """
+
+    group: str
+    rank: int
+    size: int
+    of_sequences: bool
+
+    def own_tokens(self, x: Tensor) -> Tensor:
+        """This process's share of tokens: (B, T) -> (B, T/t)."""
+        batch, length = x.shape
+        return x.reshape(self.size, batch, length // self.size)[self.rank]
+
+
+def _start_sum(x: Tensor, part: Part) -> Tensor:
+    """Begin to add up `x` over the group; with sequence parallelism each process gets the sum of its tokens."""
+    x = x.contiguous()
+    if not part.of_sequences:
+        return _collectives.all_reduce(x, "sum", part.group)
+    batch, length, width = x.shape
+    x = x.view(part.size * batch, length // part.size, width)
+    return _collectives.reduce_scatter_tensor(x, "sum", part.size, part.group)
+
+
+def _start_gather(x: Tensor, part: Part) -> Tensor:
+    """Begin to gather all tokens, where they are divided."""
+    return _collectives.all_gather_into_tensor(x.contiguous(), part.size, part.group) if part.of_sequences else x
+
+
+def _wait_gather(x: Tensor, part: Part) -> Tensor:
+    """(t·B, T/t, width) -> (B, T, width)."""
+    if not part.of_sequences:
+        return x
+    rows, length, width = x.shape
+    return _wait(x).view(rows // part.size, length * part.size, width)
+
+
+class _Sum(torch.autograd.Function):
+    """The sum over the group; its gradient is that of each term."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, part: Part) -> Tensor:
+        ctx.part = part
+        return _wait(_start_sum(x, part))
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return _wait_gather(_start_gather(gradients[0], ctx.part), ctx.part), None
+
+
+class _ColumnLinear(torch.autograd.Function):
+    """x·Wᵀ + b for some rows of W. The gradient of x is summed over the group while that of W is computed.
+
+    Of divided tokens only this process's share is saved, and gathered again in the backward pass.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, part: Part) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.part, ctx.has_bias = part, bias is not None
+        return F.linear(_wait_gather(_start_gather(x, part), part), weight, bias)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, Tensor | None, None]:
+        x, weight = ctx.saved_tensors
+        part, (gradient,) = ctx.part, gradients
+        whole = _start_gather(x, part)
+        of_x = _start_sum(gradient @ weight, part)
+        rows = gradient.flatten(0, 1)
+        of_weight = rows.t() @ _wait_gather(whole, part).flatten(0, 1)
+        of_bias = rows.sum(0) if ctx.has_bias else None
+        return _wait(of_x), of_weight, of_bias, None
+
+
+class _Local(torch.autograd.Function):
+    """This process's part of a parameter, as a plain tensor.
+
+    The gradient is added to the parameter's here: `DTensor.to_local` and autograd's own addition take a quarter of a
+    millisecond for each parameter.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, parameter: DTensor) -> Tensor:
+        ctx.parameter = parameter
+        return parameter._local_tensor.detach()
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> None:
+        parameter, (gradient,) = ctx.parameter, gradients
+        if parameter.grad is None:
+            # Laid out as the parameter, as autograd's own addition sees to: fused kernels go by memory alone.
+            parameter.grad = DTensor(gradient.contiguous(), parameter._spec, requires_grad=False)
+        else:
+            parameter.grad._local_tensor.add_(gradient)
+
+
+class DividedLayer(nn.Module):
+    """A layer with parameters that are DTensors.
+
+    Attributes:
+        here: this process's parts of its weight and its bias, as plain tensors: of the present forward pass.
+    """
+
+    here: tuple[Tensor, Any]
+
+    def take_parameters(self) -> None:
+        """Set `here`: before a forward pass, behind what FSDP2 gathers, and outside of compiled graphs."""
+        weight, bias = self._parameters["weight"], self._parameters.get("bias")
+        self.here = _Local.apply(weight), _Local.apply(bias) if bias is not None else None
+
+
+def take_parameters_before(module: nn.Module, layers: Sequence[DividedLayer]) -> None:
+    """Have `layers` take their parameters whenever `module` is called."""
+
+    def take(*_: Any) -> None:
+        for layer in layers:
+            layer.take_parameters()
+
+    module.register_forward_pre_hook(take)
+
+
+def _as_computed(tensor: Tensor) -> Tensor:
+    """`tensor` in the type of matrix products here, which autocast decides."""
+    kind = tensor.device.type
+    return tensor.to(torch.get_autocast_dtype(kind)) if torch.is_autocast_enabled(kind) else tensor
+
+
+class ColumnLinear(DividedLayer, nn.Linear):
+    """Some rows of `whole`, a matrix with its bias: (B, T or T/t, in) -> (B, T, this process's share of out)."""
+
+    def __init__(self, whole: nn.Linear, mesh: DeviceMesh, part: Part) -> None:
+        super().__init__(whole.in_features, whole.out_features, whole.bias is not None, device="meta")
+        self.part = part
+        self.weight = divided(whole.weight, mesh, Shard(0))
+        if whole.bias is not None:
+            self.bias = divided(whole.bias, mesh, Shard(0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The product with this process's rows."""
+        weight, bias = self.here
+        bias = _as_computed(bias) if bias is not None else None
+        return _ColumnLinear.apply(_as_computed(x), _as_computed(weight), bias, self.part)
+
+
+class RowLinear(DividedLayer, nn.Linear):
+    """Some columns of `whole`, and all of its bias: (B, T, this process's share of in) -> (B, T or T/t, out)."""
+
+    def __init__(self, whole: nn.Linear, mesh: DeviceMesh, part: Part) -> None:
+        super().__init__(whole.in_features, whole.out_features, device="meta")
+        self.part = part
+        self.weight, self.bias = divided(whole.weight, mesh, Shard(1)), divided(whole.bias, mesh, Replicate())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The sum of the products over the group."""
+        weight, bias = self.here
+        product = _Sum.apply(F.linear(x, weight), self.part)
+        return product + bias.to(product.dtype)
+
+
+class DividedEmbedding(DividedLayer, nn.Embedding):
+    """Some rows of `whole`: int64 (B, T) -> (B, T or T/t, hidden), the embeddings of all ids."""
+
+    def __init__(self, whole: nn.Embedding, mesh: DeviceMesh, part: Part) -> None:
+        super().__init__(whole.num_embeddings, whole.embedding_dim, device="meta")
+        self.part, self.rows = part, whole.num_embeddings // part.size
+        self.weight = divided(whole.weight, mesh, Shard(0))
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Those of this process's ids, and zeros, added up over the group."""
+        own = tokens - self.part.rank * self.rows
+        is_other = (own < 0) | (own >= self.rows)
+        found = F.embedding(own.masked_fill(is_other, 0), self.here[0])
+        return _Sum.apply(found.masked_fill(is_other[..., None], 0.0), self.part)
+
+
+class WholeEmbedding(DividedLayer, nn.Embedding):
+    """All of `whole`, on each process."""
+
+    def __init__(self, whole: nn.Embedding, mesh: DeviceMesh) -> None:
+        super().__init__(whole.num_embeddings, whole.embedding_dim, device="meta")
+        self.weight = divided(whole.weight, mesh, Replicate())
+
+    def forward(self, ids: Tensor) -> Tensor:
+        """int64 (...) -> (..., hidden)."""
+        return F.embedding(ids, self.here[0])
+
+
+class WholeLayerNorm(DividedLayer, nn.LayerNorm):
+    """All of `whole`, on each process."""
+
+    def __init__(self, whole: nn.LayerNorm, mesh: DeviceMesh) -> None:
+        super().__init__(whole.normalized_shape, whole.eps, device="meta")
+        self.weight, self.bias = divided(whole.weight, mesh, Replicate()), divided(whole.bias, mesh, Replicate())
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., hidden) -> (..., hidden)."""
+        return F.layer_norm(x, self.normalized_shape, *self.here, self.eps)
+
+
+def divided(parameter: Tensor, mesh: DeviceMesh, placement: Placement) -> nn.Parameter:
+    """`parameter`, of which each process has all, as a DTensor of which it keeps its part; nothing is sent."""
+    return nn.Parameter(distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=None))
+
+
+def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool = False) -> None:
+    """Divide the matrices of `model` over the `tp` axis; its logits are then this process's share of the vocabulary.
+
+    With `sequence_parallel` each process also has a share of the tokens between the matrices; gradients of parameters
+    that are whole on each are then of these tokens alone, until `settle_gradients` has added them up.
+    Raises Gpt2UsageError if the model can't be shared among so many.
+    """
+    check_tensor_parallel(model.config, world.tp_size, sequence_parallel=sequence_parallel)
+    assert world.mesh is not None
+    mesh = world.mesh["tp"]
+    part = Part(mesh.get_group().group_name, world.tp_rank, world.tp_size, sequence_parallel)
+    model.token_embedding = DividedEmbedding(model.token_embedding, mesh, part)
+    model.position_embedding = WholeEmbedding(model.position_embedding, mesh)
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        attention, feed_forward = block.attention, block.feed_forward
+        block.attention_norm = WholeLayerNorm(block.attention_norm, mesh)
+        attention.qkv, attention.out = ColumnLinear(attention.qkv, mesh, part), RowLinear(attention.out, mesh, part)
+        block.feed_forward_norm = WholeLayerNorm(block.feed_forward_norm, mesh)
+        feed_forward.up = ColumnLinear(feed_forward.up, mesh, part)
+        feed_forward.down = RowLinear(feed_forward.down, mesh, part)
+    model.final_norm = WholeLayerNorm(model.final_norm, mesh)
+    model.output = ColumnLinear(model.output, mesh, part)
+    model.tie()
+    for module in model.blocks:
+        take_parameters_before(module, [layer for layer in module.modules() if isinstance(layer, DividedLayer)])
+    take_parameters_before(model, [layer for layer in model.children() if isinstance(layer, DividedLayer)])
+    if model.config.dropout > 0:
+        share_dropout(model, world.device, world.tp_rank if sequence_parallel else 0)
+    if sequence_parallel:
+        model.embed = functools.partial(_embed_own_tokens, model, part)  # type: ignore[method-assign]
+
+
+def _embed_own_tokens(model: GPT2, part: Part, tokens: Tensor, positions: Tensor) -> Tensor:
+    """What `GPT2.embed` gives, of this process's share of the tokens: (B, T) -> (B, T/t, hidden)."""
+    own = part.own_tokens(positions.expand(tokens.shape))
+    return model.token_embedding(tokens) + model.position_embedding(own)

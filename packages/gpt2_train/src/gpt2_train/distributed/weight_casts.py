@@ -1,0 +1,122 @@
+"""Copies of the weights in half precision, made once per step, where autocast makes them in each micro-batch.
+
+The parameters stay in float32; autocast casts each one that is multiplied, in every forward pass. Here a copy is kept
+and made again only when the optimizer has moved the weights: the first pass after that does it, for all matrices at
+once, or block by block as FSDP2 gathers them. Values and gradients are those of autocast, to the last bit: the copy
+is the same cast, and its gradient is cast back and added to that of the parameter. It costs no memory where activations
+are kept, since the backward pass needs the cast weights then; where they are recomputed, weights are left to autocast.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from gpt2_train.distributed.mesh import World
+from gpt2_train.model.gpt2 import GPT2
+
+
+class _CopyOf(torch.autograd.Function):
+    """The copy, with the gradient of the parameter."""
+
+    @staticmethod
+    def forward(ctx: Any, parameter: Tensor, copy: Tensor) -> Tensor:
+        ctx.dtype = parameter.dtype
+        return copy.view_as(copy)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
+        return gradients[0].to(ctx.dtype), None
+
+
+class _LinearByCopies(nn.Linear):
+    """A linear layer that multiplies by copies of its parameters."""
+
+    weight_copy: Tensor
+    bias_copy: Tensor
+
+    def forward(self, input: Tensor) -> Tensor:
+        bias = _CopyOf.apply(self.bias, self.bias_copy) if self.bias is not None else None
+        return F.linear(input, _CopyOf.apply(self.weight, self.weight_copy), bias)
+
+
+def half_copies(
+    model: GPT2,
+    world: World,
+    precision: str,
+    activation_checkpointing: Literal["none", "full", "selective"],
+    *,
+    reshard: bool = False,
+) -> HalfCopies | None:
+    """Copies of the weights of a model that is trained; None where there is nothing to gain, or memory to lose.
+
+    That is in fp32, with activation checkpointing, where gathered parameters are dropped after each use (`reshard`),
+    and with tensor parallelism, whose processes cast a share each.
+    """
+    if precision == "fp32" or activation_checkpointing != "none" or reshard or world.tp_size > 1:
+        return None
+    return HalfCopies(model, torch.bfloat16 if precision == "bf16" else torch.float16)
+
+
+class HalfCopies:
+    """Makes the linear layers of a model multiply by copies of their parameters; forward passes need autocast then.
+
+    Args:
+        model: on its device, whole or shared out by FSDP2; not split by tensor parallelism.
+        dtype: of the copies: autocast's.
+    """
+
+    def __init__(self, model: GPT2, dtype: torch.dtype) -> None:
+        # What FSDP2 gathers as one is copied as one: its hooks, which come first, have the whole parameters there.
+        gathered: list[nn.Module] = [module for module in model.modules() if isinstance(module, FSDPModule)]
+        gathered = gathered or [model]
+        self._layers: dict[nn.Module, list[_LinearByCopies]] = {module: [] for module in gathered}
+        self._stale: set[nn.Module] = set()
+        for name, layer in model.named_modules():
+            if isinstance(layer, nn.Linear):
+                owner = next(module for path, module in _above(model, name) if module in self._layers)
+                self._layers[owner].append(_with_copies(layer, dtype))
+        for module in gathered:
+            module.register_forward_pre_hook(self._refresh)
+        self.expire()
+
+    def expire(self) -> None:
+        """Say that the weights have changed: the next forward pass copies them again."""
+        self._stale = {module for module, layers in self._layers.items() if layers}
+
+    @torch.no_grad()
+    def _refresh(self, module: nn.Module, _: Any) -> None:
+        if module not in self._stale:
+            return
+        pairs = [
+            (copy, parameter)
+            for layer in self._layers[module]
+            for copy, parameter in ((layer.weight_copy, layer.weight), (layer.bias_copy, layer.bias))
+            if parameter is not None
+        ]
+        torch._foreach_copy_([copy for copy, _ in pairs], [parameter for _, parameter in pairs])
+        self._stale.remove(module)
+
+
+def _above(model: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
+    """The modules around the one called `name`, the innermost first."""
+    parts = name.split(".")
+    paths = [".".join(parts[:length]) for length in range(len(parts) - 1, -1, -1)]
+    return [(path, model.get_submodule(path)) for path in paths]
+
+
+def _with_copies(layer: nn.Linear, dtype: torch.dtype) -> _LinearByCopies:
+    """`layer` itself, as one that has copies."""
+    layer.__class__ = _LinearByCopies
+    assert isinstance(layer, _LinearByCopies)
+    device = layer.weight.device
+    for name in ("weight", "bias"):
+        parameter = getattr(layer, name)
+        # Of the whole shape also where this process holds a share.
+        copy = torch.empty(parameter.shape, dtype=dtype, device=device) if parameter is not None else None
+        layer.register_buffer(f"{name}_copy", copy, persistent=False)
+    return layer

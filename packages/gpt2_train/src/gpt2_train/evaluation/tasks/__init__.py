@@ -1,0 +1,113 @@
+"""Evaluation tasks: what `gpt2 evaluate --task NAME` can measure, one file of this folder each.
+
+A task is a frozen dataclass below `Task`: its fields, made by `setting`, are flags of `gpt2 evaluate` and keys of the
+table [evaluate]. It reads its input first, and then measures a model by means of a `Scorer`, once or, during training,
+again and again. A new file is found by itself, and so is one in any other folder of this package's `__path__`. Keep
+torch out of a task's imports: `gpt2 evaluate --help` reads all of them.
+"""
+
+from __future__ import annotations
+
+import abc
+import importlib
+import inspect
+import pkgutil
+import re
+import typing
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from command_kit.settings import make_settings
+from gpt2_train.config.errors import Gpt2UsageError
+
+if TYPE_CHECKING:
+    from gpt2_train.inference.model import InferenceModel
+    from gpt2_train.inference.scorer import Scorer
+
+
+class Task(abc.ABC):
+    """One way to measure a model.
+
+    Attributes:
+        name: what `--task` calls it.
+        summary: what it measures, in a few words.
+        source: the setting that says what it reads, FILE of `gpt2 train --eval-task NAME:FILE`.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    source: ClassVar[str] = "input"
+
+    @abc.abstractmethod
+    def read(self, model: InferenceModel) -> Any:
+        """All that `measure` needs of the task's input, checked against `model`, whose weights are not read for it.
+
+        Raises Gpt2UsageError if the input is missing, damaged, or does not fit the model.
+        """
+
+    @abc.abstractmethod
+    def measure(self, scorer: Scorer, found: Any) -> dict[str, Any]:
+        """Measure the model of `scorer` on what `read` has found: plain values, as `--json` prints them.
+
+        Raises Gpt2Error.
+        """
+
+    def run(self, scorer: Scorer) -> dict[str, Any]:
+        """Read the input and measure the model of `scorer`. Raises as `read` and `measure` do."""
+        return self.measure(scorer, self.read(scorer.source))
+
+    def describe(self, result: dict[str, Any]) -> list[str]:
+        """The lines that a person reads of a result of `run`."""
+        shown = {name: f"{value:.5g}" if isinstance(value, float) else value for name, value in result.items()}
+        return [f"  {name:<14} {value}" for name, value in shown.items()]
+
+
+def tasks() -> dict[str, type[Task]]:
+    """All tasks by name. Raises Gpt2UsageError if two have the same name."""
+    found: dict[str, type[Task]] = {}
+    for module_name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
+        module = importlib.import_module(f"{__name__}.{module_name}")
+        for value in vars(module).values():
+            is_task = inspect.isclass(value) and issubclass(value, Task) and not inspect.isabstract(value)
+            if not is_task or value.__module__ != module.__name__:
+                continue
+            if value.name in found:
+                raise Gpt2UsageError(
+                    f"two evaluation tasks are called {value.name}, in {found[value.name].__module__} and "
+                    f"{value.__module__}: rename one."
+                )
+            found[value.name] = value
+    return found
+
+
+def parse_task(text: str) -> Task:
+    """The task that a text such as `lambada:FILE` or `wikitext,overlap=32:FILE` names, with its settings.
+
+    FILE is what the task reads (the prefix of token files for held-out-loss), and may hold any character.
+    Raises Gpt2UsageError for an unknown task or no FILE, UsageError for a setting that the task lacks or refuses.
+    """
+    known = tasks()
+    head, colon, file = text.partition(":")
+    name, *settings = re.split(r",(?=[\w-]+=)", head)
+    flag = f"--eval-task {text}"
+    if name not in known:
+        raise Gpt2UsageError(f"{flag}: no task {name!r}; known are {', '.join(known)}.")
+    task = known[name]
+    if not colon or not file:
+        raise Gpt2UsageError(f"{flag} names no file: write {name}:FILE.")
+    kinds = typing.get_type_hints(task)
+    values: dict[str, Any] = {}
+    for setting in settings:
+        key, _, value = setting.partition("=")
+        key = key.replace("-", "_")
+        is_number = any(kind in (int, float) for kind in (kinds.get(key), *typing.get_args(kinds.get(key))))
+        values[key] = _number(value) if is_number else value
+    return make_settings(task, values | {task.source: file}, flag)
+
+
+def _number(text: str) -> int | float | str:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return text

@@ -1,0 +1,286 @@
+"""The task `held-out-loss`: loss, perplexity and bits per byte on token files, beside a baseline.
+
+A loss says little by itself, so a unigram model, which knows only how frequent each token is, is scored on the same
+tokens: a model that is not clearly better has not learned from context. Losses of different tokenizers do not
+compare; bits per byte do. Which documents are held out follows from the split of the training run, which the
+checkpoint records.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from command_kit import setting
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import DataSettings, parse_split
+from gpt2_train.data.corpus import SPLITS, Corpus, made_with
+from gpt2_train.evaluation.tasks import Task
+from gpt2_train.evaluation.unigram import count_behind, count_tokens, text_bytes, unigram_loss
+
+if TYPE_CHECKING:
+    from gpt2_train.inference.model import InferenceModel
+    from gpt2_train.inference.scorer import Scorer
+
+
+HELD_OUT = ("valid", "test")
+NAMES = ("all", *SPLITS)
+
+PIECE_TOKENS = 1 << 20
+"""Tokens read at a time, about: documents are gathered until there are so many."""
+
+BASELINE_TOKENS = 1 << 25
+"""Tokens of the training split, evenly spaced, that the baseline learns from at most. Fewer tokens cost it about
+vocabulary / (2 · tokens) nats, here under a thousandth; counting all of 9 billion takes a minute and a half."""
+
+
+class ScoredSplit(NamedTuple):
+    """A split that is to be scored.
+
+    Attributes:
+        corpus: the token files.
+        split: `train`, `valid`, `test` or `all`.
+        weights: shares of the documents.
+        tokens: to score.
+        size: tokens of the split.
+        bytes: of the text to score; None without a tokenizer.
+        baseline: what the unigram model achieves.
+    """
+
+    corpus: Corpus
+    split: str
+    weights: str
+    tokens: int
+    size: int
+    bytes: int | None
+    baseline: dict[str, Any]
+
+
+@dataclasses.dataclass(frozen=True)
+class HeldOutLoss(Task):
+    """The loss of each token of a split of token files, once. Raises Gpt2UsageError where a setting is out of range."""
+
+    name: ClassVar[str] = "held-out-loss"
+    summary: ClassVar[str] = "loss, perplexity and bits per byte on token files"
+    source: ClassVar[str] = "data"
+
+    data: str = setting("", "token files to predict, as the prefix of .bin/.idx", metavar="PREFIX")
+    split: str | None = setting(
+        None,
+        "which part of the data: train, valid, test or all; valid for data that the model was trained on, else all",
+        metavar="NAME",
+    )
+    split_weights: str | None = setting(
+        None,
+        "shares of the documents for training, validation and test; those of the training run without it",
+        metavar="A,B,C",
+    )
+    max_tokens: int | None = setting(None, "score only this many tokens, from the beginning of the split")
+    part: str | None = None
+    """What `split` was called in version 0.1; still accepted."""
+
+    def __post_init__(self) -> None:
+        task = self.with_current_names()[0]
+        if task.max_tokens is not None and task.max_tokens < 1:
+            raise Gpt2UsageError(f"--max-tokens is {task.max_tokens}: it should be at least 1.")
+        if task.split is not None and task.split not in NAMES:
+            raise Gpt2UsageError(f"--split {task.split} should be one of {', '.join(NAMES)}.")
+        if task.split_weights is not None:
+            parse_split(task.split_weights, "--split-weights")
+
+    def with_current_names(self) -> tuple[HeldOutLoss, list[str]]:
+        """The task with `part`, and shares given as `split`, under their names of today; and notes on what changed."""
+        if self.part is None and not is_weights(self.split):
+            return self, []
+        split, weights, notes = self.split, self.split_weights, []
+        if is_weights(split):
+            notes.append(f"shares of the documents are --split-weights now: give --split-weights {split}.")
+            split, weights = None, split
+        if self.part is not None:
+            notes.append(f"--part is called --split now: give --split {self.part}.")
+            split = self.part
+        return dataclasses.replace(self, split=split, split_weights=weights, part=None), notes
+
+    def read(self, model: InferenceModel) -> ScoredSplit:
+        """Open the token files, and score them with the baseline.
+
+        Raises Gpt2UsageError if the data are missing, damaged, empty or made with another tokenizer.
+        """
+        task, notes = self.with_current_names()
+        for note in notes:
+            print(f"gpt2: {note}", file=sys.stderr)
+        return task._read(model)
+
+    def _read(self, source: InferenceModel) -> ScoredSplit:
+        if not self.data:
+            raise Gpt2UsageError("no --data: give the prefix of .bin/.idx files, as `webtext tokenize` writes them.")
+        weights = self.split_weights or str(source.settings.get("split", DataSettings().split))
+        corpus = Corpus(self.data, parse_split(weights, "--split-weights"))
+        check_tokenizer(source, self.data)
+        split = self._choose_split(source, corpus)
+        size = token_count(corpus, split)
+        if size < 2:
+            raise Gpt2UsageError(
+                f"the {split} split of {self.data} holds {size} tokens ({corpus.tokens.documents:,} documents, "
+                f"--split-weights {weights}), and the first can't be predicted: give it more with --split-weights, "
+                "or take --split all."
+            )
+        tokens = min(size - 1, self.max_tokens or size)
+        known = source.config.vocabulary_size
+        targets, first = count_tokens(split_pieces(corpus, split, most=tokens + 1), known, self.data)
+        targets[first] -= 1
+        if source.masks_end_of_text:
+            targets -= count_behind(split_pieces(corpus, split, most=tokens + 1), source.end_of_text, known)
+        tokenizer = source.tokenizer
+        return ScoredSplit(
+            corpus,
+            split,
+            weights,
+            tokens,
+            size,
+            bytes=text_bytes(targets, tokenizer, source.end_of_text) if tokenizer is not None else None,
+            baseline=baseline_of(corpus, split, targets, known),
+        )
+
+    def measure(self, scorer: Scorer, found: ScoredSplit) -> dict[str, Any]:
+        """Score the split."""
+        with scorer.progress("evaluate", "tokens", found.tokens) as progress:
+            pieces = split_pieces(found.corpus, found.split, most=found.tokens + 1)
+            total, scored = scorer.text_loss(pieces, progress.advance)
+        loss = total / scored
+        return {
+            "data": self.data,
+            "split": found.split,
+            "split_weights": found.weights if found.split != "all" else None,
+            "documents": count_documents(found.corpus, found.split),
+            "tokens": scored,
+            "of_tokens": found.size,
+            "loss": loss,
+            "perplexity": perplexity(loss),
+            "bytes": found.bytes,
+            "bits_per_byte": total / math.log(2) / found.bytes if found.bytes else None,
+            **found.baseline,
+        }
+
+    def _choose_split(self, source: InferenceModel, corpus: Corpus) -> str:
+        """The split asked for; without one, `valid` of the model's own training data and all of any other.
+
+        Says on standard error what makes a result less than it seems: text that the model was trained on.
+        """
+        digest = corpus.identity()["digest"]
+        is_training_data = any(entry.get("digest") == digest for entry in source.data)
+        split = self.split or ("valid" if is_training_data else "all")
+        trained_weights = source.settings.get("split")
+        if is_training_data and split in ("train", "all"):
+            print(f"gpt2: the model was trained on {self.data}: this is not a held-out loss.", file=sys.stderr)
+        elif is_training_data and self.split_weights is not None and self.split_weights != trained_weights:
+            print(
+                f"gpt2: the model was trained on {self.data} with the shares {trained_weights}: with "
+                f"{self.split_weights} the {split} split may hold documents that it has seen.",
+                file=sys.stderr,
+            )
+        return split
+
+    def describe(self, result: dict[str, Any]) -> list[str]:
+        """Loss, perplexity, bits per byte and baseline."""
+
+        def shown(value: float | None, digits: int) -> str:
+            return "n/a" if value is None else f"{value:,.{digits}f}"
+
+        weights = f" of {result['split_weights']}" if result["split_weights"] else ""
+        all_but_first = result["tokens"] == result["of_tokens"] - 1
+        share = "all but the first" if all_but_first else f"the first of {result['of_tokens']:,}"
+        if not all_but_first and self.max_tokens is None:
+            share = "all but those with which documents begin"
+        return [
+            f"on {result['data']}, split {result['split']}{weights}: {result['documents']:,} documents, "
+            f"{result['tokens']:,} tokens scored ({share})",
+            f"  loss           {result['loss']:.4f} nats per token",
+            f"  perplexity     {shown(result['perplexity'], 2)}",
+            f"  bits per byte  {shown(result['bits_per_byte'], 4)}",
+            f"  unigram loss   {result['unigram_loss']:.4f} nats per token, perplexity "
+            f"{shown(result['unigram_perplexity'], 2)} ({result['unigram']})",
+        ]
+
+
+def is_weights(split: str | None) -> bool:
+    """Whether a value of --split is shares such as 949,50,1, as version 0.1 had them there, and not a name."""
+    return split is not None and split not in NAMES and any(letter.isdigit() or letter == "," for letter in split)
+
+
+def check_tokenizer(source: InferenceModel, data: str) -> None:
+    """Raise Gpt2UsageError if token files are known to be made with another tokenizer than the model's."""
+    expected = source.tokenizer.fingerprint if source.tokenizer is not None else source.trained_with
+    found = made_with(data)
+    if found is not None and expected is not None and found != expected:
+        raise Gpt2UsageError(
+            f"{data} was made with another tokenizer than the model's: tokenize the text again with the tokenizer "
+            f"in {source.folder}."
+        )
+
+
+def split_range(corpus: Corpus, split: str) -> tuple[int, int]:
+    """The sequences [begin, end) of a split: `train`, `valid`, `test`, or `all`."""
+    return corpus.ranges[split] if split != "all" else (0, len(corpus.tokens))
+
+
+def token_count(corpus: Corpus, split: str) -> int:
+    """The tokens of a split."""
+    begin, end = split_range(corpus, split)
+    return int(corpus.tokens.lengths[begin:end].sum(dtype=np.int64))
+
+
+def count_documents(corpus: Corpus, split: str) -> int:
+    """The documents of a split that hold tokens."""
+    begin, end = split_range(corpus, split)
+    index = corpus.tokens.document_index
+    starts = index[:-1][np.diff(index) > 0]
+    return int(((starts >= begin) & (starts < end)).sum())
+
+
+def split_pieces(
+    corpus: Corpus, split: str, *, most: int | None = None, size: int = PIECE_TOKENS
+) -> Iterator[npt.NDArray[np.int64]]:
+    """The tokens of a split in the order of the file, its first `most` only.
+
+    Pieces are of at least `size` tokens but for the last, longer by at most one document.
+    """
+    begin, end = split_range(corpus, split)
+    left = math.inf if most is None else most
+    gathered: list[npt.NDArray[np.int64]] = []
+    waiting = 0
+    for sequence in range(begin, end):
+        if left <= 0:
+            break
+        tokens = corpus.tokens[sequence]
+        gathered.append(tokens[: int(min(left, len(tokens)))].astype(np.int64))
+        left -= len(tokens)
+        waiting += len(gathered[-1])
+        if waiting >= size:
+            yield np.concatenate(gathered)
+            gathered, waiting = [], 0
+    if gathered:
+        yield np.concatenate(gathered)
+
+
+def baseline_of(corpus: Corpus, split: str, targets: npt.NDArray[np.int64], known: int) -> dict[str, Any]:
+    """The unigram model's part of a result: learned from the training split for held-out text, else from the text."""
+    how, fitted = "entropy of the scored text itself", None
+    if split in HELD_OUT:
+        fitted = count_tokens(corpus.sampled_pieces("train", BASELINE_TOKENS), known, corpus.prefix)[0]
+        is_all = int(fitted.sum()) == corpus.split_tokens("train")
+        source = "the train split" if is_all else f"{fitted.sum():,} evenly spaced tokens of the train split"
+        how = f"fitted on {source}, add-one smoothing"
+    loss = unigram_loss(targets, fitted)
+    return {"unigram": how, "unigram_loss": loss, "unigram_perplexity": perplexity(loss)}
+
+
+def perplexity(loss: float) -> float | None:
+    """e to the `loss`; None where that is beyond a floating-point number."""
+    return math.exp(loss) if loss < math.log(sys.float_info.max) else None

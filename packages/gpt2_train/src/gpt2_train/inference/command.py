@@ -1,0 +1,353 @@
+"""`gpt2 generate`: text from a checkpoint, for prompts from the command line, a file, a pipe, or a conversation.
+
+Without --prompt and --prompts it reads prompts from standard input: from a pipe one per line, and from a terminal as a
+loop that writes each continuation as it comes. A prompt is plain text throughout, `<|endoftext|>` and "stop" in it
+included; an empty one begins a new document. The same command gives the same text: the random numbers of a sample
+follow from --seed, its prompt, and its number among the samples of that prompt. A text longer than the model's
+sequence continues with the last half of it as its past.
+"""
+
+from __future__ import annotations
+
+import argparse
+import collections
+import dataclasses
+import json
+import math
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any, Literal, TextIO
+
+from command_kit import Progress, add_flags, setting, settings_from
+from command_kit.colours import has_colours
+from gpt2_train.config.errors import Gpt2UsageError, check_threads, explained_out_of_memory
+from gpt2_train.config.settings import PRECISION_HELP, TOKENIZER_HELP
+from gpt2_train.inference.model import InferenceModel, note_other_tokenizer
+from gpt2_train.inference.open import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
+from gpt2_train.inference.prompt_loop import prompt_loop
+from gpt2_train.inference.prompts import prompts_of_file, prompts_of_lines, valid_text
+from gpt2_train.inference.trace_command import shown
+from gpt2_train.inference.tracing import Tracer
+
+if TYPE_CHECKING:
+    from gpt2_train.inference.generator import GeneratedText, GenerationRequest, TextGenerator
+
+
+EXAMPLE = """\
+example:
+  gpt2 generate --checkpoint runs/first --prompt "In the beginning" --tokens 200 --temperature 0.8 --top-k 40
+  gpt2 generate --checkpoint runs/first            asks for prompts; `stop` on a line of its own, or Ctrl-D, quits
+  gpt2 generate --checkpoint runs/first --prompt "In the beginning" --trace corpus_text_document
+"""
+
+SMALL_MODEL = 10_000_000
+"""Parameters below which one CPU thread writes best: a step is over before several have met, 30 times sooner on cores
+that other programs use too."""
+
+CHOICE = ("temperature", "top_k", "top_p")
+"""Settings that --greedy replaces: given as a flag, it overrides the file's."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerateSettings:
+    """The settings of `gpt2 generate`. Raises Gpt2UsageError where one is out of range or two don't fit together."""
+
+    checkpoint: str = setting(
+        "",
+        "what to write with: the --output folder of a `gpt2 train`, one step-... folder in it, a model of another "
+        "format, or its name on Hugging Face's hub",
+        metavar="DIR",
+    )
+    tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE")
+    prompt: tuple[str, ...] = setting((), 'prompts, the texts to continue; "" is an empty one, which begins a document')
+    prompts: str | None = setting(
+        None,
+        "file of prompts: one per line, or, if its name ends in .jsonl, JSON strings or objects with a prompt",
+        metavar="FILE",
+    )
+    tokens: int = setting(100, "tokens to write for each")
+    samples: int = setting(1, "texts to write for each prompt")
+    temperature: float = setting(1.0, "below 1 favours likely tokens, above 1 flattens the distribution; 0 is --greedy")
+    top_k: int = setting(0, "choose among this many most likely tokens only, 0 for all")
+    top_p: float = setting(1.0, "choose among the most likely tokens that together have this probability")
+    greedy: bool = setting(False, "always take the most likely token")
+    seed: int = setting(1234, "seed of all choices")
+    stop: tuple[str, ...] = setting((), "strings that end a text where the first of them begins; they are left out")
+    ignore_end: bool = setting(False, "never end a text early: <|endoftext|> is not chosen")
+    logprobs: int | None = setting(
+        None, "with --json: each token's log-probability, and those of this many of the most likely ones"
+    )
+    batch_size: int = setting(8, "texts written at once; the text of one does not depend on the others")
+    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP)
+    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
+    precision: Literal["fp32", "bf16", "fp16"] | None = setting(None, PRECISION_HELP)
+    trace: tuple[str, ...] = setting(
+        (), "also say what of each text stands in these token files word for word (`webtext index-tokens` first)",
+        metavar="PREFIX",
+    )  # fmt: skip
+    threads: int | None = setting(
+        None, "CPU threads of each process; one for a small model, else the cores divided among them, without it"
+    )
+
+    def __post_init__(self) -> None:
+        at_least = {
+            "tokens": 1, "samples": 1, "batch_size": 1, "top_k": 0, "seed": 0, "temperature": 0, "logprobs": 0,
+        }  # fmt: skip
+        for name, least in at_least.items():
+            value = getattr(self, name)
+            if value is not None and not (value >= least and math.isfinite(value)):
+                raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least {least}.")
+        check_threads(self.threads)
+        check_sizes(self.tensor_parallel)
+        if not all(self.stop):
+            raise Gpt2UsageError("an empty --stop would end every text before it begins: leave it out.")
+        if not 0 < self.top_p <= 1:
+            raise Gpt2UsageError(f"--top-p is {self.top_p}: it should be above 0 and at most 1.")
+        if self.greedy and (self.temperature, self.top_k, self.top_p) != (1.0, 0, 1.0):
+            raise Gpt2UsageError(
+                "--greedy takes the most likely token: leave out --temperature, --top-k and --top-p, or --greedy."
+            )
+        if self.samples > 1 and (self.greedy or self.temperature == 0):
+            raise Gpt2UsageError(
+                f"{self.samples} samples of the most likely text would all be the same: leave out --samples, or "
+                "--greedy."
+            )
+
+
+SETTINGS = GenerateSettings
+
+
+class RequestMaker:
+    """Turns prompts into requests as the settings ask; a prompt that comes again gets further samples, not the same."""
+
+    def __init__(self, settings: GenerateSettings) -> None:
+        self.settings = settings
+        self._samples: collections.Counter[str] = collections.Counter()
+
+    def requests(self, prompts: Iterable[str]) -> list[GenerationRequest]:
+        """The texts to write for `prompts`, in order."""
+        from gpt2_train.inference.generator import GenerationRequest
+        from gpt2_train.inference.sampling import Sampling
+
+        settings = self.settings
+        sampling = Sampling(0.0 if settings.greedy else settings.temperature, settings.top_k, settings.top_p)
+        found = []
+        for prompt in prompts:
+            for _ in range(settings.samples):
+                number = self._samples[prompt]
+                self._samples[prompt] += 1
+                found.append(
+                    GenerationRequest(
+                        prompt, settings.tokens, sampling, settings.seed, number, settings.ignore_end,
+                        tuple(valid_text(stop) for stop in settings.stop), settings.logprobs,
+                    )
+                )  # fmt: skip
+        return found
+
+
+def read_prompts(settings: GenerateSettings, stdin: TextIO) -> list[str]:
+    """All prompts that the settings name; of standard input if they name none. Raises Gpt2UsageError for none."""
+    prompts = [valid_text(prompt) for prompt in settings.prompt]
+    if settings.prompts is not None:
+        prompts += prompts_of_file(settings.prompts)
+    elif not prompts:
+        prompts = prompts_of_lines(stdin.buffer.read(), "standard input")
+        if not prompts:
+            raise Gpt2UsageError(
+                'no prompts, neither as --prompt nor on standard input: give one; --prompt "" begins a new document.'
+            )
+    return prompts
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `gpt2 generate` to `parser`."""
+    parser.epilog = EXAMPLE
+    parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file; flags win over it")
+    parser.add_argument("--json", action="store_true", help="print all texts as one JSON object at the end")
+    add_flags(parser, GenerateSettings)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Write as the flags ask; return the exit code. Raises Gpt2Error."""
+    overridden = CHOICE if arguments.greedy is True else ()
+    settings = settings_from(
+        GenerateSettings, arguments, command="generate", config=arguments.config, ignore=overridden
+    )
+    if hasattr(sys.stdout, "reconfigure"):
+        # A character that the terminal's encoding lacks is no reason to lose the text.
+        sys.stdout.reconfigure(errors="replace")
+    is_loop = not settings.prompt and settings.prompts is None and sys.stdin.isatty()
+    if settings.logprobs is not None and not arguments.json:
+        raise Gpt2UsageError("--logprobs are part of what --json prints: add --json, or leave out --logprobs.")
+    if is_loop and arguments.json:
+        raise Gpt2UsageError("--json needs its prompts beforehand: give --prompt or --prompts, or pipe them in.")
+    tracer = Tracer(settings.trace) if settings.trace else None
+    with (
+        explained_out_of_memory("lower --batch-size, or raise --tensor-parallel"),
+        open_shared_model(
+            settings.checkpoint,
+            device=settings.device,
+            tokenizer=settings.tokenizer,
+            tensor_parallel=settings.tensor_parallel,
+            threads=settings.threads,
+        ) as source,
+    ):
+        prompts = [] if is_loop else read_prompts(settings, sys.stdin)
+        requests = RequestMaker(settings).requests(prompts)
+        generator = make_generator(source, settings, min(settings.batch_size, max(1, len(requests))))
+        if is_loop:
+            print(f"{source.folder}: reading the model", file=sys.stderr)
+            converse(generator, settings, tracer)
+        else:
+            write_all(generator, requests, tracer, as_json=arguments.json)
+    return 0
+
+
+def make_generator(source: InferenceModel, settings: GenerateSettings, rows: int) -> TextGenerator:
+    """What writes `rows` texts at once with `source` as `settings` ask.
+
+    Raises Gpt2UsageError if it has no tokenizer.
+    """
+    from gpt2_train.inference.generator import TextGenerator
+
+    threads = settings.threads, settings.tensor_parallel
+    return TextGenerator(prepared(source, rows, settings.precision, *threads), rows)
+
+
+def prepared(
+    source: InferenceModel, rows: int, precision: str | None, threads: int | None, tensor_parallel: int
+) -> InferenceModel:
+    """`source` made ready to write `rows` texts at once: its weights arranged, in `precision` or what suits the device.
+
+    What the user should know of tokenizer and precision is printed.
+    """
+    from gpt2_train.distributed.device import note_emulated
+    from gpt2_train.inference.packed_weights import for_writing
+
+    if note := note_other_tokenizer(source):
+        print(f"gpt2: {note}", file=sys.stderr)
+    if tensor_parallel == 1:  # Processes of a divided model were given theirs.
+        set_threads(source, threads)
+    source = for_writing(source, rows, precision)
+    if note := note_emulated(source.device, source.precision):
+        print(f"gpt2: {note}", file=sys.stderr)
+    return source
+
+
+def set_threads(source: InferenceModel, threads: int | None) -> None:
+    """Limit CPU threads: as asked, or one for a small model."""
+    import torch
+
+    if threads is None and source.config.parameters < SMALL_MODEL:
+        threads = 1
+    if threads is not None:
+        torch.set_num_threads(threads)
+
+
+def show_text(text: str) -> None:
+    """Print a piece of text at once."""
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def write_one(generator: TextGenerator, request: GenerationRequest, tracer: Tracer | None) -> None:
+    """Write a text and print it, behind its prompt, as it comes; then what it echoes."""
+    show_text(request.prompt)
+    text = generator.generate([request], on_text=lambda _, piece: show_text(piece))[0]
+    show_text(echo(tracer, text) + "\n")
+
+
+def echo(tracer: Tracer | None, text: GeneratedText) -> str:
+    """What is printed behind a text with --trace: the same, marked, and the documents that hold its passages."""
+    if tracer is None:
+        return ""
+    return f"\n\n{shown(tracer.trace(text.text, prompt=text.prompt), colours=has_colours(sys.stdout))}\n"
+
+
+def converse(generator: TextGenerator, settings: GenerateSettings, tracer: Tracer | None = None) -> None:
+    """Continue what is typed, until the user quits."""
+    maker = RequestMaker(settings)
+
+    def write(prompt: str) -> None:
+        for request in maker.requests([prompt]):
+            generator.check([request])  # What can't be written is said before the prompt is repeated.
+            write_one(generator, request, tracer)
+            show_text("\n")
+
+    _ = generator.source.runner
+    prompt_loop(write)
+
+
+class InOrder:
+    """Prints texts in their order: each once it has ended, and all before it have."""
+
+    def __init__(self, count: int, progress: Progress, tracer: Tracer | None) -> None:
+        self._count, self._progress, self._tracer = count, progress, tracer
+        self._ended: dict[int, GeneratedText] = {}
+        self._next = 0
+
+    def add(self, number: int, text: GeneratedText) -> None:
+        """Text `number`, counted from 0, has ended."""
+        self._ended[number] = text
+        with self._progress.hidden():
+            while (following := self._ended.pop(self._next, None)) is not None:
+                self._next += 1
+                behind = echo(self._tracer, following)
+                show_text(f"--- {self._next} of {self._count} ---\n{following.prompt}{following.text}{behind}\n")
+
+
+def write_all(
+    generator: TextGenerator, requests: Sequence[GenerationRequest], tracer: Tracer | None = None, *, as_json: bool
+) -> None:
+    """Write and print the texts in the order of `requests`: a single one as it comes, of several each once it ends."""
+    started = time.monotonic()
+    generator.check(requests)
+    # Damaged weights are an error before anything is printed.
+    _ = generator.source.runner
+    if len(requests) == 1 and not as_json:
+        write_one(generator, requests[0], tracer)
+        return
+    with Progress("generate", "tokens", sum(request.tokens for request in requests)) as progress:
+        printer = InOrder(len(requests), progress, tracer)
+        texts = generator.generate(requests, on_tokens=progress.update, on_done=None if as_json else printer.add)
+    if as_json:
+        found = report(generator.source, texts, time.monotonic() - started)
+        if tracer is not None:
+            for sample in found["samples"]:
+                sample["trace"] = tracer.trace(sample["text"], prompt=sample["prompt"]).as_dict()
+        print(json.dumps(found, ensure_ascii=False))
+
+
+def report(source: InferenceModel, texts: Sequence[GeneratedText], seconds: float) -> dict[str, Any]:
+    """What `--json` prints."""
+    tokens = sum(text.tokens for text in texts)
+    return {
+        "checkpoint": str(source.folder),
+        "step": source.step,
+        "samples": [sample_of(source, text) for text in texts],
+        "tokens": tokens,
+        "seconds": seconds,
+        "tokens_per_second": tokens / seconds,
+    }
+
+
+def sample_of(source: InferenceModel, text: GeneratedText) -> dict[str, Any]:
+    """A text as plain values; ids that are no text of their own as the bytes' replacement, U+FFFD."""
+    sample = dataclasses.asdict(text)
+    details = sample.pop("details")
+    if details is None:
+        return sample
+    decode = source.required_tokenizer.decode
+    sample["logprobs"] = [
+        {
+            "token": token["token"],
+            "text": token["text"],
+            "logprob": token["logprob"],
+            "most_likely": [
+                {"token": other, "text": decode([other]), "logprob": logprob} for other, logprob in token["most_likely"]
+            ],
+        }
+        for token in details
+    ]
+    return sample

@@ -1,0 +1,242 @@
+"""The process that leads those which share a model: it sends each call to the others before it does the same itself.
+
+What can go wrong between processes is settled here. Ctrl-C waits until a call is over, since the others are inside it
+too. When one of them dies, its error, or the signal that killed it, is what the user reads; a thread watches for that,
+because on GPUs the leader itself would wait in a sum forever. When the leader ends, however it does, so do the others.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import itertools
+import signal
+import threading
+import time
+import weakref
+from collections.abc import Iterator, Sequence
+from types import FrameType
+from typing import Any
+
+import torch.distributed as dist
+from torch import Tensor
+
+from command_kit.command import print_error
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.distributed.processes import Child, close_group, describe_death, leave
+from gpt2_train.inference.kv_cache import CachedModel
+from gpt2_train.inference.packed_weights import arrange_weights
+from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner
+from gpt2_train.inference.worker import GRACE_SECONDS, STOP, ModelProcess, is_lost_connection, send_call
+
+POLL_SECONDS = 0.05
+
+
+class Team:
+    """The processes that share a model, as their leader has them.
+
+    Attributes:
+        children: those that the leader starts; none under torchrun, which looks after its processes itself.
+        has_ended: whether the others have, or are told to.
+    """
+
+    def __init__(self) -> None:
+        self.children: list[Child] = []
+        self.has_ended = False
+        self._is_calling = False
+        self._closing = threading.Event()
+
+    def start(self, module: str, configs: Sequence[dict[str, Any]], *, threads: int) -> None:
+        """Start a child for each of `configs`, and watch over them."""
+        for config in configs:
+            self.children.append(Child(module, config, threads=threads))
+        threading.Thread(target=self._watch, name="follower-watch", daemon=True).start()
+
+    @contextlib.contextmanager
+    def working(self) -> Iterator[None]:
+        """What all processes do together; if it fails on this or another one, all others are ended.
+
+        Raises the cause of that, and before anything is done, if one has died since.
+        """
+        self._is_calling = True  # Before the check: a child that dies just after it is seen by the thread.
+        try:
+            self._check()
+            yield
+        except Gpt2Error:
+            raise  # All processes raise it, and are ready for the next call.
+        except BaseException as error:
+            cause = self._cause(error)
+            self.end()
+            if cause is error:
+                raise
+            raise cause from error
+        finally:
+            self._is_calling = False
+
+    def wait_for(self, store: dist.Store) -> None:
+        """Wait until all children have said in `store` that they are here. Raises Gpt2Error if one can't."""
+        names = [f"here {rank}" for rank in range(1, len(self.children) + 1)]
+        while not store.check(names):
+            self._check()
+            time.sleep(POLL_SECONDS)
+
+    def end(self) -> None:
+        """End all children at once."""
+        self.has_ended = True
+        self._closing.set()
+        for child in self.children:
+            child.end()
+            child.close()
+
+    def close(self) -> None:
+        """Let all processes end, after all work is done."""
+        if self.has_ended:
+            return
+        self._closing.set()
+        try:
+            send_call(STOP, [])
+            close_group()
+            deadline = time.monotonic() + GRACE_SECONDS
+            while any(child.process.poll() is None for child in self.children) and time.monotonic() < deadline:
+                time.sleep(POLL_SECONDS)
+        except RuntimeError:
+            pass  # One of them is gone already; what it did before is done.
+        finally:
+            self.end()
+
+    def _check(self) -> None:
+        if self.has_ended:
+            raise Gpt2Error("the processes that shared the model have ended: start the command again.")
+        if (death := self._death()) is not None:
+            self.end()
+            raise death
+
+    def _cause(self, error: BaseException) -> BaseException:
+        """What made this process fail with `error`: it may be the end of another."""
+        if not is_lost_connection(error):
+            return error
+        deadline = time.monotonic() + GRACE_SECONDS
+        while self.children and time.monotonic() < deadline:
+            if (death := self._death()) is not None:
+                return death
+            time.sleep(POLL_SECONDS)
+        return Gpt2Error("another process of the group has ended: what it printed says why.")
+
+    def _death(self) -> Gpt2Error | None:
+        """The error of the first child that has ended, None if all run."""
+        size = len(self.children) + 1
+        for rank, child in enumerate(self.children, 1):
+            code = child.process.poll()
+            if code is None:
+                continue
+            report = child.report()
+            if "error" in report:
+                kind = Gpt2UsageError if report["exit_code"] == 2 else Gpt2Error
+                return kind(f"process {rank} of {size}: {report['error']}")
+            return Gpt2Error(f"{describe_death(rank, size, -code)}: the command ends with it.")
+        return None
+
+    def _watch(self) -> None:
+        """End this process if another one has, and this one does not notice: it waits for that one, on a GPU."""
+        while all(child.process.poll() is None for child in self.children):
+            if self._closing.wait(POLL_SECONDS):
+                return
+        deadline = time.monotonic() + GRACE_SECONDS
+        while self._is_calling and time.monotonic() < deadline:
+            if self._closing.wait(POLL_SECONDS):
+                return
+        if self._is_calling:
+            print_error("gpt2", str(self._death()))
+            self.end()
+            leave(1)
+
+
+class Leader(ModelRunner):
+    """Computes with a model in several processes, of which this is the first.
+
+    Args:
+        team: the others.
+        process: this process's part of the model.
+    """
+
+    def __init__(self, team: Team, process: ModelProcess) -> None:
+        self.team, self.process = team, process
+        self.batches_at_once = process.layout.data_parallel
+        self._lock = threading.Lock()
+        self._numbers = itertools.count()
+        self._unused: collections.deque[int] = collections.deque()
+
+    def load(self, path: str, tokenizer: str | None) -> None:
+        """Read the model's weights. Raises Gpt2UsageError if they are damaged, or can't be divided so."""
+        with self.team.working():
+            send_call("load", [path, tokenizer])
+            self.process.load(path, tokenizer)
+
+    def close(self) -> None:
+        """Let all processes end, once a call of another thread is over."""
+        with self._lock:
+            self.team.close()
+
+    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
+        """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite."""
+        tables = [batch.as_plain() for batch in batches]
+        with self.calling("score", tables, precision):
+            return self.process.score(tables, precision)
+
+    def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
+        """A cache of which each process has its heads. Raises Gpt2UsageError as `CachedModel` does."""
+        number = next(self._numbers)
+        with self.calling("make_cache", number, rows, length, precision):
+            cache = _LedCache(self, number, rows, length, precision)
+        weakref.finalize(cache, self._unused.append, number)
+        return cache
+
+    @contextlib.contextmanager
+    def calling(self, name: str, *arguments: Any) -> Iterator[None]:
+        """Send a call to all others; the block does this process's part. Raises as `Team.working` does."""
+        with self._lock, interrupts_deferred(), self.team.working():
+            unused = [self._unused.popleft() for _ in range(len(self._unused))]
+            if unused:
+                send_call("drop_caches", [unused])
+            send_call(name, arguments)
+            yield
+
+
+class _LedCache(CachedModel):
+    """The leader's part of a cache; what is done to it, the others do to theirs."""
+
+    def __init__(self, leader: Leader, number: int, rows: int, length: int | None, precision: str) -> None:
+        super().__init__(arrange_weights(leader.process.model, precision, rows), rows, length, precision=precision)
+        self._leader, self._number = leader, number
+
+    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()) -> Tensor:
+        """As `CachedModel.feed`."""
+        with self._leader.calling("feed", self._number, rows, tokens, every):
+            return self._leader.process.whole(super().feed(rows, tokens, every))
+
+    def forget(self, row: int) -> None:
+        """Empty a row."""
+        with self._leader.calling("forget", self._number, row):
+            super().forget(row)
+
+    def copy(self, row: int, to: int) -> None:
+        """Let the row `to` remember what `row` does."""
+        with self._leader.calling("copy", self._number, row, to):
+            super().copy(row, to)
+
+
+@contextlib.contextmanager
+def interrupts_deferred() -> Iterator[None]:
+    """Let Ctrl-C take effect at the end of the block only; in the main thread, the only one that it reaches."""
+    before = signal.getsignal(signal.SIGINT)
+    if threading.current_thread() is not threading.main_thread() or not callable(before):
+        yield
+        return
+    received: list[tuple[int, FrameType | None]] = []
+    signal.signal(signal.SIGINT, lambda number, frame: received.append((number, frame)))
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if received:
+        before(*received[0])

@@ -1,0 +1,362 @@
+"""Text from a model: requests in, texts out, each with a length, a way of sampling and a seed of its own.
+
+`TextSession` takes requests at any time and writes them side by side; `TextGenerator` writes a given list. Neither
+knows of command lines, so that a command, a conversation, a server and a training run can all use them. What a request
+becomes follows from its prompt, its sampling, its seed and its number among the samples of that prompt, and not from
+the requests that it is written beside.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from gpt2_train.config.errors import Gpt2UsageError, shortened
+from gpt2_train.inference.detokenizer import StopStrings, TextStream
+from gpt2_train.inference.engine import Decoder, NewToken, TokenRequest
+from gpt2_train.inference.model import InferenceModel
+from gpt2_train.inference.sampling import Likelihood, Sampling
+from indexed_tokens import Tokenizer
+
+Finished = Literal["end_of_text", "stop", "length"]
+"""Why a text ended: the model ended it, a stop string came, or it has all tokens asked for."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerationRequest:
+    """A text to write.
+
+    Attributes:
+        prompt: how it begins; plain text throughout, and empty for the beginning of a document.
+        tokens: how many tokens to write at most; 0 only reads the prompt.
+        sampling: how each is chosen.
+        seed: seed of all choices.
+        sample: its number among the texts of the same prompt and seed, from 0: each number is another text.
+        ignore_end: never choose `<|endoftext|>`, which ends a text early.
+        stop: strings that end the text where the first of them begins; they are not a part of it.
+        logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
+        prompt_tokens: the token ids of the prompt, where they are known: it is not encoded then, only checked.
+        prompt_logprobs: tell of the prompt's tokens, too, what `logprobs` asks for.
+        client: whom it is for: clients share the rows of a session, whoever asks for more.
+    """
+
+    prompt: str
+    tokens: int = 100
+    sampling: Sampling = dataclasses.field(default_factory=Sampling)
+    seed: int = 1234
+    sample: int = 0
+    ignore_end: bool = False
+    stop: tuple[str, ...] = ()
+    logprobs: int | None = None
+    prompt_tokens: tuple[int, ...] | None = None
+    prompt_logprobs: bool = False
+    client: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class TextToken:
+    """A token of a text.
+
+    Attributes:
+        token: its id.
+        text: what it added to the text: empty for `<|endoftext|>` and while a character is unfinished, which then
+            belongs to the token that completes it. The texts of all tokens make the text.
+        logprob: natural logarithm of the probability that the model gave it, before temperature, top-k and top-p; None
+            if the request did not ask.
+        most_likely: ids of the most likely tokens at its place with theirs, the likeliest first.
+    """
+
+    token: int
+    text: str
+    logprob: float | None = None
+    most_likely: tuple[tuple[int, float], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class TextPiece:
+    """What a request got in a step, or in several if it was held back as the beginning of a stop string.
+
+    Attributes:
+        number: of the request.
+        tokens: those that are decided now. At the end, those of a stop string are left out, and the one that it
+            begins in has the text before it alone.
+        written: tokens written so far, those held back or left out included.
+        finished: why the text has ended with this piece; None if it goes on.
+        prompt: how likely the prompt's tokens were, from the second on; with the first piece, if the request asked.
+    """
+
+    number: int
+    tokens: tuple[TextToken, ...]
+    written: int
+    finished: Finished | None = None
+    prompt: tuple[Likelihood, ...] | None = None
+
+    @property
+    def text(self) -> str:
+        """What is added to the text; may be empty."""
+        return "".join(token.text for token in self.tokens)
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratedText:
+    """What became of a request.
+
+    Attributes:
+        prompt: how it begins.
+        sample: its number among the texts of that prompt.
+        text: what was written behind the prompt.
+        tokens: how many tokens were written, a closing `<|endoftext|>` and those of a stop string included.
+        finished: `end_of_text` if the model ended it, `stop` if a stop string came, `length` if it has all tokens
+            asked for.
+        details: its tokens with their log-probabilities, if the request asked for them.
+    """
+
+    prompt: str
+    sample: int
+    text: str
+    tokens: int
+    finished: Finished
+    details: tuple[TextToken, ...] | None = None
+
+
+class Encoder:
+    """Checks what a model is asked to write, without its weights.
+
+    Raises Gpt2UsageError if the model has no tokenizer.
+    """
+
+    def __init__(self, source: InferenceModel) -> None:
+        self.source = source
+        self.tokenizer: Tokenizer = source.required_tokenizer
+
+    def encode(self, prompt: str) -> list[int]:
+        """The token ids of `prompt`, that of `<|endoftext|>` for an empty one.
+
+        Raises Gpt2UsageError for a prompt that the model's vocabulary can't express.
+        """
+        ids, end = self.tokenizer.encode(prompt), self.source.end_of_text
+        if not ids:
+            if end is None:
+                raise Gpt2UsageError(
+                    "an empty prompt begins with <|endoftext|>, which this model's vocabulary lacks: give a prompt."
+                )
+            return [end]
+        if max(ids) >= self.source.vocabulary_size:
+            raise Gpt2UsageError(
+                f"the prompt {shortened(prompt)!r} has the token id {max(ids)}, but the model's vocabulary has "
+                f"{self.source.vocabulary_size:,} ids: write it with other words, or train with the tokenizer's own "
+                "vocabulary size."
+            )
+        return ids
+
+    def check_tokens(self, ids: Sequence[int]) -> list[int]:
+        """`ids`, if they can be a prompt. Raises Gpt2UsageError for none, or one that the model does not have."""
+        size = self.source.vocabulary_size
+        outside = next((token for token in ids if not 0 <= token < size), None)
+        if outside is not None:
+            raise Gpt2UsageError(f"the token id {outside} is outside the model's vocabulary: give ids below {size:,}.")
+        if not ids:
+            raise Gpt2UsageError("a prompt of no token ids: give at least one.")
+        return list(ids)
+
+    def token_request(self, request: GenerationRequest) -> TokenRequest:
+        """What `request` asks of a decoder. Raises Gpt2UsageError as `encode` does, and for settings out of range."""
+        if request.tokens < 0:
+            raise Gpt2UsageError(f"{request.tokens} tokens asked for: ask for at least 1, or 0 to read the prompt.")
+        if not all(request.stop):
+            raise Gpt2UsageError("an empty stop string would end every text before it begins: leave it out.")
+        known = request.prompt_tokens
+        ids = self.encode(request.prompt) if known is None else self.check_tokens(known)
+        random = np.random.default_rng([request.seed, request.sample, *ids])
+        return TokenRequest(
+            ids,
+            random,
+            request.tokens,
+            request.sampling,
+            request.ignore_end,
+            request.logprobs,
+            request.prompt_logprobs,
+            request.client,
+        )
+
+
+class TextSession:
+    """Writes texts side by side; requests come and go at any time.
+
+    Args:
+        source: the model; its weights are read here.
+        rows: texts written at once; further ones wait in the order in which they came, those of several clients in
+            turns.
+        length: positions that a text may take, prompt included; those of the model without it, which are enough for
+            any length: a text then goes on behind the last half of them.
+
+    Raises Gpt2UsageError if the model has no tokenizer or its weights are damaged.
+    """
+
+    def __init__(self, source: InferenceModel, rows: int = 8, length: int | None = None) -> None:
+        self.encoder = Encoder(source)
+        self.rows = rows
+        self._cache = source.runner.cached_model(rows, length, precision=source.precision)
+        self._decoder = Decoder(self._cache, vocabulary_size=source.vocabulary_size, end=source.end_of_text)
+        self._writers: dict[int, _Writer] = {}
+
+    @property
+    def length(self) -> int:
+        """Positions that a text may take."""
+        return self._cache.length
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for others to end."""
+        return self._decoder.waiting
+
+    @property
+    def writing(self) -> int:
+        """Requests that are being read or written."""
+        return self._decoder.writing
+
+    def submit(self, request: GenerationRequest) -> int:
+        """Take a request; returns its number.
+
+        Raises Gpt2UsageError for a prompt that the model's vocabulary can't express, settings out of range, or a text
+        too long for the session's `length`.
+        """
+        number = self._decoder.add(self.encoder.token_request(request))
+        self._writers[number] = _Writer(request, self.encoder.tokenizer)
+        return number
+
+    def cancel(self, number: int) -> None:
+        """Stop writing a request; nothing happens if it has ended."""
+        self._decoder.remove(number)
+        self._writers.pop(number, None)
+
+    def step(self) -> list[TextPiece]:
+        """Write one token of each request that is being written; returns what each has got, empty pieces left out.
+
+        Raises Gpt2Error if the model's output is not finite.
+        """
+        pieces = []
+        for new in self._decoder.step():
+            piece = self._writers[new.number].add(new)
+            if piece.finished is not None:
+                self.cancel(new.number)  # A stop string is no end to the decoder.
+            if piece.tokens or piece.finished or piece.prompt is not None:
+                pieces.append(piece)
+        return pieces
+
+
+class TextGenerator:
+    """Writes given texts with a model and its tokenizer.
+
+    Args:
+        source: the model; its weights are read when the first text is written.
+        rows: texts written at once.
+
+    Raises Gpt2UsageError if the model has no tokenizer.
+    """
+
+    def __init__(self, source: InferenceModel, rows: int = 8) -> None:
+        self.source, self.rows = source, rows
+        self.encoder = Encoder(source)
+        self._session: TextSession | None = None
+
+    def check(self, requests: Sequence[GenerationRequest]) -> None:
+        """Raise Gpt2UsageError as `generate` does, without the weights."""
+        for request in requests:
+            self.encoder.token_request(request)
+
+    def generate(
+        self,
+        requests: Sequence[GenerationRequest],
+        *,
+        on_text: Callable[[int, str], object] | None = None,
+        on_tokens: Callable[[int], object] | None = None,
+        on_done: Callable[[int, GeneratedText], object] | None = None,
+    ) -> list[GeneratedText]:
+        """Write the texts of all `requests`, `rows` at once.
+
+        `on_text` is given the number of a request and the piece of text that was added to it, as it comes; `on_tokens`
+        the tokens done so far, a text that ended early counted as whole; `on_done` the number of a request that is
+        finished, and its text.
+        Raises Gpt2UsageError as `TextSession.submit` does, and Gpt2Error if the model's output is not finite.
+        """
+        if not requests:
+            return []
+        session = self._session_for(requests)
+        self._session = None  # What an exception leaves half done is not used again.
+        texts = [_Text(request) for request in requests]
+        places = {session.submit(request): place for place, request in enumerate(requests)}
+        while session.waiting or session.writing:
+            for piece in session.step():
+                place = places[piece.number]
+                texts[place].add(piece)
+                if on_text is not None:
+                    on_text(place, piece.text)
+                if on_done is not None and piece.finished is not None:
+                    on_done(place, texts[place].result())
+            if on_tokens is not None:
+                on_tokens(sum(text.progress for text in texts))
+        self._session = session
+        return [text.result() for text in texts]
+
+    def _session_for(self, requests: Sequence[GenerationRequest]) -> TextSession:
+        """The session of before, if its cache is large enough, or a new one."""
+        longest = max(len(self.encoder.token_request(request).prompt) + request.tokens for request in requests)
+        length, rows = min(longest, self.source.config.sequence_length), min(self.rows, len(requests))
+        if self._session is None or self._session.length < length or self._session.rows < rows:
+            self._session = None
+            self._session = TextSession(self.source, rows, length)
+        return self._session
+
+
+class _Writer:
+    """A text of a session, from its tokens."""
+
+    def __init__(self, request: GenerationRequest, tokenizer: Tokenizer) -> None:
+        self._stream = TextStream(tokenizer)
+        self._stops: StopStrings[TextToken] = StopStrings(request.stop)
+        self._written = 0
+
+    def add(self, new: NewToken) -> TextPiece:
+        """What is decided with a further token."""
+        if new.token is None:
+            return TextPiece(new.number, (), 0, "length", new.prompt)
+        self._written += 1
+        text = "" if new.finished == "end" else self._stream.add(new.token)
+        if new.finished is not None:
+            text += self._stream.close()
+        tokens, has_stopped = self._stops.add(TextToken(new.token, text, new.logprob, new.most_likely))
+        finished: Finished | None = "stop" if has_stopped else _FINISHED[new.finished]
+        if finished is not None:
+            tokens += self._stops.close()
+        return TextPiece(new.number, tuple(tokens), self._written, finished, new.prompt)
+
+
+_FINISHED: dict[str | None, Finished | None] = {None: None, "end": "end_of_text", "length": "length"}
+
+
+class _Text:
+    """A text from its pieces."""
+
+    def __init__(self, request: GenerationRequest) -> None:
+        self.request = request
+        self.tokens: list[TextToken] = []
+        self.written = 0
+        self.finished: Finished | None = None
+
+    def add(self, piece: TextPiece) -> None:
+        self.tokens += piece.tokens
+        self.written, self.finished = piece.written, piece.finished
+
+    @property
+    def progress(self) -> int:
+        return self.request.tokens if self.finished else self.written
+
+    def result(self) -> GeneratedText:
+        assert self.finished is not None
+        request, text = self.request, "".join(token.text for token in self.tokens)
+        details = tuple(self.tokens) if request.logprobs is not None else None
+        return GeneratedText(request.prompt, request.sample, text, self.written, self.finished, details)

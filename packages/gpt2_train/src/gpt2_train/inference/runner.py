@@ -1,0 +1,174 @@
+"""One batch through a model: the loss of each token that is asked for, and whether it is the most likely one.
+
+This is the only contact of a `Scorer` with a model. Batch and result are plain tensors on the CPU, small next to the
+logits, so that both can be sent between processes; where the processes of a group each hold a part of the vocabulary,
+they exchange a few numbers for each token, and never the logits.
+"""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gpt2_train.config.errors import Gpt2Error
+from gpt2_train.distributed.device import autocast
+from gpt2_train.model.attention import attention_kind, find_documents
+from gpt2_train.model.loss import token_losses
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+    from gpt2_train.inference.kv_cache import CachedModel
+    from gpt2_train.model.gpt2 import GPT2
+
+
+@dataclasses.dataclass(frozen=True)
+class Batch:
+    """Rows of tokens that are scored together.
+
+    Attributes:
+        rows: token ids (B, T + 1), int64; each is predicted from those before it in its row.
+        last: how many tokens at the end of each row are asked for, at most T.
+        with_greedy: whether to find out which of them are the most likely ones.
+        fill: how many of those asked for only fill up shorter rows.
+        separated_by: the id with which documents begin, where attention stays inside them; else None.
+    """
+
+    rows: Tensor
+    last: int
+    with_greedy: bool = False
+    fill: int = 0
+    separated_by: int | None = None
+
+    def as_plain(self) -> dict[str, Any]:
+        """The batch in plain values, for another process."""
+        return vars(self) | {"rows": self.rows.tolist()}
+
+    @classmethod
+    def from_plain(cls, table: dict[str, Any]) -> Batch:
+        """The batch of which `as_plain` made `table`."""
+        return cls(**table | {"rows": torch.tensor(table["rows"])})
+
+    @property
+    def tokens(self) -> int:
+        """Predictions of real tokens that are asked for."""
+        return len(self.rows) * self.last - self.fill
+
+
+@dataclasses.dataclass(frozen=True)
+class BatchScores:
+    """What is known of the last tokens of each row of a batch.
+
+    Attributes:
+        losses: in nats, float64 (B, last).
+        is_greedy: whether each is the most likely token at its place, bool (B, last); None if that was not asked for.
+    """
+
+    losses: Tensor
+    is_greedy: Tensor | None
+
+    @property
+    def required_greedy(self) -> Tensor:
+        """`is_greedy` of a batch for which it was asked."""
+        assert self.is_greedy is not None
+        return self.is_greedy
+
+
+@torch.inference_mode()
+def score_batch(model: GPT2, batch: Batch, precision: str, group: ProcessGroup | None = None) -> BatchScores:
+    """The scores of a batch by a model in evaluation mode; on the CPU, whatever the model's device.
+
+    Args:
+        model: its logits are those of the whole vocabulary, or of this process's part of it.
+        batch: the same in all processes of `group`.
+        precision: of matrix products, as `autocast` knows it.
+        group: the processes that divide the vocabulary among them; None for a model that has all of it.
+
+    Raises Gpt2Error if a loss is not finite.
+    """
+    vocabulary, device = model.config.vocabulary_size, model.position_embedding.weight.device
+    rows = batch.rows.to(device)
+    targets = rows[:, -batch.last :]
+    documents = None
+    if batch.separated_by is not None:
+        kind = attention_kind(device, precision)
+        documents = find_documents(batch.rows[:, :-1].numpy(), batch.separated_by, kind).to(device)
+        documents = documents.with_mask() if kind == "mask" else documents
+    with autocast(device, precision):
+        logits = model(rows[:, :-1], documents=documents)[:, -batch.last :]
+    losses = token_losses(logits, targets, group, vocabulary=vocabulary).cpu().double()
+    if not bool(torch.isfinite(losses).all()):
+        raise Gpt2Error(
+            "the model's loss is not finite: its training diverged, or --precision fp16 is too narrow for it; "
+            "give an earlier checkpoint, or --precision fp32."
+        )
+    is_greedy = (most_likely(logits, vocabulary, group) == targets).cpu() if batch.with_greedy else None
+    return BatchScores(losses, is_greedy)
+
+
+def most_likely(logits: Tensor, vocabulary: int, group: ProcessGroup | None = None) -> Tensor:
+    """The most likely ids, int64 (...), for logits (..., V), or each process's part of V in the order of `group`.
+
+    Ids from `vocabulary` on pad the embedding: they are never written, so they are not the most likely either.
+    """
+    first = logits.size(-1) * group.rank() if group is not None else 0
+    known = logits[..., : max(0, vocabulary - first)]
+    if group is None:
+        return known.argmax(dim=-1)
+    import torch.distributed as dist  # A single process has no group and needs none of this.
+
+    if known.size(-1):
+        highest, places = known.float().max(dim=-1)
+    else:
+        highest = torch.full(logits.shape[:-1], -torch.inf, device=logits.device)
+        places = torch.zeros_like(highest, dtype=torch.int64)
+    # Ids are below 2^53, so float64 holds them exactly.
+    own = torch.stack([highest.double(), (places + first).double()])
+    parts = [torch.empty_like(own) for _ in range(group.size())]
+    dist.all_gather(parts, own, group=group)
+    found = torch.stack(parts)  # (processes, 2, ...)
+    winner = found[:, 0].argmax(dim=0, keepdim=True)
+    return found[:, 1].gather(0, winner).squeeze(0).long()
+
+
+class ModelRunner(abc.ABC):
+    """What computes with a model, in this process or in several: all that commands need of it, in plain values."""
+
+    batches_at_once: int = 1
+    """How many batches are scored in the time of one."""
+
+    @abc.abstractmethod
+    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
+        """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite."""
+
+    @abc.abstractmethod
+    def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
+        """A `CachedModel` for writing texts; its arguments and errors."""
+
+
+class LocalRunner(ModelRunner):
+    """Computes in this process.
+
+    Args:
+        model: on its device, in evaluation mode.
+    """
+
+    def __init__(self, model: GPT2) -> None:
+        self.model = model
+
+    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
+        """The scores of each of `batches`. Raises Gpt2Error if a loss is not finite."""
+        from gpt2_train.inference.runner import score_batch
+
+        return [score_batch(self.model, batch, precision) for batch in batches]
+
+    def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
+        """A cache of `rows` sequences. Raises Gpt2UsageError as `CachedModel` does."""
+        from gpt2_train.inference.kv_cache import CachedModel
+
+        return CachedModel(self.model, rows, length, precision=precision)

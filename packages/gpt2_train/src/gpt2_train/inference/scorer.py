@@ -1,0 +1,238 @@
+"""How well a model predicts: the loss of every token of a text once, and log-probabilities of continuations.
+
+Every evaluation task measures through a `Scorer`. For a text, tokens laid end to end are read in windows of the
+model's sequence length (`windows`): they follow each other without gap and share one token, so that every token but
+the very first is scored exactly once, with up to a whole window as its past (on average half of one). Sums are in
+float64, so that the number of tokens does not matter to their accuracy. Costs one forward pass over the text.
+
+Batches are handed out as many at a time as there are processes (or groups of them) to score one each, and their scores
+come back in order: the sums are those of one process, digit for digit.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from command_kit import Progress
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.distributed.device import default_precision
+from gpt2_train.inference.model import InferenceModel
+from gpt2_train.inference.runner import Batch, BatchScores
+
+TOKENS_AT_ONCE = {"cpu": 1024}
+"""Tokens scored at once, 8,192 on other devices: the logits of 1,024 take 200 MB for GPT-2's vocabulary."""
+
+
+def windows(pieces: Iterable[npt.NDArray[np.int64]], length: int, batch: int) -> Iterator[npt.NDArray[np.int64]]:
+    """Batches (at most `batch`, at most `length` + 1) of windows over `pieces` laid end to end, in order.
+
+    Neighbours share one token; the last window, if it is shorter, comes by itself, at least 2 tokens long.
+    """
+    rest = np.zeros(0, np.int64)
+    for piece in pieces:
+        rest = np.concatenate([rest, piece])
+        whole = (len(rest) - 1) // length
+        starts = np.arange(0, whole // batch * batch) * length
+        for at in range(0, len(starts), batch):
+            yield rest[starts[at : at + batch, None] + np.arange(length + 1)]
+        rest = rest[len(starts) * length :]
+    whole = (len(rest) - 1) // length if len(rest) else 0
+    if whole:
+        yield rest[np.arange(whole)[:, None] * length + np.arange(length + 1)]
+    if len(rest) - whole * length > 1:
+        yield rest[None, whole * length :]
+
+
+@dataclasses.dataclass(frozen=True)
+class Continuation:
+    """How likely a continuation is.
+
+    Attributes:
+        logprobs: float64 (tokens,): natural logarithm of the probability of each of its tokens.
+        is_greedy: whether each of its tokens is the most likely one at its place.
+    """
+
+    logprobs: npt.NDArray[np.float64]
+    is_greedy: bool
+
+    @property
+    def total(self) -> float:
+        """Log-probability of the whole continuation."""
+        return float(self.logprobs.sum())
+
+
+class Scorer:
+    """Measures a model; the weights are read when the first text is scored.
+
+    Args:
+        source: the model.
+        batch_size: windows scored at once; without it as many as make 8,192 tokens, or 1,024 on CPU.
+        precision: `fp32`, `bf16` or `fp16` by autocast; without it what suits the device.
+
+    A model that was trained with attention inside documents, or without predictions behind the end of a text, is
+    measured in the same way. Raises Gpt2UsageError if such a model has no tokenizer that knows the end of a text.
+
+    Attributes:
+        tokens: predictions made so far.
+        seconds: time spent on them, reading the weights not included.
+    """
+
+    def __init__(self, source: InferenceModel, *, batch_size: int | None = None, precision: str | None = None) -> None:
+        self.source = source
+        self.length = source.config.sequence_length
+        at_once = TOKENS_AT_ONCE.get(source.device.type, 8192)
+        self.batch_size = batch_size or max(1, at_once // self.length)
+        self.precision = precision or default_precision(source.device)
+        self.tokens, self.seconds = 0, 0.0
+        if (source.separates_documents or source.masks_end_of_text) and source.end_of_text is None:
+            raise Gpt2UsageError(
+                f"{source.folder} was trained with documents apart: give the tokenizer that it was trained with by "
+                "--tokenizer, whose <|endoftext|> says where they begin."
+            )
+        self._separated_by = source.end_of_text if source.separates_documents else None
+        self._masked = source.end_of_text if source.masks_end_of_text else None
+
+    def progress(self, label: str, unit: str, total: int) -> Progress:
+        """What shows how much of a task is done."""
+        return Progress(label, unit, total)
+
+    def text_loss(
+        self, pieces: Iterable[npt.NDArray[np.int64]], count: Callable[[int], object] | None = None
+    ) -> tuple[float, int]:
+        """(summed loss in nats, tokens scored) of `pieces` of token ids, int64 (n,), laid end to end as one text.
+
+        `count` is told how many tokens each batch read. Raises Gpt2Error if the loss is not finite.
+        """
+        total, tokens = 0.0, 0
+        for batch, scores in self._scored(_whole(rows) for rows in windows(pieces, self.length, self.batch_size)):
+            losses, scored = scores.losses, batch.tokens
+            if self._masked is not None:
+                counts = torch.ne(batch.rows[:, :-1], self._masked)
+                losses, scored = losses * counts, int(counts.sum())
+            total += float(losses.sum())
+            tokens += scored
+            if count is not None:
+                count(batch.tokens)
+        return total, tokens
+
+    def logprobs(self, context: Sequence[int], continuation: Sequence[int]) -> Continuation:
+        """How likely the token ids `continuation` are behind the token ids `context`.
+
+        What does not fit into the model's sequence is left out at the beginning of the context; a continuation that
+        does not fit by itself is scored piece by piece, each behind the half sequence before it.
+        Raises Gpt2UsageError for an empty context (give `<|endoftext|>` for the beginning of a document), and
+        Gpt2Error if the loss is not finite.
+        """
+        if not context:
+            raise Gpt2UsageError("a continuation needs a context of at least one token: give <|endoftext|> for none.")
+        ids, begin = [*context, *continuation], len(context)
+        fits = len(continuation) <= self.length
+        step = len(continuation) if fits else max(1, self.length // 2)
+        batches = []
+        for at in range(begin, len(ids), max(1, step)):
+            end = min(at + step, len(ids))
+            batches.append(Batch(torch.tensor([ids[max(0, end - 1 - self.length) : end]]), end - at, with_greedy=True))
+        scores = [found for _, found in self._scored(batches)]
+        losses = [np.zeros(0), *(found.losses[0].numpy() for found in scores)]
+        return Continuation(-np.concatenate(losses), all(bool(found.required_greedy.all()) for found in scores))
+
+    def logprobs_of(
+        self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], count: Callable[[int], object] | None = None
+    ) -> list[Continuation]:
+        """`logprobs` of many (context, continuation) pairs, in their order; those of like length are scored together.
+
+        `count` is told how many pairs each batch scored. Raises as `logprobs` does.
+        """
+        found: list[Continuation | None] = [None] * len(pairs)
+        fitting: list[tuple[int, int]] = []  # (tokens read, number of the pair)
+        for number, (context, continuation) in enumerate(pairs):
+            if not context or not continuation or len(continuation) > self.length:
+                found[number] = self.logprobs(context, continuation)
+                if count is not None:
+                    count(1)
+            else:
+                fitting.append((min(len(context) + len(continuation) - 1, self.length), number))
+        groups = self._of_like_length(fitting)
+        rows = [[[*pairs[number][0], *pairs[number][1]][-width - 1 :] for width, number in group] for group in groups]
+        for place, (_, scores) in enumerate(self._scored(map(_filled, rows))):
+            for row, (_, number) in enumerate(groups[place]):
+                end = len(rows[place][row]) - 1
+                part = slice(end - len(pairs[number][1]), end)
+                found[number] = Continuation(
+                    -scores.losses[row, part].numpy(), bool(scores.required_greedy[row, part].all())
+                )
+            if count is not None:
+                count(len(groups[place]))
+        return [continuation for continuation in found if continuation is not None]
+
+    def _of_like_length(self, pairs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
+        """(tokens, number) pairs in groups that fill one batch each, the longest first."""
+        pairs = sorted(pairs, reverse=True)
+        groups = []
+        while pairs:
+            part = max(1, self.batch_size * self.length // pairs[0][0])
+            groups.append(pairs[:part])
+            pairs = pairs[part:]
+        return groups
+
+    def overlapping_loss(
+        self, tokens: npt.NDArray[np.int64], step: int, count: Callable[[int], object] | None = None
+    ) -> float:
+        """Summed loss in nats of all of `tokens`, int64 (n,), but the first, each behind as much of the text as fits.
+
+        The first window scores all its tokens; each further one moves on by `step` tokens and scores its last `step`
+        alone, so that every token has at least `length` - `step` before it. Costs `length` / `step` times as much as
+        `text_loss`. Raises Gpt2Error if the loss is not finite.
+        """
+        total = 0.0
+        for batch, scores in self._scored(self._overlapping(tokens, step)):
+            total += float(scores.losses.sum())
+            if count is not None:
+                count(batch.tokens)
+        return total
+
+    def _overlapping(self, tokens: npt.NDArray[np.int64], step: int) -> Iterator[Batch]:
+        """The windows of `overlapping_loss`; those that are whole, and move on by a whole `step`, are batched."""
+        if len(tokens) > 1:
+            yield _whole(tokens[None, : self.length + 1])
+        starts = range(self.length + 1, len(tokens), step)
+        whole = [at for at in starts if at + step <= len(tokens)]
+        for first in range(0, len(whole), self.batch_size):
+            rows = [tokens[at + step - self.length - 1 : at + step] for at in whole[first : first + self.batch_size]]
+            yield Batch(torch.from_numpy(np.stack(rows)), step)
+        if len(whole) < len(starts):
+            yield Batch(torch.from_numpy(tokens[None, -self.length - 1 :]), len(tokens) - starts[-1])
+
+    def _scored(self, batches: Iterable[Batch]) -> Iterator[tuple[Batch, BatchScores]]:
+        """Each batch with its scores, in order."""
+        runner = self.source.runner
+        waiting = iter(batches)
+        while together := list(itertools.islice(waiting, runner.batches_at_once)):
+            started = time.monotonic()
+            together = [dataclasses.replace(batch, separated_by=self._separated_by) for batch in together]
+            scores = runner.score(together, self.precision)
+            self.tokens += sum(batch.tokens for batch in together)
+            self.seconds += time.monotonic() - started
+            yield from zip(together, scores, strict=True)
+
+
+def _whole(rows: npt.NDArray[np.int64]) -> Batch:
+    """A batch in which every token of `rows` (B, T + 1) but the first of each is scored."""
+    return Batch(torch.from_numpy(rows), rows.shape[1] - 1)
+
+
+def _filled(rows: Sequence[Sequence[int]]) -> Batch:
+    """`rows` of like length as one batch: shorter ones are filled up behind their end.
+
+    Attention looks back only, so what is behind the end of a row changes nothing before it.
+    """
+    width = max(map(len, rows))
+    filled = torch.tensor([[*row, *[0] * (width - len(row))] for row in rows])
+    return Batch(filled, width - 1, with_greedy=True, fill=sum(width - len(row) for row in rows))

@@ -1,0 +1,246 @@
+"""Which documents of the training data hold the passages of a text: the longest ones, word for word.
+
+A text is compared token by token with the suffixes of the corpus (`indexed_tokens.suffix_search`). A passage is a run
+of tokens that stands in a document, and that does so no longer with the token before it or behind it. Short ones stand
+in any large corpus; `chance_length` says from how many tokens on that is no accident. A text that was written to follow
+a prompt is encoded together with it, and searched behind it: what the user wrote is not the model's echo.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.inference.model import end_of_text
+from indexed_tokens import Tokenizer, corpus_tokenizer
+from indexed_tokens.suffix_index import SuffixIndex
+from indexed_tokens.suffix_search import documents_with, longest_matches, occurrences
+
+PERPLEXITY = 20
+"""Of a text to a good model of its language, per token of GPT-2: about that of GPT-2 itself on web text."""
+CONTEXT_TOKENS = 12
+"""Tokens that are shown on both sides of a passage in its document."""
+FIRST_TOKENS = 32
+"""So many are looked up both ways to see how a text begins."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A document that holds a passage.
+
+    Attributes:
+        data: the prefix of its token files.
+        document: its number in them.
+        url: None where the index knows none.
+        token: the place of the passage in it, in tokens.
+        before: what stands before the passage.
+        after: what stands behind it.
+    """
+
+    data: str
+    document: int
+    url: str | None
+    token: int
+    before: str
+    after: str
+
+
+@dataclass(frozen=True)
+class Passage:
+    """A part of a text that stands in the corpus.
+
+    Attributes:
+        begin: its first character in the text.
+        end: one behind its last.
+        tokens: how many it has.
+        text: its characters.
+        occurrences: how often it stands in the corpus.
+        documents: in how many documents.
+        sources: the first of them.
+    """
+
+    begin: int
+    end: int
+    tokens: int
+    text: str
+    occurrences: int
+    documents: int
+    sources: list[Source]
+
+
+@dataclass(frozen=True)
+class Trace:
+    """What of a text stands in the corpus.
+
+    Attributes:
+        text: the text that was searched, without the prompt.
+        tokens: how many it has.
+        minimum_tokens: shorter passages are not counted.
+        verbatim_tokens: those of its tokens that are in any passage.
+        passages: in the order in which they begin; they may overlap, but none lies within another.
+        longest: where no passage is long enough, the first of the longest ones that stand in the corpus.
+    """
+
+    text: str
+    tokens: int
+    minimum_tokens: int
+    verbatim_tokens: int
+    passages: list[Passage]
+    longest: Passage | None = None
+
+    def as_dict(self) -> dict[str, Any]:
+        """The values that `--json` prints."""
+        return dataclasses.asdict(self)
+
+
+def chance_length(corpus_tokens: int, text_tokens: int) -> int:
+    """From how many tokens on a passage is hardly in a corpus by chance.
+
+    A passage of L tokens has a probability of about 1 / PERPLEXITY^L. With each of so many places of the text beside
+    each of the corpus, one such passage is expected where corpus · text = PERPLEXITY^L. Set phrases come more often.
+
+    >>> chance_length(1_000_000_000, 200)
+    9
+    """
+    return max(3, math.ceil(math.log(max(2, corpus_tokens) * max(1, text_tokens), PERPLEXITY)))
+
+
+class Tracer:
+    """Finds passages of texts in indexed token files.
+
+    Args:
+        prefixes: the token files; several are searched as one corpus.
+        tokenizer: the one that made them, where none lies beside them.
+
+    Raises IndexedTokensError for token files or an index that is missing, damaged or out of date, Gpt2UsageError for
+    files of different tokenizers, of another one than the given, or without any.
+    """
+
+    def __init__(self, prefixes: Sequence[str], tokenizer: Tokenizer | None = None) -> None:
+        if not prefixes:
+            raise Gpt2UsageError("no --data: give token files that `webtext index-tokens` has indexed.")
+        self.indices = [SuffixIndex(prefix) for prefix in dict.fromkeys(prefixes)]
+        self.tokenizer = _common_tokenizer(self.indices, tokenizer)
+
+    @property
+    def corpus_tokens(self) -> int:
+        """Tokens in all files together."""
+        return sum(int(index.begins[-1]) for index in self.indices)
+
+    def trace(self, text: str, *, prompt: str = "", minimum_tokens: int | None = None, most: int = 3) -> Trace:
+        """The passages of `text` that stand in the corpus.
+
+        Args:
+            text: what to look for.
+            prompt: what stands before it, and is not searched.
+            minimum_tokens: passages of fewer tokens don't count; `chance_length` by default.
+            most: name so many documents of each passage.
+        """
+        ids, bounds = self._encode(text, prompt)
+        lengths = longest_matches(self.indices, ids)
+        least = chance_length(self.corpus_tokens, len(ids)) if minimum_tokens is None else minimum_tokens
+        ends = np.arange(len(ids)) + lengths
+        is_longest = ends > np.concatenate([[-1], ends[:-1]])
+        chosen = np.flatnonzero(is_longest & (lengths >= max(1, least)))
+        is_verbatim = np.zeros(len(ids), bool)
+        for first in chosen:
+            is_verbatim[first : ends[first]] = True
+
+        def passage(first: int) -> Passage:
+            last = int(ends[first])
+            return self._passage(text, ids[first:last], int(bounds[0][first]), int(bounds[1][last - 1]), most)
+
+        longest = passage(int(lengths.argmax())) if not len(chosen) and lengths.any() else None
+        return Trace(text, len(ids), least, int(is_verbatim.sum()), [*map(passage, chosen.tolist())], longest)
+
+    def _encode(self, text: str, prompt: str) -> tuple[list[int], tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]]:
+        """The tokens of `text`, and at which of its characters each begins and ends."""
+        ids = self.tokenizer.encode(prompt + text)
+        skipped = len(prompt.encode())
+        if not prompt and text[:1].strip():
+            # Inside a document the first word has a space before it, which makes another token.
+            spaced = self.tokenizer.encode(f" {text}")
+            firsts = [longest_matches(self.indices, some[:FIRST_TOKENS])[0] for some in (ids, spaced)]
+            if _size(self.tokenizer, spaced[: firsts[1]]) - 1 > _size(self.tokenizer, ids[: firsts[0]]):
+                ids, skipped = spaced, 1
+        begins, ends = _bounds(self.tokenizer, ids)
+        # A token that holds the end of the prompt and the beginning of the text is left out.
+        own = int(np.searchsorted(begins, skipped)) if prompt else 0
+        return ids[own:], _as_characters(text, begins[own:] - skipped, ends[own:] - skipped)
+
+    def _passage(self, text: str, ids: Sequence[int], begin: int, end: int, most: int) -> Passage:
+        begin += len(text[begin:end]) - len(text[begin:end].lstrip())  # the space before a word is part of its token
+        total = documents = 0
+        sources: list[Source] = []
+        for index in self.indices:
+            found = occurrences(index, ids)
+            total += sum(map(len, found))
+            count, first = documents_with(index, found, most)
+            documents += count
+            sources += [self._source(index, *one, len(ids)) for one in first[: most - len(sources)]]
+        return Passage(begin, end, len(ids), text[begin:end], total, documents, sources)
+
+    def _source(self, index: SuffixIndex, document: int, place: int, length: int) -> Source:
+        begin, end = (int(index.begins[at]) for at in (document, document + 1))
+        before = index.text[max(begin, place - CONTEXT_TOKENS) : place]
+        after = index.text[place + length : min(end, place + length + CONTEXT_TOKENS)]
+        shown = (self._decode(some) for some in (before, after))
+        return Source(str(index.prefix), document, index.url(document), place - begin, *shown)
+
+    def _decode(self, tokens: npt.NDArray[Any]) -> str:
+        known = tokens[tokens < self.tokenizer.vocabulary_size].tolist()
+        end = end_of_text(self.tokenizer)
+        return self.tokenizer.decode([token for token in known if token != end])
+
+
+def _common_tokenizer(indices: Sequence[SuffixIndex], given: Tokenizer | None) -> Tokenizer:
+    found = {index.prefix: corpus_tokenizer(index.prefix) for index in indices}
+    first: Tokenizer | None = None
+    for prefix, beside in found.items():
+        if given is not None and beside is not None and given.fingerprint != beside.fingerprint:
+            raise Gpt2UsageError(
+                f"--tokenizer is another than {prefix}.tokenizer.json, which made the token files: leave it out."
+            )
+        tokenizer = beside or given
+        if tokenizer is None:
+            raise Gpt2UsageError(
+                f"{prefix} has no tokenizer beside it: put the one that made it there, as {prefix}.tokenizer.json, or "
+                "use `gpt2 trace --tokenizer`."
+            )
+        if first is not None and first.fingerprint != tokenizer.fingerprint:
+            raise Gpt2UsageError(
+                f"{prefix} and {indices[0].prefix} were made with different tokenizers: trace one after another."
+            )
+        first = first or tokenizer
+    assert first is not None
+    return first
+
+
+def _size(tokenizer: Tokenizer, ids: Sequence[int]) -> int:
+    return len(tokenizer.decode_bytes(ids))
+
+
+def _bounds(tokenizer: Tokenizer, ids: Sequence[int]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The bytes at which tokens begin and end in their text."""
+    sizes = np.array([_size(tokenizer, [number]) for number in ids], np.int64)
+    ends = np.cumsum(sizes)
+    return ends - sizes, ends
+
+
+def _as_characters(
+    text: str, begins: npt.NDArray[np.int64], ends: npt.NDArray[np.int64]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Bytes of a text as numbers of its characters; one that only a part of is inside counts as outside."""
+    content = np.frombuffer(text.encode(), np.uint8)
+    is_first = np.append((content & 0xC0) != 0x80, True)
+    # The number of characters that begin before each byte, the one behind the last included.
+    before = np.cumsum(is_first) - is_first
+    begins, ends = (np.clip(places, 0, len(content)) for places in (begins, ends))
+    return before[begins], before[ends] - ~is_first[ends]

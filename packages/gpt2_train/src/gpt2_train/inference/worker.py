@@ -1,0 +1,255 @@
+"""One of the processes that share a model for inference: rank 0 leads, the others repeat its calls.
+
+Only the leader runs a command: it has the prompts or texts, chooses tokens, and prints. What concerns the model is a
+call of `ModelProcess` with plain values, which it sends to all others before it does the same itself, so that all of
+them meet in the sums that the divided model needs. Tensor-parallel neighbours divide the model, data-parallel groups
+(for evaluation) have the whole of it and take one batch each. A call costs one broadcast of 4 KiB over gloo.
+
+A process that repeats the calls of the one that leads it; `python -m gpt2_train.inference.worker` is started by that one.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import datetime
+import json
+import time
+from collections.abc import Sequence
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from gpt2_train.config.errors import Gpt2Error, explained_out_of_memory
+from gpt2_train.conversion.format import ReadOptions, open_weights
+from gpt2_train.distributed.collectives import on_all_ranks
+from gpt2_train.distributed.device import choose_device, use_threads
+from gpt2_train.distributed.processes import (
+    close_group,
+    end_with_parent,
+    failure,
+    join_group,
+    leave,
+    read_config,
+    send_report,
+)
+from gpt2_train.inference.kv_cache import CachedModel
+from gpt2_train.inference.packed_weights import arrange_weights
+from gpt2_train.inference.runner import Batch, BatchScores, score_batch
+from gpt2_train.inference.tensor_parallel import load_part, whole_logits
+from gpt2_train.model.gpt2 import GPT2
+
+PATIENCE = datetime.timedelta(days=365)
+"""How long followers wait for a call: a conversation may rest for days. That a process has ended is seen at once."""
+
+GRACE_SECONDS = 5.0
+"""How long the end of another process may take to be noticed, and followers to end when they are told to."""
+
+STOP = "stop"
+_FIRST_BYTES = 4096
+"""Of a message, length included: a step of a few texts is sent in one piece."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """How processes share a model.
+
+    Attributes:
+        tensor_parallel: processes that divide one model.
+        data_parallel: models, each with batches of its own.
+    """
+
+    tensor_parallel: int = 1
+    data_parallel: int = 1
+
+    @property
+    def size(self) -> int:
+        """All processes."""
+        return self.tensor_parallel * self.data_parallel
+
+    def __str__(self) -> str:
+        """The flags."""
+        with_data = f" times --data-parallel {self.data_parallel}" if self.data_parallel > 1 else ""
+        return f"--tensor-parallel {self.tensor_parallel}{with_data}"
+
+
+class ModelProcess:
+    """This process's part of a shared model, after it has joined the process group; all processes make one.
+
+    All processes call its methods together, with the same arguments.
+    """
+
+    def __init__(self, layout: Layout, device: torch.device) -> None:
+        self.layout, self.device = layout, device
+        size = layout.tensor_parallel
+        self.dp_rank, self.tp_rank = divmod(dist.get_rank(), size)
+        # Every process takes part in making every group.
+        groups = [_new_group(range(first, first + size)) for first in range(0, layout.size, size)] if size > 1 else []
+        self.group = groups[self.dp_rank] if groups else None
+        self.first_of_each = _new_group(range(0, layout.size, size)) if layout.data_parallel > 1 else None
+        self._model: GPT2 | None = None
+        self._caches: dict[int, CachedModel] = {}
+
+    @property
+    def model(self) -> GPT2:
+        """This process's part of the model, after `load`."""
+        assert self._model is not None
+        return self._model
+
+    def load(self, path: str, tokenizer: str | None) -> None:
+        """Read this process's part of the weights. Raises Gpt2UsageError, on all processes, if one can't."""
+        self._model = None
+
+        def read() -> None:
+            share = (dist.get_rank(), self.layout.size)
+            weights = open_weights(path, ReadOptions(tokenizer=tokenizer, reader=share))
+            if self.group is None:
+                self._model = weights.load(self.device)
+            else:
+                self._model = load_part(weights, self.group, self.device)
+
+        on_all_ranks(read)
+
+    def whole(self, logits: Tensor) -> Tensor:
+        """Logits of the whole vocabulary from those of each process's part of it; on all processes of a model."""
+        if self.group is None:
+            return logits
+        return whole_logits(logits, self.model.config.vocabulary_size, self.group)
+
+    def make_cache(self, number: int, rows: int, length: int | None, precision: str) -> None:
+        """Make the cache `number`; from then on the model is for writing. Raises as `CachedModel` does."""
+        if self.device.type == "cuda":
+            torch.set_float32_matmul_precision("high")  # as `for_writing` does on the leader
+        model = arrange_weights(self.model, precision, rows)
+        self._caches[number] = CachedModel(model, rows, length, precision=precision)
+
+    def drop_caches(self, numbers: Sequence[int]) -> None:
+        """Free the memory of caches that are not needed any more."""
+        for number in numbers:
+            self._caches.pop(number, None)
+
+    def feed(
+        self, number: int, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()
+    ) -> None:
+        """`CachedModel.feed` of the cache `number`, and this process's part in the logits of the leader."""
+        self.whole(self._caches[number].feed(rows, tokens, every))
+
+    def forget(self, number: int, row: int) -> None:
+        """`CachedModel.forget` of the cache `number`."""
+        self._caches[number].forget(row)
+
+    def copy(self, number: int, row: int, to: int) -> None:
+        """`CachedModel.copy` of the cache `number`."""
+        self._caches[number].copy(row, to)
+
+    def score(self, batches: Sequence[dict[str, Any]], precision: str) -> list[BatchScores]:
+        """The scores of at most one batch for each data-parallel group, in order; on the leader, elsewhere none.
+
+        Raises Gpt2Error if a loss is not finite.
+        """
+        own: BatchScores | str | None = None
+        if self.dp_rank < len(batches):
+            batch = Batch.from_plain(batches[self.dp_rank])
+            try:
+                own = score_batch(self.model, batch, precision, self.group)
+            except Gpt2Error as error:
+                own = str(error)  # all processes of the group find the same
+        found = [own]
+        if self.first_of_each is not None and self.tp_rank == 0:
+            parts: list[Any] | None = [None] * self.layout.data_parallel if dist.get_rank() == 0 else None
+            dist.gather_object(own, parts, dst=0, group=self.first_of_each)
+            found = parts or []
+        for result in found:
+            if isinstance(result, str):
+                raise Gpt2Error(result)
+        return [result for result in found if isinstance(result, BatchScores)]
+
+
+def _new_group(ranks: Sequence[int]) -> dist.ProcessGroup:
+    group: dist.ProcessGroup = dist.new_group(list(ranks), timeout=PATIENCE)
+    return group
+
+
+def send_call(name: str, arguments: Sequence[Any]) -> None:
+    """Tell all other processes to call the method `name`; arguments are plain values. By the leader."""
+    data = json.dumps([name, arguments], separators=(",", ":")).encode()
+    message = len(data).to_bytes(8, "little") + data
+    first = np.zeros(_FIRST_BYTES, np.uint8)
+    first[: len(message)] = np.frombuffer(message[:_FIRST_BYTES], np.uint8)
+    dist.broadcast(torch.from_numpy(first), 0)
+    if rest := message[_FIRST_BYTES:]:
+        dist.broadcast(torch.from_numpy(np.frombuffer(rest, np.uint8).copy()), 0)
+
+
+def receive_call() -> tuple[str, list[Any]]:
+    """The next call of the leader. Raises RuntimeError if it has ended."""
+    first = torch.empty(_FIRST_BYTES, dtype=torch.uint8)
+    dist.broadcast(first, 0)
+    message = first.numpy().tobytes()
+    size = 8 + int.from_bytes(message[:8], "little")
+    if size > _FIRST_BYTES:
+        rest = torch.empty(size - _FIRST_BYTES, dtype=torch.uint8)
+        dist.broadcast(rest, 0)
+        message += rest.numpy().tobytes()
+    name, arguments = json.loads(message[8:size])
+    return str(name), arguments
+
+
+def follow(process: ModelProcess) -> None:
+    """Repeat the leader's calls until it says stop. Raises what this process alone can't do, or the loss of the leader.
+
+    A Gpt2Error is raised by all processes alike; the leader's user reads it.
+    """
+    while True:
+        name, arguments = receive_call()
+        if name == STOP:
+            return
+        with contextlib.suppress(Gpt2Error):
+            getattr(process, name)(*arguments)
+
+
+def is_lost_connection(error: BaseException) -> bool:
+    """Whether an error says that another process of the group has gone."""
+    if not isinstance(error, RuntimeError):
+        return False
+    return isinstance(error, dist.DistError) or "gloo" in str(error) or "NCCL" in str(error)
+
+
+def out_of_memory_advice(layout: Layout) -> str:
+    """What to do when memory runs out."""
+    return f"lower --batch-size, or divide the model by more than --tensor-parallel {layout.tensor_parallel}"
+
+
+def _child() -> NoReturn:
+    config = read_config()
+    rank, layout = config["rank"], Layout(*config["layout"])
+    end_with_parent(f"gpt2: process {rank} of {layout.size} ends, since the one that leads it has ended.")
+    try:
+        use_threads(config["threads"], layout.size)
+        device = choose_device(config["device"], local_rank=rank, local_size=layout.size)
+        store = dist.TCPStore("127.0.0.1", config["port"], is_master=False)
+        store.set(f"here {rank}", "")
+        with explained_out_of_memory(out_of_memory_advice(layout)):
+            join_group(device, store=store, rank=rank, world_size=layout.size, timeout=PATIENCE)
+            follow(ModelProcess(layout, device))
+            close_group()
+    except BaseException as error:
+        if is_lost_connection(error):
+            # The leader ends this process, or has ended itself, which the thread that watches for it says.
+            time.sleep(GRACE_SECONDS)
+        send_report(config["report"], failure(error))
+        leave(1)
+    leave(0)
+
+
+def config_for(rank: int, layout: Layout, port: int, device: str, threads: int | None) -> dict[str, Any]:
+    """What a follower is started with."""
+    sizes = [layout.tensor_parallel, layout.data_parallel]
+    return {"rank": rank, "layout": sizes, "port": port, "device": device, "threads": threads}
+
+
+if __name__ == "__main__":
+    _child()

@@ -1,0 +1,124 @@
+"""`gpt2 plot`: charts of one or more runs, from what they recorded, also while they are running.
+
+Without --output the losses are drawn in the terminal. Needs no torch, nor anything beyond what is installed with
+`gpt2`, but for a PNG.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from command_kit import add_flags, atomic_file, setting, settings_from
+from gpt2_train.config.errors import Gpt2UsageError
+
+if TYPE_CHECKING:
+    from gpt2_train.metrics.plots.panels import Panel
+    from gpt2_train.metrics.plots.runs import Run
+
+
+SUFFIXES = (".svg", ".png", ".html")
+
+EXAMPLE = """\
+example:
+  gpt2 plot runs/first
+  gpt2 plot runs/first --output first.svg
+  gpt2 plot small=runs/first large=runs/second --x tokens --only loss,validation --output both.html
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class PlotSettings:
+    """The settings of `gpt2 plot`. Raises Gpt2UsageError for one that is missing or unknown."""
+
+    runs: tuple[str, ...] = setting(
+        (), "folders of `gpt2 train`, each with a name for it if that is wanted", metavar="[NAME=]RUN", positional=True
+    )
+    output: str = setting(
+        "", "the file to write, as its name ends; without it the losses are drawn in the terminal",
+        metavar="FILE.svg|.png|.html",
+    )  # fmt: skip
+    x: Literal["steps", "tokens", "time"] = setting("steps", "what the charts go by")
+    only: str = setting(
+        "", "what to draw, separated by commas: loss, validation, learning-rate, throughput, gradient-norm, tasks",
+        metavar="NAME,...",
+    )  # fmt: skip
+    log: str = setting("", "which of these get an axis of orders of magnitude", metavar="NAME,...")
+    smooth: int | None = setting(
+        None,
+        "logged rows that each point of a noisy curve is the mean of, 1 for none; one in 50 of its rows without it",
+        ge=1,
+    )
+    title: str = setting("", "the heading; the names of the runs without it")
+
+    def __post_init__(self) -> None:
+        from gpt2_train.metrics.plots.panels import KEYS
+
+        if not self.runs:
+            raise Gpt2UsageError("gpt2 plot needs a RUN: give the folder that `gpt2 train --output` wrote.")
+        if self.output and Path(self.output).suffix.lower() not in SUFFIXES:
+            raise Gpt2UsageError(f"--output {self.output} should end in {', '.join(SUFFIXES)}.")
+        for field in dataclasses.fields(self):
+            is_given = getattr(self, field.name) != field.default
+            if is_given and not self.output and field.name not in ("runs", "output"):
+                raise Gpt2UsageError(f"--{field.name} is for a file: name one with --output, too.")
+        for flag, names in (("--only", self.only), ("--log", self.log)):
+            for name in _parts(names):
+                if name not in KEYS:
+                    raise Gpt2UsageError(f"{flag} {names}: no {name}; known are {', '.join(KEYS)}.")
+
+
+SETTINGS = PlotSettings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `gpt2 plot` to `parser`."""
+    parser.epilog = EXAMPLE
+    add_flags(parser, PlotSettings)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out `gpt2 plot`; returns the exit code. Raises Gpt2Error."""
+    print(plot(settings_from(PlotSettings, arguments, command="plot")))
+    return 0
+
+
+def plot(settings: PlotSettings) -> str:
+    """Draw what `settings` ask for; returns what is printed.
+
+    Raises Gpt2UsageError for a folder without a run, Gpt2Error where a PNG can't be made.
+    """
+    from gpt2_train.metrics.plots.panels import View, panels_of
+    from gpt2_train.metrics.plots.runs import read_runs
+
+    runs = read_runs(settings.runs)
+    if not settings.output:
+        from gpt2_train.metrics.plots.terminal import loss_curves
+
+        return loss_curves(runs, sys.stdout)
+    view = View(settings.x, _parts(settings.only), _parts(settings.log), settings.smooth)
+    panels = panels_of(runs, view)
+    output = Path(settings.output)
+    if output.is_dir():
+        raise Gpt2UsageError(f"--output {output} is a folder: give the name of a file, such as {output / 'plot.svg'}.")
+    title = settings.title or ", ".join(run.name for run in runs)
+    with atomic_file(output) as file:
+        file.write(_drawn(output.suffix.lower(), panels, runs, title))
+    return f"plot: {output}"
+
+
+def _drawn(suffix: str, panels: Sequence[Panel], runs: Sequence[Run], title: str) -> bytes:
+    from gpt2_train.metrics.plots import page, picture
+
+    if suffix == ".html":
+        return page.html(panels, runs, title).encode("utf-8")
+    drawing = picture.svg(panels, title)
+    return picture.png(drawing) if suffix == ".png" else drawing.encode("utf-8")
+
+
+def _parts(text: str) -> tuple[str, ...]:
+    return tuple(part for part in text.replace(" ", "").split(",") if part)

@@ -1,0 +1,282 @@
+"""The numbers of a run: `metrics.jsonl`, and lines on standard error.
+
+One JSON object per logged step. A run that resumes first cuts off the rows behind its checkpoint, so that each step is
+there once however often the run was killed. Each row has the `seconds` that the run has trained by then, without the
+time between two processes of it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import time
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from command_kit import atomic_file, duration, parse_json
+from gpt2_train.config.errors import shortened
+from gpt2_train.distributed.device import peak_memory
+from gpt2_train.metrics.records import task_name
+from gpt2_train.metrics.sender import Feed
+from gpt2_train.optim.gradients import LossScale
+
+PEAK_FLOPS: dict[str, float | None] = {
+    "Laptop": None,
+    "B200": 2250e12,
+    "GH200": 989e12,
+    "H200": 989e12,
+    "H100 PCIe": 756e12,
+    "H100 NVL": 835e12,
+    "H100": 989e12,
+    "A100": 312e12,
+    "A40": 150e12,
+    "A10G": 70e12,
+    "L40S": 362e12,
+    "L40": 181e12,
+    "L4": 121e12,
+    "V100": 125e12,
+    "T4": 65e12,
+    "RTX 4090 D": None,
+    "RTX 4090": 165e12,
+    "RTX 3090 Ti": None,
+    "RTX 3090": 71e12,
+}
+"""Dense bf16 or fp16 FLOPs per second with float32 sums, from the makers' data sheets, by words of a GPU's name.
+
+The first that fits counts; None where a longer name is another GPU whose number is not known here.
+"""
+
+FILE = "metrics.jsonl"
+
+
+def peak_flops(device: torch.device, precision: str) -> float | None:
+    """The most FLOPs per second that a GPU can do in this precision; None where that is not known."""
+    if device.type != "cuda" or precision == "fp32":
+        return None
+    return peak_flops_of(torch.cuda.get_device_name(device))
+
+
+def peak_flops_of(gpu: str) -> float | None:
+    """The entry of `PEAK_FLOPS` for a GPU's name, compared by whole words: an L40 is not an L4."""
+    for words, value in PEAK_FLOPS.items():
+        if re.search(rf"(?<![A-Za-z0-9]){re.escape(words)}(?![A-Za-z0-9])", gpu):
+            return value
+    return None
+
+
+def cut_rows_after(path: Path, step: int) -> float:
+    """Remove from `metrics.jsonl` the rows of steps after `step`, and a last line that was never finished.
+
+    Returns the seconds of training in the last row that stays, 0 if none has them.
+    """
+    if not path.is_file():
+        return 0.0
+    kept, seconds = [], 0.0
+    for line in path.read_bytes().splitlines():
+        try:
+            row = parse_json(line)
+        except ValueError:
+            continue
+        if isinstance(row, dict) and row.get("step", math.inf) <= step:
+            kept.append(line + b"\n")
+            seconds = max(seconds, row.get("seconds") or 0.0)
+    with atomic_file(path) as file:
+        file.writelines(kept)
+    return seconds
+
+
+class MetricsLog:
+    """Appends rows to `metrics.jsonl` and shows them; on processes other than the first it does nothing."""
+
+    def __init__(self, folder: Path, is_first: bool, resumed_step: int) -> None:
+        self._path = folder / FILE if is_first else None
+        self._feeds: list[Feed] = []
+        self._begin = time.monotonic()
+        if self._path is not None:
+            self._begin -= cut_rows_after(self._path, resumed_step)
+
+    def write(self, row: dict[str, Any]) -> None:
+        """Add one row, with the seconds so far; a value that JSON has no number for (NaN) is stored as null."""
+        if self._path is None:
+            return
+        row = row | {"seconds": round(time.monotonic() - self._begin, 3)}
+        clean = {k: None if isinstance(v, float) and not math.isfinite(v) else v for k, v in row.items()}
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(clean) + "\n")
+        for feed in self._feeds:
+            feed.put(clean)
+
+    def send_to(self, feeds: Iterable[Feed]) -> None:
+        """Also send all rows from now on to `feeds`."""
+        self._feeds += feeds
+
+    def close(self) -> None:
+        """Wait until all that was sent has arrived."""
+        for feed in self._feeds:
+            feed.close()
+        self._feeds.clear()
+
+
+class StepClock:
+    """Adds up what happened since the last logged row: losses, time, and time spent waiting for data."""
+
+    def __init__(self, loss_sum: float = 0.0, steps: int = 0) -> None:
+        self.loss_sum, self.steps = loss_sum, steps
+        """Since the last row, also of steps before a resume, so that the logged mean is that of an unbroken run."""
+        self.norm = math.nan
+        self.timed_steps, self.seconds, self.waited = 0, 0.0, 0.0
+        self._first_seconds = 0.0
+        self._run_start: float | None = None
+        self._run_steps = 0
+
+    def add(self, loss: float, norm: float, seconds: float, waited: float) -> None:
+        """Count one step."""
+        self.loss_sum, self.steps, self.norm = self.loss_sum + loss, self.steps + 1, norm
+        self.timed_steps, self.seconds, self.waited = self.timed_steps + 1, self.seconds + seconds, self.waited + waited
+        if self._run_start is None:
+            # The first step also pays for compiling and warming up: once there is a second, only that counts.
+            self._run_start, self._first_seconds = time.monotonic(), seconds
+        else:
+            self._run_steps += 1
+
+    def seconds_left(self, steps: int) -> float | None:
+        """How long `steps` more steps will take, evaluations and saving included; None before the first step."""
+        if self._run_start is None:
+            return None
+        if not self._run_steps:
+            return self._first_seconds * steps
+        return (time.monotonic() - self._run_start) / self._run_steps * steps
+
+    def reset(self) -> None:
+        """Begin the next row."""
+        self.loss_sum, self.steps, self.timed_steps, self.seconds, self.waited = 0.0, 0, 0, 0.0, 0.0
+
+
+class Heartbeat:
+    """Says when a line is due, so that a slow run shows one every half minute.
+
+    Args:
+        every: seconds between lines.
+        now: the clock.
+    """
+
+    def __init__(self, every: float = 30.0, now: Callable[[], float] = time.monotonic) -> None:
+        self._every, self._now = every, now
+        self._last = now()
+
+    def is_due(self) -> bool:
+        """Whether the last line is long enough ago; if so, the next one is counted from now."""
+        if self._now() - self._last < self._every:
+            return False
+        self.reset()
+        return True
+
+    def reset(self) -> None:
+        """A line was shown now."""
+        self._last = self._now()
+
+
+class EpochNotes:
+    """Collects which epochs ended between two logged steps, so that a tiny corpus makes one line of many."""
+
+    def __init__(self) -> None:
+        self._ended: dict[int, list[tuple[int, int]]] = {}
+
+    def set(self, step: int, ended: Iterable[tuple[int, int]]) -> None:
+        """Remember that in `step` the given (stream, epoch) ended; a step that is repeated counts once."""
+        self._ended[step] = list(ended)
+
+    def lines(self, names: Sequence[str]) -> list[str]:
+        """One line for each stream (named by `names`) with epochs that ended since the last call."""
+        epochs: dict[int, list[int]] = {}
+        for ended in self._ended.values():
+            for stream, epoch in ended:
+                epochs.setdefault(stream, []).append(epoch)
+        self._ended.clear()
+        return [
+            f"epoch{f's {numbers[0]} to {numbers[-1]}' if len(numbers) > 1 else f' {numbers[0]}'} of {names[stream]} "
+            "ended; the next one is shuffled again"
+            for stream, numbers in sorted(epochs.items())
+        ]
+
+
+def metrics_row(
+    clock: StepClock,
+    *,
+    step: int,
+    tokens_per_step: int,
+    epoch: float,
+    rate: float,
+    scale: LossScale,
+    processes: int,
+    flops_per_token: float,
+    peak_flops: float | None,
+    device: torch.device,
+    seconds_left: float | None,
+) -> dict[str, Any]:
+    """One row of `metrics.jsonl`: the mean loss since the last row, and how `step` went."""
+    speed = tokens_per_step * clock.timed_steps / clock.seconds
+    return {
+        "step": step,
+        "tokens": step * tokens_per_step,
+        "epoch": epoch,
+        "loss": clock.loss_sum / clock.steps,
+        "lr": rate,
+        "grad_norm": clock.norm,
+        **({"loss_scale": scale.scale} if scale.is_active else {}),
+        "skipped": scale.skipped,
+        "tokens_per_second": speed,
+        "tokens_per_second_per_process": speed / processes,
+        "mfu": speed * flops_per_token / (peak_flops * processes) if peak_flops else None,
+        "peak_memory_bytes": peak_memory(device),
+        "data_wait_share": min(1.0, clock.waited / clock.seconds),
+        "seconds_left": seconds_left,
+    }
+
+
+def step_of(step: int, steps: int | None) -> str:
+    """A step as a person reads it; `steps` are those of the run, None where its last one is not known yet."""
+    return f"step {step:,}" if steps is None else f"step {step:,}/{steps:,}"
+
+
+def line_of(row: dict[str, Any], steps: int | None) -> str:
+    """A row as a person reads it, with `steps` as in `step_of`."""
+    step = step_of(row["step"], steps)
+    if row.get("kind") == "sample":
+        return f"{step}  sample  {_quoted(row['prompt'], 40)} {_quoted(row['text'], 100)}"
+    if row.get("kind") == "task":
+        return f"{step}  {_task_line(row)}  ({duration(row['took_seconds'])})"
+    if "valid_loss" in row:
+        return f"{step}  valid loss {row['valid_loss']:.4f}  ({row['valid_tokens']:,} tokens)"
+    parts = [
+        step,
+        f"loss {row['loss']:.4f}",
+        f"lr {row['lr']:.3g}",
+        f"grad {row['grad_norm']:.3g}",
+        f"{row['tokens_per_second']:,.0f} tokens/s",
+    ]
+    if "loss_scale" in row:
+        parts.append(f"scale {row['loss_scale']:.0f}")
+    if row["mfu"] is not None:
+        parts.append(f"MFU {row['mfu']:.0%}")
+    if row["data_wait_share"] >= 0.05:
+        parts.append(f"waiting for data {row['data_wait_share']:.0%}")
+    if row["seconds_left"] is not None:
+        parts.append(f"{duration(row['seconds_left'])} left")
+    return "  ".join(parts)
+
+
+def _quoted(text: str, length: int) -> str:
+    """The beginning of a text in quotation marks, on one line, with what a terminal would act on made visible."""
+    return repr(shortened(text, length))
+
+
+def _task_line(row: dict[str, Any]) -> str:
+    """The name of a task and its figures: its fractions, or, if it has none, its whole numbers, which count."""
+    numbers = {name: value for name, value in row["result"].items() if type(value) in (int, float)}
+    figures = {name: value for name, value in numbers.items() if isinstance(value, float)} or numbers
+    return "  ".join([task_name(row), *(f"{name.replace('_', ' ')} {value:.4g}" for name, value in figures.items())])

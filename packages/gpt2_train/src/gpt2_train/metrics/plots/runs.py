@@ -1,0 +1,141 @@
+"""What training runs recorded, read from their folders while they are running as well as afterwards.
+
+`metrics.jsonl` is read as it stands: a last line that is being written is left out, and where a run fell back to an
+earlier checkpoint (a step follows that is not after the last one), what it had recorded beyond that is left out, too.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.metrics.records import METRICS_FILE, is_number, measurements, read_records
+
+CONFIG_FILE = "config.toml"
+
+
+@dataclass(frozen=True)
+class Place:
+    """When a value was measured.
+
+    Attributes:
+        step: after so many optimizer steps.
+        tokens: and so many tokens.
+        seconds: and so many seconds of training.
+    """
+
+    step: int
+    tokens: int
+    seconds: float
+
+
+@dataclass
+class Run:
+    """A training run.
+
+    Attributes:
+        name: how it is called in charts.
+        folder: where it lies.
+        settings: its `config.toml`, empty without one.
+        values: of each quantity (a name such as `loss`, or `lambada/last_word_accuracy`), in the order of steps.
+    """
+
+    name: str
+    folder: Path
+    settings: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, list[tuple[Place, float]]] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Place:
+        """Where the run has got to."""
+        return max((points[-1][0] for points in self.values.values()), key=lambda place: place.step)
+
+
+def read_runs(texts: tuple[str, ...]) -> list[Run]:
+    """The runs that `texts` name: each a folder, or NAME=FOLDER. Those without a name get one by their folders.
+
+    Raises Gpt2UsageError where there is no run, or nothing was recorded yet.
+    """
+    named = [_name_and_folder(text) for text in texts]
+    folders = [folder for name, folder in named if name is None]
+    short = iter(short_names(folders))
+    return [read_run(folder, next(short) if name is None else name) for name, folder in named]
+
+
+def _name_and_folder(text: str) -> tuple[str | None, Path]:
+    name, equals, folder = text.partition("=")
+    # A folder may have such a sign in its own name.
+    if equals and not Path(text).exists():
+        return name, Path(folder)
+    path = Path(text)
+    return None, path.parent if path.name == METRICS_FILE else path
+
+
+def short_names(folders: list[Path]) -> list[str]:
+    """The last parts of each folder, as many as tell all of them apart."""
+    parts = [folder.absolute().parts[1:] for folder in folders]
+    for length in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """The run in `folder`. Raises Gpt2UsageError where there is none, or nothing was recorded yet."""
+    path = folder / METRICS_FILE
+    if not path.is_file():
+        raise Gpt2UsageError(f"{folder} holds no {METRICS_FILE}: give the folder that `gpt2 train --output` wrote.")
+    run = Run(name, folder)
+    try:
+        config = tomllib.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        run.settings = dict(config.get("train", config))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise Gpt2UsageError(f"{folder / CONFIG_FILE} can't be read ({error}): restore it.") from error
+    _add_values(run, read_records(path))
+    if not run.values:
+        raise Gpt2UsageError(f"{path} holds no measurement yet: wait for the first logged step.")
+    return run
+
+
+def _add_values(run: Run, rows: Iterable[dict[str, Any]]) -> None:
+    place = Place(0, 0, 0.0)
+    for row in rows:
+        if row["step"] < place.step:
+            place = _cut_from(run, row["step"])
+        place = _place_of(row, place)
+        for name, value in measurements(row).items():
+            points = run.values.setdefault(name, [])
+            if points and points[-1][0].step == place.step:
+                points.pop()
+            points.append((place, value))
+
+
+def _cut_from(run: Run, step: int) -> Place:
+    """Forget what was measured at `step` and after; returns the place of what stays last."""
+    last = Place(0, 0, 0.0)
+    for name, points in list(run.values.items()):
+        while points and points[-1][0].step >= step:
+            points.pop()
+        if points:
+            last = max(last, points[-1][0], key=lambda place: place.step)
+        else:
+            del run.values[name]
+    return last
+
+
+def _place_of(row: dict[str, Any], before: Place) -> Place:
+    """Where `row` was measured, the row before it at `before`."""
+    step = int(row["step"])
+    tokens = int(row["tokens"]) if is_number(row.get("tokens")) else before.tokens
+    if is_number(row.get("seconds")):
+        return Place(step, tokens, float(row["seconds"]))
+    # Older runs did not record it: as long as their speed says, without evaluations and saving.
+    speed = float(row["tokens_per_second"]) if is_number(row.get("tokens_per_second")) else 0.0
+    return Place(step, tokens, before.seconds + ((tokens - before.tokens) / speed if speed > 0 else 0.0))

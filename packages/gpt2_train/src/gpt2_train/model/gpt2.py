@@ -1,0 +1,179 @@
+"""GPT-2 in one file: token and position embeddings, pre-norm blocks, tied output (Radford et al. 2019).
+
+Nothing here knows of processes. Tensor parallelism is applied from outside by splitting `qkv` and `up` by rows and
+`out` and `down` by columns, which is why the fused qkv rows are interleaved per head, [heads, 3, head_dim]: any
+contiguous share of the rows is then a set of whole heads, and the code below takes the number of heads from the
+activations' width. Attention is `scaled_dot_product_attention`: memory linear in the sequence where a flash kernel
+exists. GELU is the tanh approximation that GPT-2 was trained with.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.model.attention import AttentionCore, CacheUpdate, Documents
+
+INIT_STD = 0.02
+"""Standard deviation of initial weights (Radford et al. 2018, section 4.1)."""
+
+
+class Attention(nn.Module):
+    """Causal self-attention over all earlier positions."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.layer, self.head_dim = layer, config.head_dim
+        self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
+        self.core = AttentionCore(config.dropout)
+        self.out = nn.Linear(config.hidden, config.hidden)
+
+    def forward(self, x: Tensor, cache: CacheUpdate | None = None, documents: Documents | None = None) -> Tensor:
+        """(B, T, hidden) -> (B, T, hidden)."""
+        fused = self.qkv(x)
+        # Not those of the input, of which sequence parallelism has a share.
+        batch, length, _ = fused.shape
+        fused = fused.view(batch, length, -1, 3, self.head_dim)  # (B, T, heads, 3, d)
+        if cache is not None:
+            mixed = cache.attend(self.layer, *fused.unbind(3))  # (1, T, heads, d)
+        else:
+            query, key, value = (part.transpose(1, 2) for part in fused.unbind(3))  # (B, heads, T, d)
+            mixed = self.core(query, key, value, documents).transpose(1, 2)  # (B, T, heads, d)
+        return self.out(mixed.reshape(batch, length, -1))
+
+
+class FeedForward(nn.Module):
+    """Two matrices with a GELU between them, four times as wide inside."""
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.up = nn.Linear(config.hidden, 4 * config.hidden)
+        self.down = nn.Linear(4 * config.hidden, config.hidden)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, hidden) -> (B, T, hidden)."""
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class Block(nn.Module):
+    """x + attention(norm(x)), then x + feed-forward(norm(x))."""
+
+    def __init__(self, config: ModelConfig, layer: int) -> None:
+        super().__init__()
+        self.attention_norm = nn.LayerNorm(config.hidden)
+        self.attention = Attention(config, layer)
+        self.feed_forward_norm = nn.LayerNorm(config.hidden)
+        self.feed_forward = FeedForward(config)
+        # One for each branch, so that each can have a seed of its own.
+        self.attention_dropout = nn.Dropout(config.dropout)
+        self.feed_forward_dropout = nn.Dropout(config.dropout)
+
+    def forward(self, x: Tensor, cache: CacheUpdate | None = None, documents: Documents | None = None) -> Tensor:
+        """(B, T, hidden) -> (B, T, hidden)."""
+        x = x + self.attention_dropout(self.attention(self.attention_norm(x), cache, documents))
+        return x + self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(x)))
+
+
+def empty_embedding(ids: int, hidden: int) -> nn.Embedding:
+    """A table (ids, hidden) without values.
+
+    `nn.Embedding` draws some, which on the meta device imports torch's compiler: 1.2 s for nothing.
+    """
+    return nn.Embedding.from_pretrained(torch.empty(ids, hidden), freeze=False)
+
+
+class GPT2(nn.Module):
+    """The model: tokens in, logits of the next token out.
+
+    Parameters are left as `nn.Module` makes them; call `initialise` for a new model, or load a checkpoint. Build it
+    under `torch.device("meta")` and call `materialise` to spend no memory before the shape is settled.
+    """
+
+    def __init__(self, config: ModelConfig) -> None:
+        super().__init__()
+        self.config = config
+        self.token_embedding = empty_embedding(config.padded_vocabulary, config.hidden)
+        self.position_embedding = empty_embedding(config.sequence_length, config.hidden)
+        self.dropout = nn.Dropout(config.dropout)
+        self.blocks = nn.ModuleList(Block(config, layer) for layer in range(config.layers))
+        self.final_norm = nn.LayerNorm(config.hidden)
+        self.output = nn.Linear(config.hidden, config.padded_vocabulary, bias=False)
+        self.tie()
+
+    def tie(self) -> None:
+        """Make the output matrix the token embedding itself; needed again after anything that replaces parameters."""
+        self.output.weight = self.token_embedding.weight
+
+    @property
+    def is_tied(self) -> bool:
+        """Whether output matrix and token embedding are one parameter."""
+        return self.output.weight is self.token_embedding.weight
+
+    def materialise(self, device: torch.device | str) -> GPT2:
+        """Give what is on the meta device memory on `device`, without values yet; returns itself."""
+        self._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
+        self.tie()
+        return self
+
+    @torch.no_grad()
+    def initialise(self, generator: torch.Generator | None = None) -> GPT2:
+        """Set new weights, those of `initial_weights`; returns itself."""
+        parameters = dict(self.named_parameters())
+        for name, values in self.initial_weights(generator):
+            parameters[name].copy_(values)
+        return self
+
+    def initial_weights(self, generator: torch.Generator | None = None) -> Iterator[tuple[str, Tensor]]:
+        """New values of each parameter by its name, whole, on the CPU: normal with deviation 0.02, biases 0, norms 1.
+
+        They are drawn one matrix at a time when they are asked for: the same `generator`, one of the CPU, gives the
+        same weights on any device and in any layout, for the price of one matrix on the host. The two matrices that
+        add to the residual stream get 0.02/√(2·layers), so that its variance does not grow with depth (Radford et al.
+        2019, section 2.3).
+        """
+        residual = INIT_STD / math.sqrt(2 * self.config.layers)
+        for name, parameter in self.named_parameters():
+            values = torch.empty(parameter.shape, dtype=parameter.dtype, device="cpu")
+            if parameter.dim() == 2:
+                is_residual = name.endswith(("attention.out.weight", "feed_forward.down.weight"))
+                values.normal_(0.0, residual if is_residual else INIT_STD, generator=generator)
+            else:
+                values.fill_(1.0 if name.endswith("norm.weight") else 0.0)
+            yield name, values
+
+    def forward(
+        self, tokens: Tensor, cache: CacheUpdate | None = None, *, documents: Documents | None = None
+    ) -> Tensor:
+        """Logits (B, T, padded vocabulary) for `tokens` (B, T), int64.
+
+        With a `cache`, `tokens` (1, T) are those of all its rows one behind the other, and the logits are those of the
+        last position of each row, (1, rows, padded vocabulary), all that a next token needs, and of others that it
+        names. With `documents` attention stays inside each of them, and their positions begin at 0 (without a cache
+        only).
+        Padding ids get logits like any other: the loss never has them as targets, and generation must leave them out.
+        Raises Gpt2UsageError if the positions run past the sequence length.
+        """
+        x = self.dropout(self.embed(tokens, self._positions(tokens, cache, documents)))  # (B, T, hidden)
+        for block in self.blocks:
+            x = block(x, cache, documents)
+        if cache is not None:
+            x = x[:, cache.last]  # (1, rows, hidden)
+        return self.output(self.final_norm(x))
+
+    def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
+        """Tokens (B, T) at positions (T,) or (B, T) -> (B, T, hidden)."""
+        return self.token_embedding(tokens) + self.position_embedding(positions)
+
+    def _positions(self, tokens: Tensor, cache: CacheUpdate | None, documents: Documents | None) -> Tensor:
+        length, limit = tokens.size(1), self.config.sequence_length
+        if cache is not None:
+            return cache.positions
+        if length > limit:
+            raise Gpt2UsageError(f"{length} positions asked of a model that has {limit}: shorten the input.")
+        return torch.arange(length, device=tokens.device) if documents is None else documents.positions

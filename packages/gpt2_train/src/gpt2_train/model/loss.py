@@ -1,0 +1,247 @@
+"""Cross-entropy, also vocabulary-parallel: over a vocabulary sharded over processes, without gathering the logits.
+
+Each process turns its shard of a row of logits into two numbers, the log of its sum of exponentials and the logit of
+the target if that is in the shard; these are exchanged (8 bytes per token) and the rest is local, forward and
+backward. The logits stay in the precision that the model computed them in, and so does their gradient: the usual way
+makes two float32 copies of all of them (3.3 GB for 8 sequences of GPT-2). Compiled, it is one pass over the logits
+forward and one backward (`loss_kernels.py`); else rows are taken in pieces, 256 MB of float32 at most.
+
+The local work of the cross-entropy, over a matrix of logits: two numbers of each row, and the gradient.
+
+Compiled, each is one kernel that reads the logits once, in their own precision, and computes in registers: on CUDA the
+maximum and the sum of exponentials in one pass (torch calls it online softmax), so that a loss reads the logits twice
+and writes them once. Columns of padding are masked instead of cut off, since rows of a width that powers of two divide
+are read in wide loads. Not compiled, rows are taken in pieces, in float32: on a CPU what its cache holds.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch import Tensor
+
+from gpt2_train.config.loss_pieces import rows_at_a_time
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+
+@dataclasses.dataclass(frozen=True)
+class _Way:
+    """How a loss is computed.
+
+    Attributes:
+        kernels: the local work.
+        group: the processes that share the vocabulary.
+        known: columns of this process's shard that are ids of the vocabulary; padding follows them.
+        overwrites: whether the gradient takes the place of the logits.
+    """
+
+    kernels: LossKernels
+    group: ProcessGroup | None
+    known: int
+    overwrites: bool
+
+
+class _CrossEntropy(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, way: _Way) -> Tensor:
+        """Losses (N,) for logits (N, shard of the vocabulary) and targets (N,) in the whole vocabulary."""
+        local = targets - (logits.size(1) * way.group.rank() if way.group is not None else 0)
+        # Detached, logits of training and of validation are the same to torch.compile.
+        total, target = way.kernels.row_sums(logits.detach(), local, way.known)
+        if way.group is not None:
+            total, target = _over_all_shards(total, target, way.group)
+        ctx.save_for_backward(logits, local, total)
+        ctx.way = way
+        return total - target
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+        """softmax minus one at the target, times the gradient of each row's loss; 0 for padding."""
+        logits, local, total = ctx.saved_tensors
+        logits = logits.detach()
+        # What changes saved logits is noticed: a second backward pass through them is an error.
+        result = logits if ctx.way.overwrites else torch.empty_like(logits)
+        ctx.way.kernels.write_gradient(result, logits, local, total, gradients[0], ctx.way.known)
+        return result, None, None
+
+
+def _over_all_shards(total: Tensor, target: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
+    """Log-sum-exp and target logit of each row over the whole vocabulary, each (N,), from those of this shard."""
+    import torch.distributed as dist  # A single process has no group and needs none of this.
+
+    local_stats = torch.stack([total, target])
+    parts = [torch.empty_like(local_stats) for _ in range(group.size())]
+    dist.all_gather(parts, local_stats, group=group)
+    all_stats = torch.stack(parts)  # (processes, 2, N)
+    return all_stats[:, 0].logsumexp(0), all_stats[:, 1].sum(0)
+
+
+def _known_columns(width: int, group: ProcessGroup | None, vocabulary: int | None) -> int:
+    """How many of the `width` columns of this process's shard are ids of the vocabulary; padding follows them."""
+    if vocabulary is None:
+        return width
+    return min(width, max(0, vocabulary - (width * group.rank() if group is not None else 0)))
+
+
+def token_losses(
+    logits: Tensor,
+    targets: Tensor,
+    group: ProcessGroup | None = None,
+    *,
+    vocabulary: int | None = None,
+    compiled: bool = False,
+    overwrite_logits: bool = False,
+) -> Tensor:
+    """The loss of each token, -log p(target), in nats: of the shape of `targets`, float32 (or as wide as the logits).
+
+    Args:
+        logits: (..., V), or this process's contiguous shard of V where `group` is given.
+        targets: token ids (...), int64, the same on all processes of `group`.
+        group: the tensor-parallel group over which the vocabulary is sharded, in the order of its ranks.
+        vocabulary: ids from this one on pad the embedding: they have no part in the softmax, and get no gradient.
+            None if there are none.
+        compiled: whether to use kernels made by torch.compile, one set for each shape: for shapes that come often.
+        overwrite_logits: whether the backward pass may write the gradient into the memory of `logits`, so that both
+            together take the room of one. Nothing else may need them after it, and it can't be repeated.
+    """
+    width = logits.size(-1)
+    known = _known_columns(width, group, vocabulary)
+    way = _Way(kernels_for(compiled=compiled), group, known, overwrite_logits)
+    losses: Tensor = _CrossEntropy.apply(logits.reshape(-1, width), targets.reshape(-1), way)
+    return losses.view(targets.shape)
+
+
+class LossKernels(Protocol):
+    """The local work, done in one way or another. N rows, of which this process has `width` columns."""
+
+    def row_sums(self, logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor]:
+        """Log-sum-exp of each row, and the logit of its target, 0 if that is in no column: (N,) each.
+
+        Args:
+            logits: (N, width).
+            local: column of each row's target (N,), int64; below 0, or `width` and more, if it is another process's.
+            known: columns that count; the others are padding.
+        """
+
+    def write_gradient(
+        self, result: Tensor, logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int
+    ) -> None:
+        """Write the gradient of the logits (N, width) to `result`, which may be `logits`.
+
+        Args:
+            logits, local, known: as in `row_sums`.
+            total: log-sum-exp of each row over the whole vocabulary (N,).
+            of_losses: gradient of each row's loss (N,).
+        """
+
+
+def _wide(logits: Tensor) -> torch.dtype:
+    """What is computed in: float32, or float64 if the logits are."""
+    return torch.promote_types(logits.dtype, torch.float32)
+
+
+class Pieces:
+    """Kernels of torch, one after the other, on a few rows at a time."""
+
+    def row_sums(self, logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor]:
+        """See `LossKernels`."""
+        rows, width = logits.shape
+        total = torch.empty(rows, dtype=_wide(logits), device=logits.device)
+        for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
+            piece = slice(begin, begin + step)
+            torch.logsumexp(logits[piece, :known].to(total.dtype), dim=1, out=total[piece])
+        return total, _targets(logits, local)
+
+    def write_gradient(
+        self, result: Tensor, logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int
+    ) -> None:
+        """See `LossKernels`."""
+        rows, width = logits.shape
+        column, minus_one = local.clamp(0, width - 1)[:, None], -_is_here(local, width).to(total.dtype)[:, None]
+        for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
+            piece = slice(begin, begin + step)
+            # Where it is as wide as what is computed, the gradient is made in its place: one copy less.
+            is_wide = result.dtype == total.dtype
+            softmax = logits[piece].to(total.dtype)
+            softmax = torch.sub(softmax, total[piece, None], out=result[piece] if is_wide else softmax).exp_()
+            softmax[:, known:] = 0.0
+            softmax.scatter_add_(1, column[piece], minus_one[piece])
+            softmax.mul_(of_losses[piece, None])
+            if not is_wide:
+                result[piece] = softmax
+            del softmax  # The next piece takes its room.
+
+
+class Compiled:
+    """Kernels that torch.compile makes, of each shape once."""
+
+    def row_sums(self, logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor]:
+        """See `LossKernels`."""
+        total, target = _compiled(_row_sums, logits.shape, logits.dtype, known)(logits, local, known)
+        return total, target
+
+    def write_gradient(
+        self, result: Tensor, logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int
+    ) -> None:
+        """See `LossKernels`."""
+        kernel = _compiled(_overwrite if result is logits else _write, logits.shape, logits.dtype, known)
+        kernel(*((result,) if result is logits else (result, logits)), local, total, of_losses, known)
+
+
+def kernels_for(*, compiled: bool) -> LossKernels:
+    """The kernels that are asked for."""
+    return Compiled() if compiled else Pieces()
+
+
+@functools.cache
+def _compiled(function: Any, shape: torch.Size, dtype: torch.dtype, known: int) -> Any:
+    """`function` compiled for one shape: each has a graph of its own, and none is ever compiled again."""
+    # The type stubs do not know of isolate_recompiles.
+    return torch.compile(function, dynamic=False, fullgraph=True, isolate_recompiles=True)  # type: ignore[call-overload]
+
+
+def _row_sums(logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor]:
+    values = logits.to(_wide(logits))
+    if known < logits.size(1):
+        values = torch.where(_columns(logits) < known, values, -torch.inf)
+    # Written out, since this is the form in which torch.compile finds that one pass is enough; where all is padding
+    # (then the maximum is -inf) nothing is added.
+    largest = values.amax(1, keepdim=True)
+    sums = (values - largest).exp().sum(1, keepdim=True) if known else torch.zeros_like(largest)
+    return (largest + sums.log()).squeeze(1), _targets(logits, local)
+
+
+def _gradient(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
+    columns = _columns(logits)
+    softmax = (logits.to(_wide(logits)) - total[:, None]).exp()
+    if known < logits.size(1):
+        softmax = torch.where(columns < known, softmax, 0.0)
+    return (softmax - (columns == local[:, None]).to(softmax.dtype)) * of_losses[:, None]
+
+
+def _write(result: Tensor, logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> None:
+    result.copy_(_gradient(logits, local, total, of_losses, known))
+
+
+def _overwrite(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> None:
+    logits.copy_(_gradient(logits, local, total, of_losses, known))
+
+
+def _columns(logits: Tensor) -> Tensor:
+    return torch.arange(logits.size(1), device=logits.device)
+
+
+def _is_here(local: Tensor, width: int) -> Tensor:
+    return (local >= 0) & (local < width)
+
+
+def _targets(logits: Tensor, local: Tensor) -> Tensor:
+    """The logit of each row's target (N,), 0 where it is not here."""
+    width = logits.size(1)
+    found = logits.gather(1, local.clamp(0, width - 1)[:, None]).squeeze(1)
+    return found.to(_wide(logits)) * _is_here(local, width)

@@ -1,0 +1,251 @@
+"""The body of a request for completions, checked, as texts to write.
+
+Parameters, defaults and limits are those of OpenAI's API where the model can do what they mean; what it can't do is
+refused by name, never ignored: a client that asks for a penalty and gets none would not notice.
+"""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+import re
+import secrets
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta
+
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.inference.generator import Encoder, GenerationRequest
+from gpt2_train.inference.sampling import Sampling
+from gpt2_train.serving.middleware import ApiError, wrong
+
+DEFAULT_TOKENS = 16
+"""OpenAI's default of `max_tokens`."""
+MOST_LOGPROBS = 20
+MOST_STOPS = 16
+LONGEST_STOP = 256
+"""Characters."""
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What else a stream should tell."""
+
+    include_usage: bool | None = None
+
+
+class CompletionBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of `POST /v1/completions`; null is the default everywhere. The last three are not OpenAI's, but known
+    from other servers."""
+
+    model: str | None = None
+    prompt: str | list[Any] | None = None
+    max_tokens: Annotated[int, Meta(ge=0)] | None = None
+    temperature: Annotated[float, Meta(ge=0)] | None = None
+    top_p: Annotated[float, Meta(ge=0, le=1)] | None = None
+    n: Annotated[int, Meta(ge=1)] | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    logprobs: Annotated[int, Meta(ge=0, le=MOST_LOGPROBS)] | None = None
+    echo: bool | None = None
+    stop: str | list[str] | None = None
+    seed: Annotated[int, Meta(ge=0, le=2**63 - 1)] | None = None
+    user: str | None = None
+    best_of: int | None = None
+    suffix: str | None = None
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    logit_bias: dict[str, float] | None = None
+    top_k: Annotated[int, Meta(ge=0)] | None = None
+    ignore_eos: bool | None = None
+    truncate_prompt_tokens: Annotated[int, Meta(ge=1)] | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Limits:
+    """What one request may ask for.
+
+    Attributes:
+        tokens: the most tokens to write for a text.
+        request_tokens: the most tokens to write for all its texts.
+        positions: the model's: the most tokens of a prompt.
+        texts: the most texts.
+    """
+
+    tokens: int
+    request_tokens: int
+    positions: int
+    texts: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """What a request asks for.
+
+    Attributes:
+        requests: the texts to write: `n` for each prompt, in order.
+        prompt_tokens: tokens of all prompts, each counted once.
+        stream: whether to answer piece by piece.
+        include_usage: whether a stream ends with the counts of tokens.
+        echo: whether a text begins with its prompt.
+    """
+
+    requests: list[GenerationRequest]
+    prompt_tokens: int
+    stream: bool
+    include_usage: bool
+    echo: bool
+
+
+def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits, client: str) -> Order:
+    """The order in `body`, the JSON that `client` sent for the model of that name.
+
+    Raises ApiError: 400 with the parameter that is wrong, 404 for another model.
+    """
+    asked = _decoded(body)
+    if asked.model is not None and asked.model != model:
+        raise ApiError(
+            404, f"the model {asked.model!r} does not exist: this server has {model!r}.",
+            param="model", code="model_not_found",
+        )  # fmt: skip
+    _refuse_unsupported(asked)
+    tokens = _or(asked.max_tokens, DEFAULT_TOKENS)
+    if not tokens and not asked.echo:
+        raise wrong("max_tokens", "max_tokens is 0: ask for at least 1 token, or for the prompt with echo.")
+    if tokens > limits.tokens:
+        raise wrong("max_tokens", f"max_tokens is {tokens}: this server writes at most {limits.tokens:,} tokens.")
+    prompts = _prompts(asked, encoder, limits)
+    texts = len(prompts) * _or(asked.n, 1)
+    if texts > limits.texts:
+        raise wrong(
+            "n" if len(prompts) <= limits.texts else "prompt",
+            f"{texts} texts in one request: this server takes at most {limits.texts:,}.",
+        )
+    if texts * tokens > limits.request_tokens:
+        raise wrong(
+            "max_tokens",
+            f"{texts:,} times {tokens:,} tokens: this server writes at most {limits.request_tokens:,} tokens for one "
+            "request; ask for fewer, or in several requests.",
+        )
+    sampling = Sampling(_or(asked.temperature, 1.0), _or(asked.top_k, 0), _or(asked.top_p, 1.0))
+    seed = secrets.randbelow(2**63) if asked.seed is None else asked.seed
+    stops = _stops(asked.stop)
+    requests = []
+    samples: collections.Counter[tuple[int, ...]] = collections.Counter()
+    for prompt, ids in prompts:
+        for _ in range(_or(asked.n, 1)):
+            sample, ignore_end = samples[ids], bool(asked.ignore_eos)
+            samples[ids] += 1
+            requests.append(
+                GenerationRequest(
+                    prompt=prompt,
+                    tokens=tokens,
+                    sampling=sampling,
+                    seed=seed,
+                    sample=sample,
+                    ignore_end=ignore_end,
+                    stop=stops,
+                    logprobs=asked.logprobs,
+                    prompt_tokens=ids,
+                    prompt_logprobs=bool(asked.echo) and asked.logprobs is not None,
+                    client=client,
+                )
+            )
+    return Order(
+        requests=requests,
+        prompt_tokens=sum(len(ids) for _, ids in prompts),
+        stream=bool(asked.stream),
+        include_usage=bool(asked.stream_options and asked.stream_options.include_usage),
+        echo=bool(asked.echo),
+    )
+
+
+def _or(value: Any, default: Any) -> Any:
+    return default if value is None else value
+
+
+def _decoded(body: bytes) -> CompletionBody:
+    try:
+        return msgspec.json.decode(body, type=CompletionBody)
+    except msgspec.ValidationError as error:
+        message = str(error)
+        found = re.search(r"`\$\.(\w+)[^`]*`$", message) or re.search(r"unknown field `(.+)`", message)
+        reason = message.partition(" - at `")[0]
+        if found is None:
+            raise ApiError(400, f"the body should be a JSON object with parameters: {_plain(reason)}.") from None
+        param = found[1]
+        if "unknown field" in message:
+            raise wrong(param, f"unknown parameter {param!r}: leave it out.", "unknown_parameter") from None
+        raise wrong(param, f"{param}: {_plain(reason)}.") from None
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ApiError(400, f"the body is not valid JSON ({error}): correct it.") from None
+
+
+def _plain(reason: str) -> str:
+    """msgspec's reason in JSON's words: "Expected `int | null`, got `str`" -> "expected integer, got string"."""
+    reason = reason.replace(" | null`", "`").replace("`", "")
+    for python, json in _JSON_NAMES.items():
+        reason = re.sub(rf"\b{python}\b", json, reason)
+    return reason[:1].lower() + reason[1:]
+
+
+_JSON_NAMES = {"int": "integer", "float": "number", "str": "string", "bool": "true or false"}
+
+
+def _refuse_unsupported(asked: CompletionBody) -> None:
+    if asked.best_of is not None and asked.best_of != _or(asked.n, 1):
+        raise wrong("best_of", "best_of is not served: ask for n texts with logprobs, and choose among them.")
+    if asked.suffix:
+        raise wrong("suffix", "suffix is not served: GPT-2 writes onwards only.")
+    for name in ("presence_penalty", "frequency_penalty"):
+        if getattr(asked, name):
+            raise wrong(name, f"{name} is not served: leave it out, or give 0.")
+    if asked.logit_bias:
+        raise wrong("logit_bias", "logit_bias is not served: leave it out.")
+    if asked.stream_options is not None and not asked.stream:
+        raise wrong("stream_options", "stream_options is for streams: give stream true, or leave it out.")
+
+
+def _stops(asked: str | list[str] | None) -> tuple[str, ...]:
+    stops = (asked,) if isinstance(asked, str) else tuple(asked or ())
+    if len(stops) > MOST_STOPS:
+        raise wrong("stop", f"{len(stops)} stop sequences: give at most {MOST_STOPS}.")
+    if any(not 1 <= len(stop) <= LONGEST_STOP for stop in stops):
+        raise wrong("stop", f"each stop sequence should have 1 to {LONGEST_STOP} characters.")
+    return stops
+
+
+def _prompts(asked: CompletionBody, encoder: Encoder, limits: Limits) -> list[tuple[str, tuple[int, ...]]]:
+    """Each prompt as text and as token ids; no prompt at all is an empty one."""
+    given: Any = "" if asked.prompt is None else asked.prompt
+    if isinstance(given, str) or (given and all(_is_id(entry) for entry in given)):
+        given = [given]
+    if not given:
+        raise wrong("prompt", 'prompt is an empty list: give a text; "" begins a new document.')
+    if len(given) > limits.texts:
+        raise wrong("prompt", f"{len(given)} prompts in one request: this server takes at most {limits.texts:,}.")
+    return [_prompt(entry, encoder, limits, asked.truncate_prompt_tokens) for entry in given]
+
+
+def _is_id(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool)
+
+
+def _prompt(given: Any, encoder: Encoder, limits: Limits, most: int | None) -> tuple[str, tuple[int, ...]]:
+    if not (isinstance(given, str) or (isinstance(given, list) and given and all(_is_id(entry) for entry in given))):
+        raise wrong("prompt", "prompt should be a text, a list of texts, token ids, or a list of lists of token ids.")
+    try:
+        ids = tuple(encoder.encode(given) if isinstance(given, str) else encoder.check_tokens(given))
+    except Gpt2UsageError as error:
+        raise wrong("prompt", str(error)) from None
+    text = given if isinstance(given, str) else None
+    if most is not None and len(ids) > most:
+        ids, text = ids[-most:], None
+    text = encoder.tokenizer.decode(ids) if text is None else text
+    if len(ids) > limits.positions:
+        raise wrong(
+            "prompt",
+            f"the prompt has {len(ids):,} tokens, but the model sees at most {limits.positions:,}: shorten it.",
+            "context_length_exceeded",
+        )
+    return text, ids

@@ -1,0 +1,146 @@
+"""Calibration: a few timed steps before the first one, which leave no trace in the training.
+
+They are done on the first batch without the optimizer: the run that follows is to the last bit the one without them.
+What they measure is how many CPU threads are fastest (`--threads auto`): on a busy machine fewer than it has cores,
+since threads that wait for one that has no core are slower than none. Costs a few seconds, which are part of the time
+of `--minutes`. All processes calibrate together, and the first one decides.
+
+What a run without a model size would cost on a CPU, and a size that fits the machine.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from command_kit import duration
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.distributed.collectives import from_first_rank
+from gpt2_train.training.setup import Prepared
+
+clock = time.monotonic
+"""Seconds; tests put another one in its place."""
+
+THREADS_SECONDS, ROUNDS = 0.3, 3
+"""How long each number of threads is timed in each round (or one step), and rounds."""
+
+THREADS_STATE = "threads"
+
+
+def measured_state(run: Prepared) -> dict[str, Any]:
+    """What a checkpoint stores of what was measured, for a run that resumes to keep to."""
+    return {THREADS_STATE: torch.get_num_threads()} if run.settings.threads == "auto" else {}
+
+
+def seconds_per_step(step: Callable[[], object], limit: float) -> tuple[float, int]:
+    """The mean time of a step, and of how many: as many as begin within `limit` seconds, one at least.
+
+    All processes take as many as the first one has time for.
+    """
+    begin, count = clock(), 0
+    while True:
+        step()
+        count += 1
+        elapsed = from_first_rank(lambda: clock() - begin)
+        if elapsed >= limit:
+            return elapsed / count, count
+
+
+def choose_threads(run: Prepared, practice_step: Callable[[], object]) -> None:
+    """Set the CPU threads of this process to the number that is fastest now, or that its checkpoint was trained with.
+
+    A recorded number is not taken on a machine with fewer cores. `practice_step` takes a step that leaves no trace. All
+    processes call this together.
+    """
+    most = torch.get_num_threads()
+    recorded = run.resumed.state.get(THREADS_STATE) if run.resumed is not None else None
+    if recorded is not None and from_first_rank(lambda: recorded <= most):
+        torch.set_num_threads(recorded)
+        return
+    if from_first_rank(lambda: most) == 1:
+        return
+
+    run.world.say("threads: timing a step with each number of them")
+
+    def measure(threads: int) -> float:
+        torch.set_num_threads(threads)
+        practice_step()
+        return seconds_per_step(practice_step, THREADS_SECONDS)[0]
+
+    best, seconds = fastest(thread_counts(from_first_rank(lambda: most)), measure)
+    torch.set_num_threads(best)
+    found = ", ".join(f"{threads}: {mean:.3f} s" for threads, mean in sorted(seconds.items()))
+    run.world.say(f"threads: {best} (a step takes, by threads, {found})")
+
+
+def thread_counts(most: int) -> list[int]:
+    """The numbers of threads that are tried: all cores, half of them, a quarter, and so on."""
+    counts = [most]
+    while counts[-1] > 1:
+        counts.append(counts[-1] // 2)
+    return counts
+
+
+def fastest(counts: list[int], measure: Callable[[int], float]) -> tuple[int, dict[int, float]]:
+    """The number of threads with the shortest step, and the mean seconds of each that was tried.
+
+    They take turns, so that a load that comes and goes hits all alike; one that is twice as slow as another is left
+    out from then on.
+    """
+    totals: dict[int, list[float]] = {}
+    for _ in range(ROUNDS):
+        means = {threads: sum(times) / len(times) for threads, times in totals.items()}
+        for threads in counts:
+            if not means or means[threads] < 2 * min(means.values()):
+                totals.setdefault(threads, []).append(measure(threads))
+    means = {threads: sum(times) / len(times) for threads, times in totals.items()}
+    return min(means, key=lambda threads: means[threads]), means
+
+
+SIZES = ((2, 128, 2), (4, 128, 4), (4, 256, 4), (6, 384, 6), (8, 512, 8), (12, 768, 12))
+"""Layers, hidden, heads of models that fit machines from a busy laptop to a large server; the last is 124M."""
+
+PATIENCE = 3600.0
+"""Seconds within which a first run should be over."""
+
+EFFICIENCY = 0.6
+"""Share of the speed of large matrix products that training on a CPU reaches, all told."""
+
+
+def size_advice(config: ModelConfig, tokens: int, flops_per_second: float) -> str | None:
+    """A sentence on how long `config` takes for `tokens`, and the largest size that takes an hour at most.
+
+    None if `config` itself takes no longer than that.
+    """
+    seconds = tokens * config.flops_per_token / flops_per_second
+    if seconds <= PATIENCE:
+        return None
+    shapes = [
+        ModelConfig(layers, hidden, heads, config.sequence_length, config.vocabulary_size)
+        for layers, hidden, heads in SIZES
+    ]
+    fitting = [shape for shape in shapes if tokens * shape.flops_per_token / flops_per_second <= PATIENCE]
+    best = fitting[-1] if fitting else shapes[0]
+    needed = tokens * best.flops_per_token / flops_per_second
+    return (
+        f"no model size given: GPT-2's smallest, 124M, would take roughly {in_words(seconds)} on this CPU; "
+        f"--layers {best.layers} --hidden {best.hidden} --heads {best.heads} would take {in_words(needed)}."
+    )
+
+
+def in_words(seconds: float) -> str:
+    """`12:30`, `3:05:00`, or from two days on `9 days`."""
+    return f"{seconds / 86400:,.0f} days" if seconds >= 2 * 86400 else duration(seconds)
+
+
+def cpu_flops(seconds: float = 0.2, size: int = 768) -> float:
+    """FLOPs per second of training on this process's threads, judged from matrix products for some `seconds`."""
+    matrix = torch.ones(size, size)
+    count, start = 0, time.monotonic()
+    while count < 2 or time.monotonic() - start < seconds:
+        matrix @ matrix
+        count += 1
+    return EFFICIENCY * 2 * size**3 * count / (time.monotonic() - start)

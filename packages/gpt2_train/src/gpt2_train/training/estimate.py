@@ -1,0 +1,249 @@
+"""`gpt2 estimate`: parameters, FLOPs and memory of a run before it starts; no GPU and no torch are needed.
+
+Memory is worked out in `memory.py`; FLOPs per token are 6 for each parameter and 12·l·h·s for attention (Chowdhery et
+al. 2022, appendix B). The settings are those of `gpt2 train` that decide either, so that the file of a run can be given
+as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import math
+from typing import Any, Literal
+
+from command_kit import add_flags, duration, setting, settings_from
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.layout import check_replicas, most_sequences, plan_batches
+from gpt2_train.config.settings import ModelSettings, TrainSettings
+from gpt2_train.training.command import overridden_keys
+from gpt2_train.training.memory import GIB, largest_micro_batch, memory_per_rank, parameters_per_rank
+from gpt2_train.training.micro_batch_size import fitting_micro_batch
+
+EXAMPLE = """\
+example:
+  gpt2 estimate --model 345M --micro-batch-size 8 --memory 24
+  gpt2 estimate --config pipelines/openwebtext.toml --data-parallel 8
+"""
+
+RESERVE = GIB
+"""What a process takes on a GPU beside its tensors: the driver's context, workspaces of libraries, gaps."""
+
+_LAYOUT, _MACHINE = "layout and batch", "machine and length"
+
+
+@dataclasses.dataclass(frozen=True)
+class EstimateSettings(ModelSettings):
+    """The settings of `gpt2 estimate`: those of `gpt2 train` that decide memory and time, and the machine's.
+
+    Raises Gpt2UsageError where one is out of range or two don't fit together.
+    """
+
+    tensor_parallel: int = setting(1, "tensor-parallel size: processes that share each matrix", group=_LAYOUT)
+    sequence_parallel: bool = setting(
+        False, "with --tensor-parallel, divide the tokens, too, where no matrix is", group=_LAYOUT
+    )
+    data_parallel: int = setting(1, "data-parallel size: processes that share each batch", group=_LAYOUT)
+    data_parallel_replicate: int = setting(
+        1, "copies of the model's state among the data-parallel processes", group=_LAYOUT
+    )
+    reshard: bool = setting(False, "gather each block's parameters only while it is computed", group=_LAYOUT)
+    global_batch_size: int | None = setting(
+        None, "sequences in one optimizer step; one micro-batch per process without it", group=_LAYOUT
+    )
+    micro_batch_size: int | Literal["auto"] = setting(
+        "auto",
+        "sequences that one process takes at once; auto is what `gpt2 train` takes on GPUs with --memory, and without "
+        "it the largest that fits the batch, up to 8",
+        group=_LAYOUT,
+    )
+    activation_checkpointing: Literal["none", "full", "selective"] = setting(
+        "none", "recompute activations in the backward pass", group=_LAYOUT
+    )
+    optimizer: Literal["adamw", "muon"] = setting(
+        "adamw", "adamw, or muon for the matrices of the blocks", group=_LAYOUT
+    )
+    precision: Literal["fp32", "bf16", "fp16", "auto"] | None = setting(
+        None,
+        "autocast precision of matrix products; bf16 on a GPU and fp32 on CPU and MPS without it, and with auto, which "
+        "takes less on CPUs that have bf16",
+        group=_LAYOUT,
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = setting(
+        "auto", "where the run will be: a GPU of CUDA unless it is cpu or mps", group=_MACHINE
+    )
+    memory: float | None = setting(
+        None,
+        "GiB of memory for each process (on a GPU 1 is set aside for its driver): says whether the run fits",
+        metavar="GIB",
+        group=_MACHINE,
+    )
+    tokens: int | None = setting(None, "tokens to train on: says FLOPs and steps", group=_MACHINE)
+    tflops: float | None = setting(
+        None, "TFLOP per second that each process really reaches: with --tokens, says how long it takes", group=_MACHINE
+    )
+
+    def __post_init__(self) -> None:
+        for name in (
+            "tensor_parallel", "data_parallel", "data_parallel_replicate", "global_batch_size", "micro_batch_size",
+            "tokens",
+        ):  # fmt: skip
+            value = getattr(self, name)
+            if value is not None and value != "auto" and value < 1:
+                raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least 1.")
+        for name in ("memory", "tflops"):
+            value = getattr(self, name)
+            if value is not None and not (value > 0 and math.isfinite(value)):
+                raise Gpt2UsageError(f"--{name} is {value}: it should be above 0.")
+        if self.tflops is not None and self.tokens is None:
+            raise Gpt2UsageError("--tflops says how long a number of tokens takes: give --tokens, too.")
+        self.check_model()
+        self.model_config()
+        check_replicas(self.data_parallel, self.data_parallel_replicate)
+        self.batches()
+
+    def batches(self) -> tuple[int, int]:
+        """(micro-batch, accumulation): sequences that a process takes at once, and how often in one step.
+
+        Raises Gpt2UsageError where the global batch can't be divided so.
+        """
+        on_cpu, asked = self.device == "cpu", self.micro_batch_size
+        if asked == "auto" and self.memory is not None and self.device in ("auto", "cuda"):
+            share = None if self.global_batch_size is None else self.global_batch_size // self.data_parallel
+            asked = fitting_micro_batch(self.model_config(), share, self.room(), **self.layout())
+        if self.global_batch_size is None:
+            return most_sequences(self.sequence_length, on_cpu=on_cpu) if asked == "auto" else asked, 1
+        return plan_batches(
+            self.global_batch_size,
+            asked,
+            self.data_parallel,
+            on_cpu=on_cpu,
+            sequence_length=self.sequence_length,
+        )
+
+    def room(self) -> float:
+        """Bytes that --memory leaves a process for what is counted."""
+        return (self.memory or 0.0) * GIB - (0 if self.device == "cpu" else RESERVE)
+
+    def layout(self) -> dict[str, Any]:
+        """What `memory_per_rank` is told of the run, but for the batches."""
+        # What `gpt2 train` does without being asked: it computes in bf16 and compiles on CUDA alone.
+        on_cuda = self.device in ("auto", "cuda")
+        precision = None if self.precision == "auto" else self.precision
+        return {
+            "tensor_parallel": self.tensor_parallel,
+            "sequence_parallel": self.sequence_parallel,
+            "data_parallel": self.data_parallel,
+            "data_parallel_replicate": self.data_parallel_replicate,
+            "reshard": self.reshard,
+            "precision": precision or ("bf16" if on_cuda else "fp32"),
+            "activation_checkpointing": self.activation_checkpointing,
+            "optimizer": self.optimizer,
+            "compiled": on_cuda,
+        }
+
+
+SETTINGS = EstimateSettings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `gpt2 estimate` to `parser`."""
+    parser.epilog = EXAMPLE
+    parser.add_argument(
+        "--config", metavar="FILE.toml", help="read the settings of a run from the file of its `gpt2 train`"
+    )
+    parser.add_argument("--json", action="store_true", help="print the estimate as one JSON object")
+    add_flags(parser, EstimateSettings)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print the estimate that the flags ask for; return the exit code. Raises Gpt2UsageError."""
+    own = {field.name for field in dataclasses.fields(EstimateSettings)}
+    others = {field.name for field in dataclasses.fields(TrainSettings)} - own
+    given = {name for name, value in vars(arguments).items() if isinstance(value, int | float | str)}
+    ignored = others | overridden_keys(given)
+    settings = settings_from(EstimateSettings, arguments, command="train", config=arguments.config, ignore=ignored)
+    if arguments.config is not None and settings.global_batch_size is None:
+        # A run whose file does not say takes this.
+        settings = dataclasses.replace(settings, global_batch_size=TrainSettings().global_batch_size)
+    result = estimate(settings)
+    print(json.dumps(result) if arguments.json else described(result))
+    return 0
+
+
+def estimate(settings: EstimateSettings) -> dict[str, Any]:
+    """What `--json` prints. Raises Gpt2UsageError if the model can't be shared as asked."""
+    config = settings.model_config()
+    micro_batch, accumulation = settings.batches()
+    on_cpu = settings.device == "cpu"
+    layout = settings.layout() | {"accumulation": accumulation}
+    memory = memory_per_rank(config, micro_batch=micro_batch, on_cpu=on_cpu, stages_checkpoints=True, **layout)
+    processes = settings.tensor_parallel * settings.data_parallel
+    tokens_per_step = micro_batch * accumulation * settings.data_parallel * config.sequence_length
+    result: dict[str, Any] = {
+        "model": config.as_table(),
+        "parameters": config.parameters,
+        "parameters_per_process": parameters_per_rank(config, settings.tensor_parallel),
+        "flops_per_token": config.flops_per_token,
+        "processes": processes,
+        "micro_batch_size": micro_batch,
+        **layout,
+        "tokens_per_step": tokens_per_step,
+        "memory_bytes": dataclasses.asdict(memory),
+    }
+    if settings.memory is not None:
+        room = settings.room()
+        result["fits"] = memory.peak <= room
+        result["largest_micro_batch_size"] = largest_micro_batch(
+            config, room, on_cpu=on_cpu, stages_checkpoints=True, **layout
+        )
+    if settings.tokens is not None:
+        flops = settings.tokens * config.flops_per_token
+        result |= {"tokens": settings.tokens, "steps": math.ceil(settings.tokens / tokens_per_step), "flops": flops}
+        if settings.tflops is not None:
+            result["seconds"] = flops / (settings.tflops * 1e12 * processes)
+    return result
+
+
+def described(result: dict[str, Any]) -> str:
+    """The estimate as a person reads it."""
+    model, memory, data_parallel = result["model"], result["memory_bytes"], str(result["data_parallel"])
+    if result["data_parallel_replicate"] > 1:
+        data_parallel += f" with {result['data_parallel_replicate']} copies"
+    moments = (
+        "two moments of Adam" if result["optimizer"] == "adamw" else "one moment of Muon, two of Adam for the rest"
+    )
+    rows = [
+        ("parameters", memory["parameters"], ""),
+        ("gradients", memory["gradients"], ""),
+        ("optimizer", memory["optimizer"], moments),
+        ("gathered", memory["gathered"], "whole copies during a step"),
+        ("activations", memory["activations"], f"checkpointing: {result['activation_checkpointing']}"),
+        ("logits", memory["logits"], "and then their gradient, in the same place"),
+        ("process", memory["process"], "Python, torch, and what the allocator can't reuse"),
+        ("staging", memory["staging"], "on the host: the copy that checkpoints are written from"),
+        ("peak", memory["peak"], "not the sum: gradients come as activations go"),
+    ]
+    lines = [
+        f"{model['layers']} layers, hidden {model['hidden']}, {model['heads']} heads, sequences of "
+        f"{model['sequence_length']:,}, {model['vocabulary_size']:,} token ids",
+        f"{result['parameters']:,} parameters, {result['parameters_per_process']:,} in each tensor-parallel process; "
+        f"{result['flops_per_token'] / 1e9:.3f} GFLOP per token, forward and backward",
+        f"{result['processes']} process{'es' if result['processes'] > 1 else ''} (tensor parallel "
+        f"{result['tensor_parallel']}, data parallel {data_parallel}), {result['micro_batch_size']} × "
+        f"{result['accumulation']} sequences each, {result['precision']}: {result['tokens_per_step']:,} tokens per "
+        "step",
+        "memory of each process, in GiB:",
+        *(f"  {name:<12}{value / GIB:>8.2f}  {note}".rstrip() for name, value, note in rows if value),
+    ]
+    if "fits" in result:
+        largest = result["largest_micro_batch_size"]
+        advice = f"the largest --micro-batch-size that fits is {largest}" if largest else (
+            "no micro-batch fits: give --activation-checkpointing full, --reshard, or more --tensor-parallel"
+        )  # fmt: skip
+        lines.append(f"{'it fits' if result['fits'] else 'it does not fit'}; {advice}")
+    if "flops" in result:
+        time = f", {duration(result['seconds'])} in all" if "seconds" in result else ""
+        lines.append(f"{result['tokens']:,} tokens: {result['steps']:,} steps, {result['flops']:.3g} FLOP{time}")
+    return "\n".join(lines)

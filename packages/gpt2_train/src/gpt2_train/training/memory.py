@@ -1,0 +1,303 @@
+"""Memory of a training run, worked out before it starts: bytes in each process, part by part. Needs no torch.
+
+Every figure is counted from what the training loop holds, not fitted: float32 parameters, gradients and moments (two
+of Adam, one of Muon), the tensors that autograd saves in each block, the logits, whose place their gradient takes, and
+the loss's own workspace.
+Memory has its peak either at the start of the backward pass, when all activations are there and the gradients not yet,
+or at its end, when it is the other way round; both are worked out and the larger one counts. With every tensor
+followed on CPU, the true peak of tensors was between 9% below and 1% above the figure, with each mode of activation
+checkpointing and on either axis of parallelism. The peak of PyTorch's allocator for CUDA, on which no kernel ran
+(tests/cuda), was within 3% of it for 124M to 1.5B on 1 to 64 GPUs, compiled or not.
+
+On CPU the tensors are not all: Python and torch themselves come on top, and what the C library's heap holds but cannot
+reuse (`process_memory`). The resident memory of whole runs was between 4% below and 15% above the peak given. On
+a GPU the driver and gaps between what PyTorch's allocator holds take about 1 GiB beside the peak.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+from gpt2_train.config.layout import check_replicas, check_tensor_parallel
+from gpt2_train.config.loss_pieces import piece_elements
+from gpt2_train.config.settings import ModelConfig
+
+GIB = 2**30
+
+CPU_PROCESS = 640 << 20
+"""Bytes of a CPU process before it has a tensor: Python, torch's libraries (half of it files mapped into memory)."""
+
+CPU_KERNELS = 96 << 20
+"""Bytes that the matrix kernels of a CPU pack their operands into, and the heap's small gaps."""
+
+GPU_WORKSPACES = 2 * 32 << 20
+"""Bytes in which cuBLAS works: torch gives it 32 MiB on Hopper (8 on older GPUs) in each thread that multiplies, of the
+forward pass and of the backward pass. They stay for good."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Memory:
+    """Bytes in one process of a run.
+
+    Attributes:
+        parameters, gradients, optimizer: this process's share of each, all float32.
+        gathered: copies of parameters (and of gradients, if they accumulate) that data parallelism makes: of all, or,
+            with --reshard, of those around the blocks and of the blocks that are computed and fetched.
+        activations: what is saved for the backward pass, the logits aside.
+        logits: logits, and then their gradient in the same place.
+        staging: host memory for the copy that checkpoints are written from; on CPU a part of the peak.
+        process: on CPU, what the process takes beside its tensors.
+        peak: the most that is held at one moment, with what comes and goes at it; not the sum of the others, since
+            gradients come as activations go.
+    """
+
+    parameters: int
+    gradients: int
+    optimizer: int
+    gathered: int
+    activations: int
+    logits: int
+    staging: int
+    process: int
+    peak: int
+
+
+def parameters_per_rank(config: ModelConfig, tensor_parallel: int = 1, vocabulary: int | None = None) -> int:
+    """Parameters in one tensor-parallel process: l·((7h²+7h)/t + 5h²/t + 6h) + 2h + V·h/t + s·h.
+
+    Rows of qkv and up are shared with their biases, columns of out and down without (their biases, and the norms, are
+    whole), the embedding by vocabulary; `vocabulary` is V, the padded one without it.
+    """
+    h, t = config.hidden, tensor_parallel
+    rows = config.padded_vocabulary if vocabulary is None else vocabulary
+    block = (7 * h * h + 7 * h) // t + 5 * h * h // t + 6 * h
+    return config.layers * block + 2 * h + rows * h // t + config.sequence_length * h
+
+
+def _block_parameters(config: ModelConfig, t: int) -> int:
+    h = config.hidden
+    return (12 * h * h + 7 * h) // t + 6 * h
+
+
+def _optimizer_memory(config: ModelConfig, optimizer: str, t: int, data_parallel: int, shards: int) -> tuple[int, int]:
+    """(state, work) of an optimizer in one process: bytes that it keeps, and that its step takes beside them.
+
+    Muon keeps one moment of the blocks' matrices instead of Adam's two. Of as many of them as there are processes at a
+    time it holds the whole update and the step made of it, and works on one: its copy, and two products of it.
+    """
+    state = 8 * math.ceil(parameters_per_rank(config, t) / shards)
+    if optimizer != "muon":
+        return state, 0
+    h = config.hidden
+    saved = 4 * config.layers * 12 * h * h // (t * shards)
+    return state - saved, 4 * 4 * h * h * (2 * t * data_parallel + 3)
+
+
+@dataclasses.dataclass(frozen=True)
+class BlockActivations:
+    """Bytes that one block of the model saves, by mode of activation checkpointing.
+
+    Counted tensor by tensor for a block as `model.py` has it, with a fused attention kernel: it saves its inputs,
+    its output and one float32 a row and head, not the attention matrix. That kernel has no dropout on CPU, where the
+    matrix is kept three times over.
+
+    Attributes:
+        none: everything that the backward pass needs.
+        selective: the block's input, and the outputs of matrix products and attention.
+        full: the block's input alone.
+        casts: half-precision copies of the matrices, saved with `none`.
+    """
+
+    none: int
+    selective: int
+    full: int
+    casts: int
+
+
+def block_activations(
+    config: ModelConfig,
+    micro_batch: int,
+    *,
+    tensor_parallel: int = 1,
+    sequence_parallel: bool = False,
+    precision: str = "fp32",
+    on_cpu: bool = False,
+) -> BlockActivations:
+    """What each block saves for a micro-batch of `micro_batch` whole sequences."""
+    h, t, length = config.hidden, tensor_parallel, config.sequence_length
+    s = t if sequence_parallel else 1
+    tokens, size = micro_batch * length, 4 if precision == "fp32" else 2
+    residual = 4 * h  # The residual stream is float32 in any precision.
+    norms = 2 * (residual + size * h + 8)  # Input and output of both, and mean and deviation of each row.
+    attention = (3 * size * h + size * h) // t + 4 * config.heads // t
+    feed_forward = 8 * size * h // t  # Before and after the GELU.
+    dropped = 0
+    if config.dropout > 0:
+        dropped = 2 * h * (size if on_cpu else 1)  # A mask is a factor on CPU, a byte elsewhere.
+        if on_cpu:
+            attention += (12 * length - 4) * config.heads // t + (3 * size * h // t if size == 2 else 0)
+    products = size * (2 * h + 8 * h // t) + 4 * config.heads // t  # qkv, attention, out, up, down.
+    return BlockActivations(
+        none=tokens * ((norms + dropped) // s + attention + feed_forward),
+        selective=tokens * (residual // s + products),
+        full=tokens * residual // s,
+        casts=2 * 12 * h * h // t if size == 2 else 0,
+    )
+
+
+def process_memory(logits: int) -> int:
+    """Bytes that a CPU process takes beside its tensors.
+
+    `gpt2 train` keeps freed memory for the next step instead of having the system clear it again. Smaller tensors
+    settle in the space that the logits, `logits` bytes, left free, so that the heap grows by about one more copy.
+    """
+    return CPU_PROCESS + CPU_KERNELS + logits
+
+
+def memory_per_rank(
+    config: ModelConfig,
+    *,
+    micro_batch: int,
+    tensor_parallel: int = 1,
+    sequence_parallel: bool = False,
+    data_parallel: int = 1,
+    data_parallel_replicate: int = 1,
+    reshard: bool = False,
+    accumulation: int = 1,
+    precision: str = "fp32",
+    activation_checkpointing: str = "none",
+    optimizer: str = "adamw",
+    compiled: bool = False,
+    on_cpu: bool = False,
+    stages_checkpoints: bool = False,
+) -> Memory:
+    """What one process of a training run holds, in bytes.
+
+    Args:
+        config: the model.
+        micro_batch: sequences that a process takes at once.
+        tensor_parallel, data_parallel: processes on each axis.
+        sequence_parallel: whether tensor-parallel processes also divide the tokens between the matrices.
+        data_parallel_replicate: copies of parameters, gradients and optimizer among the data-parallel processes.
+        reshard: whether blocks are gathered one at a time.
+        accumulation: micro-batches of a process in one step; gradients are then there from the start of the last.
+        precision: `fp32`, or `bf16` or `fp16` by autocast.
+        activation_checkpointing: `none`, `selective` or `full`.
+        optimizer: `adamw` or `muon`.
+        compiled: whether torch.compile is used, whose loss needs no workspace.
+        on_cpu: whether the run is on CPU, where kernels save more under dropout and the process itself counts.
+        stages_checkpoints: whether checkpoints are written in the background.
+
+    Raises Gpt2UsageError if the model can't be shared among `tensor_parallel` processes.
+    """
+    check_tensor_parallel(config, tensor_parallel, sequence_parallel=sequence_parallel)
+    check_replicas(data_parallel, data_parallel_replicate)
+    h, t = config.hidden, tensor_parallel
+    s = t if sequence_parallel else 1
+    half = 0 if precision == "fp32" else 2  # Bytes of the copy that autocast makes of a weight, or of its gradient.
+    size = half or 4
+    tokens, vocabulary = micro_batch * config.sequence_length, config.padded_vocabulary // t
+    is_shared, accumulates = data_parallel > 1, accumulation > 1
+    reshard = reshard and is_shared
+
+    whole = parameters_per_rank(config, t)
+    share = math.ceil(whole * data_parallel_replicate / data_parallel)
+    in_block, around = _block_parameters(config, t), whole - config.layers * _block_parameters(config, t)
+    gathered = at_output = 4 * whole * (2 if accumulates else 1) if is_shared else 0
+    if reshard:
+        # One block is computed, and the next arrives. At the output no block is there.
+        gathered, at_output = 4 * (around + min(2, config.layers) * in_block), 4 * around
+
+    block = block_activations(
+        config, micro_batch, tensor_parallel=t, sequence_parallel=sequence_parallel, precision=precision, on_cpu=on_cpu
+    )
+    if compiled and half:
+        # Between attention and feed-forward the residual stream is computed again, from what attention has added to it.
+        block = dataclasses.replace(block, none=block.none - tokens * (4 - half) * h // s)
+    if compiled and sequence_parallel:
+        # What was gathered before a matrix is kept, where it would be gathered again.
+        block = dataclasses.replace(block, none=block.none + 2 * tokens * size * h * (s - 1) // s)
+    kept = {"none": block.none + block.casts, "selective": block.selective, "full": block.full}
+    state, step_work = _optimizer_memory(config, optimizer, t, data_parallel, data_parallel // data_parallel_replicate)
+    # Around the blocks: the final norm (input, output, mean and deviation), the output matrix in half precision, the
+    # mask of the embeddings, and the ids and numbers of the loss.
+    mask = 0 if config.dropout == 0 else 4 * h if on_cpu else h
+    output_copy = half * vocabulary * h
+    activations = config.layers * kept[activation_checkpointing] + output_copy
+    activations += tokens * ((4 * h + size * h + 8 + mask) // s + 28)
+    logits = tokens * vocabulary * size
+
+    # What comes and goes: float32 pieces of logits in the loss, one or two at a time; the gradients of a matrix (in
+    # half precision first) and of its input; in a block, those of the wide activations and of the residual stream,
+    # and all activations of one block where they are computed again.
+    piece = min(piece_elements("cpu" if on_cpu else "cuda"), tokens * vocabulary)
+    loss_work = 0 if compiled else piece * 4 * (2 if half else 1)
+    # Where tokens are divided, a matrix has all of them gathered, and the gradient of all before it is reduced.
+    whole_tokens = 2 * size if sequence_parallel else 0
+    # Logits have gone before a gradient in half precision becomes one in float32.
+    output_work = vocabulary * h * size + tokens * h * (size // s + whole_tokens)
+    block_work = tokens * h * (8 // s + 8 * size // t + whole_tokens) + 4 * h * h // t * (4 + half)
+    block_work += block.none + block.casts - kept[activation_checkpointing]
+    # The gradient of a block before and after it is sent; while a block is computed, what is sent of the one before.
+    # At the end the same of the embeddings, whose parameters are whole until then.
+    sending = 8 * in_block if is_shared else 0
+    sending_last = 12 * around if is_shared else 0
+
+    # Half-precision copies of the matrices, which stay (half_copies.py); at other times they are among the activations.
+    keeps_copies = activation_checkpointing == "none" and t == 1 and not reshard
+    # Autocast's copies are kept to the end of the forward pass, where parameters are.
+    keeps_casts = activation_checkpointing != "none" and not reshard
+    forward = activations + logits + (config.layers * block.casts if keeps_casts else 0)
+    loss = activations + logits + max(loss_work, output_work)
+    last_block = activations + max(block_work + sending // 2, sending) - (0 if keeps_copies else output_copy)
+    last_block += 0 if accumulates and not reshard else 4 * vocabulary * h
+    at_start = 4 * share + state + (4 * share if accumulates and (reshard or not is_shared) else 0)
+    at_start += max(max(forward, loss) + at_output, last_block + gathered)
+    copies = config.layers * block.casts + output_copy if keeps_copies else 0
+    # The gradient of the token embedding as input has come, and is not yet added to that as output.
+    last_work = max(block_work, sending // 2, 0 if is_shared else 4 * vocabulary * h)
+    at_end = 8 * share + state + copies + max(last_work + sending_last, step_work)
+    process = process_memory(logits) if on_cpu else 0
+    beside = process or GPU_WORKSPACES
+    staging = 4 * share + state if stages_checkpoints else 0
+    return Memory(
+        parameters=4 * share,
+        gradients=4 * share,
+        optimizer=state,
+        gathered=gathered,
+        activations=activations,
+        logits=logits,
+        staging=staging,
+        process=process,
+        peak=beside + max(at_start, at_end) + (staging if on_cpu else 0),
+    )
+
+
+def largest_micro_batch(config: ModelConfig, limit: float, **layout: Any) -> int:
+    """The largest micro-batch whose peak is at most `limit` bytes (0 if none is); `layout` is for `memory_per_rank`."""
+    fits, over = 0, 1
+    while over < 1 << 20 and memory_per_rank(config, micro_batch=over, **layout).peak <= limit:
+        fits, over = over, over * 2
+    while over - fits > 1:
+        middle = (fits + over) // 2
+        if memory_per_rank(config, micro_batch=middle, **layout).peak <= limit:
+            fits = middle
+        else:
+            over = middle
+    return fits
+
+
+def size_line(config: ModelConfig, memory: Memory) -> str:
+    """One line on a run before it starts: the model's shape, its parameters, and what a process will hold."""
+    state = memory.parameters + memory.gradients + memory.optimizer + memory.gathered
+    # On CPU it is a part of the peak.
+    staging = (
+        f"; {memory.staging / GIB:.2f} GiB on the host to save from" if memory.staging and not memory.process else ""
+    )
+    return (
+        f"model: {config.layers} layers, hidden {config.hidden}, {config.heads} heads, sequences of "
+        f"{config.sequence_length:,}: {config.parameters:,} parameters; at most {memory.peak / GIB:.2f} GiB in each "
+        f"process, {state / GIB:.2f} GiB of it for parameters, gradients and optimizer{staging}"
+    )

@@ -1,0 +1,98 @@
+"""A model that is being trained, as a plain one: for writing texts and for evaluation tasks between two steps.
+
+The parameters of a training run are sharded (FSDP2, DTensors), and its blocks compiled or recomputed. None of that is
+used here: `plain_view` builds the modules again without memory and gives them the very tensors that are trained, so
+that inference runs as it does on a checkpoint, in evaluation mode and with shapes of its own, and the training's
+modules, graphs and random numbers are not touched. It costs what training holds anyway during a step: all parameters
+of this process's tensor-parallel part, gathered.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Sequence
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
+
+from gpt2_train.distributed.collectives import on_all_ranks
+from gpt2_train.distributed.mesh import World
+from gpt2_train.distributed.parallelize import free_gathered_parameters
+from gpt2_train.inference.kv_cache import CachedModel
+from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
+from gpt2_train.inference.tensor_parallel import divide, whole_logits
+from gpt2_train.model.gpt2 import GPT2
+
+
+@contextlib.contextmanager
+def plain_view(model: GPT2, world: World) -> Iterator[GPT2]:
+    """A plain model, in evaluation mode, with the weights of `model`, which must not be changed meanwhile.
+
+    All processes of the data-parallel groups enter and leave together; in between each computes for itself. With tensor
+    parallelism it is this process's part of the model, as `shards.divide` makes it.
+    """
+    with torch.device("meta"):
+        plain = GPT2(model.config)
+        if world.tp_group is not None:
+            plain = divide(plain, world.tp_group)
+    try:
+        with torch.no_grad():
+            for module in model.modules():
+                if isinstance(module, FSDPModule):
+                    module.unshard()
+        for name, parameter in model.named_parameters():
+            place, _, leaf = name.rpartition(".")
+            setattr(plain.get_submodule(place), leaf, nn.Parameter(_local(parameter), requires_grad=False))
+        plain.tie()
+        yield plain.eval()
+    finally:
+        free_gathered_parameters(model)
+
+
+def _local(parameter: Tensor) -> Tensor:
+    """The tensor itself that this process holds of a parameter."""
+    detached = parameter.detach()
+    return detached.to_local() if isinstance(detached, DTensor) else detached
+
+
+class TrainingRunner(ModelRunner):
+    """Computes with the model of a training run; all its processes make the same calls.
+
+    Args:
+        view: what `plain_view` gives.
+        world: this process among all.
+    """
+
+    def __init__(self, view: GPT2, world: World) -> None:
+        self.view, self.world = view, world
+        self.batches_at_once = world.dp_size
+
+    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
+        """The scores of `batches`, of which each data-parallel rank computes one. Raises Gpt2Error on all processes."""
+
+        def own() -> BatchScores | None:
+            if self.world.dp_rank >= len(batches):
+                return None
+            scores = score_batch(self.view, batches[self.world.dp_rank], precision, self.world.tp_group)
+            return scores if self.world.tp_rank == 0 else None
+
+        return [scores for scores in on_all_ranks(own) if scores is not None]
+
+    def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
+        """A cache of which each tensor-parallel rank has its heads; the logits are the same on all of them."""
+        if self.world.tp_group is None:
+            return CachedModel(self.view, rows, length, precision=precision)
+        return _DividedCache(self.view, rows, length, precision=precision, group=self.world.tp_group)
+
+
+class _DividedCache(CachedModel):
+    def __init__(self, view: GPT2, rows: int, length: int | None, *, precision: str, group: dist.ProcessGroup) -> None:
+        super().__init__(view, rows, length, precision=precision)
+        self._group = group
+
+    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()) -> Tensor:
+        """As `CachedModel.feed`."""
+        return whole_logits(super().feed(rows, tokens, every), self.model.config.vocabulary_size, self._group)

@@ -1,0 +1,160 @@
+"""What a run shows of its model while it trains: samples, which are texts that it writes, and evaluation tasks.
+
+Both are done before the first step, every so many steps, and after the last, with the weights as they are, and leave no
+trace in the training: its losses are the same to the last bit with and without them. Every choice of a sample follows
+from its prompt and the seed, so a run that resumes writes the same ones, and two samples of one prompt differ by what
+the model has learned between them, not by chance. What is asked for, files and prompts, is read and checked before the
+training begins. Each result is a row of `metrics.jsonl`; a run that resumes leaves out those that are there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import io
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from command_kit import Progress
+from gpt2_train.distributed.collectives import from_first_rank, on_all_ranks
+from gpt2_train.inference.generator import GenerationRequest, TextGenerator
+from gpt2_train.inference.model import InferenceModel
+from gpt2_train.inference.scorer import Scorer
+from gpt2_train.metrics.log import FILE, MetricsLog, line_of
+from gpt2_train.metrics.records import read_records
+from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.training.inputs import Observations, ReadTask
+from gpt2_train.training.model_view import TrainingRunner, plain_view
+from gpt2_train.training.setup import Prepared
+
+SAMPLES_AT_ONCE = 8
+"""Samples written together: bounds the memory of their keys and values."""
+
+
+class Observer:
+    """Writes samples and runs evaluation tasks between the steps of a run; all its processes call it together.
+
+    Args:
+        run: what was settled before the first step.
+        model: as it is trained.
+        log: where results go.
+        is_stopped: whether a signal asked any process of the run to stop; all processes ask together.
+    """
+
+    def __init__(self, run: Prepared, model: GPT2, log: MetricsLog, is_stopped: Callable[[], bool]) -> None:
+        self.run, self.model, self.log, self.is_stopped = run, model, log, is_stopped
+
+    def observe(self, step: int) -> None:
+        """Do what is due after `step` steps. When a signal comes the rest is left out, and done when the run resumes.
+
+        Raises Gpt2Error if the model's output is not finite.
+        """
+        due = outstanding(self.run, step)
+        if due.is_empty or self.is_stopped():
+            return
+        with plain_view(self.model, self.run.world) as plain, contextlib.suppress(_StoppedError):
+            source = dataclasses.replace(
+                self.run.source,
+                step=step,
+                start=lambda: TrainingRunner(plain, self.run.world),
+                precision=self.run.plan.precision,
+            )
+            for at in range(0, len(due.samples), SAMPLES_AT_ONCE):
+                self._write(source, due.samples[at : at + SAMPLES_AT_ONCE])
+            for task in due.tasks:
+                self._measure(source, task)
+
+    def _write(self, source: InferenceModel, requests: Sequence[GenerationRequest]) -> None:
+        """Write samples, on the first data-parallel rank while the others wait."""
+        if self.is_stopped():
+            raise _StoppedError
+        began = time.monotonic()
+        # The generator and its cache go as soon as the texts are there.
+        texts = on_all_ranks(
+            lambda: TextGenerator(source, len(requests)).generate(requests) if self.run.world.dp_rank == 0 else []
+        )[0]
+        seconds = (time.monotonic() - began) / len(texts)
+        for request, text in zip(requests, texts, strict=True):
+            row = {
+                "prompt": text.prompt,
+                "sample": text.sample,
+                "text": text.text,
+                "written": text.tokens,
+                "finished": text.finished,
+                "seed": request.seed,
+                "temperature": request.sampling.temperature,
+                "top_k": request.sampling.top_k,
+            }
+            self._record(source.step, "sample", row, seconds)
+
+    def _measure(self, source: InferenceModel, task: ReadTask) -> None:
+        began = time.monotonic()
+        result = task.task.measure(_StoppableScorer(source, self.run, self.is_stopped), task.found)
+        row = {"task": task.task.name, "settings": task.settings, "result": result}
+        self._record(source.step, "task", row, time.monotonic() - began)
+
+    def _record(self, step: int, kind: str, values: dict[str, Any], seconds: float) -> None:
+        row = {
+            "step": step,
+            "tokens": step * self.run.plan.tokens_per_step,
+            "kind": kind,
+            **values,
+            "took_seconds": round(seconds, 3),
+        }
+        self.log.write(row)
+        self.run.world.say(line_of(row, self.run.plan.steps))
+
+
+class _StoppedError(Exception):
+    """A signal asked for a stop."""
+
+
+class _StoppableScorer(Scorer):
+    """A scorer whose processes find out, batch by batch, whether they are to stop; the first one shows progress."""
+
+    def __init__(self, source: InferenceModel, run: Prepared, is_stopped: Callable[[], bool]) -> None:
+        super().__init__(source, precision=run.plan.precision)
+        self._is_first, self._is_stopped = run.world.rank == 0, is_stopped
+
+    def progress(self, label: str, unit: str, total: int) -> Progress:
+        """Raises _StoppedError where it is reported, on all processes at once."""
+        return _StoppableProgress(
+            self._is_stopped, label, unit, total, stream=None if self._is_first else io.StringIO()
+        )
+
+
+class _StoppableProgress(Progress):
+    def __init__(self, is_stopped: Callable[[], bool], *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self._is_stopped = is_stopped
+
+    def update(self, done: int, note: str = "") -> None:
+        super().update(done, note)
+        if self._is_stopped():
+            raise _StoppedError
+
+
+def outstanding(run: Prepared, step: int) -> Observations:
+    """What is due after `step` steps of `run`; all processes call this together.
+
+    At the step that the run began or resumed at, what is in the log already is left out.
+    """
+    asked = run.observations
+    is_end = step in (0, run.plan.steps)
+    samples = asked.samples if is_end or (asked.sample_every and step % asked.sample_every == 0) else ()
+    tasks = asked.tasks if is_end or (asked.task_every and step % asked.task_every == 0) else ()
+    if (samples or tasks) and run.resumed is not None and step == run.step:
+        done = from_first_rank(lambda: _done(run.folder / FILE, step))
+        samples = tuple(request for request in samples if [request.prompt, request.sample] not in done)
+        tasks = tuple(task for task in tasks if [task.task.name, task.settings] not in done)
+    return dataclasses.replace(asked, samples=samples, tasks=tasks)
+
+
+def _done(log: Path, step: int) -> list[list[Any]]:
+    """The samples and tasks of `step` that a log holds."""
+    rows = [row for row in read_records(log) if row["step"] == step] if log.is_file() else []
+    return [[row.get("prompt"), row.get("sample")] for row in rows if row.get("kind") == "sample"] + [
+        [row.get("task"), row.get("settings")] for row in rows if row.get("kind") == "task"
+    ]

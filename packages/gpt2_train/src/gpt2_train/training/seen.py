@@ -1,0 +1,200 @@
+"""`gpt2 seen`: in which steps of a run documents were read, and which of its checkpoints have seen them.
+
+The order of the data follows from the run's settings alone, so that nothing is recorded while it trains: the sample
+index that the run used (kept in its `cache/`, built again if it is gone) is searched the other way round. A step has
+seen a document if one of its tokens was an input or a label. Needs no torch; seconds for millions of documents.
+`webtext why --run` and `webtext takedown --run` ask it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from command_kit import add_flags, parse_json, setting, settings_from
+from command_kit.settings import command_table, make_settings, read_toml
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import TrainSettings
+from gpt2_train.data.blending import Blend, blend_split
+from gpt2_train.data.corpus import Corpus, open_corpora
+from gpt2_train.data.index import IndexCache
+
+CONFIG_FILE, CACHE_FOLDER, METRICS_FILE = "config.toml", "cache", "metrics.jsonl"
+SHOWN_STEPS = 20
+
+EXAMPLE = """\
+example:
+  gpt2 seen --run runs/first --documents 12 15
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class SeenSettings:
+    """The settings of `gpt2 seen`."""
+
+    run: str = setting("", "folder of a `gpt2 train`", metavar="DIR")
+    documents: tuple[int, ...] = setting((), "numbers of documents in the token files, from 0 on", metavar="N")
+    documents_file: str = setting("", "a file with such numbers, one a line, instead", metavar="FILE")
+    data: str = setting(
+        "", "the token files that hold the documents: where several were blended, or where they lie now",
+        metavar="PREFIX",
+    )  # fmt: skip
+
+
+SETTINGS = SeenSettings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `gpt2 seen` to its parser."""
+    add_flags(parser, SeenSettings)
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
+    parser.epilog = EXAMPLE
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Carry out `gpt2 seen`; returns the exit code."""
+    result = seen(settings_from(SeenSettings, arguments, command="seen"))
+    print(json.dumps(result) if arguments.json else described(result))
+    return 0
+
+
+def seen(settings: SeenSettings) -> dict[str, Any]:
+    """What `--json` prints: `steps` of the run so far, `checkpoints`, and for each document `split` and `steps`.
+
+    Raises Gpt2UsageError for a folder without a run, data that it was not trained on, or a document that is not there.
+    """
+    from gpt2_train.checkpoint.info import FOLDER, list_checkpoints  # brings torch, which `--help` should not
+
+    folder, train = Path(settings.run), _run_settings(settings.run)
+    documents = _documents(settings)
+    entries, wanted = _entries(train, settings.data)
+    corpora, weights = open_corpora(entries, train.split_weights())
+    corpus = corpora[wanted]
+    checkpoints = list_checkpoints(folder / FOLDER)
+    _check_data(checkpoints, corpora, settings.data or corpus.prefix)
+    steps = _steps(folder, [_step_of(path) for path in checkpoints])
+    blend = blend_split(
+        corpora, weights, "train", sequence_length=train.sequence_length, seed=train.seed,
+        cache=IndexCache(folder / CACHE_FOLDER), say=lambda line: None,
+    )  # fmt: skip
+    result: dict[str, Any] = {"run": str(folder), "data": corpus.prefix, "steps": steps, "documents": []}
+    first_steps: list[int] = []
+    for document in documents:
+        if not 0 <= document < corpus.tokens.documents:
+            raise Gpt2UsageError(f"{corpus.prefix} has {corpus.tokens.documents:,} documents, and none {document}.")
+        begin, end = (int(corpus.tokens.document_index[at]) for at in (document, document + 1))
+        split = next((name for name, (low, high) in corpus.ranges.items() if low <= begin < high), "")
+        found = _steps_of(blend, corpus, np.arange(begin, end), steps * train.global_batch_size, train)
+        result["documents"].append({"document": document, "split": split, "steps": found})
+        first_steps += found[:1]
+    counts = [(path.name, _step_of(path)) for path in checkpoints]
+    result["checkpoints"] = [
+        {"checkpoint": name, "step": step, "has_seen": sum(first <= step for first in first_steps)}
+        for name, step in counts
+    ]
+    return result
+
+
+def _steps_of(
+    blend: Blend | None, corpus: Corpus, sequences: npt.NDArray[np.int64], samples: int, train: TrainSettings
+) -> list[int]:
+    if blend is None or not samples:
+        return []
+    stream = next((number for number, one in enumerate(blend.streams) if one.corpus is corpus), None)
+    if stream is None:
+        return []
+    found: list[int] = np.unique(blend.samples_with(stream, sequences, samples) // train.global_batch_size + 1).tolist()
+    return found
+
+
+def _run_settings(run: str) -> TrainSettings:
+    path = Path(run) / CONFIG_FILE
+    if not run or not path.is_file():
+        raise Gpt2UsageError(
+            f"--run {run or 'is missing'}: give the folder of a `gpt2 train`, with {CONFIG_FILE} in it."
+        )
+    return make_settings(TrainSettings, command_table(read_toml(path), "train"), str(path))
+
+
+def _documents(settings: SeenSettings) -> list[int]:
+    numbers = list(settings.documents)
+    if settings.documents_file:
+        try:
+            numbers += [int(word) for word in Path(settings.documents_file).read_text(encoding="utf-8").split()]
+        except (OSError, ValueError) as error:
+            raise Gpt2UsageError(f"--documents-file {settings.documents_file} can't be read ({error}).") from error
+    if not numbers:
+        raise Gpt2UsageError("no --documents: give numbers of documents, as `webtext why` says them.")
+    return sorted(set(numbers))
+
+
+def _entries(train: TrainSettings, data: str) -> tuple[list[tuple[float | None, str]], int]:
+    """The run's token files, those of `data` at their place of now, and which of them those are."""
+    entries = train.corpora()
+    if not data:
+        if len(entries) > 1:
+            names = ", ".join(prefix for _, prefix in entries)
+            raise Gpt2UsageError(f"the run blends several token files ({names}): say with --data which are meant.")
+        return entries, 0
+    own = [number for number, (_, prefix) in enumerate(entries) if Path(prefix).resolve() == Path(data).resolve()]
+    # Moved, or named from another folder.
+    own = own or [number for number, (_, prefix) in enumerate(entries) if Path(prefix).name == Path(data).name]
+    if len(own) != 1:
+        names = ", ".join(prefix for _, prefix in entries)
+        raise Gpt2UsageError(f"the run was not trained on {data}, but on {names}: give one of these.")
+    entries[own[0]] = (entries[own[0]][0], data)
+    return entries, own[0]
+
+
+def _check_data(checkpoints: list[Path], corpora: list[Corpus], data: str) -> None:
+    """Raise Gpt2UsageError where the token files are no longer those that the run was trained on."""
+    if not checkpoints:
+        return
+    from gpt2_train.checkpoint.info import read_info
+
+    known = read_info(checkpoints[-1]).data
+    for corpus, recorded in zip(corpora, known, strict=False):
+        now = corpus.identity()
+        if any(recorded.get(name, value) != value for name, value in now.items()):
+            raise Gpt2UsageError(
+                f"{corpus.prefix} is not what the run was trained on: give the token files that it began with ({data})."
+            )
+
+
+def _steps(folder: Path, checkpoints: list[int]) -> int:
+    """The steps that a run has taken, as far as it has recorded them."""
+    logged = 0
+    try:
+        with (folder / METRICS_FILE).open("rb") as file:
+            for line in file:
+                if line.endswith(b"\n") and b'"step"' in line:
+                    logged = max(logged, int(parse_json(line).get("step", 0)))
+    except (OSError, ValueError):
+        pass
+    return max([logged, *checkpoints])
+
+
+def _step_of(checkpoint: Path) -> int:
+    return int(checkpoint.name.removeprefix("step-"))
+
+
+def described(result: dict[str, Any]) -> str:
+    """The same as a person reads it."""
+    lines = [f"{result['run']}: {result['steps']:,} steps on {result['data']}"]
+    for entry in result["documents"]:
+        steps = entry["steps"]
+        shown = ", ".join(f"{step:,}" for step in steps[:SHOWN_STEPS]) + (", ..." if len(steps) > SHOWN_STEPS else "")
+        where = f"split {entry['split']}" if entry["split"] else "no split"
+        told = f"seen in {len(steps):,} steps: {shown}" if steps else "not seen"
+        lines.append(f"  document {entry['document']:,} ({where}): {told}")
+    for entry in result["checkpoints"]:
+        lines.append(
+            f"  {entry['checkpoint']}: has seen {entry['has_seen']:,} of {len(result['documents']):,} documents"
+        )
+    return "\n".join(lines)
