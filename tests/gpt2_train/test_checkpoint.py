@@ -17,9 +17,8 @@ import torch
 import torch.distributed.checkpoint as dcp
 from tests.gpt2_train import forks
 
-from gpt2_train import checkpoint
 from gpt2_train.checkpoint import load
-from gpt2_train.checkpoint.info import find_checkpoint, list_checkpoints, load_tokenizer, read_info, table_crc
+from gpt2_train.checkpoint.info import FORMAT, find_checkpoint, list_checkpoints, load_tokenizer, read_info, table_crc
 from gpt2_train.checkpoint.load import load_model, load_tensors, model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, save_checkpoint
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
@@ -399,7 +398,7 @@ def test_what_a_killed_save_left_is_no_checkpoint(tmp_path: Path, save: Callable
 
 def test_a_newer_format_asks_for_an_update(tmp_path: Path, save: Callable[..., Path]) -> None:
     step = save()
-    table = json.loads((step / "checkpoint.json").read_text()) | {"format": checkpoint.FORMAT + 1}
+    table = json.loads((step / "checkpoint.json").read_text()) | {"format": FORMAT + 1}
     (step / "checkpoint.json").write_text(json.dumps(table))
     with pytest.raises(Gpt2UsageError, match="newer version"):
         load_model(tmp_path)

@@ -340,7 +340,10 @@ def test_processes_share_an_index_or_say_that_storage_is_not_shared(tmp_path: Pa
 
 def test_reading_data_needs_no_torch() -> None:
     """Evaluation in one process depended on torch.distributed through the reader of the training samples."""
-    code = "import sys, gpt2_train.data; sys.exit('torch' in sys.modules or 'gpt2_train.distributed.collectives' in sys.modules)"
+    code = (
+        "import sys, gpt2_train.data.batches, gpt2_train.data.blending; "
+        "sys.exit('torch' in sys.modules or 'gpt2_train.distributed.collectives' in sys.modules)"
+    )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

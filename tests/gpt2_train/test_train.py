@@ -19,7 +19,7 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, losses, read_until, rows, start, write_corpus
 from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
-from gpt2_train.checkpoint import save
+from gpt2_train.checkpoint import save as checkpoint_save
 from gpt2_train.checkpoint.info import load_tokenizer, read_info
 from gpt2_train.checkpoint.load import load_model
 from gpt2_train.cli import main
@@ -344,13 +344,13 @@ def test_a_run_removes_leftovers_at_its_first_save_only(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each save of a run looked for leftovers of killed ones, and would have taken one in the background for one."""
-    plain, calls = save.remove_leftovers, []
+    plain, calls = checkpoint_save.remove_leftovers, []
 
     def counted(folder: Path) -> None:
         calls.append(folder)
         plain(folder)
 
-    monkeypatch.setattr(save, "remove_leftovers", counted)
+    monkeypatch.setattr(checkpoint_save, "remove_leftovers", counted)
     assert gpt2(tmp_path / "run", "--steps", 3, "--save-every", 1) == 0
     assert calls == [tmp_path / "run" / "checkpoints"]
 

@@ -178,12 +178,18 @@ def _described(annotation: Any) -> str:
 
 
 def add_flags(
-    parser: argparse.ArgumentParser, settings_class: type, *, skip: Iterable[str] = (), group: str | None = None
+    parser: argparse.ArgumentParser,
+    settings_class: type,
+    *,
+    skip: Iterable[str] = (),
+    group: str | None = None,
+    choices: Mapping[str, Iterable[str]] | None = None,
 ) -> None:
     """Add a flag to `parser` for each field of `settings_class` that was made by `setting`.
 
     A flag that is not given leaves no value behind, so that `settings_from` can tell it from the default.
-    `group` is the heading of all of them, instead of those that the fields name.
+    `group` is the heading of all of them, instead of those that the fields name. `choices` are the names that a field
+    may take where `setting` can't know them.
     """
     kinds = _field_types(settings_class)
     groups: dict[str, Any] = {}
@@ -207,9 +213,9 @@ def add_flags(
         if kind is bool:
             target.add_argument(flag_name(field.name), action=argparse.BooleanOptionalAction, **options)
             continue
-        if choices := _switch_choices(kind):
+        if switches := _switch_choices(kind):
             switched_off = {**options, "const": False, "help": f"the opposite of {flag_name(field.name)}"}
-            target.add_argument(flag_name(field.name), nargs="?", const=True, choices=choices, **options)
+            target.add_argument(flag_name(field.name), nargs="?", const=True, choices=switches, **options)
             target.add_argument("--no-" + flag_name(field.name)[2:], action="store_const", **switched_off)
             continue
         if either := _number_or_words(kind):
@@ -217,8 +223,9 @@ def add_flags(
             target.add_argument(flag_name(field.name), type=_reader(*either), **options)
             continue
         is_positional, choices_of = field.metadata["positional"], field.metadata["choices"]
-        if choices_of is not None:
-            options["choices"] = (_Joined if typing.get_origin(kind) is tuple else tuple)(choices_of())
+        names = choices[field.name] if choices and field.name in choices else choices_of and choices_of()
+        if names is not None:
+            options["choices"] = (_Joined if typing.get_origin(kind) is tuple else tuple)(names)
         if typing.get_origin(kind) is tuple:
             options |= {"nargs": "*" if is_positional else "+", "action": _Collect}
             kind = typing.get_args(kind)[0]

@@ -151,7 +151,8 @@ class Tokenizer:
             self._bytes_of_id.setdefault(number, token.encode("utf-8"))
         self.vocabulary_size = max(vocabulary.values()) + 1
         """Ids run from 0 to one less than this."""
-        self._end_of_text = vocabulary.get(END_OF_TEXT)
+        self.document_end = vocabulary.get(END_OF_TEXT)
+        """The id that ends a document (50256 in GPT-2); None if the vocabulary has none."""
 
     @classmethod
     @functools.lru_cache(maxsize=1)
@@ -181,10 +182,10 @@ class Tokenizer:
 
     @property
     def end_of_text(self) -> int:
-        """The id that ends a document (50256 in GPT-2). Raises IndexedTokensError if the vocabulary has none."""
-        if self._end_of_text is None:
+        """`document_end`. Raises IndexedTokensError if the vocabulary has none."""
+        if self.document_end is None:
             raise IndexedTokensError(f"{self.name} has no token {END_OF_TEXT}: add one to vocab.json.")
-        return self._end_of_text
+        return self.document_end
 
     @property
     def tables(self) -> TokenizerTables:

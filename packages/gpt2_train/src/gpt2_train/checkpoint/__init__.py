@@ -6,33 +6,6 @@ tokenizer, what the data was, and size and CRC-32 of each tensor file. It is wri
 renamed, and then named by the file `latest`, so that a crash at any moment leaves the older ones whole. Before a
 tensor is used the files of its part are checked against their CRCs (about a second per gigabyte).
 
-`folders` finds checkpoints, `info` reads `checkpoint.json`, `reading` loads tensors in one process. Training alone
-imports `saving` and `restoring`, in which all processes take part.
+`info` finds checkpoints and reads `checkpoint.json`, `load` loads tensors, `save` and `async_save` write them,
+`storage` is the format of the tensor files, `verify` checks whole folders.
 """
-
-from gpt2_train.checkpoint.info import (
-    FOLDER,
-    FORMAT,
-    CheckpointInfo,
-    describe_tokenizer,
-    find_checkpoint,
-    latest_checkpoint,
-    list_checkpoints,
-    load_tokenizer,
-    read_info,
-)
-from gpt2_train.checkpoint.load import load_model, model_tensors
-
-__all__ = [
-    "FOLDER",
-    "FORMAT",
-    "CheckpointInfo",
-    "describe_tokenizer",
-    "find_checkpoint",
-    "latest_checkpoint",
-    "list_checkpoints",
-    "load_model",
-    "load_tokenizer",
-    "model_tensors",
-    "read_info",
-]

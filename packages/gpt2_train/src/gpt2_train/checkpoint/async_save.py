@@ -4,12 +4,10 @@ The thread does what a save in the foreground does, in the same order, so that a
 checkpoints; its communication has a group of its own. One save runs at a time: the next one waits for it. All processes
 start and finish saves together, and one that fails does so on all of them.
 
-Host memory for one copy of a process's tensors, so that they can be saved while training changes them.
-
-Training waits for the copy and not for the disk. There is one such copy, made room for before the first step and used
-by one save after the other: 12 bytes for each parameter of the process's share (weights and Adam's two moments). On a
-GPU the memory is page-locked (pinned), so that copying is queued like a kernel and even the copy is waited for by
-nobody but the next kernels and the writer.
+Training waits for the copy and not for the disk. There is one copy of a process's tensors in host memory, made room for
+before the first step and used by one save after the other: 12 bytes for each parameter of the process's share (weights
+and Adam's two moments). On a GPU the memory is page-locked (pinned), so that copying is queued like a kernel and even
+the copy is waited for by nobody but the next kernels and the writer.
 """
 
 from __future__ import annotations

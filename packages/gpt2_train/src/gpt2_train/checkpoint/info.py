@@ -1,6 +1,4 @@
-"""`checkpoint.json`: what a checkpoint says about itself, and its tokenizer. Reads no tensors and needs no torch.
-
-Where checkpoints are: the folders of their steps, and the one that a path given by the user means.
+"""Where checkpoints are, and what `checkpoint.json` says of one, its tokenizer included. Needs no torch.
 
 Only a folder with `checkpoint.json` is a checkpoint: that file is there only once all others are complete.
 """

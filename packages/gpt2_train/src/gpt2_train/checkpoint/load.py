@@ -1,9 +1,7 @@
-"""Tensors of a checkpoint in one process, checked before use: what `generate` and `evaluate` need.
+"""Loading tensors of a checkpoint, checked before use: in one process, or sharded in any way over those of a run.
 
 Only the files of the tensors asked for are opened: a model is read without the optimizer's state, which is twice its
-size. No process group is needed, and nothing is exchanged.
-
-Tensors of a checkpoint in all processes of a training run together, sharded in any way.
+size. In one process no process group is needed, and nothing is exchanged.
 """
 
 from __future__ import annotations

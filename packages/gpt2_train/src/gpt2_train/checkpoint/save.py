@@ -2,7 +2,7 @@
 
 The order is what makes it safe: tensors under a temporary name, flushed; sizes and CRCs of all files; `checkpoint.json`
 with them, flushed; the rename; `latest`; only then older ones are removed. A kill between any two of these leaves the
-checkpoints before it as they were. `background` does all of this in a thread, from a copy of the tensors; by itself it
+checkpoints before it as they were. `async_save` does all of this in a thread, from a copy of the tensors; by itself it
 writes the tensors as they are, and needs no memory to speak of.
 """
 

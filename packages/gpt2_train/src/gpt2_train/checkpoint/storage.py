@@ -1,16 +1,14 @@
-"""Writing tensor files: those of torch.distributed.checkpoint, their sizes and CRCs counted on the way to the disk.
+"""Tensor files in the format of torch.distributed.checkpoint: written with sizes and CRCs, read without running code.
 
 torch plans who writes which part of a sharded tensor, and writes; two places of it are replaced that are made for it.
 The file system counts what goes through it, so that no file is read back for its CRC. The planner looks tensors up in
 copies, so that a file can be written while training already changes the tensors themselves. Costs 0.25 s of one core
 per gigabyte for the CRC.
 
-The index of the tensor files, read without running code from it.
-
-torch.distributed.checkpoint keeps its index in `.metadata`, a pickle, and unpickling a foreign file can run anything.
-This reader knows the dozen plain classes of that index and refuses all others; tensors themselves are read by torch
-with `weights_only`. torch's writer of safetensors has no such index, but it holds each file twice in memory, and
-checkpoints written with this one would need this reader all the same.
+torch.distributed.checkpoint keeps the index of these files in `.metadata`, a pickle, and unpickling a foreign file can
+run anything. This reader knows the dozen plain classes of that index and refuses all others; tensors themselves are
+read by torch with `weights_only`. torch's writer of safetensors has no such index, but it holds each file twice in
+memory, and checkpoints written with this one would need this reader all the same.
 """
 
 from __future__ import annotations

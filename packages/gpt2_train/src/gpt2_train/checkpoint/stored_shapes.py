@@ -24,7 +24,7 @@ EMBEDDING = "token_embedding.weight"
 
 
 class StoredTensor(NamedTuple):
-    """Shape of a tensor in a file, as `model.py` has it, and whether it is one of floating-point numbers."""
+    """Shape of a tensor in a file, as `gpt2.py` has it, and whether it is one of floating-point numbers."""
 
     shape: tuple[int, ...]
     is_float: bool
@@ -71,7 +71,7 @@ def check_stored(origin: Path, config: ModelConfig, size: int, stored: Callable[
         origin: the file or folder, for messages.
         config: what it claims.
         size: bytes of its files with tensors.
-        stored: what is stored of a parameter, by its name in `model.py`; None for nothing. The embedding may have more
+        stored: what is stored of a parameter, by its name in `gpt2.py`; None for nothing. The embedding may have more
             rows than the vocabulary.
     """
     values = 0

@@ -70,3 +70,9 @@ def check_threads(threads: int | None) -> None:
 def shortened(text: str, length: int = 40) -> str:
     """The beginning of a text."""
     return text if len(text) <= length else text[: length - 3] + "..."
+
+
+ASSUMED_TOKENIZER = (
+    "{} has no tokenizer, but as many token ids as GPT-2: taking GPT-2's; if it has another, give it by --tokenizer."
+)
+"""What is said of a model whose tokenizer is GPT-2's for want of another."""

@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, Literal
 from command_kit import setting
 from command_kit.settings import identity
 from gpt2_train.config.errors import Gpt2UsageError, check_threads
-from gpt2_train.metrics.sinks import sinks
 
 if TYPE_CHECKING:
     pass
@@ -439,7 +438,6 @@ class TrainSettings(ModelSettings, DataSettings):
     log_to: tuple[str, ...] = setting(
         (),
         "also send what is logged to these; several may be given, separated by commas",
-        choices=sinks,
         group=_RUN,
         identity=False,
     )

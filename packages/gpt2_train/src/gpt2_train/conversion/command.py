@@ -18,9 +18,8 @@ from typing import Any, Literal
 
 from command_kit import add_flags, setting, settings_from
 from command_kit.atomic import atomic_file, atomic_folder
-from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.errors import ASSUMED_TOKENIZER, Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import TOKENIZER_HELP
-from gpt2_train.inference.model import ASSUMED_TOKENIZER
 
 EXAMPLE = """\
 example:

@@ -1,7 +1,4 @@
-"""What a format of models is: one file in `formats/` with one class below `ModelFormat`.
-
-Which format a path is of, and opening it.
-"""
+"""What a format of models is (one file in `formats/` with one class below `ModelFormat`), and which one a path is of."""
 
 from __future__ import annotations
 

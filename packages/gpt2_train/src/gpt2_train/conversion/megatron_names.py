@@ -64,7 +64,7 @@ def name_in(layout: str, name: str) -> str:
 
 
 def canonical_name(name: str) -> str | None:
-    """The name in `model.py` of an entry of any layout, its prefixes left out or not; None for what is no weight.
+    """The name in `gpt2.py` of an entry of any layout, its prefixes left out or not; None for what is no weight.
 
     The output matrix, where it is stored, is `output.weight`. Raises KeyError for what no GPT-2 has.
     """
@@ -104,10 +104,10 @@ def split_dimension(name: str) -> int | None:
 
 
 def join(name: str, shares: list[Tensor], *, version: float, heads: int) -> Tensor:
-    """A whole parameter from the shares of all ranks, in order; qkv rows as `model.py` has them.
+    """A whole parameter from the shares of all ranks, in order; qkv rows as `gpt2.py` has them.
 
     Args:
-        name: as in `model.py`.
+        name: as in `gpt2.py`.
         shares: one tensor a rank.
         version: the checkpoint's version, which decides the order of the qkv rows.
         heads: of the whole model.

@@ -1,4 +1,4 @@
-"""A model's weights whatever file they lie in: names, shapes and order of rows are those of `model.py`.
+"""A model's weights whatever file they lie in: names, shapes and order of rows are those of `gpt2.py`.
 
 Tensors are read when they are asked for, one at a time, so that converting needs the memory of what is being written.
 """
@@ -146,13 +146,13 @@ def are_equal(first: Tensor, second: Tensor) -> bool:
 
 
 def parts_first(rows: Tensor, heads: int) -> Tensor:
-    """qkv rows (3·heads·d, ...) from the order of `model.py`, [heads, 3, d], to [3, heads, d]."""
+    """qkv rows (3·heads·d, ...) from the order of `gpt2.py`, [heads, 3, d], to [3, heads, d]."""
     rest = rows.shape[1:]
     return rows.reshape(heads, 3, -1, *rest).transpose(0, 1).reshape(rows.shape)
 
 
 def heads_first(rows: Tensor, heads: int) -> Tensor:
-    """qkv rows (3·heads·d, ...) from [3, heads, d] to the order of `model.py`, [heads, 3, d]."""
+    """qkv rows (3·heads·d, ...) from [3, heads, d] to the order of `gpt2.py`, [heads, 3, d]."""
     rest = rows.shape[1:]
     return rows.reshape(3, heads, -1, *rest).transpose(0, 1).reshape(rows.shape)
 

@@ -2,8 +2,6 @@
 
 A split is a contiguous range of sequences, as in Megatron-LM, moved to the end of a document so that no document is in
 two splits. Opening costs what `IndexedTokens` costs; no tokens are read. Nothing here knows of other processes.
-
-Which tokenizer token files were made with, as far as the files beside them tell.
 """
 
 from __future__ import annotations

@@ -1,15 +1,12 @@
-"""The sample index: which tokens make up each training sample, as Megatron-LM's GPTDataset decides it.
+"""The sample index: which tokens make up each training sample, as Megatron-LM's GPTDataset decides it, kept on disk.
 
-Documents are shuffled and laid end to end, cut into samples of the sequence length plus one token, and the samples are
+Documents are shuffled and concatenated, cut into samples of the sequence length plus one token, and the samples are
 shuffled. Everything follows from one `numpy.random.RandomState(seed)`: index for index the same as Megatron-LM's.
-Costs 12 bytes per sample and 4 per document; 8 million documents with 9 billion tokens take 3 seconds. Pure functions
-of arrays; `index_cache.py` keeps the result on disk.
+Costs 12 bytes per sample and 4 per document; 8 million documents with 9 billion tokens take 3 seconds.
 
-Sample indices and blending states on disk, so that a run that resumes does not compute them again.
-
-Each index is a folder of `.npy` files (no pickles) under a name that holds all that decides it; it appears complete
-or not at all, is memory-mapped when read, and is built again if it is damaged. `IndexCache` is for one process;
-`shared_cache.py` has the one for several.
+On disk, so that a run that resumes does not compute it again, an index is a folder of `.npy` files (no pickles) under a
+name that holds all that decides it; it appears complete or not at all, is memory-mapped when read, and is built again
+if it is damaged. `IndexCache` is for one process; `shared_cache.py` has the one for several.
 """
 
 from __future__ import annotations

@@ -1,1 +1,4 @@
-"""TODO"""
+"""The processes of a run and a model divided among them: `mesh`, `tensor_parallel`, `parallelize`, `device`.
+
+`collectives` and `timeouts` keep a process from waiting for one that failed; `processes` starts and ends them.
+"""

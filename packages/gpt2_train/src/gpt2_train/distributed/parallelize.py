@@ -6,18 +6,15 @@ copy of the model's state where there are several (HSDP). Parameters are gathere
 until its end (as much traffic as averaging gradients costs), or, with `reshard`, block by block in each pass; the
 arithmetic is the same in every layout, and autocast does the rest.
 
-Activation checkpointing: less memory for activations, which the backward pass computes again block by block.
+With activation checkpointing the backward pass computes a block's activations again, which must draw the same random
+numbers, or dropout would drop other elements than the loss was computed with, and the gradient would be wrong without a
+word. torch keeps the generator's state for CPU and CUDA alone; for Apple's GPUs it is kept here. `full` costs a third
+more work, `selective` little.
 
-What is computed again must draw the same random numbers, or dropout would drop other elements than the loss was
-computed with, and the gradient would be wrong without a word. torch keeps the generator's state for CPU and CUDA
-alone; for Apple's GPUs it is kept here. `full` costs a third more work, `selective` little.
-
-torch.compile: of each block, all of which share one graph, or of the whole model as one.
-
-`blocks` compiles one block, whatever the number of layers: all of them run the same code on tensors of the same shape,
-and torch guards what it has compiled by nothing else. `model` is one graph, in which work is fused across the edges of
-blocks, embedding and output, and which takes longer to compile with each layer. In both a graph belongs to the shapes
-that it was made for: training has one, and validation, without gradients and dropout, another.
+`--compile blocks` compiles one block, whatever the number of layers: all of them run the same code on tensors of the
+same shape, and torch guards what it has compiled by nothing else. `model` is one graph, in which work is fused across
+the edges of blocks, embedding and output, and which takes longer to compile with each layer. In both a graph belongs to
+the shapes that it was made for: training has one, and validation, without gradients and dropout, another.
 """
 
 from __future__ import annotations

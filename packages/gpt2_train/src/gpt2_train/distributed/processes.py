@@ -1,13 +1,9 @@
-"""Processes that a command starts on its own machine, for training as for inference.
+"""Processes that a command starts on its own machine: how each begins and ends, and the signals that ask it to stop.
 
 Each child gets its settings through its standard input and ends when that closes, so that none survives a parent that
 was killed; it runs in a session of its own, so that Ctrl-C on a terminal reaches the parent alone. What becomes of it
 comes back through a pipe. The parent owns the rendezvous, a store on a port that the system chose and nobody can take
 in between.
-
-Signals that ask a run to stop after saving.
-
-What every process of a group does at its beginning and its end, whoever started it.
 """
 
 from __future__ import annotations

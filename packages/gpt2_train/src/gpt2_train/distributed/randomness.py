@@ -4,10 +4,8 @@ Each micro-step begins by seeding from (seed, step, micro-step, data-parallel ra
 when a run resumes and differs between data-parallel ranks. Tensor-parallel ranks seed the device's generator each for
 itself, for the attention weights of their own heads, and share the seeds of the residual stream's dropout.
 
-Dropout that tensor-parallel processes share: its mask follows from a seed tensor, not from a generator.
-
-They hold different heads and drop different attention weights, but the same residual stream, where all must drop the
-same: the device's generator, which differs between them, can't do that.
+That dropout has a mask that follows from a seed tensor: all must drop the same there, and the device's generator
+differs between them.
 """
 
 from __future__ import annotations

@@ -1,4 +1,8 @@
-"""The layers of a tensor-parallel block: parameters are DTensors, the arithmetic is plain.
+"""Tensor parallelism (Shoeybi et al. 2019, section 3), put on a plain model from outside.
+
+Each matrix is divided over the processes of one group, qkv and up by rows, out and down by columns, the embedding,
+which is the output matrix, by vocabulary; norms and positions are whole on each. The layers here keep the names of
+those that they replace.
 
 A parameter is a DTensor, so that checkpoints, optimizers and FSDP2 know what it is a part of. The layers compute with
 this process's part as a plain tensor, and call collectives themselves: hooks that make DTensors of activations cost a
@@ -9,15 +13,9 @@ Two sums a block, forward and backward (Shoeybi et al. 2019, section 3). With se
 reduce-scatter, and a gather before the next matrix (Korthikanti et al. 2022, section 4.2.2): between matrices a process
 has a share of the tokens, and what is saved of norms, dropout and residual stream is 1/t. The backward pass gathers the
 inputs of matrices again, a quarter more bytes in all; compiled blocks keep them, and as many bytes are sent. Shares are
-contiguous parts of the rows laid end to end, (B, T, hidden) as (t, B, T/t, hidden), which gathers and reduce-scatters
-give without a copy: with B ≥ t a process has whole sequences. Norms, biases behind a sum and positions then get
-gradients of these tokens alone, which are added up once a step (`local_shares.settle_gradients`).
-
-Tensor parallelism (Shoeybi et al. 2019, section 3), put on a plain model from outside.
-
-Each matrix is divided over the processes of one group, qkv and up by rows, out and down by columns, the embedding,
-which is the output matrix, by vocabulary; norms and positions are whole on each. `tensor_parallel_layers` has the
-layers, which keep the names of those that they replace, and says what is sent.
+contiguous parts of the concatenated rows, (B, T, hidden) as (t, B, T/t, hidden), which gathers and reduce-scatters
+give without a copy: with B ≥ t a process has whole sequences. Norms, biases after a sum and positions then get
+gradients of these tokens alone, which are added up once a step (`dtensors.settle_gradients`).
 """
 
 from __future__ import annotations

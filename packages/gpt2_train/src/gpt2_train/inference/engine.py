@@ -1,8 +1,4 @@
-"""Sequences of token ids that a `Decoder` continues: what is asked, where each is, what each gets.
-
-Who of those that wait is next: the clients take turns, and each keeps its own order.
-
-Continuing many sequences of token ids at once, which join and leave between any two steps (continuous batching).
+"""Continuing many sequences of token ids at once, which join and leave between any two steps (continuous batching).
 
 Each sequence has a row of a `CachedModel`, a length, a way of sampling and random numbers of its own, so what it
 becomes does not depend on its neighbours (but for the rounding of matrix products, which varies with the number of

@@ -14,9 +14,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.errors import ASSUMED_TOKENIZER, Gpt2UsageError
 from gpt2_train.inference.runner import LocalRunner, ModelRunner
-from indexed_tokens import IndexedTokensError, Tokenizer
+from indexed_tokens import Tokenizer
 
 if TYPE_CHECKING:
     import torch
@@ -86,7 +86,7 @@ class InferenceModel:
     @property
     def end_of_text(self) -> int | None:
         """The id of `<|endoftext|>`; None if the tokenizer or the model has none."""
-        end = end_of_text(self.tokenizer)
+        end = self.tokenizer.document_end if self.tokenizer is not None else None
         return end if end is not None and end < self.vocabulary_size else None
 
     @property
@@ -170,20 +170,6 @@ def _open_checkpoint(path: str | Path, device: DeviceKind, tokenizer: str | None
         data=info.data,
         load=lambda: load_model(info.folder, where)[0],
     )
-
-
-def end_of_text(tokenizer: Tokenizer | None) -> int | None:
-    """The id of `<|endoftext|>`; None if there is no tokenizer, or it has none."""
-    try:
-        return tokenizer.end_of_text if tokenizer is not None else None
-    except IndexedTokensError:
-        return None
-
-
-ASSUMED_TOKENIZER = (
-    "{} has no tokenizer, but as many token ids as GPT-2: taking GPT-2's; if it has another, give it by --tokenizer."
-)
-"""What is said of a model whose tokenizer is GPT-2's for want of another."""
 
 
 def note_other_tokenizer(source: InferenceModel) -> str | None:

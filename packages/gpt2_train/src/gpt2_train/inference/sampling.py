@@ -1,6 +1,6 @@
 """The choice of a token from a model's logits, by a random number that is given: greedy, temperature, top-k, top-p.
 
-How likely a model thought tokens, from its logits.
+Also how likely a model thought tokens, from the same logits.
 """
 
 from __future__ import annotations

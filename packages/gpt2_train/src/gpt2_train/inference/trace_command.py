@@ -3,10 +3,8 @@
 The text comes from the command line, a file, or standard input. It is searched in token files that `webtext
 index-tokens` has indexed. Needs no torch and no model; a moment for a billion tokens.
 
-A traced text for people: its passages marked, and below where each stands.
-
-On a terminal passages are coloured (`command_kit.colours`); elsewhere they stand in brackets.
-The number behind one leads to its documents. Documents come from anywhere: their control characters are not printed.
+On a terminal passages are coloured (`command_kit.colours`), elsewhere they stand in brackets. The number after one
+leads to its documents. Documents come from anywhere: their control characters are not printed.
 """
 
 from __future__ import annotations

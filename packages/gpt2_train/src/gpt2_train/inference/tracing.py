@@ -18,7 +18,6 @@ import numpy as np
 import numpy.typing as npt
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.inference.model import end_of_text
 from indexed_tokens import Tokenizer, corpus_tokenizer
 from indexed_tokens.suffix_index import SuffixIndex
 from indexed_tokens.suffix_search import documents_with, longest_matches, occurrences
@@ -196,7 +195,7 @@ class Tracer:
 
     def _decode(self, tokens: npt.NDArray[Any]) -> str:
         known = tokens[tokens < self.tokenizer.vocabulary_size].tolist()
-        end = end_of_text(self.tokenizer)
+        end = self.tokenizer.document_end
         return self.tokenizer.decode([token for token in known if token != end])
 
 

@@ -5,7 +5,7 @@ call of `ModelProcess` with plain values, which it sends to all others before it
 them meet in the sums that the divided model needs. Tensor-parallel neighbours divide the model, data-parallel groups
 (for evaluation) have the whole of it and take one batch each. A call costs one broadcast of 4 KiB over gloo.
 
-A process that repeats the calls of the one that leads it; `python -m gpt2_train.inference.worker` is started by that one.
+Rank 0 starts the others by `python -m gpt2_train.inference.worker`.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""TODO"""
+"""What a run measures: `log` writes metrics.jsonl, `sinks/` send it elsewhere, `plots/` draw it (`command`)."""

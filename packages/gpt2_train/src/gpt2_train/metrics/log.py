@@ -19,10 +19,8 @@ import torch
 
 from command_kit import atomic_file, duration, parse_json
 from gpt2_train.config.errors import shortened
-from gpt2_train.distributed.device import peak_memory
 from gpt2_train.metrics.records import task_name
 from gpt2_train.metrics.sender import Feed
-from gpt2_train.optim.gradients import LossScale
 
 PEAK_FLOPS: dict[str, float | None] = {
     "Laptop": None,
@@ -211,11 +209,12 @@ def metrics_row(
     tokens_per_step: int,
     epoch: float,
     rate: float,
-    scale: LossScale,
+    loss_scale: float | None,
+    skipped: int,
     processes: int,
     flops_per_token: float,
     peak_flops: float | None,
-    device: torch.device,
+    peak_memory_bytes: int | None,
     seconds_left: float | None,
 ) -> dict[str, Any]:
     """One row of `metrics.jsonl`: the mean loss since the last row, and how `step` went."""
@@ -227,12 +226,12 @@ def metrics_row(
         "loss": clock.loss_sum / clock.steps,
         "lr": rate,
         "grad_norm": clock.norm,
-        **({"loss_scale": scale.scale} if scale.is_active else {}),
-        "skipped": scale.skipped,
+        **({"loss_scale": loss_scale} if loss_scale is not None else {}),
+        "skipped": skipped,
         "tokens_per_second": speed,
         "tokens_per_second_per_process": speed / processes,
         "mfu": speed * flops_per_token / (peak_flops * processes) if peak_flops else None,
-        "peak_memory_bytes": peak_memory(device),
+        "peak_memory_bytes": peak_memory_bytes,
         "data_wait_share": min(1.0, clock.waited / clock.seconds),
         "seconds_left": seconds_left,
     }

@@ -1,20 +1,18 @@
-"""What one forward pass adds to a cache of keys and values, and how its tokens attend to what is there.
+"""Attention in all its forms: packed sequences, separate documents, a cache of keys and values, a CUDA graph's step.
 
-The new tokens of all rows lie one behind the other in a single sequence; attention alone looks at rows one by one. That
-is as fast as one call over all rows under a mask, reads no more of the cache than each row has filled, and gives a row
-what it would get alone.
+With a cache the new tokens of all rows are concatenated in a single sequence; attention alone looks at rows one by one.
+That is as fast as one call over all rows under a mask, reads no more of the cache than each row has filled, and gives a
+row what it would get alone.
 
-Documents that share a sequence: where each begins, and attention that stays inside it.
-
-A sequence is cut out of many documents laid end to end. `packed` lets each token attend to all before it, whatever
-document they are of; `separate` to those of its own document alone, whose positions begin at 0. A document begins with
-the end-of-text token behind the one before it: it is what generation begins with, too, and so no prediction, that of a
-document's first token included, sees another document. What precedes the first end of text in a sequence is the rest of
-a document, and begins at 0 as well.
+In training a sequence is cut out of many concatenated documents. `packed` lets each token attend to all before it,
+whatever document they are of; `separate` to those of its own document alone, whose positions begin at 0. A document
+begins with the end-of-text token after the one before it: it is what generation begins with, too, and so no prediction,
+that of a document's first token included, sees another document. What precedes the first end of text in a sequence is
+the rest of a document, and begins at 0 as well.
 
 Where documents begin is found in the token ids, on the host, in the thread that reads ahead: the GPU is never waited
 for. Attention then has one of three forms, equal but for rounding: torch's `varlen_attn` on GPUs (flash attention over
-documents laid end to end), a loop over documents on CPU, and elsewhere a mask of all pairs of positions. The first two
+concatenated documents), a loop over documents on CPU, and elsewhere a mask of all pairs of positions. The first two
 cost the sum of the squares of the documents' lengths, the last twice as much as packed attention on CPU.
 """
 

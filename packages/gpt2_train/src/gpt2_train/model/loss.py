@@ -4,14 +4,13 @@ Each process turns its shard of a row of logits into two numbers, the log of its
 the target if that is in the shard; these are exchanged (8 bytes per token) and the rest is local, forward and
 backward. The logits stay in the precision that the model computed them in, and so does their gradient: the usual way
 makes two float32 copies of all of them (3.3 GB for 8 sequences of GPT-2). Compiled, it is one pass over the logits
-forward and one backward (`loss_kernels.py`); else rows are taken in pieces, 256 MB of float32 at most.
+forward and one backward; else rows are taken in pieces, 256 MB of float32 at most.
 
-The local work of the cross-entropy, over a matrix of logits: two numbers of each row, and the gradient.
-
-Compiled, each is one kernel that reads the logits once, in their own precision, and computes in registers: on CUDA the
-maximum and the sum of exponentials in one pass (torch calls it online softmax), so that a loss reads the logits twice
-and writes them once. Columns of padding are masked instead of cut off, since rows of a width that powers of two divide
-are read in wide loads. Not compiled, rows are taken in pieces, in float32: on a CPU what its cache holds.
+Compiled, the local work is two kernels, one for the two numbers of a row and one for the gradient. Each is one kernel
+that reads the logits once, in their own precision, and computes in registers: on CUDA the maximum and the sum of
+exponentials in one pass (torch calls it online softmax), so that a loss reads the logits twice and writes them once.
+Columns of padding are masked instead of cut off, since rows of a width that powers of two divide are read in wide
+loads. Not compiled, rows are taken in pieces, in float32: on a CPU what its cache holds.
 """
 
 from __future__ import annotations

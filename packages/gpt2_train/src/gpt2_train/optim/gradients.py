@@ -1,4 +1,4 @@
-"""TODO gpt2_train.optim.gradients."""
+"""The norm of the gradient over all processes, and the loss scale of fp16."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What an optimizer is told of a step: the learning rate, the norm of the gradient, the loss scale of fp16.
+"""The learning rate of a step.
 
-The learning rate is a pure function of the settings and the step, or, in a run by time, of how far the clock said that
-the run was in this step, which is recorded (`time_budget.py`): a run that resumes has the rates that an uninterrupted
-one would have had. `optimizers.py` has what then changes the weights.
+It is a pure function of the settings and the step, or, in a run by time, of how far the clock said that
+the run was in this step, which is recorded (`training/plan.py`): a run that resumes has the rates that an uninterrupted
+one would have had.
 """
 
 from __future__ import annotations

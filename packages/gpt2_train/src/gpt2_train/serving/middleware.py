@@ -1,6 +1,4 @@
-"""Errors as OpenAI's API has them: an HTTP status, and JSON that says what is wrong, and with which parameter.
-
-Who may ask, and the line that each request leaves.
+"""Who may ask, the line that each request leaves, and errors as OpenAI's API has them.
 
 A server on loopback is reachable from every web page that its user opens: a name of an attacker's may resolve to
 127.0.0.1 (DNS rebinding), which the `Host` header gives away, so only names of this machine are answered. And a page

@@ -1,11 +1,9 @@
-"""Calibration: a few timed steps before the first one, which leave no trace in the training.
+"""Timed steps before the first one, which leave no trace in the training, and advice on a size that fits the machine.
 
 They are done on the first batch without the optimizer: the run that follows is to the last bit the one without them.
 What they measure is how many CPU threads are fastest (`--threads auto`): on a busy machine fewer than it has cores,
 since threads that wait for one that has no core are slower than none. Costs a few seconds, which are part of the time
 of `--minutes`. All processes calibrate together, and the first one decides.
-
-What a run without a model size would cost on a CPU, and a size that fits the machine.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The flags of `gpt2 train`; the work is in `launch` and `train`, imported when it begins."""
+"""`gpt2 train`: its flags, and the checks that need no torch; the work is in `launch`, imported when it begins."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gpt2_train.config.settings import TrainSettings
 from gpt2_train.evaluation.tasks import parse_task
 from gpt2_train.evaluation.tasks.input_lines import check_readable
 from gpt2_train.inference.prompts import prompts_of_file
-from gpt2_train.metrics.sinks import chosen_sinks
+from gpt2_train.metrics.sinks import chosen_sinks, sinks
 
 EXAMPLE = """\
 example:
@@ -31,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLE
     parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file; flags win over it")
     parser.add_argument("--json", action="store_true", help="print the run's summary as one JSON object at its end")
-    add_flags(parser, TrainSettings)
+    add_flags(parser, TrainSettings, choices={"log_to": sinks()})
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -1,4 +1,4 @@
-"""The samples and evaluation tasks that a run is asked for, read and checked before its first step."""
+"""What a run reads before its first step: tokenizer, token files, first weights, prompts and evaluation tasks."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from gpt2_train.distributed.collectives import from_first_rank, on_all_ranks, ra
 from gpt2_train.distributed.mesh import World
 from gpt2_train.evaluation.tasks import Task, parse_task
 from gpt2_train.inference.generator import Encoder, GenerationRequest
-from gpt2_train.inference.model import InferenceModel, end_of_text
+from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.prompts import prompts_of_file, valid_text
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.model.attention import attention_kind
@@ -227,7 +227,7 @@ def make_batches(
     corpora: Sequence[Corpus],
 ) -> MicroBatches:
     """How samples become micro-batches. Raises Gpt2UsageError if documents matter and can't be told apart."""
-    end = end_of_text(tokenizer)
+    end = tokenizer.document_end if tokenizer is not None else None
     separate = settings.documents == "separate"
     flag = "--documents separate" if separate else "--mask-end-of-text" if settings.mask_end_of_text else None
     if flag is not None and (end is None or end >= config.vocabulary_size):

@@ -3,10 +3,8 @@
 Under torchrun (RANK and WORLD_SIZE are set) this process is one of the job's; otherwise `gpt2 train` is the parent of
 its own local processes, or, where one is enough, does the work itself.
 
-The local processes of a training run: started together, signalled together, ended together.
-
-All ranks are children of the command, which trains nothing itself: it passes signals on, so that Ctrl-C reaches each
-of them once. When one child fails the others are ended, and its one sentence is what the user reads.
+There all ranks are children of the command, which trains nothing itself: it passes signals on, so that Ctrl-C reaches
+each of them once. When one child fails the others are ended, and its one sentence is what the user reads.
 """
 
 from __future__ import annotations

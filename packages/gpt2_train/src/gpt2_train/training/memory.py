@@ -99,7 +99,7 @@ def _optimizer_memory(config: ModelConfig, optimizer: str, t: int, data_parallel
 class BlockActivations:
     """Bytes that one block of the model saves, by mode of activation checkpointing.
 
-    Counted tensor by tensor for a block as `model.py` has it, with a fused attention kernel: it saves its inputs,
+    Counted tensor by tensor for a block as `gpt2.py` has it, with a fused attention kernel: it saves its inputs,
     its output and one float32 a row and head, not the attention matrix. That kernel has no dropout on CPU, where the
     matrix is kept three times over.
 

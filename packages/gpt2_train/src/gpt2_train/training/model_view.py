@@ -32,7 +32,7 @@ def plain_view(model: GPT2, world: World) -> Iterator[GPT2]:
     """A plain model, in evaluation mode, with the weights of `model`, which must not be changed meanwhile.
 
     All processes of the data-parallel groups enter and leave together; in between each computes for itself. With tensor
-    parallelism it is this process's part of the model, as `shards.divide` makes it.
+    parallelism it is this process's part of the model, as `inference.tensor_parallel.divide` makes it.
     """
     with torch.device("meta"):
         plain = GPT2(model.config)

@@ -1,10 +1,11 @@
-"""`gpt2 train --minutes`: a length in time, which the clock of the first process keeps while the run goes on.
+"""The plan of a run: its steps and batches, or, by `--minutes`, its length in time.
 
-In each step that process says how far the run is, from 0 at the end of its first step to 1 in its last one, and all
-processes follow: the learning rate is a function of this number. Validation and the last save have their time set
-aside. What was said is a row of `schedule.jsonl` before the step moves the weights, and a checkpoint holds the time
-used by then. So a run that resumes repeats the steps that it had taken since its checkpoint to the last bit, without
-their time being counted twice, and goes by the clock from there. Needs no torch.
+Such a length the clock of the first process keeps while the run goes on. In each step that process says how far the run
+is, from 0 at the end of its first step to 1 in its last one, and all processes follow: the learning rate is a function
+of this number. Validation and the last save have their time set aside. What was said is a row of `schedule.jsonl`
+before the step moves the weights, and a checkpoint holds the time used by then. So a run that resumes repeats the steps
+that it had taken since its checkpoint to the last bit, without their time being counted twice, and goes by the clock
+from there. Needs no torch.
 """
 
 from __future__ import annotations

@@ -3,11 +3,10 @@
 All processes prepare together and come to the same answers. What can differ from one machine to another (the newest
 checkpoint in a folder on network storage) the first process decides for all.
 
-The model of a run: built without memory, shared out, and only then given memory and values.
-
-No process ever holds the whole model: on its device it has its own share from the beginning, and on the host one matrix
-at a time. Values are drawn (or read) whole, in the same order by every process, which keeps its part of each: the same
-seed gives the same weights in every layout, and nothing is sent.
+The model is built without memory, divided, and only then given memory and values: no process ever holds the whole
+model: on its device it has its own share from the beginning, and on the host one matrix at a time. Values are drawn (or
+read) whole, in the same order by every process, which keeps its part of each: the same seed gives the same weights in
+every layout, and nothing is sent.
 """
 
 from __future__ import annotations

@@ -31,7 +31,7 @@ from gpt2_train.config.errors import Gpt2Error, explained_compile_failure
 from gpt2_train.data.batches import BatchReader
 from gpt2_train.data.micro_batches import MicroBatch
 from gpt2_train.distributed.collectives import barrier, group_for_a_thread, on_all_ranks
-from gpt2_train.distributed.device import autocast, works_by_itself
+from gpt2_train.distributed.device import autocast, peak_memory, works_by_itself
 from gpt2_train.distributed.dtensors import settle_gradients
 from gpt2_train.distributed.parallelize import synchronize_gradients
 from gpt2_train.distributed.processes import StopRequest
@@ -373,11 +373,12 @@ class Trainer:
             tokens_per_step=self.plan.tokens_per_step,
             epoch=self.run.epochs(self.state.step),
             rate=self.learning_rate(self.state.step),
-            scale=self.scale,
+            loss_scale=self.scale.scale if self.scale.is_active else None,
+            skipped=self.scale.skipped,
             processes=self.world.size,
             flops_per_token=self.run.config.flops_per_token,
             peak_flops=self.peak_flops,
-            device=self.world.device,
+            peak_memory_bytes=peak_memory(self.world.device),
             seconds_left=self.seconds_left(),
         )
 

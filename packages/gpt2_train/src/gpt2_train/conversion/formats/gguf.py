@@ -17,7 +17,6 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.formats.hugging_face import NORM_EPSILON
 from gpt2_train.conversion.weights import ModelWeights, parts_first, shapes_of
-from gpt2_train.inference.model import end_of_text
 from indexed_tokens import END_OF_TEXT
 
 SUFFIX = ".gguf"
@@ -111,7 +110,7 @@ def _add_settings(writer: Any, weights: ModelWeights, gguf: Any, kind: Any) -> N
     writer.add_token_list(tokens)
     writer.add_token_types(kinds)
     writer.add_token_merges([" ".join(pair) for pair in tables.merges])
-    if (end := end_of_text(tokenizer)) is not None:
+    if (end := tokenizer.document_end) is not None:
         writer.add_bos_token_id(end)
         writer.add_eos_token_id(end)
 

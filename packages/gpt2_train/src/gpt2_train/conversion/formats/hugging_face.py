@@ -25,7 +25,6 @@ from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.pickles import read_pickle
 from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, are_equal, heads_first, parts_first, shapes_of
-from gpt2_train.inference.model import end_of_text
 from gpt2_train.model.gpt2 import INIT_STD
 from indexed_tokens import END_OF_TEXT, GPT2_VOCABULARY_SIZE, Tokenizer
 
@@ -91,7 +90,7 @@ class HuggingFace(ModelFormat):
         """Configuration, weights and tokenizer files."""
         dtype = options.dtype or weights.dtype
         config = weights.config
-        end = end_of_text(weights.tokenizer)
+        end = weights.tokenizer.document_end if weights.tokenizer is not None else None
         write_json(path / CONFIG, _their_config(config, dtype, end))
         write_json(path / "generation_config.json", {"bos_token_id": end, "eos_token_id": end})
         _write_tensors(weights, path, dtype, options.shard_bytes)
@@ -201,7 +200,7 @@ def _itself(tensor: Tensor) -> Tensor:
 
 
 def _stored(found: Mapping[str, _Tensor], name: str) -> StoredTensor | None:
-    """What is stored of a parameter, in the shape that `model.py` has it in."""
+    """What is stored of a parameter, in the shape that `gpt2.py` has it in."""
     entry = found.get(_their_name(name))
     if entry is None:
         return None
@@ -230,7 +229,7 @@ def _is_matrix(name: str) -> bool:
 
 
 def _canonical(name: str, read: Callable[[], Tensor], config: ModelConfig) -> Tensor:
-    """Their tensor as `model.py` has it: matrices transposed, rows of qkv from [3, heads, d] to [heads, 3, d]."""
+    """Their tensor as `gpt2.py` has it: matrices transposed, rows of qkv from [3, heads, d] to [heads, 3, d]."""
     tensor = read()
     if _is_matrix(name):
         tensor = tensor.t()
