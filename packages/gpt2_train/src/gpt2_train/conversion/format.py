@@ -1,4 +1,4 @@
-"""What a format of models is (one file in `formats/` with one class below `ModelFormat`), and which one a path is of."""
+"""What a format of models is (one file in `formats/`, one class below `ModelFormat`), and which one a path is of."""
 
 from __future__ import annotations
 
