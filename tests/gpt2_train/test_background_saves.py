@@ -21,7 +21,8 @@ from tests.gpt2_train.conftest import losses
 from gpt2_train.checkpoint import async_save
 from gpt2_train.checkpoint.async_save import BackgroundSaver, Saved, StagingArea
 from gpt2_train.checkpoint.info import list_checkpoints, read_info
-from gpt2_train.checkpoint.load import load_model, load_tensors, model_tensors
+from gpt2_train.checkpoint.load import load_model, model_tensors
+from gpt2_train.checkpoint.restore import load_tensors
 from gpt2_train.checkpoint.save import Checkpointer, save_checkpoint
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import ModelConfig, TrainSettings
