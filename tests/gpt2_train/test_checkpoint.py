@@ -286,7 +286,7 @@ import json, sys, torch
 import torch.distributed as dist
 from pathlib import Path
 from gpt2_train.checkpoint.info import table_crc
-from gpt2_train.checkpoint.load import load_tensors
+from gpt2_train.checkpoint.restore import load_tensors
 from gpt2_train.checkpoint.save import save_checkpoint
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.config.errors import Gpt2Error
