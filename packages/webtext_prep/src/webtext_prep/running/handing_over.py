@@ -37,20 +37,21 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_kit import atomic_file, hide_credentials, write_json
-from command_kit.atomic import sync_folder
+from command_kit import atomic_file, hide_credentials, write_json, write_text
+from command_kit.atomic import sync_folder, waiting_lock
 from webtext_prep.documents import storage
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, RetryableError, WebtextError
 from webtext_prep.running.markers import digest
-from webtext_prep.running.node_copies import Copy, keep_only
 from webtext_prep.running.task import Context, Task
 
 BEACON = "job.json"
 """Begins the job's folder in shared storage, and is the last file that is removed from it."""
 SEEN = "seen.json"
 """In the state folder: what a machine must find there to see the same folder as the one that wrote it."""
-_MADE, _OWN, _PLACE = "made", "own", "place"
+_MADE, _OWN, _PLACE, _PHASE, _FILES, _VERSIONS = "made", "own", "place", "phase", "files", "versions"
+"""In the folder of a job on a node: what tasks make, their scratch, where the job's folder in storage is, the digest of
+the phase, and the copies of files with a note for each, which version of which file it is."""
 _CHUNK = 1 << 20
 
 Call = Callable[[Task, Context], Any]
@@ -242,7 +243,7 @@ class HandedOver:
                 file.parent.mkdir(parents=True, exist_ok=True)
         around = dataclasses.replace(context, scratch=node / _OWN, kept=self.place, local=node / _OWN)
         result = self.call(own, around)
-        self._publish(task, own, node)
+        self._publish(task, own)
         shutil.rmtree(made, ignore_errors=True)
         return result
 
@@ -267,7 +268,7 @@ class HandedOver:
             _known.add(("job", str(self.place)))
         phase = digest(sorted(self.versions.items()))
         if ("phase", phase) not in _known:
-            keep_only(node, self.versions, phase)
+            _keep_only(node, self.versions, phase)
             _known.add(("phase", phase))
 
     def _name_of(self, file: Location) -> str | None:
@@ -286,42 +287,49 @@ class HandedOver:
             if isinstance(file, Path) and not file.is_file():
                 raise _not_seen(file)
             return file
-        copy = Copy(node, name)
-        if not copy.is_version(self.versions[name]):
-            with copy.locked(), _retried(file):
-                if not copy.is_version(self.versions[name]):
-                    copy.forget()
-                    with storage.open_for_reading(file) as source, atomic_file(copy.path, durable=False) as target:
+        copy, note = node / _FILES / name, node / _VERSIONS / digest(name)
+        wanted = f"{self.versions[name]} {name}"
+        if _text_of(note) != wanted or not copy.is_file():
+            with waiting_lock(note.with_suffix(".lock")), _retried(file):
+                # Another process may have fetched it meanwhile.
+                if _text_of(note) != wanted or not copy.is_file():
+                    note.unlink(missing_ok=True)
+                    with storage.open_for_reading(file) as source, atomic_file(copy, durable=False) as target:
                         shutil.copyfileobj(source, target, _CHUNK)
-                    copy.note(self.versions[name])
-        return copy.path
+                    write_text(note, wanted, durable=False)
+        return copy
 
-    def _publish(self, task: Task, own: Task, node: Path) -> None:
-        """Put what the task made in its place in storage; the copies stay, as if they had been fetched."""
+    def _publish(self, task: Task, own: Task) -> None:
+        """Put what the task made in its place in storage."""
         files = list(zip(own.outputs, task.outputs, strict=True))
         for folder, place in zip(own.folders, task.folders, strict=True):
             named = {file for file, _ in files}
             found = [file for file in storage.files_in(folder) if file not in named and not file.name.startswith(".")]
             files[:0] = [(file, place / file.name) for file in found]
         for file, place in files:
-            if file == place:
-                continue
-            local = storage.local_path(file)
-            with _retried(place):
-                if storage.is_local(place):
-                    _flush(local)
-                kept = local.with_name(f"{local.name}.kept")
-                kept.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # a file system without links
-                    kept.hardlink_to(local)
-                storage.publish(local, place)
-                if kept.is_file():
-                    copy = Copy(node, str(self._name_of(place)))
-                    copy.path.parent.mkdir(parents=True, exist_ok=True)
-                    with copy.locked():
-                        copy.forget()
-                        kept.replace(copy.path)
-                        copy.note(digest(storage.stamp(place)))
+            if file != place:
+                with _retried(place):
+                    if storage.is_local(place):
+                        _flush(storage.local_path(file))
+                    storage.publish(storage.local_path(file), place)
+
+
+def _keep_only(node: Path, versions: Mapping[str, str], phase: str) -> None:
+    """Remove the copies of files that no task of a phase reads, if no process of this machine has done so."""
+    with waiting_lock(node / f"{_PHASE}.lock"):
+        if _text_of(node / _PHASE) != phase:
+            for note in list((node / _VERSIONS).glob("*")):
+                version, _, name = _text_of(note).partition(" ")
+                if name and versions.get(name) != version:
+                    note.unlink(missing_ok=True)
+                    (node / _FILES / name).unlink(missing_ok=True)
+            write_text(node / _PHASE, phase, durable=False)
+
+
+def _text_of(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text(encoding="utf-8")
+    return ""
 
 
 def _not_seen(file: Path | str) -> InputError:
