@@ -340,13 +340,16 @@ def test_an_interrupt_cancels_the_jobs_and_the_same_command_goes_on(
 
 
 def test_a_restart_cancels_what_an_earlier_command_has_left(cluster, shouting, gate, drive, webtext):
-    """Its jobs would write what other settings ask for."""
+    """Its jobs would write what other settings ask for. As long as they can't be cancelled, nothing is begun."""
     arguments, _ = shouting
     gate.close()
     driver = drive(arguments)
     driver.wait_until(lambda: len(list(gate.folder.glob("reached-*"))) == 2, "the gate")
     driver.end(signal.SIGKILL)
     assert cluster.states() == ["RUNNING", "RUNNING"]
+    cluster.set(silent=True)
+    assert "Unable to contact slurm controller" in webtext(*arguments[:-2], "--restart", "--mark", "?").sentence
+    cluster.set()
     assert webtext(*arguments[:-2], "--restart", "--mark", "?").code == 0
     assert cluster.states()[:2] == ["CANCELLED", "CANCELLED"]
     assert cluster.calls("sbatch") == 2

@@ -52,13 +52,7 @@ class Waiting:
     """
 
     def __init__(
-        self,
-        cluster: Cluster,
-        call: Call,
-        tasks: Sequence[Task],
-        scratch: Path,
-        on_progress: OnProgress,
-        most: int = 0,
+        self, cluster: Cluster, call: Call, tasks: Sequence[Task], scratch: Path, on_progress: OnProgress, most: int = 0
     ) -> None:
         self._cluster, self._tasks, self._on_progress = cluster, tasks, on_progress
         self._most = min(most or len(tasks), len(tasks))

@@ -58,7 +58,8 @@ class JobArray:
         token = secrets.token_hex(4)
         name = f"webtext-{re.sub('[^A-Za-z0-9-]+', '-', label)}-{token}"
         array = cls(parent / token, name, call, str(scratch), str(Path.cwd()), versions)
-        (array.folder / "logs").mkdir(parents=True)
+        for kind in ("tasks", "progress", "results", "errors", "logs"):
+            (array.folder / kind).mkdir(parents=True)
         for number, tasks in enumerate(jobs):
             array.write(f"tasks/{number}", tasks)
         # Before anything is submitted: what lies without it never was.
@@ -95,15 +96,12 @@ class JobArray:
         `afresh` has a network file system look again instead of telling what it knew.
         """
         folder = self.folder / kind
-        found = []
         with contextlib.suppress(OSError):
             if afresh:
                 (folder / ".look").touch()
                 (folder / ".look").unlink()
-            for path in folder.iterdir():
-                if re.fullmatch(r"[\d-]+\.json", path.name):
-                    found.append(tuple(map(int, path.stem.split("-"))))
-        return sorted(found)
+            return sorted(tuple(map(int, path.stem.split("-"))) for path in folder.glob("*.json"))
+        return []
 
     def log(self, job: int) -> Path:
         """The file of what a job prints."""
@@ -123,10 +121,4 @@ def arrays_in(folder: Path) -> list[JobArray]:
 
 def stamps(task: Task) -> list[Any]:
     """The stamps of a task's outputs as they are now; None of one that is not there."""
-    found: list[Any] = []
-    for output in task.outputs:
-        try:
-            found.append(storage.stamp(output))
-        except OSError:
-            found.append(None)
-    return found
+    return [storage.stamp(output) if storage.is_file(output) else None for output in task.outputs]

@@ -37,16 +37,12 @@ LOOK_SECONDS = (0.2, 10.0)
 """Between two looks for results, soon after the last one and long after it."""
 ASK_SECONDS = (2.0, 60.0)
 """Between two questions to Slurm, soon after something was submitted and long after it."""
-SLOWER = 0.05
-"""These pauses are this share of the time since then."""
 LATE_SECONDS = 10.0
 """So long after the end of a job its results may come into sight."""
 WAIT_SECONDS = 60.0
 """After waiting so long for a first job it is said why."""
 STOP_SECONDS = 15.0
 """So long jobs that were cancelled may take to end before they are left to Slurm."""
-LOG_LINES = 20
-"""So many last lines of a log are shown with `--debug` when a job fails."""
 _NOT_ITS_FAULT = frozenset(["BOOT_FAIL", "LAUNCH_FAILED", "NODE_FAIL", "PREEMPTED", "RECONFIG_FAIL", "REVOKED"])
 """States that say nothing of the job itself."""
 _ENDS = {
@@ -56,7 +52,6 @@ _ENDS = {
     "NODE_FAIL": "lost its node",
     "PREEMPTED": "was preempted",
     "FORGOTTEN": "ended without a result, and Slurm does not know why",
-    "COMPLETED": "ended without a result",
 }
 
 
@@ -113,7 +108,7 @@ class Job:
         """
         log = self.array.log(self.number)
         try:
-            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES:]
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:]
         except OSError:
             return InputError(
                 f"{self} left no log in {log.parent}: the state folder must lie on a file system that this machine and "
@@ -370,8 +365,8 @@ def cancel_all(folder: Path) -> None:
 
 
 def _pause(since: float, limits: tuple[float, float]) -> float:
-    """Seconds between two looks: few soon after news, and more and more without."""
-    return min(max(limits[0], SLOWER * (time.monotonic() - since)), limits[1])
+    """Seconds between two looks: a twentieth of the time since there were news, within limits."""
+    return min(max(limits[0], (time.monotonic() - since) / 20), limits[1])
 
 
 def _text(task: Any) -> str:
