@@ -32,7 +32,7 @@ import platform
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ from command_kit.atomic import sync_folder, waiting_lock
 from webtext_prep.documents import storage
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, RetryableError, WebtextError
+from webtext_prep.running.engines.base import Call
 from webtext_prep.running.markers import digest
 from webtext_prep.running.task import Context, Task
 
@@ -54,7 +55,6 @@ _MADE, _OWN, _PLACE, _PHASE, _FILES, _VERSIONS = "made", "own", "place", "phase"
 the phase, and the copies of files with a note for each, which version of which file it is."""
 _CHUNK = 1 << 20
 
-Call = Callable[[Task, Context], Any]
 _known: set[tuple[str, str]] = set()
 """What this process has looked at: files and tokens of jobs, and the phases for which it has made room."""
 

@@ -332,7 +332,7 @@ class Waiting:
             )
         progress = job.progress
         begun = [position for position in positions if progress.get(position) is not None]
-        for position in begun or [min(positions)]:  # they are begun in their order
+        for position in begun or sorted(positions)[:1]:  # they are begun in their order
             self._on_progress(position, 0)
             if job.state.state != "PREEMPTED":
                 try:
