@@ -195,12 +195,7 @@ class SharedScratch:
             stamps: of all files that the tasks of the phase read.
             named: files that settings name.
         """
-        prefix = f"{self.place}/"
-        versions = {
-            name: digest(stamp)
-            for place, stamp in stamps.items()
-            if str(place).startswith(prefix) and (name := str(place).removeprefix(prefix))
-        }
+        versions = {name: digest(stamp) for file, stamp in stamps.items() if (name := _name_in(self.place, file))}
         return HandedOver(call, self.place, versions, str(Path.cwd()), tuple(named))
 
 
@@ -226,9 +221,9 @@ class HandedOver:
         """Fetch what the task reads, run it on the copies, and publish what it made.
 
         Raises InputError on a machine that can't read the storage, or does not see an input; RetryableError where a
-        file could not be copied.
+        file could not be copied; WebtextError where the temporary folder is another user's.
         """
-        node = self.node_folder()
+        node = _node_root() / f"{self.place.name}-{digest(str(self.place))[:8]}"
         self._prepare(node)
         made = node / _MADE / (task.key or task.name)
         own = dataclasses.replace(
@@ -247,10 +242,6 @@ class HandedOver:
         shutil.rmtree(made, ignore_errors=True)
         return result
 
-    def node_folder(self) -> Path:
-        """The job's folder on this machine, below the temporary folder. Raises WebtextError if it is another user's."""
-        return _node_root() / f"{self.place.name}-{digest(str(self.place))[:8]}"
-
     def _prepare(self, node: Path) -> None:
         """Once in a process: look whether the storage is there, and remove copies that nobody needs any more."""
         if ("job", str(self.place)) not in _known:
@@ -259,8 +250,7 @@ class HandedOver:
             except OSError as error:
                 raise _unusable(self.place, error) from error
             (node / _OWN).mkdir(parents=True, exist_ok=True)
-            with atomic_file(node / _PLACE, durable=False) as file:
-                file.write(str(self.place).encode())
+            write_text(node / _PLACE, str(self.place), durable=False)
             _remove_finished(node)
             _go_to(self.here)
             if missing := [name for name in self.named if not Path(name).is_file()]:
@@ -271,19 +261,14 @@ class HandedOver:
             _keep_only(node, self.versions, phase)
             _known.add(("phase", phase))
 
-    def _name_of(self, file: Location) -> str | None:
-        """The path of a file between phases from the job's folder; None for any other file."""
-        prefix = f"{self.place}/"
-        return str(file).removeprefix(prefix) if str(file).startswith(prefix) else None
-
     def _local(self, file: Location, folder: Path) -> Location:
-        name = self._name_of(file)
-        return file if name is None else folder / name
+        name = _name_in(self.place, file)
+        return folder / name if name else file
 
     def _fetched(self, file: Location, node: Path) -> Location:
         """A file as this machine sees it; fetched, if that is not done yet."""
-        name = self._name_of(file)
-        if name is None:
+        name = _name_in(self.place, file)
+        if not name:
             if isinstance(file, Path) and not file.is_file():
                 raise _not_seen(file)
             return file
@@ -312,6 +297,12 @@ class HandedOver:
                     if storage.is_local(place):
                         _flush(storage.local_path(file))
                     storage.publish(storage.local_path(file), place)
+
+
+def _name_in(place: Location, file: Location) -> str:
+    """The path of a file between phases from the job's folder; "" for any other file."""
+    prefix = f"{place}/"
+    return str(file).removeprefix(prefix) if str(file).startswith(prefix) else ""
 
 
 def _keep_only(node: Path, versions: Mapping[str, str], phase: str) -> None:
