@@ -18,6 +18,7 @@ from typing import Any
 
 import ray
 from ray import exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from webtext_prep.errors import WebtextError
 from webtext_prep.running import wire
@@ -100,7 +101,10 @@ class Waiting:
                         self._on_progress(position, units)
             self._asked = self._reports.take.remote()
         elif self._reports is None and time.monotonic() - self._start > REPORTS_AFTER:
-            self._reports = ray.remote(Reports).options(name=self._name, num_cpus=0).remote()
+            # On this node, which is there as long as the command.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            actor = ray.remote(Reports).options(name=self._name, num_cpus=0, scheduling_strategy=here)
+            self._reports = actor.remote()
             self._asked = self._reports.take.remote()
         self._next_look = time.monotonic() + REPORT_SECONDS
 
