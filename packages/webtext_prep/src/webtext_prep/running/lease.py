@@ -68,30 +68,33 @@ class Lease:
     def take(self) -> None:
         """Take it. Raises InputError naming the command that has it."""
         for _ in range(3):  # whoever is faster, or ends just now, is seen the next time
-            with contextlib.suppress(FileExistsError, FileNotFoundError):
-                if not self._is_there():
-                    self._store.create_note(self._place, self._content())
+            with contextlib.suppress(FileNotFoundError):
+                found = self._free()
+                self._write(found.version if found else "")
                 if self._is_mine(self._store.read_note(self._place)):  # storage without conditions takes every writer
                     self._renewer.start()
+                    if found and not self._is_ours(_read(found)):
+                        who = _who(_read(found))
+                        print(
+                            f"webtext: {self._output} is taken over from {who}, which did not end it.", file=sys.stderr
+                        )
                     return
         raise InputError(f"other webtext commands begin to work on {self._output} at this moment: run one of them.")
 
-    def _is_there(self) -> bool:
-        """Whether there is one, which then was this state folder's, or has run out, and now is ours."""
+    def _free(self) -> Note | None:
+        """The lease that is there, which was this state folder's, or has run out. Raises InputError if it has not."""
         try:
             note = self._store.read_note(self._place)
         except FileNotFoundError:
-            return False
-        theirs = _read(note)
-        is_ours = (theirs.get("owner"), theirs.get("host")) == (self._mine["owner"], self._mine["host"])
-        if not is_ours and theirs.get("owner") == self._mine["owner"]:
-            note = self._wait_for(note)
-        elif not is_ours:
+            return None
+        if not self._is_ours(theirs := _read(note)):
+            if theirs.get("owner") == self._mine["owner"]:
+                return self._wait_for(note)
             refuse_if_held(note, self._output)
-        self._store.replace_note(self._place, self._content(), note.version)
-        if not is_ours:
-            print(f"webtext: {self._output} is taken over from {_who(theirs)}, which did not end it.", file=sys.stderr)
-        return True
+        return note
+
+    def _is_ours(self, theirs: dict[str, Any]) -> bool:
+        return (theirs.get("owner"), theirs.get("host")) == (self._mine["owner"], self._mine["host"])
 
     def _wait_for(self, note: Note) -> Note:
         """The lease that this state folder had on another machine, as it has run out. Raises InputError if it lives."""
@@ -109,8 +112,10 @@ class Lease:
                 refuse_if_held(note, self._output)
         return note
 
-    def _content(self) -> bytes:
-        return (json.dumps(self._mine, indent=2) + "\n").encode()
+    def _write(self, version: str) -> None:
+        """Write it in place of that version, "" for none. A lost answer is an error, too: what is there tells."""
+        with contextlib.suppress(FileExistsError):
+            self._store.write_note(self._place, (json.dumps(self._mine, indent=2) + "\n").encode(), version)
 
     def check(self) -> None:
         """Raise WebtextError if another command has taken it over."""
@@ -127,14 +132,12 @@ class Lease:
             note = self._store.read_note(self._place)
         except FileNotFoundError:  # somebody removed it
             if not self._is_over.is_set():
-                with contextlib.suppress(FileExistsError):
-                    self._store.create_note(self._place, self._content())
+                self._write("")
             return
-        if not self._is_mine(note):
+        if self._is_mine(note):
+            self._write(note.version)
+        else:
             self._taken_by = _who(_read(note))
-            return
-        with contextlib.suppress(FileExistsError):  # seen the next time
-            self._store.replace_note(self._place, self._content(), note.version)
 
     def _is_mine(self, note: Note) -> bool:
         return bool(_read(note).get("run") == self._mine["run"])
