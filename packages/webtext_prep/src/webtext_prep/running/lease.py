@@ -74,10 +74,8 @@ class Lease:
                 if self._is_mine(self._store.read_note(self._place)):  # storage without conditions takes every writer
                     self._renewer.start()
                     if found and not self._is_ours(_read(found)):
-                        who = _who(_read(found))
-                        print(
-                            f"webtext: {self._output} is taken over from {who}, which did not end it.", file=sys.stderr
-                        )
+                        end = f"is taken over from {_who(_read(found))}, which did not end it."
+                        print(f"webtext: {self._output} {end}", file=sys.stderr)
                     return
         raise InputError(f"other webtext commands begin to work on {self._output} at this moment: run one of them.")
 

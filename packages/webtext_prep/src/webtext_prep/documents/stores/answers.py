@@ -32,6 +32,9 @@ HOW_TO_SIGN_IN = {
 }
 """What to do without credentials, by extra."""
 
+AGAIN = 3
+"""How often a request is made whose answer was cut in its body: obstore itself goes on with those of objects only."""
+
 _SENTENCES: tuple[tuple[str, type[StorageError], str], ...] = (
     (
         "NoSuchBucket|ContainerNotFound",
@@ -115,7 +118,7 @@ def explained(error: Exception, url: Url) -> Exception:
             return kind(sentence.format(place=place, how=how, found=found))
     if isinstance(error, FileNotFoundError) or "404" in words:
         return FileNotFoundError(errno.ENOENT, "No such file or directory", place)
-    if {"PermissionError", "PermissionDeniedError", "UnauthenticatedError"} & {*words}:
+    if {"PermissionError", "PermissionDeniedError", "UnauthenticatedError", "401", "403"} & {*words}:
         return PermissionError(errno.EACCES, "Permission denied", place)
     if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EISDIR, errno.ENOTDIR):
         return error
@@ -128,10 +131,15 @@ def ask(url: Url, call: Callable[[], Value]) -> Value:
 
     Clients written in Rust hear no Ctrl-C while they try again: this process's first thread waits for another one.
     """
-    try:
-        return in_background(call).result() if threading.current_thread() is threading.main_thread() else call()
-    except Exception as error:
-        raise explained(error, url) from error
+    is_first = threading.current_thread() is threading.main_thread()
+    for _ in range(AGAIN):
+        try:
+            return in_background(call).result() if is_first else call()
+        except Exception as error:
+            caught = error
+            if not {"Interrupted", "RequestTimeout"} & {*words_of(error)}:
+                break
+    raise explained(caught, url) from caught
 
 
 def in_background(call: Callable[[], Value]) -> Future[Value]:

@@ -75,7 +75,8 @@ class ObjectStore(DraftStore):
 
         def fetch(begin: int, end: int, version: str | None = None) -> tuple[ObjectMeta, Any]:
             def get(client: Any, key: str) -> tuple[ObjectMeta, Any]:
-                answer = obstore.get(client, key, options={"range": (begin, end), "if_match": version})
+                condition: Any = {"if_match": version} if version else {}
+                answer = obstore.get(client, key, options={"range": (begin, end), **condition})
                 return answer.meta, answer.bytes()
 
             try:
@@ -293,20 +294,26 @@ def _of_connection_string() -> dict[str, str]:
     return {names[name]: value for name, _, value in pairs if name in names}
 
 
+@functools.cache
+def _botocore_client() -> Any:
+    import botocore.session
+
+    settings = _settings("s3")
+    return botocore.session.Session(profile=settings.get("profile")).create_client(
+        "s3",
+        endpoint_url=settings.get("endpoint"),
+        aws_access_key_id=settings.get("access_key_id"),
+        aws_secret_access_key=settings.get("secret_access_key"),
+        aws_session_token=settings.get("session_token"),
+    )
+
+
 def _end_uploads(bucket: str, prefix: str) -> None:
     """End the uploads to a folder in S3 that were not finished, by botocore; nobody else writes there."""
     import botocore.exceptions
-    import botocore.session
 
     with contextlib.suppress(botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):
-        settings = _settings("s3")
-        client = botocore.session.Session(profile=settings.get("profile")).create_client(
-            "s3",
-            endpoint_url=settings.get("endpoint"),
-            aws_access_key_id=settings.get("access_key_id"),
-            aws_secret_access_key=settings.get("secret_access_key"),
-            aws_session_token=settings.get("session_token"),
-        )
+        client = _botocore_client()
         pages = client.get_paginator("list_multipart_uploads")
         for page in pages.paginate(Bucket=bucket, Prefix=prefix, Delimiter="/"):
             for upload in page.get("Uploads", []):
