@@ -94,8 +94,9 @@ def words_of(error: BaseException) -> list[str]:
         chain.append(cause)
         cause = cause.__cause__
     text = "\n".join(map(str, chain))
-    asked = re.search(r"Error performing \w+ http://(169\.254|metadata|localhost/computeMetadata)", text)
-    words = ["CredentialsMissing"] if asked else []  # what machines with a role are asked for
+    # What machines with a role are asked for.
+    asked = re.search(r"Error performing \w+ http://(169\.254|metadata)|Account must be specified", text)
+    words = ["CredentialsMissing"] if asked else []
     words += re.findall(r"<Code>(\w+)</Code>", text)[:1]
     words += ["301"] if "redirect without LOCATION" in text else re.findall(r"status code: (\d{3})", text)[:1]
     words += re.findall(r"HttpError \{\s+kind: (\w+)", text)[:1] + re.findall(r"\b\w+(?:Error|NotFound)(?=[:(])", text)

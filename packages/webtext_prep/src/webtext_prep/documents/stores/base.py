@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import abc
 import contextlib
-import functools
 import importlib
 import tempfile
 from collections.abc import Iterator
@@ -20,8 +19,7 @@ from typing import Any, BinaryIO, ClassVar, TypeAlias
 from command_kit.atomic import LEFTOVER_SUFFIX, UnfinishedFile, remove_leftovers_of
 
 
-@functools.total_ordering
-@dataclass(frozen=True)
+@dataclass(frozen=True, order=True)
 class Url:
     """A file or folder behind a URL, with the names and parents of `pathlib.PurePath`.
 
@@ -79,9 +77,6 @@ class Url:
 
     def __truediv__(self, name: str) -> Url:
         return Url(self.scheme, self.path / name)
-
-    def __lt__(self, other: Url) -> bool:
-        return (self.scheme, self.path) < (other.scheme, other.path)
 
     def __str__(self) -> str:
         return f"{self.scheme}://{self.path if self.parts else ''}"

@@ -191,15 +191,13 @@ class ObjectStore(DraftStore):
         mode: Any = {_tag_name(location): version} if version else "create"
 
         def write(client: Any, key: str) -> None:
-            if bucket not in _unconditional:
-                try:
-                    obstore.put(client, key, data, mode=mode)
-                    return
-                except Exception as error:
-                    if not {"501", "NotSupportedError", "NotImplementedError"} & {*words_of(error)}:
-                        raise
-                    _unconditional.add(bucket)
-            obstore.put(client, key, data)
+            try:
+                obstore.put(client, key, data, mode="overwrite" if bucket in _unconditional else mode)
+            except Exception as error:
+                if not {"501", "NotSupportedError", "NotImplementedError"} & {*words_of(error)}:
+                    raise
+                _unconditional.add(bucket)
+                obstore.put(client, key, data)
 
         _ask(location, write)
 
