@@ -5,7 +5,7 @@
 
 A server of S3's protocol (moto's) runs on loopback in a process of its own, whose time is not counted: loopback has no
 latency worth the name, so this is what requests cost us, not what a network does. Each stage runs here and there in
-turn, with one worker; the best of some repeats counts. Starting is a part of it, and small beside a shard of 30 seconds.
+turn, with one worker; the best of some repeats counts. Starting is a part of it, small beside a shard of 30 seconds.
 """
 
 from __future__ import annotations
