@@ -381,30 +381,6 @@ def test_a_kill_while_a_list_is_cut_costs_one_run(tmp_path, capsys, contents, mo
     assert contents(tmp_path / "out") == contents(tmp_path / "straight")
 
 
-def test_a_run_that_ends_inside_a_list_resumes_there(tmp_path, capsys, contents, monkeypatch, small_tasks):
-    """A killed run read all of a list again."""
-    urls = many_urls(tmp_path / "urls.txt")
-    arguments = ("--input", urls, "--shards", 3, "--output")
-    run(capsys, *arguments, tmp_path / "straight")
-    split = Blacklist.split
-    done: list[str] = []
-    most = 5
-
-    def split_some(stage, task, context):
-        if len(done) == most:
-            raise KeyboardInterrupt
-        done.append(task.name)
-        return split(stage, task, context)
-
-    monkeypatch.setattr(Blacklist, "split", split_some)
-    assert main(["blacklist", *map(str, arguments), str(tmp_path / "out"), "--workers", "1"]) == 130
-    assert len(done) == 5
-    most = -1
-    run(capsys, *arguments, tmp_path / "out")
-    assert len(done) == len(set(done)) > 10
-    assert contents(tmp_path / "out") == contents(tmp_path / "straight")
-
-
 @pytest.mark.parametrize("format", ["jsonl", "jsonl.gz", "parquet"])
 def test_every_format_holds_the_same_rows(tmp_path, capsys, format):
     urls = many_urls(tmp_path / "urls.txt")

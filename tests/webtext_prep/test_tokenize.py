@@ -1,8 +1,6 @@
 """`webtext tokenize`: every document once, in a seeded shuffle, in files that others can read."""
 
 import json
-import os
-import signal
 import sys
 import zlib
 from pathlib import Path
@@ -252,28 +250,6 @@ def test_the_bytes_do_not_depend_on_workers_runs_and_parts(write_shards, tmp_pat
     assert webtext("small-tokenize", *common, "--output", tmp_path / "b", "--workers", 1).code == 0
     assert webtext("small-tokenize", *common, "--output", tmp_path / "c", "--workers", 2).code == 0
     assert outputs(tmp_path / "a") == outputs(tmp_path / "b") == outputs(tmp_path / "c")
-
-
-def test_a_killed_encoder_goes_on_inside_its_shard(write_shards, tmp_path, webtext, start, gate):
-    """A shard was encoded from its beginning again, however large it was."""
-    documents = [f"number {number} " + "word " * 30 for number in range(60)]
-    documents[50] = "wait " + documents[50]
-    documents.insert(20, "")
-    write_shards([documents])
-    command = ("small-tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c", "--workers", 1)
-    gate.close()
-    running = start(*command, "--gate", gate.folder)
-    running.wait_until(running.at_the_gate, "the fiftieth document")
-    os.kill(running.process.pid, signal.SIGKILL)
-    assert running.end().code == -signal.SIGKILL
-    gate.open()
-    noted = gate.folder / "encoded"
-    noted.unlink()
-    done = webtext(*command, "--gate", gate.folder, "--json").json
-    assert (done["in"], done["out"], done["dropped"]) == (61, 60, {"empty": 1})
-    assert len(noted.read_text().splitlines()) < 20, "what had been encoded was encoded again"
-    assert webtext("tokenize", "--input", tmp_path / "input", "--output", tmp_path / "b").code == 0
-    assert outputs(tmp_path / "b") == outputs(tmp_path / "c")
 
 
 @pytest.mark.parametrize("after", ["write", "publish"])

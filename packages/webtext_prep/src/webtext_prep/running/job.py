@@ -30,7 +30,6 @@ from webtext_prep.documents.storage import is_local
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import claim, handing_over, lease
-from webtext_prep.running.checkpoint import units_done
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.findings import Findings
@@ -171,14 +170,13 @@ class Job:
             label = self.stage.name if phase == "shards" else f"{self.stage.name}: {phase}"
             earlier = sum(entry.units for entry in done.values())
             chosen = [dataclasses.replace(tasks[position], key=keys[position]) for position in todo]
-            resumed = [units_done(task, self._own.scratch) for task in chosen]
             call = self._handed_over(call, chosen, stamps)
-            units = dict(zip(todo, resumed, strict=True))
-            with Progress(label, unit, total, done=earlier + sum(resumed)) as progress:
+            units = dict.fromkeys(todo, 0)
+            with Progress(label, unit, total, done=earlier) as progress:
 
                 def show(position: int, count: int) -> None:
                     self._check_lease()
-                    units[todo[position]] = max(count, resumed[position])
+                    units[todo[position]] = count
                     shards = f"{len(done)}/{len(tasks)} shards" if len(tasks) > 1 else ""
                     progress.update(earlier + sum(units.values()), shards)
 
