@@ -5,6 +5,7 @@ import functools
 import gzip
 import hashlib
 import io
+import itertools
 import json
 import random
 import subprocess
@@ -491,6 +492,22 @@ def test_reading_goes_on_behind_any_page(tmp_path, kind):
     for number, (_, place) in enumerate(whole, 1):
         assert place.number == number
         assert found_in(tmp_path, data, name, behind=place) == whole[number:]
+    reader, sizes = ArchiveReader(tmp_path / name, name, max_bytes=5_000_000, keep_truncated=False), {}
+    for every in (1, 2, 5, 7):
+        places = reader.entrances(every, lambda size: None)
+        ranges = [list(reader.pages(*ends)) for ends in itertools.pairwise([None, *places, None])]
+        assert list(itertools.chain.from_iterable(ranges)) == whole
+        sizes[every] = [len(pages) for pages in ranges]
+    assert (
+        sizes
+        == {
+            "members": {1: [1] * 7, 2: [2, 2, 2, 1], 5: [5, 2], 7: [7]},
+            "plain": {1: [1] * 7, 2: [2, 2, 2, 1], 5: [5, 2], 7: [7]},
+            "one member": {1: [1, 6], 2: [7], 5: [7], 7: [7]},
+            "zstd": {1: [1, 6], 2: [7], 5: [7], 7: [7]},
+            "two a member": {1: [1, 2, 2, 2], 2: [7], 5: [5, 2], 7: [7]},
+        }[kind]
+    )
 
 
 @pytest.mark.parametrize(("workers", "ahead"), [(1, 1), (2, 3)])

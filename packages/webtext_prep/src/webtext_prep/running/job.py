@@ -192,6 +192,25 @@ class Job:
         found = markers.read_all(tasks, [self._key(phase, task, stamps) for task in tasks])
         return [None if done is None else done.result for done in found]
 
+    def once(self, name: str, beside: Location, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `make` gives, or gave earlier for the same input and settings.
+
+        Tasks are done as long as their outputs are there. What is marked here stays done without: the files of all but
+        the last of its phases can be removed, and a resumed job does not make them again.
+
+        Args:
+            name: of the marker, unique in the stage.
+            beside: a file between phases that `make` writes, and that stays until the stage is done.
+            make: runs phases, and gives a JSON-like value.
+        """
+        task = Task(name, tuple(self.inputs), (beside,))
+        markers, key = self._markers("once"), self._key("once", task, _stamps([task]))
+        done = markers.read(task, key)
+        if done is None:
+            done = Done(make(), 0)
+            markers.write(task, key, done)
+        return dict(done.result)
+
     def _markers(self, phase: str) -> Markers:
         return Markers(self.state / "markers" / phase, None if self.is_flushed else self._own.scratch)
 

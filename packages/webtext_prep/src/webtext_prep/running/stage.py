@@ -81,6 +81,9 @@ class Run(Protocol):
     def known(self, phase: str, tasks: Sequence[Task]) -> list[Any]:
         """The results of those tasks that `map` would find done, None of the others."""
 
+    def once(self, name: str, beside: Location, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `make` gives, or gave earlier, also where files between its phases are gone; see `Job.once`."""
+
 
 @dataclass
 class Outcome:

@@ -51,7 +51,6 @@ from webtext_prep.near_duplicates.blocks import (
 from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
 from webtext_prep.running.findings import Findings
 from webtext_prep.running.markers import digest
-from webtext_prep.running.once import once
 from webtext_prep.running.shard_writing import write_shard
 from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import Outcome, Run, shards_outcome
@@ -225,12 +224,12 @@ class Dedup(DecisionPhases):
 
     def run(self, job: Run) -> Outcome:
         """Find who may be alike, decide, drop."""
-        version = [self.version, self.identity()]
-        divided = once(job, "parts", version, lambda: self.divide(job))
+        blocks = job.scratch / BLOCKS
+        divided = job.once("parts", blocks, lambda: self.divide(job))
         _remove_scratch(job, "bands")
-        found = once(job, "suspects", version, lambda: self.collect(job, divided))
+        found = job.once("suspects", blocks, lambda: self.collect(job, divided))
         _remove_scratch(job, "fingerprints", "components")
-        decided = once(job, "decided", version, lambda: self.decide_parts(job, found))
+        decided = job.once("decided", blocks, lambda: self.decide_parts(job, found))
         _remove_scratch(job, "suspects", "pairs")
         receipts = self.receipts(job)
         losses = self._losses(job)
