@@ -95,7 +95,7 @@ STAGES = {
     "filter": filtered,
     "dedup": lambda *folder: (shards(*folder), []),
     "decontaminate": decontaminate,
-    "tokenize": lambda *folder: (shards(*folder), ["--no-shuffle"]),
+    "small-tokenize": lambda *folder: (shards(*folder), ["--no-shuffle"]),
     "train-tokenizer": lambda *folder: (shards(*folder), ["--vocabulary-size", 300]),
     "export": lambda *folder: (shards(*folder), ["--shard-bytes", 4000]),
 }
@@ -151,10 +151,10 @@ def test_killed_at_every_place_it_ends_with_the_same_bytes(
     name, tmp_path, write_shards, webtext, contents, small, request
 ):
     source, flags = STAGES[name](tmp_path, write_shards)
-    keeps = [] if name in ("tokenize", "train-tokenizer", "export") else ["--keep-dropped"]
+    keeps = [] if name in ("small-tokenize", "train-tokenizer", "export") else ["--keep-dropped"]
 
     def run(folder):
-        output = tmp_path / folder / ("corpus" if name == "tokenize" else "")
+        output = tmp_path / folder / ("corpus" if name == "small-tokenize" else "")
         return webtext(name, "--input", source, "--output", output, "--workers", 1, *keeps, *flags)
 
     whole = run("whole")

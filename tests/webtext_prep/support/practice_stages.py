@@ -94,28 +94,11 @@ class ShoutByLibrary(Shout):
 
 @dataclass(frozen=True)
 class SmallTokenize(Tokenize):
-    """Tokenizing in runs and parts of a few documents. Texts that begin with `wait` wait at the gate.
-
-    What it encodes is noted in the file `encoded` of the gate's folder."""
+    """Tokenizing in runs and parts of a few documents."""
 
     name: ClassVar[str] = "small-tokenize"
     run_bytes: ClassVar[int] = 1000
     part_bytes: ClassVar[int] = 1000
-
-    gate: str = setting("", "folder of the pipe to wait for", identity=False)
-
-    def encoder(self):
-        encode = super().encoder()
-
-        def noted(text: str):
-            if self.gate:
-                if text.startswith("wait"):
-                    wait_at(Path(self.gate))
-                with (Path(self.gate) / "encoded").open("a") as file:
-                    file.write(f"{text}\n")
-            return encode(text)
-
-        return noted
 
 
 @dataclass(frozen=True)
