@@ -43,7 +43,7 @@ _ARCHIVE_COMPRESSIONS = ("", ".gz", ".zst")
 BYTES_PER_SHARD = 256 << 20
 """Of files of HTML in one shard, if they are not more than 4,096 times as many."""
 BYTES_PER_RANGE = 128 << 20
-"""A larger archive is read in ranges of pages, each a task and a shard."""
+"""A larger WARC file is read in ranges of pages, each a task and a shard."""
 PAGES_AHEAD = 2_000
 """Pages that may wait, finished, for one before them: while it takes its 20 seconds, the others go on."""
 TEXT_SHARE = 0.08
@@ -182,7 +182,7 @@ class Extract(PageStage):
 
         None stands for the beginning and for the end.
         """
-        large = [path for path, size in sizes.items() if size > BYTES_PER_RANGE]
+        large = [path for path, size in sizes.items() if size > BYTES_PER_RANGE and not _is_text(path)]
         tasks = [Task(f"archive-{number:05}", (path,), ()) for number, path in enumerate(large)]
         found = job.map("ranges", self.find_ranges, tasks, unit="bytes", total=sum(sizes[path] for path in large))
         return {
@@ -291,6 +291,11 @@ def _is_archive(path: Location) -> bool:
     """Whether the name is that of a WARC or WET file."""
     compression = path.name[len(bare_name(path)) :].lower()
     return compression in _ARCHIVE_COMPRESSIONS and bare_name(path).lower().endswith(ARCHIVES)
+
+
+def _is_text(path: Location) -> bool:
+    """Whether the name is that of a WET file, whose texts take no longer to write than to find."""
+    return bare_name(path).lower().endswith(".wet")
 
 
 def _is_html(path: Location) -> bool:
