@@ -356,7 +356,7 @@ def test_a_large_table_is_many_tasks_and_gives_the_same_shards(tmp_path, capsys,
     assert contents(tmp_path / "whole") == contents(tmp_path / "parts")
 
 
-@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz", "list.csv.gz", "urls.txt.gz"])
+@pytest.mark.parametrize("name", ["a.csv", "urls.txt.gz"])
 def test_a_kill_while_a_list_is_cut_costs_one_run(tmp_path, capsys, contents, monkeypatch, request, name):
     """It was cut from its beginning again."""
     given = url_table(tmp_path / name) if "csv" in name else tmp_path / name
@@ -378,30 +378,6 @@ def test_a_kill_while_a_list_is_cut_costs_one_run(tmp_path, capsys, contents, mo
     most = -1
     run(capsys, *arguments, tmp_path / "out")
     assert len(names) == len(set(names)) > 5
-    assert contents(tmp_path / "out") == contents(tmp_path / "straight")
-
-
-def test_a_run_that_ends_inside_a_list_resumes_there(tmp_path, capsys, contents, monkeypatch, small_tasks):
-    """A killed run read all of a list again."""
-    urls = many_urls(tmp_path / "urls.txt")
-    arguments = ("--input", urls, "--shards", 3, "--output")
-    run(capsys, *arguments, tmp_path / "straight")
-    split = Blacklist.split
-    done: list[str] = []
-    most = 5
-
-    def split_some(stage, task, context):
-        if len(done) == most:
-            raise KeyboardInterrupt
-        done.append(task.name)
-        return split(stage, task, context)
-
-    monkeypatch.setattr(Blacklist, "split", split_some)
-    assert main(["blacklist", *map(str, arguments), str(tmp_path / "out"), "--workers", "1"]) == 130
-    assert len(done) == 5
-    most = -1
-    run(capsys, *arguments, tmp_path / "out")
-    assert len(done) == len(set(done)) > 10
     assert contents(tmp_path / "out") == contents(tmp_path / "straight")
 
 

@@ -19,7 +19,7 @@ from webtext_prep.documents.lines import line_blocks, numbered_lines, read_lines
 from webtext_prep.documents.parquet_files import row_groups
 from webtext_prep.documents.records.base import Block, Unreadable
 from webtext_prep.documents.records.tables import CsvRecords, Row, read_rows
-from webtext_prep.documents.shards import format_of, read_documents
+from webtext_prep.documents.shards import format_of
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import clean_metadata, without_any_credentials
 
@@ -66,7 +66,7 @@ class UrlPart:
     def rows(self, location: Location) -> Iterator[Document]:
         """The rows in the file that holds them."""
         if not self.delimiter:
-            yield from itertools.islice(read_documents(location, self.first), self.stop - self.first)
+            yield from itertools.islice(Parquet().read_from(location, self.first), self.stop - self.first)
             return
         rows = read_rows(location, (self.delimiter,), self.first, len(self.names))
         yield from _table(itertools.islice(rows, int(self.has_header), None), list(self.names))
