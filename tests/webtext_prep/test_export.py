@@ -24,7 +24,7 @@ from webtext_prep.documents.shards import write_documents
 from webtext_prep.exporting.card import Corpus, card, domain_list, header, plain
 from webtext_prep.exporting.columns import Column, choose_columns, kind_of
 from webtext_prep.exporting.files import write_file
-from webtext_prep.exporting.measures import Measures, TopDomains, domain_of
+from webtext_prep.exporting.measures import Measures, TopDomains, proper_domain
 from webtext_prep.lineage import trace
 from webtext_prep.running.stage import PROCESS_BYTES
 from webtext_prep.stages.export import Export
@@ -269,7 +269,7 @@ def _as_text(value: datetime.datetime) -> str:
     ],
 )
 def test_the_domain_of_a_url_is_the_registered_name(url, domain):
-    assert domain_of(url) == domain
+    assert proper_domain(url) == domain
 
 
 @pytest.mark.parametrize(
