@@ -8,6 +8,7 @@ import os
 import signal
 import tempfile
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
@@ -17,6 +18,10 @@ from command_kit.errors import CommandError, UsageError
 
 SERVER_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
 """Two runs must not differ by the order of a set of strings, and a library with threads must not be forked."""
+STARTS = 3
+"""How often it is tried to start a process,"""
+START_PAUSE = 0.1
+"""and seconds between."""
 STOP_SECONDS = 5
 """How long a process may take to end before it is killed."""
 
@@ -75,20 +80,25 @@ class WorkerProcess:
         preload: Sequence[str] = (),
         environment: Mapping[str, str] | None = None,
     ) -> None:
-        _ensure_server(preload, environment or {})
         source, self.tasks = multiprocessing.Pipe(duplex=False)
         self.results, sink = multiprocessing.Pipe(duplex=False)
-        context = multiprocessing.get_context("forkserver")
-        self.process = context.Process(
+        self.process = multiprocessing.get_context("forkserver").Process(
             target=_live, args=(target, dict(os.environ), source, sink, *arguments), daemon=True
         )
-        with source, sink:
-            try:
-                self.process.start()
-            except (OSError, EOFError) as error:
-                self.tasks.close()
-                self.results.close()
-                raise CommandError(f"can't start another process ({error}): run with fewer --workers.") from error
+        with source, sink, contextlib.ExitStack() as undo:
+            undo.callback(self.tasks.close)
+            undo.callback(self.results.close)
+            for attempt in range(STARTS):
+                _ensure_server(preload, environment or {})
+                try:
+                    self.process.start()
+                    break
+                except (OSError, EOFError) as error:  # the server may have been killed just now
+                    if attempt + 1 == STARTS:
+                        sentence = f"can't start another process ({error}): run with fewer --workers."
+                        raise CommandError(sentence) from error
+                    time.sleep(START_PAUSE)
+            undo.pop_all()
 
     def close(self) -> None:
         """Close the pipes and wait for its end, or else kill it."""
