@@ -101,14 +101,6 @@ asyncio.run(run())
 """
 
 
-def test_a_worker_in_the_middle_of_a_page_ends_when_its_parent_is_killed(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE) as parent:
-        worker = os.pidfd_open(int(parent.stdout.readline()))
-        parent.kill()
-        assert select.select([worker], [], [], 30)[0], "the worker outlived its parent"
-        os.close(worker)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 def test_a_worker_that_hears_nothing_ends_with_its_parent_and_is_first_to_go_without_memory(tmp_path):
     """A worker that was blocked inside C code never saw that its parent was gone, and ran forever."""

@@ -14,10 +14,12 @@ from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from typing import Any
 
-from command_kit.errors import CommandError, UsageError
+from command_kit.errors import CommandError
 
 SERVER_ENVIRONMENT = {"PYTHONHASHSEED": "0", "OPENBLAS_NUM_THREADS": "1"}
 """Two runs must not differ by the order of a set of strings, and a library with threads must not be forked."""
+LONGEST_FOLDER = 70
+"""Bytes of the name of a folder that sockets can lie in: the system allows 104 for theirs."""
 STARTS = 3
 """How often it is tried to start a process,"""
 START_PAUSE = 0.1
@@ -135,18 +137,15 @@ def _ensure_server(preload: Sequence[str], environment: Mapping[str, str]) -> No
     resource_tracker.ensure_running()  # by itself: it unblocks what is blocked here
     added = {**SERVER_ENVIRONMENT, **environment}
     before = {name: os.environ.get(name) for name in added}
+    folder = tempfile.tempdir
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     os.environ.update(added)
+    if len(os.fsencode(tempfile.gettempdir())) > LONGEST_FOLDER:
+        tempfile.tempdir = "/tmp"  # noqa: S108 - multiprocessing makes a folder of its own in it
     try:
         forkserver.ensure_running()
-    except OSError as error:
-        if "too long" not in str(error):
-            raise
-        raise UsageError(
-            f"the folder for temporary files, {tempfile.gettempdir()}, has too long a name for the sockets of worker "
-            "processes: set TMPDIR to a shorter one."
-        ) from error
     finally:
+        tempfile.tempdir = folder
         for name, value in before.items():
             if value is None:
                 del os.environ[name]
