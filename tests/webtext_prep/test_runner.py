@@ -595,13 +595,11 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(
     assert not (state_of(home / "output") / "scratch").exists()
 
 
-def test_a_temporary_folder_whose_name_is_too_long_for_sockets_is_named(start, command, tmp_path, monkeypatch):
+def test_a_temporary_folder_may_have_a_name_too_long_for_sockets(start, command, tmp_path, monkeypatch):
     (tmp_path / ("long" * 25)).mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / ("long" * 25)))
     running = start(*command(2))
-    output, errors = running.process.communicate(timeout=60)
-    assert (running.process.returncode, output) == (2, "")
-    assert "set TMPDIR to a shorter one, or give --workers 1." in errors
+    assert running.process.wait(timeout=60) == 0
 
 
 def test_damaged_input_is_one_sentence_from_any_process(uninterrupted, command, webtext):
