@@ -9,10 +9,9 @@ import sys
 import urllib.request
 from pathlib import Path
 
-SITE = Path(__file__).resolve().parents[2] / "pipelines" / "documentation_site.py"
-sys.path.insert(0, str(SITE.parent))
+from webtext_run.documentation_pages import docstrings, is_prose, paragraphs
 
-from documentation_pages import docstrings, is_prose, paragraphs  # noqa: E402
+SITE = Path(__file__).resolve().parents[2] / "pipelines" / "documentation_site.py"
 
 NAMES = ["module/smtplib", "module/site", "module/numpy.lib._npyio_impl", "module/torch.optim.lr_scheduler"]
 NAMES += ["module/sympy.core.expr", "topic/lambda", "topic/typesmapping"]

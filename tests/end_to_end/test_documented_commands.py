@@ -5,7 +5,6 @@ import importlib
 import importlib.metadata
 import re
 import shlex
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,7 @@ from tests.documented import PAGES, ROOT, blocks, example
 import gpt2_train.cli
 import webtext_prep.cli
 from webtext_prep.commands.base import Command
-
-sys.path.insert(0, str(ROOT / "pipelines"))
-
-import run as pipelines_run
+from webtext_run import command as pipelines_run
 
 PROGRAMS = {
     "webtext": webtext_prep.cli.main,
@@ -196,7 +192,7 @@ def test_settings_files_of_the_documentation_are_accepted(page: Path, folder: Pa
 
 def test_every_flag_that_a_sentence_names_is_one_of_ours() -> None:
     reference = "".join(page.read_text(encoding="utf-8") for page in (ROOT / "docs" / "reference").glob("*.md"))
-    known = set(re.findall(r"--[a-z][a-z0-9-]*", reference + (ROOT / "pipelines" / "run.py").read_text()))
+    known = set(re.findall(r"--[a-z][a-z0-9-]*", reference + Path(pipelines_run.__file__).read_text(encoding="utf-8")))
     for page in PAGES:
         named = [re.match(r"--[a-z][\w-]*", span) for span in mentioned_lines(page.read_text(encoding="utf-8"))]
         unknown = {found[0] for found in named if found} - known - FOREIGN_FLAGS

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from webtext_run import preflight, runner
+from webtext_run import steps as wiring
+from webtext_run.preflight import check
+
 ROOT = Path(__file__).resolve().parents[2]
 RUN = ROOT / "pipelines" / "run.py"
-sys.path.insert(0, str(RUN.parent))
 
-import planning  # noqa: E402
-import playing  # noqa: E402
-from checking import check  # noqa: E402
 
 TINY = """
 [pipeline]
@@ -229,7 +229,7 @@ def test_a_pipeline_that_is_asked_to_end_ends_its_command_and_says_that_it_goes_
 
 def test_a_model_written_elsewhere_is_the_one_that_is_measured_and_that_writes(tmp_path):
     tables = {"train": {"output": "elsewhere"}, "evaluate": {}, "generate": {"checkpoint": "another"}}
-    train, evaluate, generate = planning.plan(tmp_path / "x.toml", tables, tmp_path, [])
+    train, evaluate, generate = wiring.plan(tmp_path / "x.toml", tables, tmp_path, [])
     assert train.output == "elsewhere"
     assert evaluate.arguments[:2] == ["--checkpoint", "elsewhere"]
     assert "--checkpoint" not in generate.arguments
@@ -237,7 +237,7 @@ def test_a_model_written_elsewhere_is_the_one_that_is_measured_and_that_writes(t
 
 def test_a_tokenizer_is_used_by_what_follows_and_documents_pass_it_by(tmp_path):
     tables = {"merge": {}, "train-tokenizer": {}, "clean": {}, "tokenize": {}, "merge-tokens": {}}
-    merge, train, clean, tokenize, join = planning.plan(tmp_path / "x.toml", tables, tmp_path, ["texts"])
+    merge, train, clean, tokenize, join = wiring.plan(tmp_path / "x.toml", tables, tmp_path, ["texts"])
     assert train.arguments == ["--input", merge.output, "--output", f"{tmp_path}/train-tokenizer"]
     assert clean.arguments[1] == merge.output
     assert tokenize.arguments == [
@@ -246,43 +246,43 @@ def test_a_tokenizer_is_used_by_what_follows_and_documents_pass_it_by(tmp_path):
     assert join.arguments[1] == f"{tmp_path}/corpus_text_document"
     del tables["merge-tokens"]
     for own in ({"tokenizer": "gpt2"}, {"vocabulary": "v.json", "merges": "m.txt"}):
-        *_, tokenize = planning.plan(tmp_path / "x.toml", tables | {"tokenize": own}, tmp_path, ["texts"])
+        *_, tokenize = wiring.plan(tmp_path / "x.toml", tables | {"tokenize": own}, tmp_path, ["texts"])
         assert "--tokenizer" not in tokenize.arguments
 
 
 def test_indexed_token_files_are_what_texts_are_traced_in(tmp_path):
     tables = {"merge": {}, "tokenize": {}, "index-tokens": {}, "train": {}, "generate": {"prompt": ["a"]}}
-    _, _, index, _, generate = planning.plan(tmp_path / "x.toml", tables, tmp_path, ["texts"])
+    _, _, index, _, generate = wiring.plan(tmp_path / "x.toml", tables, tmp_path, ["texts"])
     assert index.arguments == ["--input", f"{tmp_path}/corpus_text_document"]
     assert index.output == f"{tmp_path}/corpus_text_document.suffixes"
     assert generate.arguments[-2:] == ["--trace", f"{tmp_path}/corpus_text_document"]
     del tables["index-tokens"]
-    assert "--trace" not in planning.plan(tmp_path / "x.toml", tables, tmp_path, ["texts"])[-1].arguments
+    assert "--trace" not in wiring.plan(tmp_path / "x.toml", tables, tmp_path, ["texts"])[-1].arguments
 
 
 def test_a_corpus_can_be_exported_before_or_after_it_is_tokenized(tmp_path):
     for order in (["merge", "export", "tokenize"], ["merge", "tokenize", "export"]):
-        steps = planning.plan(tmp_path / "x.toml", {name: {} for name in order}, tmp_path, ["texts"])
+        steps = wiring.plan(tmp_path / "x.toml", {name: {} for name in order}, tmp_path, ["texts"])
         inputs = {step.name: step.settings.input for step in steps}
         assert inputs["export"] == inputs["tokenize"] == (f"{tmp_path}/merge",)
 
 
 def test_a_command_that_looks_at_folders_gets_the_last_one(tmp_path):
-    *_, look = planning.plan(tmp_path / "x.toml", {"merge": {}, "inspect": {"samples": 1}}, tmp_path, ["texts"])
+    *_, look = wiring.plan(tmp_path / "x.toml", {"merge": {}, "inspect": {"samples": 1}}, tmp_path, ["texts"])
     assert look.arguments == [f"{tmp_path}/merge"]
-    *_, look = planning.plan(tmp_path / "x.toml", {"merge": {}, "tokenize": {}, "inspect": {}}, tmp_path, ["texts"])
+    *_, look = wiring.plan(tmp_path / "x.toml", {"merge": {}, "tokenize": {}, "inspect": {}}, tmp_path, ["texts"])
     assert look.arguments == [f"{tmp_path}/corpus_text_document"]
 
 
 def test_a_report_gets_the_model_and_what_it_wrote(tmp_path):
     tables = {"merge": {}, "tokenize": {}, "train": {}, "generate": {"prompt": "a"}, "report": {}}
-    *_, report = planning.plan(tmp_path / "x.toml", tables, tmp_path, ["texts"])
+    *_, report = wiring.plan(tmp_path / "x.toml", tables, tmp_path, ["texts"])
     assert report.arguments == [
         f"{tmp_path}/corpus_text_document", "--output", f"{tmp_path}/report.html", "--run", f"{tmp_path}/model",
         "--samples", f"{tmp_path}/samples.json",
     ]  # fmt: skip
     assert report.output == f"{tmp_path}/report.html"
-    *_, report = planning.plan(tmp_path / "x.toml", {"merge": {}, "report": {"output": "r.html"}}, tmp_path, ["texts"])
+    *_, report = wiring.plan(tmp_path / "x.toml", {"merge": {}, "report": {"output": "r.html"}}, tmp_path, ["texts"])
     assert report.arguments == [f"{tmp_path}/merge"]
     assert report.output == "r.html"
 
@@ -372,7 +372,6 @@ class Finder:
             raise ImportError("torch was asked for")
 sys.meta_path.insert(0, Finder())
 sys.stderr, sys.argv = Noted(), sys.argv[1:]
-sys.path.insert(0, program.rpartition("/")[0])
 runpy.run_path(program, run_name="__main__")
 """
 
@@ -392,7 +391,7 @@ def test_the_first_lines_come_before_what_takes_long_to_load(tmp_path):
 @pytest.fixture
 def check_without_gpu(texts, monkeypatch, capsys) -> Callable[..., str]:
     """`check_without_gpu(text, input, ...)` is what `run.py --check`, or run.py, says of a file with that text."""
-    import run
+    from webtext_run import command as run
 
     monkeypatch.chdir(texts)
     monkeypatch.setattr(run, "count_gpus", lambda names: 0)
@@ -460,11 +459,10 @@ def test_settings_that_an_output_was_not_made_with_are_found_before_anything_run
 
 
 def test_disk_that_is_too_small_for_all_together_is_found_before_anything_runs(check_without_gpu, monkeypatch):
-    import checking
     from command_kit.machine import Disk, Machine
 
     monkeypatch.setattr(Machine, "disk_of", lambda self, place: Disk("small", 700))
-    monkeypatch.setattr(checking.Estimate, "problem", lambda self: None)
+    monkeypatch.setattr(preflight.Estimate, "problem", lambda self: None)
     said = check_without_gpu("[merge]\n[clean]\n[tokenize]\n", "--input", "texts")
     assert "all stages together need about" in said
     check_without_gpu("[merge]\nspace_check = false\n[clean]\n", "--input", "texts", "--check", code=0)
@@ -484,11 +482,11 @@ def test_disk_that_is_too_small_for_all_together_is_found_before_anything_runs(c
     ],
 )
 def test_a_setting_can_be_changed_on_the_command_line(tmp_path, change, flags):
-    from pipeline_file import change_settings
+    from webtext_run.pipeline_file import change_settings
 
     tables = {"download": {}, "clean": {}, "tokenize": {}, "train": {"tokens": 1000}, "generate": {"prompt": ["x"]}}
     told = change_settings(tables, [change], tmp_path)
-    steps = planning.plan(tmp_path / "x.toml", tables, tmp_path, ["urls.txt"], told)
+    steps = wiring.plan(tmp_path / "x.toml", tables, tmp_path, ["urls.txt"], told)
     (step,) = (step for step in steps if change.startswith(f"{step.name}."))
     assert step.arguments[-len(flags) :] == flags
     assert told == {step.name: flags}
@@ -513,10 +511,10 @@ def test_a_change_that_cannot_be_made_is_named(check_without_gpu, change, named)
 @pytest.mark.parametrize("shipped", sorted(path.stem for path in RUN.parent.glob("*.toml")))
 def test_every_shipped_recipe_fits_a_machine_with_any_number_of_gpus(tmp_path, monkeypatch, texts, shipped, gpus):
     """A shipped recipe failed on every machine with several GPUs, after the download."""
-    from pipeline_file import read_pipeline
+    from webtext_run.pipeline_file import read_pipeline
 
     path, tables = read_pipeline(shipped)
-    steps = planning.plan(path, tables, tmp_path, [str(texts / "texts")], site=True)
+    steps = wiring.plan(path, tables, tmp_path, [str(texts / "texts")], site=True)
     steps[0].made = steps[0].settings.input  # whatever it is that this one reads
     found = check(steps, path, tmp_path, gpus)
     assert found.problems == []
@@ -527,7 +525,7 @@ def test_every_shipped_recipe_fits_a_machine_with_any_number_of_gpus(tmp_path, m
 
 def test_alone_it_lists_the_pipelines(monkeypatch, capsys):
     """`run.py` alone began four minutes of work, and --help did not say which pipelines there are."""
-    import run
+    from webtext_run import command as run
 
     monkeypatch.setattr(run, "play", lambda _: pytest.fail("a pipeline was run"))
     assert run.main([]) == 2
@@ -543,8 +541,8 @@ def test_alone_it_lists_the_pipelines(monkeypatch, capsys):
 
 def test_a_second_run_in_a_folder_says_that_one_is_at_work(tmp_path, monkeypatch, capsys):
     """It was told that the port of the first one's site is taken, and to remove a file that the first one needs."""
-    import run
     from webtext_prep.running.outputs.ownership import locked
+    from webtext_run import command as run
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(run, "check", lambda *_: pytest.fail("a second run was begun"))
@@ -558,7 +556,7 @@ def test_a_second_run_in_a_folder_says_that_one_is_at_work(tmp_path, monkeypatch
 @pytest.fixture
 def two_steps(tmp_path, monkeypatch, capfd) -> Callable[..., tuple[int, str]]:
     """`two_steps(...)` is the exit code of a pipeline of [merge] and [clean] with such flags, and what it says."""
-    import run
+    from webtext_run import command as run
 
     monkeypatch.chdir(tmp_path)
     Path("p.toml").write_text('[merge]\n[clean]\nlanguage = "any"\nmin_tokens = 1\n')
@@ -604,22 +602,22 @@ def test_every_flag_of_a_step_is_said_in_words_that_the_pipeline_knows(tmp_path)
     from webtext_prep.running.tasks.tally import Tally
 
     tables = {"download": {}, "tokenize": {}, "train": {}}
-    download, _, train = planning.plan(tmp_path / "x.toml", tables, tmp_path, ["urls.txt"])
+    download, _, train = wiring.plan(tmp_path / "x.toml", tables, tmp_path, ["urls.txt"])
     tally = Tally(read=3)
     tally.dropped["blocked_address"] = 3
     assert download.stage is not None
-    assert in_words(download.stage.advice(tally), planning.words_of(download)) == (
+    assert in_words(download.stage.advice(tally), wiring.words_of(download)) == (
         "these addresses are private; if they are meant, give --set download.allow_private_addresses=loopback (of this "
         "machine) or --set download.allow_private_addresses=all (any), with --restart download"
     )
-    words = planning.words_of(download)
+    words = wiring.words_of(download)
     assert in_words("give --no-space-check", words) == "give --set download.space_check=false"
     assert in_words("with --state DIR.", words) == "with --set download.state=DIR."
     assert in_words("fewer --workers", words) == "fewer --workers"  # a flag of run.py, too
     assert in_words("--output a/b is a file; `webtext x --restart`", words) == (
         "--output a/b is a file; `webtext x --restart`"
     )
-    assert in_words("a lower --lr in another --output", planning.words_of(train)) == (
+    assert in_words("a lower --lr in another --output", wiring.words_of(train)) == (
         "a lower --set train.lr=VALUE in another --folder"
     )
 
@@ -630,20 +628,19 @@ def test_a_training_that_begins_anew_leaves_nothing_of_the_earlier_run(texts, mo
 
     shutil.copytree(texts / "first" / "model", texts / "again")
     (texts / "again" / "mine").write_text("mine")
-    (step,) = planning.plan(texts / "x.toml", {"train": {"data": ["x"]}}, texts, [])
-    playing.discard_run(dataclasses.replace(step, output=str(texts / "again")))
+    (step,) = wiring.plan(texts / "x.toml", {"train": {"data": ["x"]}}, texts, [])
+    runner.discard_run(dataclasses.replace(step, output=str(texts / "again")))
     assert [entry.name for entry in (texts / "again").iterdir()] == ["mine"]
 
 
 def test_the_memory_of_a_run_is_that_of_the_micro_batch_that_fits_its_gpu(tmp_path, monkeypatch, texts):
-    import checking
 
     path = tmp_path / "x.toml"
     tables = {"merge": {}, "tokenize": {}, "train": {"model": "124M", "global_batch_size": 32}}
-    steps = planning.plan(path, tables, tmp_path, [str(texts / "texts")])
+    steps = wiring.plan(path, tables, tmp_path, [str(texts / "texts")])
 
     def peak(gib: int) -> float:
-        monkeypatch.setattr(checking, "gpu_room", lambda: gib * 2.0**30)
+        monkeypatch.setattr(preflight, "gpu_room", lambda: gib * 2.0**30)
         (fact,) = (fact for fact in check(steps, path, tmp_path, 1).facts if "at most" in fact)
         return float(fact.partition("at most ")[2].split()[0])
 
@@ -652,7 +649,7 @@ def test_the_memory_of_a_run_is_that_of_the_micro_batch_that_fits_its_gpu(tmp_pa
 
 def test_the_quickstart_with_the_vocabulary_of_gpt2_is_one_flag_away(tmp_path):
     """It trains a tokenizer of its own, for which nobody waits who wants GPT-2's."""
-    from pipeline_file import change_settings, read_pipeline
+    from webtext_run.pipeline_file import change_settings, read_pipeline
 
     path, tables = read_pipeline("quickstart")
     for flags, names, known in (
@@ -660,7 +657,7 @@ def test_the_quickstart_with_the_vocabulary_of_gpt2_is_one_flag_away(tmp_path):
         (["tokenize.tokenizer=gpt2"], ["tokenize"], 50257),
     ):
         told = change_settings(tables, flags, path)
-        steps = planning.plan(path, tables, tmp_path, ["urls.txt"], told, site=True)
+        steps = wiring.plan(path, tables, tmp_path, ["urls.txt"], told, site=True)
         assert [step.name for step in steps if step.name.endswith(("tokenizer", "tokenize"))] == names
         found = check(steps, path, tmp_path)
         assert found.problems == []
@@ -670,7 +667,7 @@ def test_the_quickstart_with_the_vocabulary_of_gpt2_is_one_flag_away(tmp_path):
 def test_a_layout_that_needs_more_gpus_than_there_are_is_found(tmp_path, texts):
     tables = {"merge": {}, "tokenize": {}, "train": {"data_parallel": 4}}
     path = tmp_path / "x.toml"
-    steps = planning.plan(path, tables, tmp_path, [str(texts / "texts")])
+    steps = wiring.plan(path, tables, tmp_path, [str(texts / "texts")])
     (problem,) = check(steps, path, tmp_path, 2).problems
     assert "--set train.tensor_parallel=1 times --set train.data_parallel=4 needs 4 GPUs, and this machine" in problem
 
@@ -718,5 +715,5 @@ def test_checking_says_what_each_stage_will_need(tmp_path):
 def test_the_closing_hint_has_the_pipelines_own_prompt(tmp_path, generate, hint):
     """Every pipeline, whatever its texts, ended with the quickstart's prompt."""
     tables = {"train": {"output": "model"}} | ({} if generate is None else {"generate": generate})
-    steps = planning.plan(tmp_path / "x.toml", tables, tmp_path, [])
-    assert playing.write_more(steps) == ["./uvw", "run", "gpt2", "generate", "--checkpoint", "model", *hint]
+    steps = wiring.plan(tmp_path / "x.toml", tables, tmp_path, [])
+    assert runner.write_more(steps) == ["./uvw", "run", "gpt2", "generate", "--checkpoint", "model", *hint]

@@ -18,7 +18,7 @@ from command_kit.colours import BOLD, GREEN, PLAIN, Paint
 from command_kit.command import PARENT, print_note
 from command_kit.fronts import WORDS
 from command_kit.tables import aligned
-from planning import SAMPLES, Step, is_held_out_loss, shown_command, words_of
+from webtext_run.steps import SAMPLES, Step, is_held_out_loss, shown_command, words_of
 
 SUMMARIES = "pipeline.json"
 SHOWN_PASSAGES = 3
@@ -100,7 +100,7 @@ def discard_run(step: Step) -> None:
 
 def compressed(step: Step) -> dict[str, float]:
     """Bits per byte of the text that `[evaluate]` scored when compressors have it; empty if it scored a part of it."""
-    from compressors import compressed_bits
+    from webtext_run.compressors import compressed_bits
 
     found = step.summary
     if step.settings.max_tokens is not None:
@@ -223,7 +223,7 @@ def bits_per_byte(found: dict[str, Any]) -> list[str]:
     """The model's bits per byte beside those of compressors and of a unigram model, the best first."""
     if not found.get("bits_per_byte"):
         return []
-    from compressors import unigram_bits
+    from webtext_run.compressors import unigram_bits
 
     rows = {"this model": found["bits_per_byte"], **found.get("compressed", {})}
     if (unigram := unigram_bits(found)) is not None:

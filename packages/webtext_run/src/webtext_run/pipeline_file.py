@@ -13,7 +13,8 @@ from command_kit import UsageError, setting
 from command_kit.settings import flag_name
 from gpt2_train.training.command import overridden_keys
 
-HERE = Path(__file__).resolve().parent
+HERE = Path(__file__).resolve().parents[4] / "pipelines"
+"""The pipelines that come with the project."""
 WHOLE = "pipeline"
 """The table that concerns the whole run."""
 OF_ALL_STAGES = ("engine", "workers", "shared_scratch")

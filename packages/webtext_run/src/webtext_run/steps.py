@@ -17,13 +17,13 @@ from typing import Any
 from command_kit import UsageError
 from command_kit.settings import flag_name, make_settings
 from indexed_tokens.suffix_index import index_folder
-from pipeline_file import OF_ALL_STAGES, WHOLE, as_flags
 from webtext_prep.cli import RunSettings, find_commands, find_stages
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
 from webtext_prep.running.engines.choosing import engine_settings, find_engines
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage import is_local, location
+from webtext_run.pipeline_file import OF_ALL_STAGES, WHOLE, as_flags
 
 PROGRAMS = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}
 MODEL_COMMANDS = ("train", "evaluate", "generate")

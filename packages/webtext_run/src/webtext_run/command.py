@@ -1,0 +1,191 @@
+"""Runs a whole pipeline, from URLs, dumps, web archives or texts to a model that writes, as one TOML file describes it.
+
+    ./uvw run pipelines/run.py quickstart
+    ./uvw run pipelines/run.py own_text --input my_texts
+    ./uvw run pipelines/run.py openwebtext --urls my_urls.txt --check
+    ./uvw run pipelines/run.py my_pipeline.toml --set train.steps=60
+
+Each table of the file is one command, `webtext COMMAND` or `gpt2 COMMAND`, with that command's settings; they run in
+the order of the file, each on what the one before it wrote. Whatever can be known beforehand is checked before the
+first one runs. The same command again resumes where it stopped, `--restart` begins anew, and each step can also be
+given by hand: its command line is printed first.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import json
+import shlex
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+
+from command_kit import CommandError, Parser, UsageError, add_flags, run_command, write_json, write_text
+from command_kit.colours import Paint
+from command_kit.command import print_error, print_note
+from command_kit.settings import check_value, given_values, make_settings
+from command_kit.tables import aligned
+from webtext_prep.cli import RunSettings
+from webtext_prep.running.engines.choosing import add_engine_flags, engine_settings, find_engines
+from webtext_prep.running.outputs.ownership import locked
+from webtext_run.pipeline_file import OF_ALL_STAGES, WHOLE, Pipeline, change_settings, read_pipeline, shipped
+from webtext_run.preflight import check, count_gpus
+from webtext_run.runner import closing, run_steps
+from webtext_run.steps import Step, plan, restart, shown_command
+
+LOCK = ".run"
+"""In the folder of a pipeline: what the one that is at work holds."""
+
+
+@contextlib.contextmanager
+def documentation_site(folder: Path) -> Iterator[None]:
+    """Serve the documentation while the block runs; its URL list is `urls.txt` in `folder`.
+
+    The port is kept from one run to the next: the addresses of pages that were fetched must stay the same.
+    """
+    kept = folder / "site.json"
+    port = json.loads(kept.read_text())["port"] if kept.exists() else 0
+    process = subprocess.Popen(
+        [sys.executable, "-m", "webtext_run.documentation_site", "--port", str(port)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    if process.stdout is None or not (base := process.stdout.readline().strip()):
+        raise CommandError(f"the documentation could not be served on port {port}: it is taken, remove {kept}.")
+    try:
+        write_json(kept, {"port": int(base.rsplit(":", 1)[1])})
+        urls = folder / "urls.txt"
+        with urllib.request.build_opener(urllib.request.ProxyHandler({})).open(f"{base}/urls.txt") as answer:
+            text = answer.read().decode()
+        if not urls.exists() or urls.read_text(encoding="utf-8") != text:
+            write_text(urls, text)
+        yield
+    finally:
+        process.terminate()
+        process.communicate()
+
+
+def overview() -> str:
+    """The pipelines that there are, and how to start one."""
+    rows = aligned([[name, description] for name, description in shipped().items()], "<<")
+    start = "to try all of it, with nothing of your own:\n  ./uvw run pipelines/run.py quickstart"
+    return "\n".join(["pipelines:", *(f"  {row}" for row in rows), "", start])
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Entry point; returns the exit code."""
+    words = sys.argv[1:] if argv is None else argv
+    parser = make_parser()
+    if not words:
+        print(f"{parser.format_usage()}\n{overview()}\nall flags: ./uvw run pipelines/run.py --help", file=sys.stderr)
+        return 2
+    arguments = parser.parse_args(words)
+    again = "the same command" + ("" if arguments.restart is None else " without --restart")
+    return run_command("run.py", lambda: play(arguments), debug=arguments.debug, again=again)
+
+
+def make_parser() -> Parser:
+    """The parser of the command line."""
+    parser = Parser(prog="run.py", description=__doc__, epilog=overview())
+    parser.add_argument("pipeline", help="a name, of those listed below, or a TOML file")
+    parser.add_argument(
+        "--input",
+        "--urls",
+        nargs="+",
+        default=[],
+        metavar="PATH",
+        help="what the first stage reads: URL lists, dumps, web archives, or texts where the file begins with [merge]",
+    )
+    parser.add_argument("--folder", help="where everything is written, instead of what the file says")
+    parser.add_argument("--until", metavar="COMMAND", help="stop after this step")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="TABLE.SETTING=VALUE",
+        help="use another value than the file's, such as train.steps=60; may be given several times",
+    )
+    parser.add_argument(
+        "--check", action="store_true", help="check everything that can be known, show the steps, and run none"
+    )
+    parser.add_argument(
+        "--restart",
+        nargs="?",
+        const="",
+        metavar="STEP",
+        help="discard what earlier runs made, from this step on, or of all steps if none is named, and begin anew",
+    )
+    parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
+    add_flags(
+        parser,
+        RunSettings,
+        skip=RunSettings.__dataclass_fields__.keys() - OF_ALL_STAGES,
+        group="for every stage whose table does not say otherwise",
+    )
+    add_engine_flags(parser, find_engines())
+    return parser
+
+
+def play(arguments: argparse.Namespace) -> int:
+    """Check the steps of one pipeline, and run them in order; checking loads PyTorch, so a line comes before."""
+    start = time.monotonic()
+    path, whole, folder, steps = prepared(arguments)
+    with contextlib.ExitStack() as stack:
+        is_new = not folder.exists()
+        lock = locked(folder / LOCK, folder, "run.py", "--folder")
+        if not (is_new or arguments.check):
+            stack.enter_context(lock)
+        found = check(steps, path, folder, count_gpus([step.name for step in steps]))
+        if arguments.check:
+            print("\n".join(shlex.join(shown_command(step, path)) for step in steps), flush=True)
+            for line in found.facts:
+                print(line, file=sys.stderr)
+        for problem in found.problems[:-1]:
+            print_error("run.py", problem)
+        if found.problems:
+            raise UsageError(found.problems[-1])
+        if arguments.check:
+            return 0
+        if is_new:
+            stack.enter_context(lock)
+        if whole.site:
+            print_note("looking for the documentation that comes with Python and its packages")
+            stack.enter_context(documentation_site(folder))
+        run_steps(steps, path, folder, arguments.debug)
+    print(closing(steps, folder, time.monotonic() - start, Paint.of(sys.stdout), is_first_try=whole.site))
+    return 0
+
+
+def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[Step]]:
+    """A pipeline's file, what concerns the whole run, the folder, and the steps. Raises UsageError."""
+    path, tables = read_pipeline(arguments.pipeline)
+    flags = change_settings(tables, arguments.set, path)
+    everywhere = {*OF_ALL_STAGES, *engine_settings()}
+    table = check_value(dict, tables.get(WHOLE, {}), WHOLE, str(path))
+    given = table | given_values(arguments, command=WHOLE)[1]
+    of_all_stages = {key: value for key, value in given.items() if key in everywhere}
+    rest = {key: value for key, value in table.items() if key not in everywhere}
+    whole = make_settings(Pipeline, rest, str(path), neighbours=sorted(everywhere))
+    written_to = arguments.folder or whole.folder
+    if "://" in written_to:
+        raise UsageError(
+            f"--folder {written_to} is a URL, and training needs a folder of this machine: give one, and name the "
+            'stages\' URLs in their tables, as output = "s3://...".'
+        )
+    folder = Path(written_to or Path("runs") / path.stem)
+    print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr, flush=True)
+    print_note("checking the settings of all steps against this machine")
+    first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
+    steps = plan(path, tables, folder, first, flags, site=whole.site, of_all_stages=of_all_stages)
+    if arguments.restart is not None:
+        restart(steps, arguments.restart)
+    names = [step.name for step in steps]
+    if arguments.until is not None and arguments.until not in names:
+        raise UsageError(f"--until {arguments.until} is not in {path.name}: choose one of {', '.join(names)}.")
+    return path, whole, folder, steps[: names.index(arguments.until) + 1 if arguments.until else None]
