@@ -57,12 +57,14 @@ def use_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Non
 @pytest.mark.parametrize(
     ("dtype", "backend"), [(torch.float64, "aot_eager"), (torch.float32, "aot_eager"), (torch.bfloat16, "inductor")]
 )
+@pytest.mark.parametrize("in_one_pass", [False, True])
 def test_it_is_the_cross_entropy_of_the_known_columns(
-    dtype: torch.dtype, backend: str, use_backend: Callable[[str], None]
+    dtype: torch.dtype, backend: str, in_one_pass: bool, use_backend: Callable[[str], None]
 ) -> None:
     use_backend(backend)
     logits, targets, of_losses = batch(dtype)
-    losses, gradient = with_gradient(overwriting_loss, logits, targets, of_losses)
+    loss = functools.partial(overwriting_loss, gradient=of_losses) if in_one_pass else overwriting_loss
+    losses, gradient = with_gradient(loss, logits, targets, of_losses)
 
     def plain(values: Tensor, targets: Tensor) -> Tensor:
         return F.cross_entropy(values[:, :VOCABULARY], targets, reduction="none")

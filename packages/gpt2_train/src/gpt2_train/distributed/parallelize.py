@@ -11,10 +11,11 @@ numbers, or dropout would drop other elements than the loss was computed with, a
 word. torch keeps the generator's state for CPU and CUDA alone; for Apple's GPUs it is kept here. `full` costs a third
 more work, `selective` little.
 
-`--compile blocks` compiles one block, whatever the number of layers: all of them run the same code on tensors of the
-same shape, and torch guards what it has compiled by nothing else. `model` is one graph, in which work is fused across
-the edges of blocks, embedding and output, and which takes longer to compile with each layer. In both a graph belongs to
-the shapes that it was made for: training has one, and validation, without gradients and dropout, another.
+`--compile blocks` compiles three graphs, whatever the number of layers: the first block, whose input is one tensor,
+another for all that follow, which run the same code on tensors of the same shape, and the output; torch guards what it
+has compiled by nothing else. `model` is one graph, in which work is fused across the edge of the embedding, too, and
+which takes longer to compile with each layer. In both a graph belongs to the shapes that it was made for: training has
+one, and validation, without gradients and dropout, another.
 """
 
 from __future__ import annotations
@@ -165,8 +166,9 @@ def apply_activation_checkpointing(
     for block in model.blocks:
         plain = block.forward
 
-        def forward(x: Tensor, *rest: Any, plain: Any = plain) -> Tensor:
-            return checkpoint(plain, x, *rest, **options)
+        def forward(x: Tensor, branch: Tensor | None = None, *rest: Any, plain: Any = plain) -> Any:
+            # The sum is one tensor to keep, its terms are two.
+            return checkpoint(plain, x if branch is None else x + branch, None, *rest, **options)
 
         block.forward = forward
 
@@ -208,9 +210,13 @@ def choose_compilation(asked: Compilation | bool | None, device: torch.device, p
 
 
 def apply_compile(model: GPT2, compilation: Compilation = "blocks") -> None:
-    """Compile each block, or the model, whole or not at all: a break in a graph would silently leave most uncompiled.
+    """Compile each block and the output, or the model: whole, since a break would silently leave most uncompiled.
 
     The forward method is compiled, since the hooks around it (FSDP's) can't be.
     """
-    for module in model.blocks if compilation == "blocks" else [model]:
-        module.forward = torch.compile(module.forward, dynamic=False, fullgraph=True)
+    options: dict[str, Any] = {"dynamic": False, "fullgraph": True}
+    for number, module in enumerate(model.blocks if compilation == "blocks" else [model]):
+        # Isolated, the first block takes none of the graphs that torch allows the others' code. (Not in the stubs.)
+        module.forward = torch.compile(module.forward, **options | {"isolate_recompiles": number == 0})
+    if compilation == "blocks":
+        model.logits = torch.compile(model.logits, **options)  # type: ignore[method-assign]

@@ -2,13 +2,16 @@
 
 The parameters stay in float32; autocast casts each one that is multiplied, in every forward pass. Here a copy is kept
 and made again only when the optimizer has moved the weights: the first pass after that does it, for all matrices at
-once, or block by block as FSDP2 gathers them. Values and gradients are those of autocast, to the last bit: the copy
-is the same cast, and its gradient is cast back and added to that of the parameter. It costs no memory where activations
-are kept, since the backward pass needs the cast weights then; where they are recomputed, weights are left to autocast.
+once, or block by block as FSDP2 gathers them. The gradient of a copy is added to that of its parameter as it comes, in
+half precision, where autocast makes one in float32 first. Values and gradients are those of autocast, to the last bit
+(for the tied matrix but for the order of a sum). It costs no memory where activations are kept, since the backward pass
+needs the cast weights then; where they are recomputed, weights are left to autocast.
 """
 
 from __future__ import annotations
 
+import functools
+import weakref
 from typing import Any, Literal
 
 import torch
@@ -20,28 +23,14 @@ from gpt2_train.distributed.mesh import World
 from gpt2_train.model.gpt2 import GPT2
 
 
-class _CopyOf(torch.autograd.Function):
-    """The copy, with the gradient of the parameter."""
-
-    @staticmethod
-    def forward(ctx: Any, parameter: Tensor, copy: Tensor) -> Tensor:
-        ctx.dtype = parameter.dtype
-        return copy.view_as(copy)
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None]:
-        return gradients[0].to(ctx.dtype), None
-
-
 class _LinearByCopies(nn.Linear):
     """A linear layer that multiplies by copies of its parameters."""
 
     weight_copy: Tensor
-    bias_copy: Tensor
+    bias_copy: Tensor | None
 
     def forward(self, input: Tensor) -> Tensor:
-        bias = _CopyOf.apply(self.bias, self.bias_copy) if self.bias is not None else None
-        return F.linear(input, _CopyOf.apply(self.weight, self.weight_copy), bias)
+        return F.linear(input, self.weight_copy, self.bias_copy)
 
 
 def half_copies(
@@ -96,7 +85,7 @@ class HalfCopies:
             (copy, parameter)
             for layer in self._layers[module]
             for copy, parameter in ((layer.weight_copy, layer.weight), (layer.bias_copy, layer.bias))
-            if parameter is not None
+            if copy is not None
         ]
         torch._foreach_copy_([copy for copy, _ in pairs], [parameter for _, parameter in pairs])
         self._stale.remove(module)
@@ -116,7 +105,22 @@ def _with_copies(layer: nn.Linear, dtype: torch.dtype) -> _LinearByCopies:
     device = layer.weight.device
     for name in ("weight", "bias"):
         parameter = getattr(layer, name)
-        # Of the whole shape also where this process holds a share.
-        copy = torch.empty(parameter.shape, dtype=dtype, device=device) if parameter is not None else None
+        copy = None
+        if parameter is not None:
+            # Of the whole shape also where this process holds a share.
+            copy = torch.empty(parameter.shape, dtype=dtype, device=device, requires_grad=True)
+            # Weakly, since the layer has the copy: Python finds no circle through a tensor's hooks.
+            copy.register_post_accumulate_grad_hook(functools.partial(_give_gradient, weakref.ref(layer), name))
         layer.register_buffer(f"{name}_copy", copy, persistent=False)
     return layer
+
+
+def _give_gradient(layer: weakref.ref[nn.Linear], name: str, copy: Tensor) -> None:
+    """Add the gradient that has come to `copy` to that of the parameter, which FSDP2 has whole then."""
+    parameter, gradient = getattr(layer(), name), copy.grad
+    assert gradient is not None
+    if parameter.grad is None:
+        parameter.grad = gradient.to(parameter.dtype)
+    else:
+        parameter.grad.add_(gradient)
+    copy.grad = None

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -62,7 +63,11 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """x + attention(norm(x)), then x + feed-forward(norm(x))."""
+    """x + attention(norm(x)), then x + feed-forward(norm(x)).
+
+    The second sum is left to what follows, which begins with a norm of it: compiled, sum and norm are one kernel, and
+    so are the norm's gradient and the two that the sum needs.
+    """
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
@@ -74,10 +79,18 @@ class Block(nn.Module):
         self.attention_dropout = nn.Dropout(config.dropout)
         self.feed_forward_dropout = nn.Dropout(config.dropout)
 
-    def forward(self, x: Tensor, cache: CacheUpdate | None = None, documents: Documents | None = None) -> Tensor:
-        """(B, T, hidden) -> (B, T, hidden)."""
+    def forward(
+        self,
+        x: Tensor,
+        branch: Tensor | None = None,
+        cache: CacheUpdate | None = None,
+        documents: Documents | None = None,
+    ) -> tuple[Tensor, Tensor]:
+        """Two terms of the residual stream (B, T, hidden), of which the first block has one -> two."""
+        if branch is not None:
+            x = x + branch
         x = x + self.attention_dropout(self.attention(self.attention_norm(x), cache, documents))
-        return x + self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(x)))
+        return x, self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
 def empty_embedding(ids: int, hidden: int) -> nn.Embedding:
@@ -160,15 +173,20 @@ class GPT2(nn.Module):
         Raises Gpt2UsageError if the positions run past the sequence length.
         """
         x = self.dropout(self.embed(tokens, self._positions(tokens, cache, documents)))  # (B, T, hidden)
+        branch: Any = None  # Before the first block there is one term.
         for block in self.blocks:
-            x = block(x, cache, documents)
+            x, branch = block(x, branch, cache, documents)
         if cache is not None:
-            x = x[:, cache.last]  # (1, rows, hidden)
-        return self.output(self.final_norm(x))
+            x, branch = x[:, cache.last], branch[:, cache.last]  # (1, rows, hidden)
+        return self.logits(x, branch)
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
         """Tokens (B, T) at positions (T,) or (B, T) -> (B, T, hidden)."""
         return self.token_embedding(tokens) + self.position_embedding(positions)
+
+    def logits(self, x: Tensor, branch: Tensor) -> Tensor:
+        """The two terms that the last block gives (B, T, hidden) -> (B, T, padded vocabulary)."""
+        return self.output(self.final_norm(x + branch))
 
     def _positions(self, tokens: Tensor, cache: CacheUpdate | None, documents: Documents | None) -> Tensor:
         length, limit = tokens.size(1), self.config.sequence_length

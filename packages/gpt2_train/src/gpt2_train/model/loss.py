@@ -4,13 +4,13 @@ Each process turns its shard of a row of logits into two numbers, the log of its
 the target if that is in the shard; these are exchanged (8 bytes per token) and the rest is local, forward and
 backward. The logits stay in the precision that the model computed them in, and so does their gradient: the usual way
 makes two float32 copies of all of them (3.3 GB for 8 sequences of GPT-2). Compiled, it is one pass over the logits
-forward and one backward; else rows are taken in pieces, 256 MB of float32 at most.
+forward and one backward, or one for both; else rows are taken in pieces, 256 MB of float32 at most.
 
-Compiled, the local work is two kernels, one for the two numbers of a row and one for the gradient. Each is one kernel
-that reads the logits once, in their own precision, and computes in registers: on CUDA the maximum and the sum of
-exponentials in one pass (torch calls it online softmax), so that a loss reads the logits twice and writes them once.
-Columns of padding are masked instead of cut off, since rows of a width that powers of two divide are read in wide
-loads. Not compiled, rows are taken in pieces, in float32: on a CPU what its cache holds.
+Compiled, each piece of the local work is one kernel that reads the logits once, in their own precision, and computes in
+registers: on CUDA the maximum and the sum of exponentials in one pass (torch calls it online softmax). Where the
+gradients of the losses are known beforehand, one kernel takes losses and gradient: it comes back to a row that is still
+in the cache. Columns of padding are masked instead of cut off, since rows of a width that powers of two divide are read
+in wide loads. Not compiled, rows are taken in pieces, in float32: on a CPU what its cache holds.
 """
 
 from __future__ import annotations
@@ -69,6 +69,23 @@ class _CrossEntropy(torch.autograd.Function):
         return result, None, None
 
 
+class _InOnePass(torch.autograd.Function):
+    """Losses, and in the place of the logits their gradient, which follows from what is known of the losses'."""
+
+    @staticmethod
+    def forward(ctx: Any, logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:
+        """As `losses_and_gradient`."""
+        place = logits.detach()
+        losses = losses_and_gradient(place, targets, of_losses, known)
+        ctx.save_for_backward(place)
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None, None]:
+        """What the forward pass has written."""
+        return ctx.saved_tensors[0], None, None, None
+
+
 def _over_all_shards(total: Tensor, target: Tensor, group: ProcessGroup) -> tuple[Tensor, Tensor]:
     """Log-sum-exp and target logit of each row over the whole vocabulary, each (N,), from those of this shard."""
     import torch.distributed as dist  # A single process has no group and needs none of this.
@@ -95,6 +112,7 @@ def token_losses(
     vocabulary: int | None = None,
     compiled: bool = False,
     overwrite_logits: bool = False,
+    gradient: Tensor | None = None,
 ) -> Tensor:
     """The loss of each token, -log p(target), in nats: of the shape of `targets`, float32 (or as wide as the logits).
 
@@ -107,9 +125,14 @@ def token_losses(
         compiled: whether to use kernels made by torch.compile, one set for each shape: for shapes that come often.
         overwrite_logits: whether the backward pass may write the gradient into the memory of `logits`, so that both
             together take the room of one. Nothing else may need them after it, and it can't be repeated.
+        gradient: what the backward pass will give to each loss, of the shape of `targets`, if that is known: compiled,
+            with the whole vocabulary here and `overwrite_logits`, it is all that counts, and the logits are gone now.
     """
     width = logits.size(-1)
     known = _known_columns(width, group, vocabulary)
+    if gradient is not None and compiled and overwrite_logits and group is None:
+        rows: Tensor = _InOnePass.apply(logits.reshape(-1, width), targets.reshape(-1), gradient.reshape(-1), known)
+        return rows.view(targets.shape)
     way = _Way(kernels_for(compiled=compiled), group, known, overwrite_logits)
     losses: Tensor = _CrossEntropy.apply(logits.reshape(-1, width), targets.reshape(-1), way)
     return losses.view(targets.shape)
@@ -192,6 +215,18 @@ class Compiled:
         kernel(*((result,) if result is logits else (result, logits)), local, total, of_losses, known)
 
 
+def losses_and_gradient(logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:
+    """Losses (N,) of logits (N, width), whose gradient takes their place; compiled, and for the whole vocabulary.
+
+    Args:
+        targets: int64 (N,).
+        of_losses, known: as in `LossKernels`.
+    """
+    kernel = _compiled(_losses_and_gradient, logits.shape, logits.dtype, known)
+    losses: Tensor = kernel(logits, targets, of_losses, known)
+    return losses
+
+
 def kernels_for(*, compiled: bool) -> LossKernels:
     """The kernels that are asked for."""
     return Compiled() if compiled else Pieces()
@@ -229,6 +264,14 @@ def _write(result: Tensor, logits: Tensor, local: Tensor, total: Tensor, of_loss
 
 def _overwrite(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> None:
     logits.copy_(_gradient(logits, local, total, of_losses, known))
+
+
+def _losses_and_gradient(logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:
+    total, _ = _row_sums(logits, targets, known)
+    # A sum over the row, since a gather of what is overwritten would be a kernel of its own.
+    found = torch.where(_columns(logits) == targets[:, None], logits.to(total.dtype), 0.0).sum(1)
+    _overwrite(logits, targets, total, of_losses, known)
+    return total - found
 
 
 def _columns(logits: Tensor) -> Tensor:

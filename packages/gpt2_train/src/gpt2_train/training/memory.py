@@ -7,7 +7,7 @@ Memory has its peak either at the start of the backward pass, when all activatio
 or at its end, when it is the other way round; both are worked out and the larger one counts. With every tensor
 followed on CPU, the true peak of tensors was between 9% below and 1% above the figure, with each mode of activation
 checkpointing and on either axis of parallelism. The peak of PyTorch's allocator for CUDA, on which no kernel ran
-(tests/cuda), was within 3% of it for 124M to 1.5B on 1 to 64 GPUs, compiled or not.
+(tests/cuda), was within 4% of it for 124M to 1.5B on 1 to 64 GPUs, compiled or not.
 
 On CPU the tensors are not all: Python and torch themselves come on top, and what the C library's heap holds but cannot
 reuse (`process_memory`). The resident memory of whole runs was between 4% below and 15% above the peak given. On
@@ -213,9 +213,6 @@ def memory_per_rank(
     block = block_activations(
         config, micro_batch, tensor_parallel=t, sequence_parallel=sequence_parallel, precision=precision, on_cpu=on_cpu
     )
-    if compiled and half:
-        # Between attention and feed-forward the residual stream is computed again, from what attention has added to it.
-        block = dataclasses.replace(block, none=block.none - tokens * (4 - half) * h // s)
     if compiled and sequence_parallel:
         # What was gathered before a matrix is kept, where it would be gathered again.
         block = dataclasses.replace(block, none=block.none + 2 * tokens * size * h * (s - 1) // s)

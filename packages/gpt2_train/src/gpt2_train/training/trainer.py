@@ -285,6 +285,9 @@ class Trainer:
             keeps_copies = not self.settings.reshard
             with autocast(self.world.device, self.plan.precision, keeps_copies=keeps_copies):
                 logits = self.model(batch.inputs, documents=batch.documents)
+            # Data parallelism averages gradients where the loss of the global batch is a sum.
+            factor = self.world.dp_size * self.scale.scale
+            of_each = torch.full(batch.targets.shape, factor / self.plan.tokens_per_step, device=self.world.device)
             losses = token_losses(
                 logits,
                 batch.targets,
@@ -292,11 +295,11 @@ class Trainer:
                 vocabulary=self.model.config.vocabulary_size,
                 compiled=self.plan.compilation is not None,
                 overwrite_logits=True,
+                gradient=self.run.batches.counted(of_each, batch),
             )
             del logits  # What is left of them is their gradient, which nothing needs once the output layer had it.
             share = self.run.batches.counted(losses, batch).sum() / self.plan.tokens_per_step
-            # Data parallelism averages gradients where the loss of the global batch is a sum.
-            (share * (self.world.dp_size * self.scale.scale)).backward()
+            (share * factor).backward()
             total += share.detach()
             del losses, share
             if micro + 1 < self.plan.accumulation and self.heartbeat.is_due():
