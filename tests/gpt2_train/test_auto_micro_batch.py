@@ -66,7 +66,7 @@ def largest(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     plain = Trainer.forward_backward
 
     def limited(trainer: Trainer, batches: Any) -> torch.Tensor:
-        if trainer.plan.micro_batch > limits["sequences"] and trainer.state.step >= limits["step"]:
+        if trainer.run.plan.micro_batch > limits["sequences"] and trainer.state.step >= limits["step"]:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return plain(trainer, batches)
 

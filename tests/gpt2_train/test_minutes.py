@@ -22,11 +22,12 @@ from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
-from gpt2_train.training import calibrate, plan
+from gpt2_train.training import calibrate, plan, recorder
 from gpt2_train.training import trainer as trainer_module
 from gpt2_train.training.calibrate import fastest, seconds_per_step, thread_counts
 from gpt2_train.training.command import overridden_keys
 from gpt2_train.training.plan import SCHEDULE_FILE
+from gpt2_train.training.recorder import Recorder
 from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
@@ -66,11 +67,11 @@ class Machine:
 
         monkeypatch.setattr(plan, "clock", lambda: self.now)
         monkeypatch.setattr(Trainer, "forward_backward", forward_backward)
-        monkeypatch.setattr(trainer_module, "validation_loss", validate)
+        monkeypatch.setattr(recorder, "validation_loss", validate)
         return self
 
 
-plain_step, plain_validation = Trainer.forward_backward, trainer_module.validation_loss
+plain_step, plain_validation = Trainer.forward_backward, recorder.validation_loss
 
 
 def loaded_halfway(seconds: float) -> float:
@@ -161,15 +162,15 @@ def test_a_run_by_time_that_was_stopped_has_the_rest_of_its_time(
 ) -> None:
     """The time between two processes of a run is none of its own; more minutes make it longer."""
 
-    def interrupt(self: Trainer) -> None:
+    def interrupt(self: Recorder) -> None:
         after_step(self)
         if self.state.step == 10:
             self.state.stop_signal = 15
 
-    after_step = Trainer.after_step
+    after_step = Recorder.after_step
     machine = Machine(lambda seconds: 20.0).begin(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "after_step", interrupt)
+        patch.setattr(Recorder, "after_step", interrupt)
         assert gpt2(tmp_path, "--minutes", 10, *FLAGS) == 128 + 15
     assert "at step 10, all saved" in capsys.readouterr().err
     machine.now += 5000
@@ -240,8 +241,8 @@ def test_a_run_by_time_without_memory_for_that_copy_saves_while_it_waits(
 
 RANKS = """
 import os, sys
-from gpt2_train import time_budget, trainer
 from gpt2_train.cli import main
+from gpt2_train.training import plan, trainer
 
 class Clock:
     seconds = 0.0
@@ -250,11 +251,11 @@ class Clock:
         return self.seconds * (1 if os.environ.get("RANK", "0") == "0" else 100)
 
 def forward_backward(self, batches):
-    time_budget.clock.seconds += 10 if time_budget.clock.seconds < 60 else 20
+    plan.clock.seconds += 10 if plan.clock.seconds < 60 else 20
     return plain(self, batches)
 
 late = sys.argv[1] == "late"
-time_budget.clock, plain = Clock(), trainer.Trainer.forward_backward
+plan.clock, plain = Clock(), trainer.Trainer.forward_backward
 trainer.Trainer.forward_backward = forward_backward
 trainer.works_by_itself = lambda device: late
 sys.exit(main(sys.argv[2:]))

@@ -27,6 +27,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.training import setup
 from gpt2_train.training import trainer as train_module
 from gpt2_train.training.run_folder import lock_folder
+from gpt2_train.training.samples_and_tasks import Observer
 from indexed_tokens import Tokenizer, save_corpus_tokenizer
 
 Run = Callable[..., int]
@@ -112,10 +113,10 @@ def test_a_signal_before_the_first_step_says_that_there_is_nothing_to_save(
 ) -> None:
     """It said "all saved", with no checkpoint in the folder."""
 
-    def interrupt(self: Any, step: int) -> None:
-        self.is_stopped.__self__.state.stop_signal = signal.SIGTERM
+    def interrupt(self: Observer) -> None:
+        self.state.stop_signal = signal.SIGTERM
 
-    monkeypatch.setattr(train_module.Observer, "observe", interrupt)
+    monkeypatch.setattr(Observer, "observe", interrupt)
     assert gpt2(tmp_path, "--steps", 5) == 128 + signal.SIGTERM
     said = capsys.readouterr().err
     assert "stopped by SIGTERM at step 0 of 5, nothing to save yet" in said and "all saved" not in said

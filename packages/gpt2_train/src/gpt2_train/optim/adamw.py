@@ -113,7 +113,7 @@ class AdamW:
         )
 
 
-class Together:
+class CombinedOptimizer:
     """Several optimizers, each with parameters of its own."""
 
     def __init__(self, *parts: Optimizer) -> None:
@@ -145,4 +145,4 @@ def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -
         return AdamW(parameters, betas, decay, device)
     matrices = {name: p for name, p in parameters.items() if name.startswith("blocks.") and p.dim() == 2}
     others = {name: p for name, p in parameters.items() if name not in matrices}
-    return Together(Muon(matrices, decay, model.config.head_dim), AdamW(others, betas, decay, device))
+    return CombinedOptimizer(Muon(matrices, decay, model.config.head_dim), AdamW(others, betas, decay, device))

@@ -53,7 +53,7 @@ class ReadTask:
 
 
 @dataclasses.dataclass(frozen=True)
-class Observations:
+class SamplesAndTasks:
     """What a run shall show of its model.
 
     Attributes:
@@ -74,7 +74,7 @@ class Observations:
         return not self.samples and not self.tasks
 
 
-def read_observations(settings: TrainSettings, model: InferenceModel) -> Observations:
+def read_samples_and_tasks(settings: TrainSettings, model: InferenceModel) -> SamplesAndTasks:
     """What `settings` ask for, with files read and all of it checked against `model`, which needs no weights.
 
     Raises Gpt2UsageError for a prompt or an input that is missing, damaged, or does not fit the model.
@@ -83,7 +83,7 @@ def read_observations(settings: TrainSettings, model: InferenceModel) -> Observa
     for request in samples:
         Encoder(model).token_request(request)
     tasks = tuple(ReadTask(task, task.read(model)) for task in map(parse_task, settings.eval_task))
-    return Observations(samples, settings.sample_every or 0, tasks, settings.eval_task_every)
+    return SamplesAndTasks(samples, settings.sample_every or 0, tasks, settings.eval_task_every)
 
 
 def _requests(settings: TrainSettings) -> Iterator[GenerationRequest]:

@@ -252,7 +252,7 @@ class Plan:
     """What follows from settings, data and world before the first step.
 
     Attributes:
-        steps: optimizer steps of the whole run; None as long as the clock has not said which is the last.
+        steps: optimizer steps of the whole run; None where its clock has yet to say which is the last.
         used: the time used by the run that is resumed; None for a run that did not go by time, or a new one.
         micro_batch: sequences that a process takes at once.
         accumulation: micro-batches of a process in one step.
@@ -272,10 +272,6 @@ class Plan:
     precision: str
     compilation: Compilation | None
     attention: AttentionChoice | None
-
-    def goes_past(self, step: int) -> bool:
-        """Whether more steps follow `step`, as far as is known."""
-        return self.steps is None or step < self.steps
 
 
 def plan_steps(settings: TrainSettings, epoch_samples: int) -> int:

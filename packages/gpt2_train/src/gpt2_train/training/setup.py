@@ -1,6 +1,6 @@
 """Everything that is settled before the first step: tokenizer, data, model size, batches, and what is resumed.
 
-All processes prepare together and come to the same answers. What can differ from one machine to another (the newest
+All processes set up together and come to the same answers. What can differ from one machine to another (the newest
 checkpoint in a folder on network storage) the first process decides for all.
 
 The model is built without memory, divided, and only then given memory and values: no process ever holds the whole
@@ -37,14 +37,14 @@ from gpt2_train.distributed.randomness import mixed_seed
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training.inputs import (
-    Observations,
+    SamplesAndTasks,
     blend,
     check_same_data,
     config_of_first_weights,
     make_batches,
     open_first_weights,
     open_tokenizer,
-    read_observations,
+    read_samples_and_tasks,
     with_positions_of,
 )
 from gpt2_train.training.memory import memory_per_rank, size_line
@@ -54,7 +54,7 @@ from indexed_tokens import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
-class Prepared:
+class Run:
     """A run that can begin.
 
     Attributes:
@@ -71,7 +71,7 @@ class Prepared:
         first_weights: the model whose weights a new run begins with; None for random ones.
         data: what the training files are.
         source: the model as evaluation tasks and samples know it; without weights.
-        observations: the samples and tasks of the run.
+        samples_and_tasks: the samples and tasks of the run.
     """
 
     settings: TrainSettings
@@ -88,7 +88,7 @@ class Prepared:
     first_weights: ModelWeights | None
     data: list[dict[str, Any]]
     source: InferenceModel
-    observations: Observations
+    samples_and_tasks: SamplesAndTasks
 
     @property
     def step(self) -> int:
@@ -129,7 +129,7 @@ class Prepared:
         return dataclasses.replace(settings, **changes)
 
 
-def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
+def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
     """Settle a run; all processes call this together.
 
     Raises Gpt2UsageError for settings or data that don't fit together, or a folder that holds another run.
@@ -154,7 +154,7 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
     data = data_identity(corpora, weights)
     check_same_data(data, [prefix for _, prefix in settings.corpora()])
     source = _untrained(settings, world, folder, config, tokenizer, data)
-    observations = keep_on_all_ranks(lambda: _read_observations(settings, world, source))
+    samples_and_tasks = keep_on_all_ranks(lambda: _read_samples_and_tasks(settings, world, source))
     training = blend(settings, world, folder, corpora, weights, "train")
     validation = blend(settings, world, folder, corpora, weights, "valid")
     if training is None:
@@ -166,7 +166,7 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
         first_identity = {"init_from": from_first_rank(first.digest)}
     elif settings.init_from and resumed is not None:
         first_identity = {"init_from": resumed.settings.get("init_from")}
-    run = Prepared(
+    run = Run(
         settings=settings,
         world=world,
         folder=folder,
@@ -181,7 +181,7 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
         first_weights=first,
         data=data,
         source=source,
-        observations=observations,
+        samples_and_tasks=samples_and_tasks,
     )
     if resumed is not None:
         prefixes = [prefix for _, prefix in settings.corpora()]
@@ -215,13 +215,13 @@ def _untrained(
     )
 
 
-def _read_observations(settings: TrainSettings, world: World, source: InferenceModel) -> Observations:
+def _read_samples_and_tasks(settings: TrainSettings, world: World, source: InferenceModel) -> SamplesAndTasks:
     """The samples and evaluation tasks asked for; what there is to be said of them is said by the first process."""
     with contextlib.nullcontext() if world.rank == 0 else contextlib.redirect_stderr(io.StringIO()):
-        return read_observations(settings, source)
+        return read_samples_and_tasks(settings, source)
 
 
-def describe_run(run: Prepared) -> list[str]:
+def describe_run(run: Run) -> list[str]:
     """What is said before the first step: the model, its memory, the data, the layout."""
     config, plan, world = run.config, run.plan, run.world
     memory = memory_per_rank(
@@ -255,7 +255,7 @@ def describe_run(run: Prepared) -> list[str]:
     ]
 
 
-def build_model(run: Prepared) -> GPT2:
+def build_model(run: Run) -> GPT2:
     """The model on its device, parallelised; with its initial weights if the run is new, else without values."""
     with torch.device("meta"):
         model = GPT2(run.config)
@@ -273,7 +273,7 @@ def build_model(run: Prepared) -> GPT2:
     return model.train()
 
 
-def first_values(run: Prepared, model: GPT2) -> Iterator[tuple[str, Tensor]]:
+def first_values(run: Run, model: GPT2) -> Iterator[tuple[str, Tensor]]:
     """What the parameters of a new run begin with, by name: those of --init-from, or random ones."""
     if run.first_weights is not None:
         return run.first_weights.padded()
