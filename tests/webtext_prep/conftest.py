@@ -18,6 +18,7 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import read_documents, shards_in, write_documents
 from webtext_prep.documents.storage import location
 from webtext_prep.documents.stores.base import Location
+from webtext_prep.running import ray as _  # noqa: F401 - sets what Ray reads when it is imported
 
 SUPPORT = Path(__file__).parent / "support"
 sys.path.insert(0, str(SUPPORT))
@@ -29,25 +30,26 @@ from processes import descendants, is_alive, until  # noqa: E402
 from ray_nodes import RayNodes  # noqa: E402
 
 
-@pytest.fixture(scope="session")
-def ray_nodes() -> Iterator[RayNodes]:
-    """A Ray cluster with one node of two cores: processes that are started once."""
-    pytest.importorskip("ray")
-    found = RayNodes()
-    yield found
-    found.stop()
-
-
 @pytest.fixture(scope="module")
-def joined_ray(ray_nodes) -> Iterator[RayNodes]:
-    """The cluster, which this process has joined, so that its workers serve all commands of a module."""
-    import ray
-
-    before = signal.getsignal(signal.SIGTERM)
-    ray.init(address=ray_nodes.address, log_to_driver=False, logging_level=logging.ERROR)
-    yield ray_nodes
+def joined_ray() -> Iterator[RayNodes]:
+    """A Ray cluster with one node of two cores, which this process has joined: its workers serve all commands."""
+    ray = pytest.importorskip("ray")
+    before, nodes = signal.getsignal(signal.SIGTERM), RayNodes()
+    ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.ERROR)
+    yield nodes
     ray.shutdown()
     signal.signal(signal.SIGTERM, before)
+    nodes.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules with tests of Ray come first.
+
+    With `--dist=worksteal` each process begins with a run of the list, and others take from its end: so one process has
+    all of them, and starts a cluster once for each module.
+    """
+    with_ray = {item.path for item in items if "joined_ray" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in with_ray)
 
 
 @pytest.fixture(scope="session")

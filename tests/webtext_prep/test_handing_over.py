@@ -148,10 +148,11 @@ def test_files_come_to_a_node_once_and_what_it_made_goes_back(shared, node, tmp_
     task = Task("one", (a,), (c,), reads=(b,), folders=(shared.place / "many",))
     assert run(shared, task, tmp_path) == "A+B"
     assert storage.read_bytes(c) == storage.read_bytes(shared.place / "many" / "one") == b"A+B"
-    opened = []
-    monkeypatch.setattr(handing_over.storage, "open_for_reading", lambda place: opened.append(place))
-    assert run(shared, Task("two", (a, c), reads=(b,)), tmp_path) == "A+A+B+B"
-    assert not opened
+    opened, read = [], storage.open_for_reading
+    monkeypatch.setattr(handing_over.storage, "open_for_reading", lambda place: opened.append(place) or read(place))
+    for name in ("two", "three"):
+        assert run(shared, Task(name, (a, c), reads=(b,)), tmp_path) == "A+A+B+B"
+    assert opened == [c]
 
 
 def test_a_copy_of_an_older_file_is_not_used(shared, node, tmp_path):
@@ -184,11 +185,14 @@ def test_a_node_keeps_the_files_of_one_phase_and_of_no_job_that_is_over(shared, 
 def test_processes_of_a_node_that_begin_a_phase_do_not_disturb_each_other(shared, node, tmp_path):
     """Each removed what the others had made, and one of them a note that another was about to read."""
     a, b = shared.place / "a", shared.place / "b"
-    write(a, "a")
-    run(shared, Task("one", (a,), (b,)), tmp_path)
+    for place in (a, b):
+        write(place, place.name)
+    run(shared, Task("one", (a, b)), tmp_path)
+    found = {path: path.stat().st_ino for path in node.rglob("files/*")}
     handing_over._known.clear()
-    run(shared, Task("two", (a,)), tmp_path)  # by another process
-    assert sorted(path.read_text() for path in node.rglob("files/*") if path.is_file()) == ["a", "a"]
+    run(shared, Task("two", (a, b)), tmp_path)  # by another process
+    assert {path: path.stat().st_ino for path in node.rglob("files/*")} == found
+    assert len(found) == 2
     (note,) = (path for path in node.rglob("versions/*") if path.suffix != ".lock" and path.read_text().endswith(" a"))
     note.with_name("gone").symlink_to(note.with_name("removed"))
     run(shared, Task("three", (b,)), tmp_path)

@@ -18,7 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt2_train.checkpoint.load import load_tensors, model_tensors
+from gpt2_train.checkpoint.load import model_tensors
+from gpt2_train.checkpoint.restore import load_tensors
 from gpt2_train.config.errors import explained_compile_failure
 from gpt2_train.data.batches import BatchReader
 from gpt2_train.data.micro_batches import MicroBatch

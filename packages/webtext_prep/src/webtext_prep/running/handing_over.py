@@ -32,28 +32,29 @@ import platform
 import secrets
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from command_kit import atomic_file, hide_credentials, write_json
-from command_kit.atomic import sync_folder
+from command_kit import atomic_file, hide_credentials, write_json, write_text
+from command_kit.atomic import sync_folder, waiting_lock
 from webtext_prep.documents import storage
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, RetryableError, WebtextError
+from webtext_prep.running.engines.base import Call
 from webtext_prep.running.markers import digest
-from webtext_prep.running.node_copies import Copy, keep_only
 from webtext_prep.running.task import Context, Task
 
 BEACON = "job.json"
 """Begins the job's folder in shared storage, and is the last file that is removed from it."""
 SEEN = "seen.json"
 """In the state folder: what a machine must find there to see the same folder as the one that wrote it."""
-_MADE, _OWN, _PLACE = "made", "own", "place"
+_MADE, _OWN, _PLACE, _PHASE, _FILES, _VERSIONS = "made", "own", "place", "phase", "files", "versions"
+"""In the folder of a job on a node: what tasks make, their scratch, where the job's folder in storage is, the digest of
+the phase, and the copies of files with a note for each, which version of which file it is."""
 _CHUNK = 1 << 20
 
-Call = Callable[[Task, Context], Any]
 _known: set[tuple[str, str]] = set()
 """What this process has looked at: files and tokens of jobs, and the phases for which it has made room."""
 
@@ -194,12 +195,7 @@ class SharedScratch:
             stamps: of all files that the tasks of the phase read.
             named: files that settings name.
         """
-        prefix = f"{self.place}/"
-        versions = {
-            name: digest(stamp)
-            for place, stamp in stamps.items()
-            if str(place).startswith(prefix) and (name := str(place).removeprefix(prefix))
-        }
+        versions = {name: digest(stamp) for file, stamp in stamps.items() if (name := _name_in(self.place, file))}
         return HandedOver(call, self.place, versions, str(Path.cwd()), tuple(named))
 
 
@@ -225,9 +221,9 @@ class HandedOver:
         """Fetch what the task reads, run it on the copies, and publish what it made.
 
         Raises InputError on a machine that can't read the storage, or does not see an input; RetryableError where a
-        file could not be copied.
+        file could not be copied; WebtextError where the temporary folder is another user's.
         """
-        node = self.node_folder()
+        node = _node_root() / f"{self.place.name}-{digest(str(self.place))[:8]}"
         self._prepare(node)
         made = node / _MADE / (task.key or task.name)
         own = dataclasses.replace(
@@ -242,13 +238,9 @@ class HandedOver:
                 file.parent.mkdir(parents=True, exist_ok=True)
         around = dataclasses.replace(context, scratch=node / _OWN, kept=self.place, local=node / _OWN)
         result = self.call(own, around)
-        self._publish(task, own, node)
+        self._publish(task, own)
         shutil.rmtree(made, ignore_errors=True)
         return result
-
-    def node_folder(self) -> Path:
-        """The job's folder on this machine, below the temporary folder. Raises WebtextError if it is another user's."""
-        return _node_root() / f"{self.place.name}-{digest(str(self.place))[:8]}"
 
     def _prepare(self, node: Path) -> None:
         """Once in a process: look whether the storage is there, and remove copies that nobody needs any more."""
@@ -258,8 +250,7 @@ class HandedOver:
             except OSError as error:
                 raise _unusable(self.place, error) from error
             (node / _OWN).mkdir(parents=True, exist_ok=True)
-            with atomic_file(node / _PLACE, durable=False) as file:
-                file.write(str(self.place).encode())
+            write_text(node / _PLACE, str(self.place), durable=False)
             _remove_finished(node)
             _go_to(self.here)
             if missing := [name for name in self.named if not Path(name).is_file()]:
@@ -267,61 +258,69 @@ class HandedOver:
             _known.add(("job", str(self.place)))
         phase = digest(sorted(self.versions.items()))
         if ("phase", phase) not in _known:
-            keep_only(node, self.versions, phase)
+            _keep_only(node, self.versions, phase)
             _known.add(("phase", phase))
 
-    def _name_of(self, file: Location) -> str | None:
-        """The path of a file between phases from the job's folder; None for any other file."""
-        prefix = f"{self.place}/"
-        return str(file).removeprefix(prefix) if str(file).startswith(prefix) else None
-
     def _local(self, file: Location, folder: Path) -> Location:
-        name = self._name_of(file)
-        return file if name is None else folder / name
+        name = _name_in(self.place, file)
+        return folder / name if name else file
 
     def _fetched(self, file: Location, node: Path) -> Location:
         """A file as this machine sees it; fetched, if that is not done yet."""
-        name = self._name_of(file)
-        if name is None:
+        name = _name_in(self.place, file)
+        if not name:
             if isinstance(file, Path) and not file.is_file():
                 raise _not_seen(file)
             return file
-        copy = Copy(node, name)
-        if not copy.is_version(self.versions[name]):
-            with copy.locked(), _retried(file):
-                if not copy.is_version(self.versions[name]):
-                    copy.forget()
-                    with storage.open_for_reading(file) as source, atomic_file(copy.path, durable=False) as target:
+        copy, note = node / _FILES / name, node / _VERSIONS / digest(name)
+        wanted = f"{self.versions[name]} {name}"
+        if _text_of(note) != wanted or not copy.is_file():
+            with waiting_lock(note.with_suffix(".lock")), _retried(file):
+                # Another process may have fetched it meanwhile.
+                if _text_of(note) != wanted or not copy.is_file():
+                    note.unlink(missing_ok=True)
+                    with storage.open_for_reading(file) as source, atomic_file(copy, durable=False) as target:
                         shutil.copyfileobj(source, target, _CHUNK)
-                    copy.note(self.versions[name])
-        return copy.path
+                    write_text(note, wanted, durable=False)
+        return copy
 
-    def _publish(self, task: Task, own: Task, node: Path) -> None:
-        """Put what the task made in its place in storage; the copies stay, as if they had been fetched."""
+    def _publish(self, task: Task, own: Task) -> None:
+        """Put what the task made in its place in storage."""
         files = list(zip(own.outputs, task.outputs, strict=True))
         for folder, place in zip(own.folders, task.folders, strict=True):
             named = {file for file, _ in files}
             found = [file for file in storage.files_in(folder) if file not in named and not file.name.startswith(".")]
             files[:0] = [(file, place / file.name) for file in found]
         for file, place in files:
-            if file == place:
-                continue
-            local = storage.local_path(file)
-            with _retried(place):
-                if storage.is_local(place):
-                    _flush(local)
-                kept = local.with_name(f"{local.name}.kept")
-                kept.unlink(missing_ok=True)
-                with contextlib.suppress(OSError):  # a file system without links
-                    kept.hardlink_to(local)
-                storage.publish(local, place)
-                if kept.is_file():
-                    copy = Copy(node, str(self._name_of(place)))
-                    copy.path.parent.mkdir(parents=True, exist_ok=True)
-                    with copy.locked():
-                        copy.forget()
-                        kept.replace(copy.path)
-                        copy.note(digest(storage.stamp(place)))
+            if file != place:
+                with _retried(place):
+                    if storage.is_local(place):
+                        _flush(storage.local_path(file))
+                    storage.publish(storage.local_path(file), place)
+
+
+def _name_in(place: Location, file: Location) -> str:
+    """The path of a file between phases from the job's folder; "" for any other file."""
+    prefix = f"{place}/"
+    return str(file).removeprefix(prefix) if str(file).startswith(prefix) else ""
+
+
+def _keep_only(node: Path, versions: Mapping[str, str], phase: str) -> None:
+    """Remove the copies of files that no task of a phase reads, if no process of this machine has done so."""
+    with waiting_lock(node / f"{_PHASE}.lock"):
+        if _text_of(node / _PHASE) != phase:
+            for note in list((node / _VERSIONS).glob("*")):
+                version, _, name = _text_of(note).partition(" ")
+                if name and versions.get(name) != version:
+                    note.unlink(missing_ok=True)
+                    (node / _FILES / name).unlink(missing_ok=True)
+            write_text(node / _PHASE, phase, durable=False)
+
+
+def _text_of(file: Path) -> str:
+    with contextlib.suppress(OSError):
+        return file.read_text(encoding="utf-8")
+    return ""
 
 
 def _not_seen(file: Path | str) -> InputError:
