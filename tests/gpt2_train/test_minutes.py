@@ -20,14 +20,15 @@ from tests.gpt2_train.test_train import assert_same_bits, weights
 from gpt2_train.checkpoint.async_save import StagingArea
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main
+from gpt2_train.config.files import SCHEDULE_FILE
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
 from gpt2_train.training import calibrate, plan, recorder
 from gpt2_train.training import trainer as trainer_module
 from gpt2_train.training.calibrate import fastest, seconds_per_step, thread_counts
 from gpt2_train.training.command import overridden_keys
-from gpt2_train.training.plan import SCHEDULE_FILE
 from gpt2_train.training.recorder import Recorder
+from gpt2_train.training.run_folder import discard_run
 from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
@@ -189,6 +190,16 @@ def test_a_run_by_time_that_was_stopped_has_the_rest_of_its_time(
     step = read_info(tmp_path).step
     assert gpt2(tmp_path, "--steps", step + 1, *FLAGS) == 0
     assert gpt2(tmp_path, "--minutes", 20, *FLAGS) == 0  # is over, at the next step
+
+
+def test_a_run_by_time_that_is_discarded_leaves_no_schedule(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Machine(lambda seconds: 10.0).begin(monkeypatch)
+    assert gpt2(tmp_path / "run", "--minutes", 1) == 0
+    assert schedule_of(tmp_path / "run")
+    discard_run(tmp_path / "run")
+    assert not list((tmp_path / "run").glob("[!.]*"))
 
 
 def test_minutes_are_refused_where_no_time_is_recorded(

@@ -11,6 +11,7 @@ from typing import Any
 
 from gpt2_train.checkpoint.info import CheckpointInfo
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.files import CACHE_FOLDER
 from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
 from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.data.blending import Blend, blend_split
@@ -26,7 +27,6 @@ from gpt2_train.inference.prompts import prompts_of_file, valid_text
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.model.attention import attention_kind
 from gpt2_train.training.plan import Plan
-from gpt2_train.training.run_folder import CACHE_FOLDER
 from indexed_tokens import Tokenizer, corpus_tokenizer, tokenizer_path
 
 

@@ -25,6 +25,7 @@ from typing import Any, TextIO
 from command_kit import atomic_file, parse_json
 from gpt2_train.checkpoint.info import CheckpointInfo
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.files import CONFIG_FILE, SCHEDULE_FILE
 from gpt2_train.config.layout import plan_batches
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.data.blending import Blend
@@ -34,14 +35,11 @@ from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import Compilation, choose_compilation
 from gpt2_train.model.attention_kernels import AttentionChoice, choose_attention
 from gpt2_train.training.micro_batch_size import choose_micro_batch
-from gpt2_train.training.run_folder import CONFIG_FILE
 
 clock = time.monotonic
 """Seconds; tests put another one in its place."""
 
 STATE_KEY = "time_budget"
-
-SCHEDULE_FILE = "schedule.jsonl"
 
 EVALUATION_SHARE = 1 / 3
 """What a sequence costs in an evaluation, a forward pass, as a share of what it costs in training."""

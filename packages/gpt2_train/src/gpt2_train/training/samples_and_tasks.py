@@ -18,11 +18,12 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import Progress
+from gpt2_train.config.files import METRICS_FILE
 from gpt2_train.distributed.collectives import from_first_rank, on_all_ranks
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.scorer import Scorer
-from gpt2_train.metrics.records import METRICS_FILE, read_records
+from gpt2_train.metrics.records import read_records
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training.inputs import ReadTask, SamplesAndTasks
 from gpt2_train.training.model_view import TrainingRunner, inference_view

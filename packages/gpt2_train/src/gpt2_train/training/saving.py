@@ -9,9 +9,9 @@ from typing import Any
 from torch import Tensor
 
 from gpt2_train.checkpoint.async_save import BackgroundSaver, Saved
-from gpt2_train.checkpoint.info import FOLDER
 from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.config.errors import Gpt2Error
+from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.distributed.collectives import group_for_a_thread
 from gpt2_train.training.setup import Run
 
@@ -30,7 +30,7 @@ class Saver:
     def __init__(self, run: Run, tensors: Mapping[str, Tensor], on_saved: Callable[[Saved], object]) -> None:
         self.run, self.tensors, self.on_saved = run, tensors, on_saved
         self.checkpointer = Checkpointer(
-            run.folder / FOLDER,
+            run.folder / CHECKPOINTS_FOLDER,
             config=run.config,
             tokenizer=run.tokenizer,
             settings=run.identity,

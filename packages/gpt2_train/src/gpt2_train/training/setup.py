@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt2_train.checkpoint.info import FOLDER, CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
+from gpt2_train.checkpoint.info import CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.weights import ModelWeights
@@ -136,7 +137,7 @@ def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
     """
 
     def read_checkpoint() -> CheckpointInfo | None:
-        found = latest_checkpoint(folder / FOLDER)
+        found = latest_checkpoint(folder / CHECKPOINTS_FOLDER)
         return read_info(found) if found is not None else None
 
     resumed = from_first_rank(read_checkpoint)
