@@ -1,7 +1,7 @@
 """Archives to documents: the whole stage beside the loop over FastWARC's records that anybody would write.
 
 The loop reads, decodes as our stage does, and calls the library: in one process, without limits on a page, without
-checkpoints and outcomes. Ours is measured with all its processes, after its start-up, on the same file.
+outcomes. Ours is measured with all its processes, after its start-up, on the same file.
 """
 
 from __future__ import annotations

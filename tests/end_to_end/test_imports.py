@@ -20,7 +20,6 @@ ABOVE = [
     "token_index",
     "lineage",
     "web",
-    "url_batches",
     "submissions",
     "deduplication",
     "running",

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import read_documents, shards_in, write_documents
 from webtext_prep.documents.storage import location
+from webtext_prep.documents.stores import object_store as objects
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.running import ray as _  # noqa: F401 - sets what Ray reads when it is imported
 
@@ -62,7 +64,10 @@ def s3_server() -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def s3(s3_server, monkeypatch) -> Iterator[ObjectStore]:
-    """A server of S3's protocol, to which `s3://` leads; each test has a bucket of its own, `bucket`."""
+    """A server of S3's protocol, to which `s3://` leads; each test has a bucket of its own, `bucket`.
+
+    Nobody waits here before a request is made again.
+    """
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     settings = {
@@ -75,6 +80,8 @@ def s3(s3_server, monkeypatch) -> Iterator[ObjectStore]:
     }
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
+    backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2), "base": 2}
+    monkeypatch.setattr(objects, "RETRIES", {**objects.RETRIES, "backoff": backoff})
     s3_server.reset()
     yield s3_server
     s3_server.reset()
@@ -84,10 +91,8 @@ def s3(s3_server, monkeypatch) -> Iterator[ObjectStore]:
 def bucket(s3) -> Location:
     """An empty bucket."""
     name = f"b{uuid.uuid4().hex}"
-    place = location(f"s3://{name}")
-    storage.store_of(place)._call(place, "create_bucket")
-    s3.requests.clear()
-    return place
+    s3.backend.create_bucket(name, "us-east-1")
+    return location(f"s3://{name}")
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_what_is_no_web_address_keeps_no_credentials_and_stays_none(line):
     ],
 )
 def test_what_only_looks_like_credentials_stays(url):
-    host_of(url)
+    assert host_of(url)
     assert without_any_credentials(url) == without_credentials(url) == url
 
 

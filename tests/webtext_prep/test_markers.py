@@ -4,9 +4,9 @@ import pytest
 
 from webtext_prep.documents.stores import local
 from webtext_prep.running import markers
-from webtext_prep.running.checkpoint import TaskState
 from webtext_prep.running.markers import Done, Markers
 from webtext_prep.running.task import Task
+from webtext_prep.running.task_state import TaskState
 
 
 @pytest.fixture

@@ -556,8 +556,8 @@ def test_a_plan_says_what_does_not_fit(tmp_path, free, memory, notes):
     stage = Expected("clean", "documents", 10, 9, 8, 10, 1.0, 1.0, 1.0, 5 * 10**9, 10**10, 10**9)
     plan = Plan(("in",), "", 2, "2 cores", "URLs", 1, 10, 10.0, 5.0, (stage,), ("one note " * 30,))
     machine = Small(free, memory)
-    planner = making.Planner([], tmp_path, share=1, at_least=1, at_most=1, workers=2, machine=machine)
-    found = planner._too_much(plan)
+    one = making.Planner([], tmp_path, share=1, at_least=1, at_most=1, workers=2, machine=machine)
+    found = one._too_much(plan)
     assert len(found) == len(notes)
     assert all(map(str.startswith, found, notes))
     assert read_plan(plan.write(tmp_path)) == plan

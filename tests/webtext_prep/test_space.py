@@ -17,7 +17,6 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
 from webtext_prep.running.space import Needs, compare, readable
 from webtext_prep.stages.blacklist import Blacklist
-from webtext_prep.stages.clean import Clean
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.merge import Merge
 from webtext_prep.stages.tokenize import Tokenize
@@ -189,14 +188,6 @@ def test_a_download_needs_more_for_more_urls_and_no_more_than_are_asked_for():
     assert needed(2_000_000, max_urls=1_000_000) == needed(1_000_000)
     # A list as one shard: all of it may lie in the journal before any is in the output.
     assert needed(1_000_000).scratch == needed(1_000_000).output
-
-
-def test_a_stage_of_checkpoints_needs_room_for_those_of_the_shards_at_work():
-    sample = Sample(10, 1000, 100, 3000, 1000, 1200, 50)
-    assert Clean().needs(sample, 4).output == 1200
-    assert Clean().needs(sample, 4).scratch == 400
-    assert Clean().needs(sample, 40).scratch == 1000
-    assert practice_stages.Shout().needs(sample, 4).scratch == 0
 
 
 def test_the_output_of_one_stage_is_the_input_of_the_next():

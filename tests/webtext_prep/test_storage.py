@@ -91,8 +91,8 @@ def test_objects_are_asked_about_side_by_side(monkeypatch, tmp_path):
     markers = Markers(tmp_path)
     for task in tasks:
         markers.write(task, "key", Done(None, 1))
-    all_asked, ask = threading.Barrier(4, timeout=60), RemoteStore._info
-    monkeypatch.setattr(RemoteStore, "_info", lambda *arguments: (all_asked.wait(), ask(*arguments))[1])
+    all_asked, ask = threading.Barrier(4, timeout=60), RemoteStore.stamp
+    monkeypatch.setattr(RemoteStore, "stamp", lambda *arguments: (all_asked.wait(), ask(*arguments))[1])
     assert [name for name, _, _ in storage.stamps(places)] == [place.name for place in places]
     assert storage.sizes(places) == [5] * 4
     assert markers.read_all(tasks, ["key"] * 4) == [Done(None, 1)] * 4

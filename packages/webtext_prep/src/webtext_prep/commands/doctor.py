@@ -58,7 +58,7 @@ class Doctor(Command):
             _compiled(),
             packages_check(
                 "remote files",
-                {"s3fs": "s3://", "gcsfs": "gs://", "adlfs": "az://"},
+                {"obstore": "s3://, gs://, az://"},
                 how="install what you need with pip or uv",
             ),
         ]

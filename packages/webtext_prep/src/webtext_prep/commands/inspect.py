@@ -25,6 +25,7 @@ from indexed_tokens import (
 from indexed_tokens.checksums import record_path
 from webtext_prep.commands.base import Command
 from webtext_prep.commands.known_stages import known_stages
+from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import find_inputs, is_url_list
 from webtext_prep.documents.shards import is_document_shard, read_documents
@@ -104,7 +105,7 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
         found |= {key: record[key] for key in ("stage", "settings", "in", "added", "out", "dropped") if key in record}
     found |= {
         "shards": len(shards),
-        "bytes": sum(shard.stat().st_size for shard in shards),
+        "bytes": sum(storage.sizes(shards)),
         "documents": documents,
         "characters": characters,
         "samples": [

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +17,6 @@ from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.near_duplicates.blocks import Blocks
 from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
-from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Run, Stage
 from webtext_prep.running.task import Context, Task
@@ -64,34 +63,29 @@ class CandidatePhases(Stage):
         from webtext_prep.near_duplicates.losses import GroupCounter
         from webtext_prep.near_duplicates.preview import sample_hash
 
-        counter, checkpoint = GroupCounter(task.options["source"]), Checkpoint(task, context, parts=2)
+        counter, counts = GroupCounter(task.options["source"]), list[int]()
         documents = counter.counted(read_documents(task.inputs[0]))
         urls: list[bytes] = []
         if len(task.outputs) > 3:
             documents = _with_urls(documents, urls)
-        counts: list[int] = checkpoint.state or []
-        done = sum(1 for _ in islice(documents, sum(counts)))  # their groups and URLs are quickly found again
         blocks = fingerprint_blocks(
             documents,
             Shingling.parse(self.shingle),
             self.similarity,
-            lambda more: context.report(done + more),
+            context.report,
             compiled=task.hints["compiled"],
         )
-        for count, keys, lengths in blocks:
-            counts.append(count)
-            checkpoint.add(keys, 0)
-            checkpoint.add(lengths, 1)
-            if checkpoint.is_due():
-                checkpoint.save(counts, units=sum(counts))
-        for part in range(2):
-            with storage.create(task.outputs[part], durable=False) as file:
-                file.writelines(checkpoint.records(part))
-        with storage.create(task.outputs[2], durable=False) as groups:
+        with contextlib.ExitStack() as stack:
+            of_keys, of_lengths, groups = (
+                stack.enter_context(storage.create(place, durable=False)) for place in task.outputs[:3]
+            )
+            for count, keys, lengths in blocks:
+                counts.append(count)
+                of_keys.write(keys)
+                of_lengths.write(lengths)
             groups.write(counter.groups().pack())
         for place in task.outputs[3:]:
             save_array(place, np.fromiter(map(sample_hash, urls), np.uint64, len(urls)))
-        checkpoint.remove()
         return counts
 
     def sort_band(self, task: Task, context: Context) -> None:

@@ -15,9 +15,8 @@ from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.shards import read_chosen_documents
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.near_duplicates.against import Against
-from webtext_prep.near_duplicates.blocks import Blocks, Frame, FrameWriter, read_frame, runs_of
+from webtext_prep.near_duplicates.blocks import Blocks, FrameWriter, read_frame, runs_of
 from webtext_prep.near_duplicates.fingerprints import Shingling
-from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Run
 from webtext_prep.running.task import Context, Task
@@ -38,31 +37,21 @@ class DecisionPhases(CandidatePhases):
         parts, count, shard = load_array(task.inputs[1]), task.options["parts"], task.options["shard"]
         fingerprints = self._fingerprints(task, keys_of={shard: task.reads[0]})
         blocks = fingerprints.blocks
-        own, first = blocks.in_shard(shard), blocks.first_of(shard)
-        checkpoint = Checkpoint(task, context)
-        done, suspects = checkpoint.state or (0, 0)
-        passed = int(blocks.firsts[own[0] + done]) - first if len(own) else 0
+        own, first, suspects = blocks.in_shard(shard), blocks.first_of(shard), 0
         is_suspect = parts[first : blocks.first_of(shard + 1)] >= 0
-        is_suspect[:passed] = False
         documents = read_chosen_documents(task.inputs[2], is_suspect.tobytes().__getitem__)
-        for block in own[done:]:
-            done += 1
-            within = blocks.numbers(block)
-            held = dict(islice(documents, int((parts[within] >= 0).sum())))
-            keys = fingerprints.keys(block, 0, fingerprints.bands)
-            for part, rows in runs_of(parts[within]):
-                numbers = rows + within.start
-                chosen = [held[number] for number in (numbers - first).tolist()]
-                frame = Frame.of((block - own[0]) * count + part, Suspects.of(numbers, keys[:, rows], chosen).pack())
-                checkpoint.add(frame.pack())
-                suspects += len(rows)
-            context.report(within.stop - first)
-            if checkpoint.is_due():
-                checkpoint.save([done, suspects], units=within.stop - first)
         with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, len(own) * count) as writer:
-            for record in checkpoint.records():
-                writer.write_frame(Frame.unpack(record))
-        checkpoint.remove()
+            for block in own:
+                within = blocks.numbers(block)
+                held = dict(islice(documents, int((parts[within] >= 0).sum())))
+                keys = fingerprints.keys(block, 0, fingerprints.bands)
+                for part, rows in runs_of(parts[within]):
+                    numbers = rows + within.start
+                    chosen = [held[number] for number in (numbers - first).tolist()]
+                    frame = Suspects.of(numbers, keys[:, rows], chosen).pack()
+                    writer.write((block - own[0]) * count + part, frame)
+                    suspects += len(rows)
+                context.report(within.stop - first)
         return {"suspects": suspects, "digest": writer.digest}
 
     def decide(self, task: Task, context: Context) -> dict[str, Any]:

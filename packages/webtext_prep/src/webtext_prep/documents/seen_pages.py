@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import binascii
-from collections.abc import Iterable
 
 import xxhash
 
@@ -29,21 +28,16 @@ def page_keys(document: Document, page: str) -> bytes:
 
 
 class SeenPages:
-    """Which documents came before, by their `page_keys`: each page once, whole or each of its pieces.
+    """Which documents came before, by their `page_keys`: each page once, whole or each of its pieces."""
 
-    Args:
-        keys: what `add` returned before.
-    """
+    def __init__(self) -> None:
+        self._keys: set[bytes] = set()
 
-    def __init__(self, keys: Iterable[bytes] = ()) -> None:
-        self._keys = set(keys)
-
-    def add(self, keys: bytes) -> list[bytes]:
-        """What is new of a document; nothing where it, or the page that it is a piece of, came before."""
+    def add(self, keys: bytes) -> bool:
+        """Add a document; False where it, or the page that it is a piece of, came before."""
         page, piece = binascii.unhexlify(keys[:_DIGITS]), binascii.unhexlify(keys[_DIGITS:])
         in_pieces = page + b"#"
         if page in self._keys or (piece or in_pieces) in self._keys:
-            return []
-        new = [piece, in_pieces] if piece else [page]
-        self._keys.update(new)
-        return new
+            return False
+        self._keys.update([piece, in_pieces] if piece else [page])
+        return True

@@ -61,13 +61,9 @@ def shards_in(folder: Location) -> list[Location]:
     return [file for file in storage.files_in(folder) if is_shard_name(file.name)]
 
 
-def read_documents(shard: Location, start: int = 0) -> Iterator[Document]:
-    """The documents of one shard, in order, from number `start` on (counted from 0).
-
-    Raises InputError naming the file and the place that holds none; those before `start` may not be looked at.
-    """
-    found = _format_to_read(shard)
-    yield from found.read_from(shard, start) if start else found.read(shard)
+def read_documents(shard: Location) -> Iterator[Document]:
+    """The documents of one shard, in order. Raises InputError naming the file and the place that holds none."""
+    yield from _format_to_read(shard).read(shard)
 
 
 def read_chosen_documents(shard: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:

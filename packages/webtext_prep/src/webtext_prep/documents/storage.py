@@ -2,8 +2,8 @@
 
     for line in open_for_reading(location("s3://bucket/corpus/part-00000.jsonl")): ...
 
-Each function asks the store of the location (`stores/`): plain files for paths, fsspec for URLs, or a store that
-another package brings under the entry-point group `webtext.stores`.
+Each function asks the store of the location (`stores/`): plain files for paths, buckets for URLs of object storage,
+fsspec for other URLs, or a store that another package brings under the entry-point group `webtext.stores`.
 """
 
 from __future__ import annotations
@@ -20,8 +20,8 @@ from typing import Any, BinaryIO, TypeVar
 
 from command_kit.plugins import find_plugins
 from webtext_prep.documents import stores
-from webtext_prep.documents.stores.base import Location, Store
-from webtext_prep.documents.stores.failures import EXTRAS
+from webtext_prep.documents.stores.answers import EXTRAS
+from webtext_prep.documents.stores.base import Location, Store, Url
 from webtext_prep.documents.stores.local import LocalStore
 from webtext_prep.errors import InputError
 
@@ -43,13 +43,11 @@ def location(text: str | os.PathLike[str]) -> Location:
         return text if isinstance(text, Path) else Path(text)
     if found[1] in LocalStore.protocols and not found[2]:
         return Path(text[found.end() :])
-    from upath import UPath  # takes half a second to import, for those who need it
-
+    url = Url.parse(text)
     try:
-        url = UPath(text)
-        _ = url.fs
+        store_of(url).check(url)
     except (ValueError, ImportError) as error:
-        raise InputError(_unopened(text, found[1].lower(), error)) from error
+        raise InputError(_unopened(text, url.protocol, error)) from error
     return url
 
 
@@ -121,7 +119,7 @@ def stamp(place: Location) -> list[Any]:
 
 def size(place: Location) -> int:
     """Bytes of a file. Raises OSError."""
-    return store_of(place).size(place)
+    return int(stamp(place)[1])
 
 
 def stamps(places: Sequence[Location]) -> list[list[Any]]:

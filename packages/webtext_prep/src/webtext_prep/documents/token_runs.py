@@ -1,7 +1,6 @@
 """The tokens of documents between the two phases of tokenize: runs sorted by key, in two files for each shard.
 
-A run is what fits into memory: the tokens of its documents in the order of their keys, and the table of them. Runs are
-appended and nothing is ever rewritten, so that an encoder that was killed goes on after its last run, and memory is
+A run is what fits into memory: the tokens of its documents in the order of their keys, and the table of them. Memory is
 that of one run whatever the size of a shard. Since a run is sorted, the documents of any range of keys lie side by side
 in it: all ranges can be gathered in parallel, each with one read a run.
 
@@ -12,7 +11,6 @@ of their tokens in `NAME.tokens` (u64), 16 bytes a document.
 from __future__ import annotations
 
 import itertools
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -53,37 +51,18 @@ class RunWriter:
         tokens: `NAME.tokens`.
         table: `NAME.table`.
         dtype: the type of a token.
-        runs: documents in each run of an earlier writer that is to be kept; what comes after those is removed.
 
     Attributes:
         runs: documents in each run that is in the files.
         pending: bytes of memory for documents that are in no run yet.
-
-    Raises WebtextError if the files hold less than `runs` says.
     """
 
-    def __init__(self, tokens: Path, table: Path, dtype: np.dtype[Any], runs: Sequence[int] = ()) -> None:
-        self.dtype, self.runs, self.pending = dtype, list(runs), 0
+    def __init__(self, tokens: Path, table: Path, dtype: np.dtype[Any]) -> None:
+        self.dtype, self.runs, self.pending = dtype, list[int](), 0
         self._keys: list[int] = []
         self._documents: list[npt.NDArray[Any]] = []
         tokens.parent.mkdir(parents=True, exist_ok=True)
-        self._table = table.open("r+b" if runs else "wb")
-        self._tokens = tokens.open("r+b" if runs else "wb")
-        self._end = self._cut_back() if runs else 0
-
-    def _cut_back(self) -> int:
-        """Remove what was written after the last run that is to be kept; the number of tokens up to there."""
-        size = 16 * sum(self.runs)
-        self._table.seek(size - 8)
-        last = self._table.read(8)
-        end = int.from_bytes(last, "little")
-        if len(last) < 8 or os.fstat(self._tokens.fileno()).st_size < end * self.dtype.itemsize:
-            raise WebtextError("a file between two phases was cut off: run the command again with --restart.")
-        self._table.truncate(size)
-        self._tokens.truncate(end * self.dtype.itemsize)
-        self._table.seek(size)
-        self._tokens.seek(end * self.dtype.itemsize)
-        return end
+        self._table, self._tokens, self._end = table.open("wb"), tokens.open("wb"), 0
 
     def __enter__(self) -> RunWriter:
         return self
@@ -116,8 +95,6 @@ class RunWriter:
         np.concatenate(documents).tofile(self._tokens)
         keys[order].tofile(self._table)
         ends.tofile(self._table)
-        self._tokens.flush()
-        self._table.flush()
         self._end = int(ends[-1])
         self.runs.append(len(keys))
         self._keys, self._documents, self.pending = [], [], 0

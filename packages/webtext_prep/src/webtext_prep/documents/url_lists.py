@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from webtext_prep.documents.compression import bare_name
-from webtext_prep.documents.document import Document, decode_url_row
+from webtext_prep.documents.document import Document, decode_url_row, encode_document
 from webtext_prep.documents.formats.json_lines import JsonLines
 from webtext_prep.documents.formats.parquet import Parquet
 from webtext_prep.documents.lines import line_blocks, numbered_lines, read_lines, read_utf8
 from webtext_prep.documents.parquet_files import row_groups
 from webtext_prep.documents.records.base import Block, Unreadable
 from webtext_prep.documents.records.tables import CsvRecords, Row, read_rows
-from webtext_prep.documents.shards import format_of, read_documents
+from webtext_prep.documents.shards import format_of
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import clean_metadata, without_any_credentials
 
@@ -39,10 +39,25 @@ def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Docum
         yield _as_url(row)
 
 
+def url_lines(location: Location, chunks: Iterable[bytes]) -> Iterator[Document]:
+    """The rows in the text in `chunks`, a list of lines or a part of one, as `read_urls` gives those of a whole one."""
+    return filter(None, (read_url(line) for _, line in numbered_lines(location, chunks)))
+
+
 def read_url(line: bytes) -> Document | None:
     """The row in one line of a list of lines, as `read_urls` gives it."""
     row = decode_url_row(line)
-    return None if row is None else _as_url(row)
+    if row is not None:
+        row.url = without_any_credentials(row.url)
+    return row
+
+
+def encode_url(row: Document) -> bytes:
+    """A row as a line that `read_url` reads: the bare URL, where that is all there is and looks like nothing else."""
+    url = row.url
+    if row.metadata or row.text or not (url.isascii() and url.isprintable() and url[:1] not in "#{" and " " not in url):
+        return encode_document(row)
+    return url.encode()
 
 
 @dataclass(frozen=True)
@@ -66,7 +81,7 @@ class UrlPart:
     def rows(self, location: Location) -> Iterator[Document]:
         """The rows in the file that holds them."""
         if not self.delimiter:
-            yield from itertools.islice(read_documents(location, self.first), self.stop - self.first)
+            yield from itertools.islice(Parquet().read_from(location, self.first), self.stop - self.first)
             return
         rows = read_rows(location, (self.delimiter,), self.first, len(self.names))
         yield from _table(itertools.islice(rows, int(self.has_header), None), list(self.names))

@@ -1,5 +1,8 @@
 """What a URL is made of, as far as the stages need it: its host, its registered name, and the key that makes two equal.
 
+`urlsplit` defines the parts of a URL. In nearly all URLs a regular expression finds the same parts at a fraction of its
+cost, and what follows from their origins is remembered.
+
 tldextract uses the public suffix list that it carries: nothing is fetched.
 """
 
@@ -31,6 +34,13 @@ _AT_SIGNS = ("@", "\uff20", "\ufe6b", "%40")
 _URL_WITH_CREDENTIALS = re.compile(r"^(\s*[a-z][a-z0-9+.-]*:[/\\]{2,})[^/\\?#\s]*@", re.IGNORECASE)
 _HIDDEN = "(hidden)@"
 
+_LETTERS = r"!$-.0-;=@-\[\]_a-z~\u00a1-\u167f\u3001-\U0010ffff"
+"""What may stand anywhere in a URL, as a class of a regular expression: none of it is `_FORBIDDEN`."""
+_USUAL = re.compile(
+    rf"(https?://[{_LETTERS}]{{1,300}}+)(/[{_LETTERS}/]*+)?+(\?[{_LETTERS}/?]*+)?+(?:#[{_LETTERS}/?#]*+)?+"
+).fullmatch
+"""Origin, path and query of a URL, as `urlsplit` finds them, of nearly all URLs; None for the others."""
+
 
 def shards_for(size: int, bytes_per_shard: int) -> int:
     """How many shards an input of `size` bytes makes: a power of two, so that a grown input only splits shards."""
@@ -47,7 +57,10 @@ def canonical_host(host: str) -> str:
     ('xn--mnchen-3ya.de', 'xn--mnchen-3ya.de')
     """
     host = host.rstrip(".")
-    return host if _PLAIN_HOST.fullmatch(host) else _encoded_host(host)
+    if _PLAIN_HOST.fullmatch(host):
+        return host
+    # What is too long for a host is not remembered: thousands of such lines would fill the memory.
+    return (_encoded_host if len(host) <= 253 else _encoded_host.__wrapped__)(host)
 
 
 @functools.lru_cache(maxsize=1 << 14)
@@ -59,22 +72,57 @@ def _encoded_host(host: str) -> str:
     return host.lower().rstrip(".")
 
 
-def host_of(url: str) -> str:
-    """The host of `url` as `canonical_host` has it, without port and user.
+def parts_of(url: str) -> tuple[str, str, str]:
+    """`host_of`, the path with its percent-escapes, and `url_key` of a URL, at the cost of one of them.
 
-    Raises ValueError if `url` is not an absolute web address.
+    >>> parts_of("HTTP://Example.com:80/a%20b?c#d")
+    ('example.com', '/a%20b', 'http://example.com/a%20b?c')
     """
-    if _FORBIDDEN.search(url):
-        raise ValueError("white space or a character that a URL may not hold")
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https"):
-        raise ValueError("not http or https")
-    host = parts.hostname or ""
-    _ = parts.port  # raises ValueError where it is not a number
-    bracketed = f"[{host}]" if ":" in host else host
-    if not _HOST.fullmatch(bracketed) or ".." in host or host.startswith(".") or len(host) > 253:
-        raise ValueError("not a valid host")
-    return canonical_host(host)
+    usual = _USUAL(url)
+    if usual is not None:
+        origin, path, query = usual.groups("")
+        host, key = _parts_of_origin(origin)
+        if host:
+            return host, path, f"{key}{path or '/'}{query if query != '?' else ''}"
+    return parts_by_rules(url)
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _parts_of_origin(origin: str) -> tuple[str, str]:
+    """The host and the key of a URL that has nothing else, without the slash at the end of the key."""
+    host, _, key = parts_by_rules(origin)
+    return host, key[:-1]
+
+
+def parts_by_rules(url: str) -> tuple[str, str, str]:
+    """`parts_of` without its short cut for usual URLs: the definition."""
+    try:
+        parts = urlsplit(url)
+        found, port = parts.hostname or "", parts.port
+    except ValueError:
+        return "", "", url
+    host = in_key = canonical_host(found)
+    if (
+        _FORBIDDEN.search(url)
+        or parts.scheme not in _DEFAULT_PORTS
+        or not _HOST.fullmatch(f"[{found}]" if ":" in found else found)
+        or ".." in found
+        or found.startswith(".")
+        or len(found) > 253
+    ):
+        host = ""
+    if ":" in in_key:
+        in_key = f"[{in_key}]"
+    if port is not None and port != _DEFAULT_PORTS.get(parts.scheme):
+        in_key = f"{in_key}:{port}"
+    path = parts.path or ("/" if in_key else "")
+    return host, parts.path, urlunsplit((parts.scheme, in_key, path, parts.query, ""))
+
+
+def host_of(url: str) -> str:
+    """The host of `url` as `canonical_host` has it, without port and user; "" if `url` is no absolute web address."""
+    usual = _USUAL(url)
+    return parts_by_rules(url)[0] if usual is None else _parts_of_origin(usual[1])[0]
 
 
 @functools.lru_cache(maxsize=1)
@@ -95,6 +143,15 @@ def registered_name(host: str) -> tuple[str, str]:
     """
     parts = suffix_list()(host)
     return parts.domain, f"{parts.domain}.{parts.suffix}" if parts.suffix else parts.domain
+
+
+def domain_of(url: str) -> str:
+    """The registered domain of a URL, whatever is behind its host; of an address itself, "" where there is no host.
+
+    >>> domain_of("https://news.example.co.uk:8080/a b")
+    'example.co.uk'
+    """
+    return registered_name(host_of("/".join(url.split("/", 3)[:3])))[1]
 
 
 def without_credentials(url: str) -> str:
@@ -125,18 +182,18 @@ def without_any_credentials(url: str) -> str:
     >>> without_any_credentials("- user:secret@example.com/a")
     '(hidden)@example.com/a'
     """
+    if url.isascii() and "@" not in url and "%40" not in url:
+        return url
     bare = without_credentials(url)
     end = max(place + len(sign) if (place := bare.rfind(sign)) >= 0 else 0 for sign in _AT_SIGNS)
     if ":" not in bare[:end]:
         return bare
-    try:
-        host_of(bare)
-    except ValueError:
-        rest = bare[end:]
-        # Bytes that were not UTF-8 are the reason to drop it, wherever they were.
-        lost = REPLACEMENT if REPLACEMENT in bare and REPLACEMENT not in rest else ""
-        return f"{lost}{_HIDDEN}{rest}"
-    return bare
+    if host_of(bare):
+        return bare
+    rest = bare[end:]
+    # Bytes that were not UTF-8 are the reason to drop it, wherever they were.
+    lost = REPLACEMENT if REPLACEMENT in bare and REPLACEMENT not in rest else ""
+    return f"{lost}{_HIDDEN}{rest}"
 
 
 def clean_metadata(metadata: dict[str, Any]) -> dict[str, Any]:
@@ -163,16 +220,7 @@ def url_key(url: str) -> str:
     >>> url_key("HTTP://Example.com:80#top") == url_key("http://example.com/")
     True
     """
-    try:
-        parts = urlsplit(url)
-        host, port = canonical_host(parts.hostname or ""), parts.port
-    except ValueError:
-        return url
-    host = f"[{host}]" if ":" in host else host
-    if port is not None and port != _DEFAULT_PORTS.get(parts.scheme):
-        host = f"{host}:{port}"
-    path = parts.path or ("/" if host else "")
-    return urlunsplit((parts.scheme, host, path, parts.query, ""))
+    return parts_of(url)[2]
 
 
 def bucket_of(name: str, buckets: int) -> int:

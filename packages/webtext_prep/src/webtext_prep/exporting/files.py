@@ -9,7 +9,6 @@ from typing import Any, BinaryIO
 import msgspec
 
 from webtext_prep.documents import storage
-from webtext_prep.documents.compressed_streams import CompressedStream
 from webtext_prep.documents.compression import compressed
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.parquet import GROUP_BYTES, GROUP_ROWS
@@ -50,7 +49,7 @@ def _row(columns: Sequence[Column], document: Document) -> dict[str, Any]:
     return {"url": document.url, "text": document.text, **row_of(columns, document.metadata)}
 
 
-def _write_line(lines: CompressedStream, columns: Sequence[Column], document: Document) -> None:
+def _write_line(lines: BinaryIO, columns: Sequence[Column], document: Document) -> None:
     lines.write(msgspec.json.encode(_row(columns, document)) + b"\n")
 
 

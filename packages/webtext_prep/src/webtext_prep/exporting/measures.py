@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.urls import host_of, registered_name
+from webtext_prep.documents.urls import domain_of
 from webtext_prep.errors import InputError
 from webtext_prep.exporting.columns import kind_of, may_be_column
 
@@ -44,7 +44,7 @@ class Measures:
         """Count one document of `size` bytes and so many tokens."""
         for count in (
             self.total,
-            self.domains.setdefault(domain_of(document.url), [0, 0, 0]),
+            self.domains.setdefault(proper_domain(document.url), [0, 0, 0]),
             self.languages.setdefault(_language_of(document), [0, 0, 0]),
         ):
             count[0] += 1
@@ -81,16 +81,9 @@ class Measures:
         return sorted(named, key=lambda entry: (-entry[1][1], entry[0]))
 
 
-def domain_of(url: str) -> str:
-    """The registered domain of a URL (of an address in IPv4: itself), or `NO_DOMAIN`.
-
-    >>> domain_of("https://news.example.co.uk:8080/a")
-    'example.co.uk'
-    """
-    try:
-        name = registered_name(host_of(url))[1].lower()
-    except ValueError:
-        return NO_DOMAIN
+def proper_domain(url: str) -> str:
+    """`domain_of` where that has the form of a domain or of an address in IPv4, else `NO_DOMAIN`."""
+    name = domain_of(url).lower()
     return name if _DOMAIN.fullmatch(name) and not name.startswith("-") else NO_DOMAIN
 
 

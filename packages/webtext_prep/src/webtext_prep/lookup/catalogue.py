@@ -60,7 +60,7 @@ class Catalogue:
         if step.stage == "urls":
             add(LISTED, [] if is_too_large(step) else _dumps(step), entries.submitted)
         else:
-            lists = tuple(file for file in step.files if self._is_list(step, file) and file.exists())
+            lists = tuple(file for file in step.files if self._is_list(step, file) and storage.is_file(file))
             add(LISTED, lists, entries.listed)
         if step.stage == "tokenize":
             inputs = _order(step, self._known)

@@ -94,33 +94,6 @@ def _compressor() -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=FRAME_LEVEL)
 
 
-@dataclass(frozen=True)
-class Frame:
-    """One frame, compressed, on its way to a file.
-
-    Attributes:
-        number: its place.
-        content: what is in it, compressed.
-    """
-
-    number: int
-    content: bytes
-
-    @classmethod
-    def of(cls, number: int, content: bytes) -> Frame:
-        """The frame of some content that is not compressed yet."""
-        return cls(number, _compressor().compress(content))
-
-    def pack(self) -> bytes:
-        """Number and content as one record."""
-        return self.number.to_bytes(8, "little") + self.content
-
-    @classmethod
-    def unpack(cls, record: bytes) -> Frame:
-        """What `pack` made."""
-        return cls(int.from_bytes(record[:8], "little"), record[8:])
-
-
 class FrameWriter:
     """Writes a frame file; use it in a `with` block.
 
@@ -139,15 +112,11 @@ class FrameWriter:
 
     def write(self, number: int, content: bytes) -> None:
         """Write one frame; frames come in rising order, and those left out are empty."""
-        self.write_frame(Frame.of(number, content))
-
-    def write_frame(self, frame: Frame) -> None:
-        """The same, of a frame that is compressed already."""
-        number = frame.number
+        frame = _compressor().compress(content)
         self._offsets[self._next + 1 : number + 1] = self._offsets[self._next]
-        self._stream.write(frame.content)
-        self._digest.update(frame.content)
-        self._offsets[number + 1] = self._offsets[number] + len(frame.content)
+        self._stream.write(frame)
+        self._digest.update(frame)
+        self._offsets[number + 1] = self._offsets[number] + len(frame)
         self._next = number + 1
 
     def __exit__(self, kind: type[BaseException] | None, error: Any, trace: TracebackType | None) -> None:

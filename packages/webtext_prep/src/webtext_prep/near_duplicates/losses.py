@@ -17,7 +17,6 @@ import numpy.typing as npt
 import xxhash
 
 from webtext_prep.documents.document import Document
-from webtext_prep.near_duplicates.suspects import domain_of
 
 LEAST = 20
 """Groups of fewer documents are not reported: one family of pages is most of them."""
@@ -77,7 +76,7 @@ class GroupCounter:
         """Pass `documents` on."""
         for document in documents:
             source = document.metadata.get("source")
-            names = (domain_of(document), source if isinstance(source, str) else self._folder)
+            names = (document.domain, source if isinstance(source, str) else self._folder)
             for kind, name in zip(KINDS, names, strict=True):
                 key = f"{kind} {name}"
                 self._members.append(self._indexes.setdefault(key, len(self._indexes)) if name else -1)

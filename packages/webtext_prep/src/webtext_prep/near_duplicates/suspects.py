@@ -6,8 +6,6 @@ sets take 1.4 (words) to 7 bytes (characters) a byte of text, compressed texts 0
 
 from __future__ import annotations
 
-import contextlib
-import functools
 import tempfile
 from pathlib import Path
 from typing import BinaryIO
@@ -17,7 +15,6 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.urls import host_of, registered_name
 
 MEMORY_BYTES = 256 << 20
 """Sets that take more than this are kept in a file mapped into memory: those of one large component."""
@@ -47,7 +44,7 @@ class Suspects(msgspec.Struct, array_like=True):
             numbers.tobytes(),
             keys.T.tobytes(),
             [as_bytes(document.id) for document in documents],
-            [domain_of(document) for document in documents],
+            [document.domain for document in documents],
             [as_bytes(document.text) for document in documents],
         )
 
@@ -69,21 +66,6 @@ def as_bytes(text: str) -> bytes:
 def as_text(content: bytes) -> str:
     """The inverse of `as_bytes`."""
     return content.decode("utf-8", "surrogatepass")
-
-
-def domain_of(document: Document) -> str:
-    """The registered name that a document comes from; empty where there is none."""
-    domain = document.metadata.get("domain")
-    if isinstance(domain, str):
-        return domain
-    return _domain_of_origin("/".join(document.url.split("/", 3)[:3]))
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _domain_of_origin(origin: str) -> str:
-    with contextlib.suppress(ValueError):
-        return registered_name(host_of(origin))[1]
-    return ""
 
 
 class Decided(msgspec.Struct, array_like=True):

@@ -13,6 +13,7 @@ from command_kit.machine import Machine
 from webtext_prep.documents import storage
 from webtext_prep.documents.sampling import take_sample
 from webtext_prep.documents.url_lists import read_urls
+from webtext_prep.documents.urls import host_of
 from webtext_prep.planning import chain
 from webtext_prep.planning import sample as sampling
 from webtext_prep.planning.chain import Link
@@ -151,5 +152,5 @@ def _for_sample(stage: Stage, scale: float) -> Stage:
 def _busiest(link: Link, found: Measured, sample: Sample) -> tuple[float, str, int]:
     """See `busiest_host`."""
     assert isinstance(link.stage, Download)
-    left = Counter(sampling.host_or_nothing(row.url) for file in inputs_of(link) for row in read_urls(file))
+    left = Counter(host_of(row.url) for file in inputs_of(link) for row in read_urls(file))
     return busiest_host(link.stage, sample, left, found.read / max(1, sample.rows))

@@ -20,11 +20,11 @@ import xxhash
 
 from command_kit import Progress, atomic_file, parse_json, write_json
 from webtext_prep.documents import storage
-from webtext_prep.documents.document import Document, encode_document
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.inputs import find_inputs
 from webtext_prep.documents.shards import read_documents
 from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.url_lists import read_urls
+from webtext_prep.documents.url_lists import encode_url, read_urls
 from webtext_prep.documents.urls import host_of, url_key
 from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
@@ -181,9 +181,9 @@ def _of_rows(
         for file in some:
             for row in read(file):
                 if row_hash(row) <= limit:
-                    file_.write(_line(row) + b"\n")
+                    file_.write(encode_url(row) + b"\n")
                     rows += 1
-                    sampled[host_or_nothing(row.url)] += is_list
+                    sampled[host_of(row.url)] += is_list
     busiest = hosts.most_common(KEPT_HOSTS) if is_list else []
     return Sample(
         "",
@@ -194,23 +194,6 @@ def _of_rows(
         max(1.0, total / rows),
         {host: (number, sampled[host]) for host, number in busiest},
     )
-
-
-def _line(row: Document) -> bytes:
-    """A row as lists mostly have it, the bare URL, where that is all there is."""
-    if not row.metadata and not row.text and row.url.isascii() and row.url.isprintable():
-        bare = row.url.encode()
-        if bare[:1] not in (b"", b"#", b"{", b" ") and b" " not in bare:
-            return bare
-    return encode_document(row)
-
-
-def host_or_nothing(url: str) -> str:
-    """The host of a URL, "" if it is none."""
-    try:
-        return host_of(url)
-    except ValueError:
-        return ""
 
 
 class BusyHosts:
@@ -224,7 +207,7 @@ class BusyHosts:
 
     def add(self, url: str) -> None:
         """Count one URL; what is none is left out."""
-        host = host_or_nothing(url)
+        host = host_of(url)
         if not host:
             return
         if host in self._counts or len(self._counts) < self._most:
@@ -245,6 +228,6 @@ def some_rows(files: Sequence[Location], stage: Stage, one_in: int, place: Path)
         for file in files:
             for row in read(file):
                 if row_hash(row) % one_in == 0:
-                    file_.write(_line(row) + b"\n")
+                    file_.write(encode_url(row) + b"\n")
                     count += 1
     return count

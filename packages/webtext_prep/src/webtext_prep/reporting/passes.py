@@ -8,7 +8,6 @@ tokens follow from its bytes.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -22,7 +21,7 @@ from command_kit import Progress
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.urls import host_of, registered_name
+from webtext_prep.documents.urls import host_of
 from webtext_prep.reporting.counting import Lowest
 from webtext_prep.reporting.figures import GROUPS, DocumentFigures, DuplicateFigures, OutcomeFigures, group_of
 from webtext_prep.running.engines.local import LocalEngine
@@ -131,7 +130,7 @@ class DocumentPass(Pass):
             found.bytes += size
             found.counted = [a + b for a, b in zip(found.counted, counted, strict=True)]
             found.lengths.add(len(document.text))
-            found.domains.add(domain_of(document)[:NAME_CHARACTERS], 1, size, *counted)
+            found.domains.add((document.domain or NO_DOMAIN)[:NAME_CHARACTERS], 1, size, *counted)
             language = document.metadata.get("language")
             if isinstance(language, str):
                 found.languages.add(language[:NAME_CHARACTERS], 1)
@@ -161,7 +160,7 @@ class OutcomePass(Pass):
             outcome = str(row.metadata.get("outcome", ""))[:NAME_CHARACTERS]
             group = group_of(outcome)
             found.outcomes.add(outcome, 1)
-            found.hosts.add(host_in(row.url), 1, *(float(name == group) for name in GROUPS))
+            found.hosts.add(host_of(row.url) or NO_DOMAIN, 1, *(float(name == group) for name in GROUPS))
             if outcome not in found.examples and len(found.examples) >= 100:
                 continue
             key = xxhash.xxh3_64_intdigest(row.url.encode("utf-8", "surrogatepass"))
@@ -200,23 +199,3 @@ def shown(document: Document) -> dict[str, Any]:
         "text": document.text[:SHOWN_CHARACTERS],
         "characters": len(document.text),
     }
-
-
-def host_in(url: str) -> str:
-    """The host of a URL; `NO_DOMAIN` where it has none."""
-    with contextlib.suppress(ValueError):
-        return host_of(url)
-    return NO_DOMAIN
-
-
-def domain_of(document: Document) -> str:
-    """The registered name that a document comes from; `NO_DOMAIN` where there is none."""
-    domain = document.metadata.get("domain")
-    if isinstance(domain, str) and domain:
-        return domain
-    return _domain_of_host(host_in(document.url))
-
-
-@functools.lru_cache(maxsize=1 << 16)
-def _domain_of_host(host: str) -> str:
-    return host if host == NO_DOMAIN else registered_name(host)[1]

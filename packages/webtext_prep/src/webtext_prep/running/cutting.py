@@ -14,8 +14,8 @@ from webtext_prep.documents.compression import bare_name, write_zstd
 from webtext_prep.documents.lines import read_utf8_from
 from webtext_prep.documents.records.base import Block, OtherKindError
 from webtext_prep.documents.stores.base import Location
-from webtext_prep.running.checkpoint import TaskState
 from webtext_prep.running.task import Context, Task
+from webtext_prep.running.task_state import TaskState
 
 
 def cut_into_runs(

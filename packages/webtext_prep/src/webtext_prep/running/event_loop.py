@@ -6,10 +6,12 @@ import asyncio
 import signal
 import threading
 from collections.abc import Coroutine
-from typing import Any
+from typing import Any, TypeVar
+
+Result = TypeVar("Result")
 
 
-def run_until_done(main: Coroutine[Any, Any, None]) -> None:
+def run_until_done(main: Coroutine[Any, Any, Result]) -> Result:
     """`asyncio.run`, which SIGTERM ends as Ctrl-C does: by cancelling what runs. Raises KeyboardInterrupt then.
 
     The handler of the command line raises that wherever the program is just then; in a callback that C code calls, an
@@ -17,11 +19,10 @@ def run_until_done(main: Coroutine[Any, Any, None]) -> None:
     """
     before = signal.getsignal(signal.SIGTERM)
     if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
-        asyncio.run(main)
-        return
+        return asyncio.run(main)
     is_terminated = False
 
-    async def watched() -> None:
+    async def watched() -> Result:
         task = asyncio.current_task()
         assert task is not None
 
@@ -31,10 +32,10 @@ def run_until_done(main: Coroutine[Any, Any, None]) -> None:
             task.cancel()
 
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
-        await main
+        return await main
 
     try:
-        asyncio.run(watched())
+        return asyncio.run(watched())
     except asyncio.CancelledError:
         if is_terminated:
             raise KeyboardInterrupt from None

@@ -30,7 +30,6 @@ from webtext_prep.documents.storage import is_local
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import claim, handing_over, lease
-from webtext_prep.running.checkpoint import units_done
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.findings import Findings
@@ -171,14 +170,13 @@ class Job:
             label = self.stage.name if phase == "shards" else f"{self.stage.name}: {phase}"
             earlier = sum(entry.units for entry in done.values())
             chosen = [dataclasses.replace(tasks[position], key=keys[position]) for position in todo]
-            resumed = [units_done(task, self._own.scratch) for task in chosen]
             call = self._handed_over(call, chosen, stamps)
-            units = dict(zip(todo, resumed, strict=True))
-            with Progress(label, unit, total, done=earlier + sum(resumed)) as progress:
+            units = dict.fromkeys(todo, 0)
+            with Progress(label, unit, total, done=earlier) as progress:
 
                 def show(position: int, count: int) -> None:
                     self._check_lease()
-                    units[todo[position]] = max(count, resumed[position])
+                    units[todo[position]] = count
                     shards = f"{len(done)}/{len(tasks)} shards" if len(tasks) > 1 else ""
                     progress.update(earlier + sum(units.values()), shards)
 
@@ -193,6 +191,25 @@ class Job:
         markers, stamps = self._markers(phase), _stamps(tasks)
         found = markers.read_all(tasks, [self._key(phase, task, stamps) for task in tasks])
         return [None if done is None else done.result for done in found]
+
+    def once(self, name: str, beside: Location, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `make` gives, or gave earlier for the same input and settings.
+
+        Tasks are done as long as their outputs are there. What is marked here stays done without: the files of all but
+        the last of its phases can be removed, and a resumed job does not make them again.
+
+        Args:
+            name: of the marker, unique in the stage.
+            beside: a file between phases that `make` writes, and that stays until the stage is done.
+            make: runs phases, and gives a JSON-like value.
+        """
+        task = Task(name, tuple(self.inputs), (beside,))
+        markers, key = self._markers("once"), self._key("once", task, _stamps([task]))
+        done = markers.read(task, key)
+        if done is None:
+            done = Done(make(), 0)
+            markers.write(task, key, done)
+        return dict(done.result)
 
     def _markers(self, phase: str) -> Markers:
         return Markers(self.state / "markers" / phase, None if self.is_flushed else self._own.scratch)

@@ -41,6 +41,42 @@ OWNER = "owner"
 """In the state folder: what tells its leases from those of others."""
 
 
+class Found:
+    """A lease as it was found.
+
+    Attributes:
+        says: what stands in it.
+        version: changes with it.
+        left: seconds until it runs out, if it is not renewed.
+        who: whose it is, for messages.
+    """
+
+    def __init__(self, note: Note) -> None:
+        self.says: dict[str, Any] = {}
+        with contextlib.suppress(ValueError):
+            content = json.loads(note.data)
+            self.says = content if isinstance(content, dict) else {}
+        self.version = note.version
+        self.left = float(self.says.get("lasts_seconds", LASTS_SECONDS)) - note.age
+        host, pid, started = (self.says.get(name, "?") for name in ("host", "pid", "started"))
+        self.who = f"process {pid} on {host} since {started}"
+
+    def refuse_if_held(self, output: str) -> None:
+        """Raise InputError if it has not run out."""
+        if self.left > 0:
+            raise InputError(
+                f"another webtext command is at work on {output}, {self.who}: wait for it, give another --output, or, "
+                f"if it was killed, run this again in {math.ceil(self.left)} seconds."
+            )
+
+
+def look(place: Location) -> Found | None:
+    """The lease at `place`. Raises OSError."""
+    with contextlib.suppress(FileNotFoundError):
+        return Found(storage.store_of(place).read_note(place))
+    return None
+
+
 class Lease:
     """The right to write one output, while `held` is open.
 
@@ -51,7 +87,7 @@ class Lease:
     """
 
     def __init__(self, place: Location, output: Location, owner: str) -> None:
-        self._place, self._output, self._store = place, hide_credentials(str(output)), storage.store_of(place)
+        self._place, self._output = place, hide_credentials(str(output))
         self._mine: dict[str, Any] = {
             "owner": owner,
             "host": platform.node(),
@@ -68,49 +104,46 @@ class Lease:
     def take(self) -> None:
         """Take it. Raises InputError naming the command that has it."""
         for _ in range(3):  # whoever is faster, or ends just now, is seen the next time
-            with contextlib.suppress(FileExistsError, FileNotFoundError):
-                if not self._is_there():
-                    self._store.create_note(self._place, self._content())
-                if self._is_mine(self._store.read_note(self._place)):  # storage without conditions takes every writer
-                    self._renewer.start()
-                    return
+            found = self._free()
+            self._write(found)
+            # An answer may have been lost, and a storage without conditions takes every writer: what is there tells.
+            if self._is_mine(look(self._place)):
+                self._renewer.start()
+                if found and not self._is_ours(found):
+                    _say(f"{self._output} is taken over from {found.who}, which did not end it.")
+                return
         raise InputError(f"other webtext commands begin to work on {self._output} at this moment: run one of them.")
 
-    def _is_there(self) -> bool:
-        """Whether there is one, which then was this state folder's, or has run out, and now is ours."""
-        try:
-            note = self._store.read_note(self._place)
-        except FileNotFoundError:
-            return False
-        theirs = _read(note)
-        is_ours = (theirs.get("owner"), theirs.get("host")) == (self._mine["owner"], self._mine["host"])
-        if not is_ours and theirs.get("owner") == self._mine["owner"]:
-            note = self._wait_for(note)
-        elif not is_ours:
-            refuse_if_held(note, self._output)
-        self._store.replace_note(self._place, self._content(), note.version)
-        if not is_ours:
-            print(f"webtext: {self._output} is taken over from {_who(theirs)}, which did not end it.", file=sys.stderr)
-        return True
+    def _free(self) -> Found | None:
+        """The lease that is there, which was this state folder's, or has run out. Raises InputError if it has not.
 
-    def _wait_for(self, note: Note) -> Note:
-        """The lease that this state folder had on another machine, as it has run out. Raises InputError if it lives."""
-        if (left := _left(note)) > 0:
-            print(
-                f"webtext: {_who(_read(note))} worked on {self._output} with this state: waiting up to "
-                f"{math.ceil(left)} seconds, in case that it still does.",
-                file=sys.stderr,
+        One that this state folder had on another machine is waited for, and held if it is renewed meanwhile.
+        """
+        found = first = look(self._place)
+        if first and first.says.get("owner") != self._mine["owner"]:
+            first.refuse_if_held(self._output)
+        elif first and not self._is_ours(first) and first.left > 0:
+            _say(
+                f"{first.who} worked on {self._output} with this state: waiting up to {math.ceil(first.left)} seconds, "
+                "in case that it still does."
             )
-        version = note.version
-        while (left := _left(note)) > 0:
-            time.sleep(min(left, LOOK_SECONDS))
-            note = self._store.read_note(self._place)
-            if note.version != version:
-                refuse_if_held(note, self._output)
-        return note
+            while found and found.left > 0:
+                time.sleep(min(found.left, LOOK_SECONDS))
+                if (found := look(self._place)) and found.version != first.version:
+                    found.refuse_if_held(self._output)
+        return found
 
-    def _content(self) -> bytes:
-        return (json.dumps(self._mine, indent=2) + "\n").encode()
+    def _is_ours(self, found: Found) -> bool:
+        return all(found.says.get(name) == self._mine[name] for name in ("owner", "host"))
+
+    def _is_mine(self, found: Found | None) -> bool:
+        return found is not None and found.says.get("run") == self._mine["run"]
+
+    def _write(self, found: Found | None) -> None:
+        """Write it, if what was found is there still."""
+        data = (json.dumps(self._mine, indent=2) + "\n").encode()
+        with contextlib.suppress(FileExistsError):
+            storage.store_of(self._place).write_note(self._place, data, found.version if found else "")
 
     def check(self) -> None:
         """Raise WebtextError if another command has taken it over."""
@@ -121,23 +154,13 @@ class Lease:
             )
 
     def renew(self) -> None:
-        """Renew it; note it if it is another's. Raises OSError if it can't be told."""
+        """Renew it, or make it again if somebody removed it; note it if it is another's. Raises OSError."""
         self._mine["renewals"] += 1
-        try:
-            note = self._store.read_note(self._place)
-        except FileNotFoundError:  # somebody removed it
-            if not self._is_over.is_set():
-                with contextlib.suppress(FileExistsError):
-                    self._store.create_note(self._place, self._content())
-            return
-        if not self._is_mine(note):
-            self._taken_by = _who(_read(note))
-            return
-        with contextlib.suppress(FileExistsError):  # seen the next time
-            self._store.replace_note(self._place, self._content(), note.version)
-
-    def _is_mine(self, note: Note) -> bool:
-        return bool(_read(note).get("run") == self._mine["run"])
+        found = look(self._place)
+        if found and not self._is_mine(found):
+            self._taken_by = found.who
+        elif not self._is_over.is_set():
+            self._write(found)
 
     def _renew_often(self) -> None:
         while not self._taken_by and not self._is_over.wait(RENEWED_SECONDS):
@@ -149,8 +172,8 @@ class Lease:
         self._is_over.set()
         self._renewer.join(5)
         with contextlib.suppress(OSError):  # it runs out by itself
-            if self._is_mine(self._store.read_note(self._place)):
-                self._store.remove(self._place)
+            if self._is_mine(look(self._place)):
+                storage.remove(self._place)
 
 
 @contextlib.contextmanager
@@ -179,39 +202,12 @@ def refuse_if_taken(place: Location, output: Location, state: Path) -> None:
     """Raise InputError if another command works on an output now. Writes nothing."""
     if storage.is_local(place):
         return
-    with contextlib.suppress(FileNotFoundError):
-        note = storage.store_of(place).read_note(place)
-        theirs = _read(note)
-        if theirs.get("owner") != _known_owner(state):
-            refuse_if_held(note, hide_credentials(str(output)))
+    if (found := look(place)) and found.says.get("owner") != _known_owner(state):
+        found.refuse_if_held(hide_credentials(str(output)))
 
 
-def refuse_if_held(note: Note, output: str) -> None:
-    """Raise InputError if a lease has not run out."""
-    if (left := _left(note)) > 0:
-        who = _who(_read(note))
-        raise InputError(
-            f"another webtext command is at work on {output}, {who}: wait for it, give another --output, or, "
-            f"if it was killed, run this again in {math.ceil(left)} seconds."
-        )
-
-
-def _left(note: Note) -> float:
-    """Seconds until a lease runs out, if it is not renewed."""
-    return float(_read(note).get("lasts_seconds", LASTS_SECONDS)) - note.age
-
-
-def _read(note: Note) -> dict[str, Any]:
-    with contextlib.suppress(ValueError):
-        found = json.loads(note.data)
-        if isinstance(found, dict):
-            return found
-    return {}
-
-
-def _who(theirs: dict[str, Any]) -> str:
-    host, pid, started = (theirs.get(name, "?") for name in ("host", "pid", "started"))
-    return f"process {pid} on {host} since {started}"
+def _say(sentence: str) -> None:
+    print(f"webtext: {sentence}", file=sys.stderr)
 
 
 def _known_owner(state: Path) -> str:

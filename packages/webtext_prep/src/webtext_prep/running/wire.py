@@ -17,7 +17,6 @@ import contextlib
 import dataclasses
 import importlib
 import inspect
-import sys
 import traceback
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 from webtext_prep.documents.storage import location
+from webtext_prep.documents.stores.base import Url
 from webtext_prep.errors import WebtextError
 
 KIND = "@"
@@ -44,7 +44,7 @@ def encode(value: Any) -> Any:
         return {KIND: "dict", "value": [[encode(key), encode(entry)] for key, entry in value.items()]}
     if isinstance(value, Path):
         return {KIND: "path", "value": str(value)}
-    if _is_url(value):
+    if isinstance(value, Url):
         return {KIND: "url", "value": str(value)}
     if isinstance(value, FunctionType):
         return {KIND: "function", "value": _name_of(value)}
@@ -106,12 +106,6 @@ def _sentence(error: BaseException) -> str:
     with contextlib.suppress(Exception):  # some fail even here
         message = f": {error}"
     return f"internal error: {type(error).__name__}{message} (run again with --debug for more)."
-
-
-def _is_url(value: Any) -> bool:
-    """Whether it is a URL of universal-pathlib, which is not imported for this: without it there is none."""
-    upath = sys.modules.get("upath")
-    return upath is not None and isinstance(value, upath.UPath)
 
 
 def _name_of(value: type | FunctionType) -> str:

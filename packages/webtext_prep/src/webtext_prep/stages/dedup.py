@@ -47,11 +47,9 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.near_duplicates.against import LOSERS
 from webtext_prep.near_duplicates.blocks import PART_CHARACTERS
 from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
-from webtext_prep.running.checkpoint import HELD_BYTES, Checkpoint
 from webtext_prep.running.findings import Findings
 from webtext_prep.running.markers import digest
-from webtext_prep.running.once import once
-from webtext_prep.running.shard_writing import LARGE_BYTES, write_shard, write_shard_in_steps
+from webtext_prep.running.shard_writing import write_shard
 from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import Outcome, Run, shards_outcome
 from webtext_prep.running.tally import Tally
@@ -187,8 +185,6 @@ class Dedup(DecisionPhases):
         printed = documents * (8 * bands + 8)
         sorted_bands = suspects * bands * 6  # members of 4 bytes, and the ends of their buckets
         collected = int(1.2 * SUSPECTS * packed) + suspects * 8 * bands  # packed faster, and in small frames
-        at_work = int(min(1.0, workers * sample.largest_share) * collected)
-        collected += max(0, at_work - workers * HELD_BYTES)  # checkpoints of the shards at work
         text = min(sample.text + old.text, PART_CHARACTERS[0])
         deciding = text + 2 * text * (2 if Shingling.parse(self.shingle).kind == "word" else 7)
         sorting = min(documents, SORTED_DOCUMENTS) * SORTING_BYTES
@@ -199,7 +195,7 @@ class Dedup(DecisionPhases):
 
     def drop_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without its duplicates."""
-        dropped, shard = set(load_array(task.inputs[1]).tolist()), task.inputs[0]
+        dropped = set(load_array(task.inputs[1]).tolist())
 
         def keep(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for document in documents:
@@ -208,10 +204,7 @@ class Dedup(DecisionPhases):
                 else:
                     yield document
 
-        if storage.size(shard) < LARGE_BYTES:
-            return write_shard(task, context, read_documents(shard), keep)
-        checkpoint = Checkpoint(task, context, parts=len(task.outputs))
-        return write_shard_in_steps(task, context, functools.partial(read_documents, shard), keep, checkpoint)
+        return write_shard(task, context, read_documents(task.inputs[0]), keep)
 
     def find_losses(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: the domains and sources that lose most; each as its name, its documents and those that go."""
@@ -229,12 +222,12 @@ class Dedup(DecisionPhases):
 
     def run(self, job: Run) -> Outcome:
         """Find who may be alike, decide, drop."""
-        version = [self.version, self.identity()]
-        divided = once(job, "parts", version, lambda: self.divide(job))
+        blocks = job.scratch / BLOCKS
+        divided = job.once("parts", blocks, lambda: self.divide(job))
         _remove_scratch(job, "bands")
-        found = once(job, "suspects", version, lambda: self.collect(job, divided))
+        found = job.once("suspects", blocks, lambda: self.collect(job, divided))
         _remove_scratch(job, "fingerprints", "components")
-        decided = once(job, "decided", version, lambda: self.decide_parts(job, found))
+        decided = job.once("decided", blocks, lambda: self.decide_parts(job, found))
         _remove_scratch(job, "suspects", "pairs")
         receipts = self.receipts(job)
         losses = self._losses(job)

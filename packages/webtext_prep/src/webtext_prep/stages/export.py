@@ -11,7 +11,6 @@ is left out; a task that was killed goes on from its last 15 seconds. Memory is 
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, ClassVar
@@ -32,7 +31,6 @@ from webtext_prep.exporting.columns import Column, choose_columns
 from webtext_prep.exporting.files import FOLDER, FORMATS, file_name, is_file_name, write_file
 from webtext_prep.exporting.measures import Measures, TopDomains
 from webtext_prep.lineage import all_steps, trace
-from webtext_prep.running.checkpoint import TaskState
 from webtext_prep.running.space import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage
 from webtext_prep.running.tally import Tally
@@ -40,8 +38,6 @@ from webtext_prep.running.task import Context, Task
 
 PIECE_BYTES = 16 << 20
 """Files begin and end where so much text of a shard is full (of small files: a quarter of one), or the shard ends."""
-STATE_SECONDS = 15.0
-"""Between two states of a measuring task."""
 GROUP_MEMORY = 128 << 20
 """Of a task that writes: a row group as Python's values, as Arrow's, and compressed."""
 TOKENIZER_MEMORY = 80 << 20
@@ -66,7 +62,6 @@ class Export(Stage):
     default_format: ClassVar[str] = "parquet"
     is_passed_on: ClassVar[bool] = False
     libraries: ClassVar[tuple[str, ...]] = ("tiktoken", "tldextract")
-    state_seconds: ClassVar[float] = STATE_SECONDS
 
     card: bool = setting(True, "describe the dataset in README.md, and list its largest domains; counts GPT-2 tokens")
     top_domains: str = setting(
@@ -95,13 +90,10 @@ class Export(Stage):
     def measure(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what a shard holds, to a file. Returns its pieces (documents and bytes of each), and its kinds of
         metadata."""
-        state = TaskState(storage.local_path(task.outputs[0]).with_suffix(".state"), task)
-        earlier = state.read() or {"measures": Measures().as_dict(), "pieces": []}
-        measures, pieces = Measures(**earlier["measures"]), earlier["pieces"]
+        measures, pieces = Measures(), list[list[int]]()
         encode = Tokenizer.gpt2().encode if self.card else None
         piece_bytes = min(PIECE_BYTES, self.shard_bytes // 4)
-        saved = time.monotonic()
-        for document in itertools.islice(read_documents(task.inputs[0]), measures.total[0], None):
+        for document in read_documents(task.inputs[0]):
             size = len(document.text.encode("utf-8", "replace"))
             measures.add(document, size, len(encode(document.text)) if encode else 0)
             if not pieces or pieces[-1][1] >= piece_bytes:
@@ -110,9 +102,6 @@ class Export(Stage):
             pieces[-1][1] += size
             if measures.total[0] % REPORT_EVERY == 0:
                 context.report(measures.total[0])
-                if time.monotonic() - saved >= self.state_seconds:
-                    state.write({"measures": measures.as_dict(), "pieces": pieces})
-                    saved = time.monotonic()
         with storage.create(task.outputs[0], durable=False) as file:
             file.write(msgspec.json.encode(measures.as_dict()))
         context.report(measures.total[0])

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 from urllib.parse import urlsplit
@@ -31,6 +31,7 @@ from webtext_prep.web.archive_damage import (
     compression_of,
     end_of_record,
     next_record,
+    record_at,
     records_from,
 )
 from webtext_prep.web.archived_bodies import decoded
@@ -134,8 +135,30 @@ class ArchiveReader:
         self._begun = NONE  # the record that was read last
         self._number = 0  # of pages and damaged places so far
 
-    def pages(self, behind: Place | None = None) -> Iterator[tuple[Found | Damage, Place]]:
+    def entrances(self, every: int, report: Callable[[int], None]) -> list[Place]:
+        """The places of pages, about `every` apart, behind which reading can go on without what is before them.
+
+        None of them is that of the last page. `report` is told how many bytes were read.
+        """
+        found: list[Place] = []
+        last, next_number = None, every
+        with storage.open_for_reading(self._location) as file:
+            stream = ArchiveStream(file)
+            for _, place in self.pages():
+                if last is not None and place.number > last.number:
+                    found.append(last)
+                    last = None
+                if place.number >= next_number:
+                    next_number = place.number + every
+                    report(place.offset)
+                    first = None if place.identity is None else record_at(stream, place.offset)
+                    last = place if first is not None and first.record_id == place.identity else None
+        return found
+
+    def pages(self, behind: Place | None = None, until: Place | None = None) -> Iterator[tuple[Found | Damage, Place]]:
         """The pages, and what is damaged, in order, from the beginning or from `behind` a place on.
+
+        They end at the place `until`, that one included, if it is given.
 
         Raises OSError where the file can't be read, whatever it holds.
         """
@@ -143,6 +166,8 @@ class ArchiveReader:
             stream = ArchiveStream(file)
             try:
                 for entry, place in self._entries(stream, behind):
+                    if until is not None and place.number > until.number:
+                        return
                     if stream.error is None:
                         yield entry, place
             except OSError:

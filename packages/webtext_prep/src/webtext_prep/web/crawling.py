@@ -20,9 +20,9 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 
 from webtext_prep.documents.outcomes import PageOutcome
-from webtext_prep.web.fetcher import Fetcher, Reply, host_and_origin, next_url
+from webtext_prep.web.fetcher import Fetcher, Reply, host_and_origin, host_name, next_url
 from webtext_prep.web.memory import ByteBudget, Reservation
-from webtext_prep.web.queues import Host, Queues, Visit, host_name
+from webtext_prep.web.queues import Host, Queues, Visit
 from webtext_prep.web.robots import ATTEMPTS, MAX_BYTES, Robots, Rules, rules_of
 from webtext_prep.web.robots import MAX_REDIRECTS as MAX_ROBOTS_REDIRECTS
 

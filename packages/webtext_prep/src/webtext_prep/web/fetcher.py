@@ -102,6 +102,14 @@ def _parsed(url: str) -> tuple[str, str]:
 _parsed_once = functools.lru_cache(maxsize=1 << 14)(_parsed)
 
 
+def host_name(url: str) -> str:
+    """The host that the client connects to for a URL, and under which it waits for its turn; "" if it has none."""
+    try:
+        return host_and_origin(url)[0]
+    except ValueError:
+        return ""  # fails at once, whatever it waits for
+
+
 def next_url(url: str, location: str) -> str | None:
     """Where a redirect from `url` leads, without credentials and fragment, or None if that is not a web address."""
     try:

@@ -8,13 +8,11 @@ requests, and no task waits for another. In the first round the tasks are those 
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 from webtext_prep.documents.urls import bucket_of, registered_name
 
 
-@functools.lru_cache(maxsize=1 << 14)
 def site_of(host: str) -> str:
     """The registered domain of a host, or the host itself where it has none."""
     return registered_name(host)[1] or host

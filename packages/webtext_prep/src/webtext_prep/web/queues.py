@@ -12,7 +12,7 @@ import itertools
 import time
 from dataclasses import dataclass, field
 
-from webtext_prep.web.fetcher import host_and_origin
+from webtext_prep.web.fetcher import host_name
 
 
 @dataclass(slots=True)
@@ -169,11 +169,3 @@ def _join(host: Host, visit: Visit) -> None:
         host.queue.appendleft(visit)  # others wait for it
     else:
         host.queue.append(visit)
-
-
-def host_name(url: str) -> str:
-    """The host under which a URL waits for its turn; "" if it has none."""
-    try:
-        return host_and_origin(url)[0]
-    except ValueError:
-        return ""  # fails at once, whatever it waits for

@@ -24,10 +24,10 @@ from webtext_prep.documents.partitions import PartitionWriter, read_partitions, 
 from webtext_prep.documents.stores.base import Location
 from webtext_prep.documents.urls import bucket_of
 from webtext_prep.running.task import Context, Task
+from webtext_prep.web.fetcher import host_name
 from webtext_prep.web.hosts import Hosts, site_of
 from webtext_prep.web.journal import Entry
 from webtext_prep.web.journals import Work, opened
-from webtext_prep.web.queues import host_name
 from webtext_prep.web.saved_pages import KEY, PageReader
 from webtext_prep.web.visiting import Fetching, Visiting, is_left, visit_of
 

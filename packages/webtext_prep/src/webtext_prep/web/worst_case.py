@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from command_kit.progress import spoken_duration
 from webtext_prep.running.space import readable
 from webtext_prep.web import crawling
-from webtext_prep.web.fetcher import host_and_origin
+from webtext_prep.web.fetcher import host_name
 from webtext_prep.web.journal_writer import WAITING_TEXT
 from webtext_prep.web.robots import ATTEMPTS, KEPT_RULES, MAX_REDIRECTS
 from webtext_prep.web.visiting import Fetching
@@ -51,10 +51,7 @@ class Lists:
         """Count them; memory grows with the number of hosts."""
         hosts: dict[str, int] = {}
         for url in urls:
-            try:
-                host = host_and_origin(url)[0]
-            except ValueError:
-                host = ""
+            host = host_name(url)
             hosts[host] = hosts.get(host, 0) + 1
         return cls(sum(hosts.values()), max(hosts.values(), default=0))
 

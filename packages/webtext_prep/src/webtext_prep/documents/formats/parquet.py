@@ -88,7 +88,7 @@ class Parquet(Format):
         return self.read_from(location, 0)
 
     def read_from(self, location: Location, start: int) -> Iterator[Document]:
-        """See `Format`."""
+        """The documents of one file from number `start` on, counted from 0."""
         for number, row in enumerate(read_rows(location, start), start + 1):
             if isinstance(row, ValueError):
                 raise InputError(f"{location}, row {number}, can't be read ({row}): write it again.") from row

@@ -76,10 +76,6 @@ class LocalStore(Store):
         status = _path(location).stat()
         return [location.name, status.st_size, status.st_mtime_ns]
 
-    def size(self, location: Location) -> int:
-        """See `Store`."""
-        return _path(location).stat().st_size
-
     def is_file(self, location: Location) -> bool:
         """See `Store`."""
         return _path(location).is_file()

@@ -7,11 +7,13 @@ whose directory is at the end) begins again with a small one.
 
 from __future__ import annotations
 
+import functools
 import io
-import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any
+
+from webtext_prep.documents.stores.answers import in_background
 
 FIRST_BYTES = 1 << 20
 """The first range, and that behind a jump."""
@@ -20,26 +22,22 @@ MOST_BYTES = 8 << 20
 BUFFER_BYTES = 1 << 17
 """What small reads are answered from without coming here."""
 
-Fetch = Callable[[int, int], bytes]
-"""Fetches the bytes from one offset up to another. Raises OSError."""
-
 
 class ReadAhead(io.RawIOBase):
-    """The bytes of a file, by `fetch`.
+    """The bytes of a file.
 
     Args:
-        fetch: is called in threads of this reader, by one at a time.
+        fetch: gives the bytes from one offset up to another, as a buffer. Is called in threads of this reader.
         size: bytes of the file.
-        first: its first bytes, if they are there already.
+        first: its first bytes.
     """
 
-    def __init__(self, fetch: Fetch, size: int, first: bytes = b"") -> None:
+    def __init__(self, fetch: Callable[[int, int], Any], size: int, first: Any) -> None:
         self._fetch, self._size = fetch, size
-        self._at = 0
-        self._begin, self._block = 0, first  # the range at hand
-        self._next: Future[bytes] | None = None  # the range behind it
+        self._at = self._begin = 0
+        self._block = memoryview(first)  # the range at hand
+        self._next: Future[Any] | None = None  # the range behind it
         self._step = FIRST_BYTES
-        self._is_passing = False  # whether this range followed the one before it
 
     def readable(self) -> bool:
         """It is."""
@@ -68,12 +66,13 @@ class ReadAhead(io.RawIOBase):
             return 0
         if not self._begin <= self._at < self._begin + len(self._block):
             self._move(wanted)
-        offset = self._at - self._begin
-        found = memoryview(self._block)[offset : offset + wanted]
+        found = self._block[self._at - self._begin :][:wanted]
         buffer[: len(found)] = found
         self._at += len(found)
-        if self._is_passing or 2 * (self._at - self._begin) >= len(self._block):
-            self._fetch_ahead()
+        end = self._begin + len(self._block)
+        if self._next is None and self._at - self._begin >= len(self._block) // 2 and end < self._size:
+            self._step = min(MOST_BYTES, 2 * self._step)
+            self._next = in_background(functools.partial(self._fetch, end, min(self._size, end + self._step)))
         return len(found)
 
     def readall(self) -> bytes:
@@ -85,38 +84,15 @@ class ReadAhead(io.RawIOBase):
         return bytes(found)
 
     def _move(self, wanted: int) -> None:
-        """Make the range that begins here, or holds it, the one at hand."""
-        end = self._begin + len(self._block)
-        if self._at == end and self._next is not None:
-            waiting, self._next = self._next, None
-            self._begin, self._block, self._is_passing = end, waiting.result(), True
-            return
-        self._is_passing = bool(self._block) and self._at == end
-        self._next, self._step = None, FIRST_BYTES
-        stop = min(self._size, self._at + min(MOST_BYTES, max(FIRST_BYTES, wanted)))
-        self._begin, self._block = self._at, self._fetch(self._at, stop)
-
-    def _fetch_ahead(self) -> None:
-        begin = self._begin + len(self._block)
-        if self._next is None and begin < self._size:
-            self._step = min(MOST_BYTES, 2 * self._step)
-            self._next = _in_background(self._fetch, begin, min(self._size, begin + self._step))
+        """Make the range that begins here the one at hand."""
+        if self._next is not None and self._at == self._begin + len(self._block):
+            block = self._next.result()
+        else:
+            self._step = FIRST_BYTES
+            block = self._fetch(self._at, min(self._size, self._at + max(FIRST_BYTES, min(MOST_BYTES, wanted))))
+        self._begin, self._block, self._next = self._at, memoryview(block), None
 
     def close(self) -> None:
         """Forget what was fetched."""
-        self._next, self._block = None, b""
+        self._next, self._block = None, memoryview(b"")
         super().close()
-
-
-def _in_background(call: Fetch, begin: int, end: int) -> Future[bytes]:
-    """What a call returns or raises; a process that ends does not wait for it."""
-    future: Future[bytes] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(call(begin, end))
-        except BaseException as error:
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="read-ahead", daemon=True).start()
-    return future
