@@ -306,7 +306,7 @@ def refusal(capsys: pytest.CaptureFixture[str], output: Path, corpus: str, *flag
         (["--eval-task", "lambada:nowhere.jsonl"], "can't read nowhere.jsonl"),
         (["--eval-task", "lambada,overlap=3:x"], "unknown setting overlap"),
         (["--eval-task", "wikitext,overlap=many:x"], "overlap should be a whole number, not 'many'"),
-        (["--eval-task", "wikitext,overlap=-3:x"], "--overlap is -3"),
+        (["--eval-task", "wikitext,overlap=-3:x"], "overlap is -3: it should be at least 0"),
         (["--eval-task", "held-out-loss:nowhere"], "nowhere"),
     ],
 )

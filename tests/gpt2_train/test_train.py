@@ -24,7 +24,7 @@ from gpt2_train.checkpoint.info import load_tokenizer, read_info
 from gpt2_train.checkpoint.load import load_model
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.training import setup
+from gpt2_train.training import inputs
 from gpt2_train.training import trainer as train_module
 from gpt2_train.training.run_folder import lock_folder
 from gpt2_train.training.samples_and_tasks import Observer
@@ -360,13 +360,13 @@ def test_token_files_that_differ_from_machine_to_machine_are_refused(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each process read the files of its own machine, and no one noticed that they were others."""
-    plain = setup.from_first_rank
+    plain = inputs.from_first_rank
 
     def from_another(work: Callable[[], Any]) -> Any:
         found = plain(work)
         return [entry | {"bin_bytes": 7} for entry in found] if isinstance(found, list) else found
 
-    monkeypatch.setattr(setup, "from_first_rank", from_another)
+    monkeypatch.setattr(inputs, "from_first_rank", from_another)
     assert gpt2(tmp_path / "run", "--steps", 1) == 2
     assert "is another file than the one that process 0 reads: copy the same" in capsys.readouterr().err
 
