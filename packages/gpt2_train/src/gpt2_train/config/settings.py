@@ -1,4 +1,4 @@
-"""What decides a training run: the shape of the model and the settings of `gpt2 train`.
+"""The shape of the model (`ModelConfig`) and the settings of `gpt2 train` (`TrainSettings`).
 
 `ModelConfig` travels with every checkpoint, so that a model is never guessed from the flags of a later command.
 `TrainSettings` is at once the flags of `gpt2 train`, its TOML keys and the run's `config.toml`. Its defaults follow

@@ -1,6 +1,6 @@
 """The numbers of a run: `metrics.jsonl`, and lines on standard error.
 
-One JSON object per logged step. A run that resumes first cuts off the rows behind its checkpoint, so that each step is
+One JSON object per logged step. A run that resumes first cuts off the rows after its checkpoint, so that each step is
 there once however often the run was killed. Each row has the `seconds` that the run has trained by then, without the
 time between two processes of it.
 """

@@ -1,9 +1,8 @@
-"""Timed steps before the first one, which leave no trace in the training, and advice on a size that fits the machine.
+"""Dry-run steps before the first one, for `--threads auto`, and advice on a model size that fits the machine.
 
-They are done on the first batch without the optimizer: the run that follows is to the last bit the one without them.
-What they measure is how many CPU threads are fastest (`--threads auto`): on a busy machine fewer than it has cores,
-since threads that wait for one that has no core are slower than none. Costs a few seconds, which are part of the time
-of `--minutes`. All processes calibrate together, and the first one decides.
+They compute the gradient of the first batch and drop it, so that the run is to the last bit the one without them. They
+measure which number of CPU threads is fastest: on a busy machine fewer than it has cores. Costs a few seconds, which
+are part of the time of `--minutes`. All processes calibrate together, and the first one decides.
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ THREADS_STATE = "threads"
 
 
 def measured_state(run: Run) -> dict[str, Any]:
-    """What a checkpoint stores of what was measured, for a run that resumes to keep to."""
+    """What a checkpoint stores, so that a resumed run keeps the measured number of threads."""
     return {THREADS_STATE: torch.get_num_threads()} if run.settings.threads == "auto" else {}
 
 
@@ -60,7 +59,7 @@ def dry_run_step(trainer: Trainer) -> None:
 def choose_threads(run: Run, dry_run: Callable[[], object]) -> None:
     """Set the CPU threads of this process to the number that is fastest now, or that its checkpoint was trained with.
 
-    A recorded number is not taken on a machine with fewer cores. `dry_run` takes a step that leaves no trace. All
+    A recorded number is not taken on a machine with fewer cores. `dry_run` takes a dry-run step. All
     processes call this together.
     """
     most = torch.get_num_threads()

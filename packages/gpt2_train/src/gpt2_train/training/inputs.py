@@ -35,8 +35,8 @@ class ReadTask:
     """An evaluation task whose input has been read.
 
     Attributes:
-        task: it.
-        found: what its `read` has found.
+        task: the task.
+        found: what its `read` returned.
     """
 
     task: Task
@@ -54,12 +54,12 @@ class ReadTask:
 
 @dataclasses.dataclass(frozen=True)
 class SamplesAndTasks:
-    """What a run shall show of its model.
+    """The samples and evaluation tasks of a run.
 
     Attributes:
-        samples: the texts to write.
+        samples: the texts to generate.
         sample_every: steps between them; 0 for before the first step and after the last only.
-        tasks: what to measure.
+        tasks: the evaluation tasks.
         task_every: as `sample_every`.
     """
 

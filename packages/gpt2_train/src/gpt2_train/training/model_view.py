@@ -1,4 +1,4 @@
-"""A model that is being trained, as a plain one: for writing texts and for evaluation tasks between two steps.
+"""A model in training as an inference model: for samples and evaluation tasks between two steps.
 
 The parameters of a training run are sharded (FSDP2, DTensors), and its blocks compiled or recomputed. None of that is
 used here: `inference_view` builds the modules again without memory and gives them the very tensors that are trained, so

@@ -118,7 +118,7 @@ def _fit(run: Run, stop: StopRequest) -> dict[str, Any]:
 
 
 def _with_smaller_micro_batch(run: Run) -> Run | None:
-    """`run` with the next smaller micro-batch, None if memory has not decided its size, or there is none."""
+    """`run` with the next smaller micro-batch; None if memory did not decide its size, or there is none."""
     plan = run.plan
     share = plan.micro_batch * plan.accumulation
     smaller = [size for size in range(1, plan.micro_batch) if share % size == 0]

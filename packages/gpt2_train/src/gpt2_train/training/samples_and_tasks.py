@@ -1,8 +1,8 @@
-"""What a run shows of its model while it trains: samples, which are texts that it writes, and evaluation tasks.
+"""Samples (texts that the model generates) and evaluation tasks during training.
 
 Both are done before the first step, every so many steps, and after the last, with the weights as they are, and leave no
 trace in the training: its losses are the same to the last bit with and without them. Every choice of a sample follows
-from its prompt and the seed, so a run that resumes writes the same ones, and two samples of one prompt differ by what
+from its prompt and the seed: a run that resumes generates the same ones, and two samples of one prompt differ by what
 the model has learned between them, not by chance. What is asked for, files and prompts, is read and checked before the
 training begins. Each result is a row of `metrics.jsonl`; a run that resumes leaves out those that are there.
 """
@@ -31,14 +31,14 @@ from gpt2_train.training.setup import Run
 from gpt2_train.training.state import TrainState
 
 SAMPLES_AT_ONCE = 8
-"""Samples written together: bounds the memory of their keys and values."""
+"""Samples in a batch: bounds the memory of their keys and values."""
 
 
 class Observer:
-    """Writes samples and runs evaluation tasks between the steps of a run; all its processes call it together.
+    """Generates samples and runs evaluation tasks between the steps of a run; all its processes call it together.
 
     Args:
-        run: what was settled before the first step.
+        run: the run.
         state: the training's, for the step that it has come to.
         model: as it is trained.
         show: logs and shows a row of results.
@@ -76,7 +76,7 @@ class Observer:
                 self._measure(source, task)
 
     def _write(self, source: InferenceModel, requests: Sequence[GenerationRequest]) -> None:
-        """Write samples, on the first data-parallel rank while the others wait."""
+        """Generate samples, on the first data-parallel rank while the others wait."""
         if self.is_stopped():
             raise _StoppedError
         began = time.monotonic()

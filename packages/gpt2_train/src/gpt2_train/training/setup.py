@@ -1,6 +1,6 @@
-"""Everything that is settled before the first step: tokenizer, data, model size, batches, and what is resumed.
+"""Setting up a run: tokenizer, data, model size, batches, and the checkpoint to resume from.
 
-All processes set up together and come to the same answers. What can differ from one machine to another (the newest
+All processes set up together, with the same result. What can differ from one machine to another (the newest
 checkpoint in a folder on network storage) the first process decides for all.
 
 The model is built without memory, divided, and only then given memory and values: no process ever holds the whole
@@ -56,7 +56,7 @@ from indexed_tokens import Tokenizer
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """A run that can begin.
+    """A run that is set up.
 
     Attributes:
         settings: as given.
@@ -65,13 +65,13 @@ class Run:
         tokenizer: the one that made the data.
         config: the model's shape.
         plan: steps, batches, precision.
-        batches: how samples become micro-batches.
+        batches: makes micro-batches of samples.
         training, validation: samples; None where no document fell to validation.
         resumed: the checkpoint to resume from, None for a new run.
         identity: the settings that decide the weights.
         first_weights: the model whose weights a new run begins with; None for random ones.
         data: what the training files are.
-        source: the model as evaluation tasks and samples know it; without weights.
+        source: the model for inference, without weights.
         samples_and_tasks: the samples and tasks of the run.
     """
 
@@ -131,7 +131,7 @@ class Run:
 
 
 def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
-    """Settle a run; all processes call this together.
+    """Set up a run; all processes call this together.
 
     Raises Gpt2UsageError for settings or data that don't fit together, or a folder that holds another run.
     """
@@ -198,7 +198,7 @@ def _untrained(
     tokenizer: Tokenizer,
     data: list[dict[str, Any]],
 ) -> InferenceModel:
-    """The run's model as inference knows it, before there are weights."""
+    """The run's model for inference, before there are weights."""
 
     def load() -> GPT2:
         raise Gpt2Error(f"the model of {folder} is asked for weights before it is trained.")
@@ -217,13 +217,13 @@ def _untrained(
 
 
 def _read_samples_and_tasks(settings: TrainSettings, world: World, source: InferenceModel) -> SamplesAndTasks:
-    """The samples and evaluation tasks asked for; what there is to be said of them is said by the first process."""
+    """The samples and evaluation tasks asked for; the first process alone prints notes on them."""
     with contextlib.nullcontext() if world.rank == 0 else contextlib.redirect_stderr(io.StringIO()):
         return read_samples_and_tasks(settings, source)
 
 
 def describe_run(run: Run) -> list[str]:
-    """What is said before the first step: the model, its memory, the data, the layout."""
+    """The lines shown before the first step: the model, its memory, the data, the layout."""
     config, plan, world = run.config, run.plan, run.world
     memory = memory_per_rank(
         config,
