@@ -23,9 +23,9 @@ from typing import Any
 
 import measuring
 from machine import describe, save
-from webtext_prep.documents import storage
-from webtext_prep.documents.storage import location
-from webtext_prep.documents.stores.base import Location
+from webtext_prep import storage
+from webtext_prep.storage import location
+from webtext_prep.storage.stores.base import Location
 
 STAGES: dict[str, list[str]] = {
     "merge": ["--shards", "1"],

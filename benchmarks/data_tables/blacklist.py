@@ -12,8 +12,8 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from measuring import Row, Usage, rate_of, webtext
-from webtext_prep.documents.urls import parts_of, suffix_list
 from webtext_prep.stages.blacklist import Blacklist
+from webtext_prep.urls.urls import parts_of, suffix_list
 
 TITLE = "blacklist: a list of URLs, a tenth of them repeated, 3% of them with ports or other scripts"
 PEERS = ("tldextract", "xxhash")

@@ -16,8 +16,8 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from data_tables import extraction
 from measuring import Row, documents, webtext
+from webtext_prep.crawl.archives.warc_writing import Answer, response_record
 from webtext_prep.extraction import decoding, extractors
-from webtext_prep.web.warc_writing import Answer, response_record
 
 TITLE = "extract: a WARC file of pages of 105 kB with 8 kB of text, and a WET file of such texts"
 PEERS = ("fastwarc", "resiliparse", "trafilatura", "warcio")

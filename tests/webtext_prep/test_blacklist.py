@@ -17,12 +17,12 @@ import pytest
 import zstandard
 
 from webtext_prep.cli import main
-from webtext_prep.documents import compression
-from webtext_prep.documents.shards import read_documents
-from webtext_prep.documents.urls import host_of
-from webtext_prep.running import cutting
+from webtext_prep.documents.folders.shards import read_documents
+from webtext_prep.documents.formats import compression
+from webtext_prep.running import file_ranges
 from webtext_prep.stages import blacklist
 from webtext_prep.stages.blacklist import Blacklist, blocked_extension, read_rules
+from webtext_prep.urls.urls import host_of
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -357,7 +357,7 @@ def test_a_kill_while_a_list_is_cut_costs_one_run(tmp_path, capsys, contents, mo
     arguments = ("--input", given, "--shards", 3, "--output")
     run(capsys, *arguments, tmp_path / "straight")
     request.getfixturevalue("small_tasks")
-    plain, names, most = cutting.write_zstd, [], 3
+    plain, names, most = file_ranges.write_zstd, [], 3
 
     def noted(path, **rest):
         if len(names) == most:
@@ -365,7 +365,7 @@ def test_a_kill_while_a_list_is_cut_costs_one_run(tmp_path, capsys, contents, mo
         names.append(path.name)
         return plain(path, **rest)
 
-    monkeypatch.setattr(cutting, "write_zstd", noted)
+    monkeypatch.setattr(file_ranges, "write_zstd", noted)
     assert main(["blacklist", *map(str, arguments), str(tmp_path / "out"), "--workers", "1"]) == 130
     most = -1
     run(capsys, *arguments, tmp_path / "out")

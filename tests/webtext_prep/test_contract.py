@@ -17,8 +17,7 @@ from processes import until
 from ray_nodes import AWS_CONFIG
 from slurm_cluster import Cluster
 
-from webtext_prep import cli
-from webtext_prep.documents import storage
+from webtext_prep import cli, storage
 from webtext_prep.running.slurm import commands, waiting
 
 STATE = ".state/"

@@ -10,17 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from webtext_prep.contamination.cutting import cut
-from webtext_prep.contamination.evaluation import EvaluationText, NGrams, read_evaluation
-from webtext_prep.contamination.words import places_of, words_of
-from webtext_prep.documents.compression import read_chunks
+from webtext_audit.report.collect import gather
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import shards_in, write_documents
+from webtext_prep.documents.folders.lineage import trace
+from webtext_prep.documents.folders.shards import shards_in, write_documents
+from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError
-from webtext_prep.lineage import trace
-from webtext_prep.reporting.gathering import gather
 from webtext_prep.stages import decontaminate
 from webtext_prep.stages.decontaminate import _Matcher
+from webtext_prep.text.contamination.cutting import cut
+from webtext_prep.text.contamination.evaluation import EvaluationText, NGrams, read_evaluation
+from webtext_prep.text.contamination.matching import places_of, words_of
 
 WORDS = [f"word{number}" for number in range(1000)]
 

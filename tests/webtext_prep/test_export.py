@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from offline_datasets import datasets
 
 from indexed_tokens import Tokenizer
+from webtext_audit.export.card import Corpus, card, domain_list, header, plain
+from webtext_audit.export.columns import Column, choose_columns, kind_of
+from webtext_audit.export.files import write_file
+from webtext_audit.export.measures import Measures, TopDomains, proper_domain
+from webtext_audit.stages.export import Export
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.lineage import trace
+from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.formats.parquet import Parquet
-from webtext_prep.documents.shards import write_documents
-from webtext_prep.exporting.card import Corpus, card, domain_list, header, plain
-from webtext_prep.exporting.columns import Column, choose_columns, kind_of
-from webtext_prep.exporting.files import write_file
-from webtext_prep.exporting.measures import Measures, TopDomains, proper_domain
-from webtext_prep.lineage import trace
 from webtext_prep.running.stage import PROCESS_BYTES
-from webtext_prep.stages.export import Export
 
 FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 

@@ -20,16 +20,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from warcio.statusandheaders import StatusAndHeaders
 
-from webtext_prep.documents.outcomes import OUTCOMES
-from webtext_prep.documents.shards import read_documents
+from webtext_prep.crawl.archives import warc as archives_module
+from webtext_prep.crawl.archives.bodies import decoded, without_chunks
+from webtext_prep.crawl.archives.html_files import url_in_page
+from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
+from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError
+from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.job import Job
 from webtext_prep.stages.extract import Extract
-from webtext_prep.web import archives as archives_module
-from webtext_prep.web.archived_bodies import decoded, without_chunks
-from webtext_prep.web.archives import ArchiveReader, Damage, Found
-from webtext_prep.web.bodies import CutShortError, DamagedBodyError, TooLargeError
-from webtext_prep.web.html_files import url_in_page
 
 TEXT = "Some words of a page, long enough for anybody to see that they are its text."
 
@@ -240,7 +240,7 @@ def test_a_bomb_is_too_large_and_does_not_fill_the_memory(tmp_path):
     path.write_bytes(members(*(raw_record(n, block) for n, block in enumerate(blocks))))
     del blocks
     code = (
-        "import resource, sys; from pathlib import Path; from webtext_prep.web.archives import ArchiveReader;"
+        "import resource, sys; from pathlib import Path; from webtext_prep.crawl.archives.warc import ArchiveReader;"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
         "reader = ArchiveReader(Path(sys.argv[1]), 'a', max_bytes=5_000_000, keep_truncated=False);"
         "print(*(found.outcome for found, _ in reader.pages()));"

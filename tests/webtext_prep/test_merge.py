@@ -11,14 +11,14 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from webtext_prep import storage
 from webtext_prep.cli import main
-from webtext_prep.documents import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.raw_files import MOST_TASKS, file_groups
-from webtext_prep.documents.shards import read_documents, shards_in, write_documents
-from webtext_prep.running import cutting
+from webtext_prep.documents.folders.raw_files import MOST_TASKS, file_groups
+from webtext_prep.documents.folders.shards import read_documents, shards_in, write_documents
+from webtext_prep.running import file_ranges
 from webtext_prep.running.job import Job
-from webtext_prep.running.output import Output
+from webtext_prep.running.outputs.output import Output
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -332,7 +332,7 @@ def many_rows(count: int = 300) -> list[str]:
 
 
 def small_parts(monkeypatch) -> None:
-    monkeypatch.setattr("webtext_prep.documents.compression.CHUNK_BYTES", 700)
+    monkeypatch.setattr("webtext_prep.documents.formats.compression.CHUNK_BYTES", 700)
     for name in ("BYTES_PER_PART", "BYTES_PER_STREAM"):
         monkeypatch.setattr(f"webtext_prep.stages.merge.{name}", 1000)
 
@@ -430,7 +430,7 @@ def test_a_kill_while_a_file_is_cut_costs_one_run(tmp_path, capsys, monkeypatch,
     (tmp_path / "in" / name).write_bytes(zstandard.compress(data) if "zst" in name else data)
     whole = run(capsys, "--input", tmp_path / "in", "--output", tmp_path / "whole", "--shards", 4)
     small_parts(monkeypatch)
-    write, names = cutting.write_zstd, []
+    write, names = file_ranges.write_zstd, []
 
     def noted(path, **rest):
         if len(names) == 3:
@@ -439,7 +439,7 @@ def test_a_kill_while_a_file_is_cut_costs_one_run(tmp_path, capsys, monkeypatch,
         return write(path, **rest)
 
     command = ["merge", "--input", str(tmp_path / "in"), "--output", str(tmp_path / "out"), "--shards", "4"]
-    monkeypatch.setattr(cutting, "write_zstd", noted)
+    monkeypatch.setattr(file_ranges, "write_zstd", noted)
     assert main([*command, "--allow-unreadable", "--workers", "1"]) == 130
     kind = name.split(".")[1]
     assert names == [f"run-{number:05}.{kind}.zst" for number in range(3)]

@@ -21,15 +21,15 @@ import obstore
 import pytest
 from object_store import Fault
 
-from webtext_prep.documents import storage
-from webtext_prep.documents.compression import read_chunks
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import read_documents, write_documents
-from webtext_prep.documents.storage import location
-from webtext_prep.documents.stores import object_store as objects
-from webtext_prep.documents.stores import read_ahead
+from webtext_prep.documents.folders.shards import read_documents, write_documents
+from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError, StorageBusyError, StorageError
-from webtext_prep.running import lease
+from webtext_prep.running.outputs import lease
+from webtext_prep.storage import location
+from webtext_prep.storage.stores import object_store as objects
+from webtext_prep.storage.stores import read_ahead
 
 PIPELINES = Path(__file__).resolve().parents[2] / "pipelines"
 

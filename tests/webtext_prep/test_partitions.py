@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.documents.partitions import read_partitions, write_partitions
+from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
 from webtext_prep.errors import WebtextError
 
 BUCKETS = 5

@@ -7,13 +7,13 @@ import pytest
 import zstandard
 from archives import Archive, page
 
-from webtext_prep.documents import compression
 from webtext_prep.documents.document import Document
-from webtext_prep.running.markers import Markers, OutputMarker
-from webtext_prep.running.output import Output
-from webtext_prep.running.task_state import TaskState
+from webtext_prep.documents.formats import compression
+from webtext_prep.reddit import dumps
+from webtext_prep.running.outputs.markers import Markers, OutputMarker
+from webtext_prep.running.outputs.output import Output
+from webtext_prep.running.tasks.state import TaskState
 from webtext_prep.stages import blacklist, extract, merge, urls
-from webtext_prep.submissions import dumps
 
 WORDS = [f"word{number}" for number in range(200)]
 

@@ -12,17 +12,17 @@ from collections.abc import Callable
 import practice_stages
 import pytest
 
-from webtext_prep.documents import storage
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.inputs import find_inputs
-from webtext_prep.documents.shards import shard_name, shards_in
+from webtext_prep.documents.folders.inputs import find_inputs
+from webtext_prep.documents.folders.shards import shard_name, shards_in
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import versions
 from webtext_prep.running.job import Job
-from webtext_prep.running.output import Output
-from webtext_prep.running.summary import Summary
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Task
+from webtext_prep.running.outputs.output import Output
+from webtext_prep.running.outputs.summary import Summary
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Task
 
 
 def pytest_generate_tests(metafunc):

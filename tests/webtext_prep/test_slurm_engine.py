@@ -17,12 +17,12 @@ from slurm_cluster import Cluster
 
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import wire
 from webtext_prep.running.engines import attempts
 from webtext_prep.running.engines.slurm import SlurmEngine, SlurmSettings
 from webtext_prep.running.slurm import commands, job, waiting
 from webtext_prep.running.slurm.arrays import JobArray
-from webtext_prep.running.task import Task
+from webtext_prep.running.tasks import codec
+from webtext_prep.running.tasks.task import Task
 from webtext_prep.running.versions import versions_here
 from webtext_prep.stages.clean import Clean
 
@@ -236,8 +236,8 @@ def test_options_that_cannot_be_split_are_refused(cluster):
 
 
 def array_of(folder: Path, function, *jobs: list[Task]) -> JobArray:
-    encoded = [[wire.encode(task) for task in tasks] for tasks in jobs]
-    return JobArray.create(folder, "tasks", wire.encode(function), encoded, folder / "scratch", versions_here())
+    encoded = [[codec.encode(task) for task in tasks] for tasks in jobs]
+    return JobArray.create(folder, "tasks", codec.encode(function), encoded, folder / "scratch", versions_here())
 
 
 def test_a_job_that_is_started_once_more_goes_on_with_the_rest(tmp_path):

@@ -8,14 +8,14 @@ import practice_stages
 import pytest
 
 from command_kit.machine import Disk, Machine
-from webtext_prep.documents import storage
-from webtext_prep.documents.compression import compressed
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.sampling import Sample, take_sample
-from webtext_prep.documents.shards import shards_in, write_documents
+from webtext_prep.documents.folders.sampling import Sample, take_sample
+from webtext_prep.documents.folders.shards import shards_in, write_documents
+from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
-from webtext_prep.running.space import Needs, compare, readable
+from webtext_prep.running.preflight import Needs, compare, readable
 from webtext_prep.stages.blacklist import Blacklist
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.merge import Merge
@@ -234,7 +234,7 @@ def test_what_an_interrupted_run_has_written_is_not_needed_again():
 
 
 def test_a_url_is_not_checked(home):
-    from webtext_prep.documents.storage import location
+    from webtext_prep.storage import location
 
     url = location("memory://bucket/out")
     found = compare("clean", "documents", NEEDS, output=url, state=Path("/state"), machine=Machine())

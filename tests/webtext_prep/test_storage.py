@@ -12,12 +12,12 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from webtext_prep.documents import storage, stores
-from webtext_prep.documents.storage import location
-from webtext_prep.documents.stores.remote import RemoteStore
+from webtext_prep import storage
 from webtext_prep.errors import InputError
-from webtext_prep.running.markers import Done, Markers
-from webtext_prep.running.task import Task
+from webtext_prep.running.outputs.markers import Done, Markers
+from webtext_prep.running.tasks.task import Task
+from webtext_prep.storage import location, stores
+from webtext_prep.storage.stores.remote import RemoteStore
 
 
 @pytest.fixture(params=["local", "memory", "s3"])
@@ -143,7 +143,7 @@ def test_a_store_is_added_in_one_file(tmp_path, monkeypatch):
     plugins.mkdir()
     (plugins / "upper_case.py").write_text(
         "import io\n"
-        "from webtext_prep.documents.stores.remote import RemoteStore\n"
+        "from webtext_prep.storage.stores.remote import RemoteStore\n"
         "class UpperCase(RemoteStore):\n"
         "    protocols = ('memory',)\n"
         "    def open(self, location):\n"
@@ -157,7 +157,7 @@ def test_a_store_is_added_in_one_file(tmp_path, monkeypatch):
         assert storage.read_bytes(place) == b"LOUD"
     finally:
         storage._stores.cache_clear()
-        sys.modules.pop("webtext_prep.documents.stores.upper_case", None)
+        sys.modules.pop("webtext_prep.storage.stores.upper_case", None)
 
 
 def test_a_finished_file_may_come_from_another_file_system(tmp_path, monkeypatch):

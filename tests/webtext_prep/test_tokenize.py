@@ -11,9 +11,9 @@ import pytest
 from indexed_tokens import IndexedTokens, Tokenizer, corpus_tokenizer
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import write_documents
-from webtext_prep.documents.token_runs import shuffle_key
+from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.stages.tokenize import gigatoken_encoder
+from webtext_prep.tokens.runs import shuffle_key
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -253,7 +253,7 @@ def test_the_bytes_do_not_depend_on_workers_runs_and_parts(write_shards, tmp_pat
 
 
 def test_a_draft_that_is_gone_is_made_again_as_a_whole(write_shards, tmp_path, webtext, monkeypatch):
-    from webtext_prep.running.output import Output
+    from webtext_prep.running.outputs.output import Output
 
     write_shards(some_documents())
     command = ("small-tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c", "--workers", 1)

@@ -4,8 +4,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from webtext_prep.documents import urls
-from webtext_prep.documents.urls import (
+from webtext_prep.crawl.http.fetcher import host_name
+from webtext_prep.urls import urls
+from webtext_prep.urls.urls import (
     bucket_of,
     canonical_host,
     host_of,
@@ -15,7 +16,6 @@ from webtext_prep.documents.urls import (
     shards_for,
     url_key,
 )
-from webtext_prep.web.fetcher import host_name
 
 PIECES = ["http://", "https://", "HTTP://", "ftp://", "//", "/", "a.org", "EXAMPLE.com", "bücher.de", "..", ".", ":80"]
 PIECES += [

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.outcomes import PageOutcome
-from webtext_prep.documents.urls import domain_of
+from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.urls.urls import domain_of
 
 PAGE_METADATA = ("title", "domain", "final_url")
 """The metadata that a document has from its page; all other comes from the list that named it."""

@@ -20,8 +20,8 @@ from types import TracebackType
 import msgspec
 
 from command_kit.processes import WorkerProcess
-from webtext_prep.documents.outcomes import PageOutcome
 from webtext_prep.errors import WebtextError
+from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.workers import EXTRACTOR, Limits, PageHead, Parsed, work
 
 WAIT_FACTOR = 4

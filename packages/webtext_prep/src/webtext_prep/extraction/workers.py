@@ -23,8 +23,8 @@ from pathlib import Path
 
 import msgspec
 
-from webtext_prep.documents.outcomes import PageOutcome
 from webtext_prep.extraction.extractors import EXTRACTORS, Extracted, nests_too_deep, plain_text, warm_up
+from webtext_prep.extraction.outcomes import PageOutcome
 
 try:
     import resource

@@ -21,27 +21,28 @@ from typing import Any, cast
 from command_kit import Progress, hide_credentials
 from command_kit.machine import Machine
 from command_kit.settings import identity
-from webtext_prep.documents import storage
-from webtext_prep.documents.inputs import spool_standard_input
-from webtext_prep.documents.sampling import Sample, take_sample
-from webtext_prep.documents.shards import DEFAULT_FORMAT, check_format, shard_name
-from webtext_prep.documents.stage_record import read_record, recorded_documents
-from webtext_prep.documents.storage import is_local
-from webtext_prep.documents.stores.base import Location
+from webtext_prep import storage
+from webtext_prep.documents.folders.inputs import spool_standard_input
+from webtext_prep.documents.folders.sampling import Sample, take_sample
+from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, check_format, shard_name
+from webtext_prep.documents.folders.stage_record import read_record, recorded_documents
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import claim, handing_over, lease
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.findings import Findings
-from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
-from webtext_prep.running.open_files import allow_open_files
-from webtext_prep.running.output import Output
-from webtext_prep.running.space import Estimate, compare
+from webtext_prep.running.outputs import lease, ownership
+from webtext_prep.running.outputs.markers import Done, Markers, OutputMarker, digest
+from webtext_prep.running.outputs.output import Output
+from webtext_prep.running.outputs.summary import Summary
+from webtext_prep.running.preflight import Estimate, compare
 from webtext_prep.running.stage import DROPPED, Stage
-from webtext_prep.running.summary import Summary
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks import staging
+from webtext_prep.running.tasks.open_files import allow_open_files
+from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
 from webtext_prep.running.versions import versions_of
+from webtext_prep.storage import is_local
+from webtext_prep.storage.stores.base import Location
 
 
 class Job:
@@ -221,7 +222,7 @@ class Job:
         except FileNotFoundError:
             if self.engine.is_here:
                 raise
-            missing = handing_over.unseen(task.outputs)
+            missing = staging.unseen(task.outputs)
             if missing is not None:
                 raise WebtextError(
                     f"{missing} was made on another machine, and this one does not see it: give an --output that all "
@@ -236,7 +237,7 @@ class Job:
         if self.engine.is_here:
             return call
         if self._own.shared is None:
-            return handing_over.OnSharedFiles.of(call, self.state)
+            return staging.OnSharedFiles.of(call, self.state)
         unknown = list({path for task in tasks for path in task.reads if path not in stamps})
         stamps = stamps | dict(zip(unknown, storage.stamps(unknown), strict=True))
         return self._own.shared.wrapped(call, stamps, [str(path) for path in self.stage.setting_files()])
@@ -253,8 +254,8 @@ class Job:
         allow_open_files()
         place = lease.lease_place(self.output, is_prefix=self.stage.output_is_prefix)
         lease.refuse_if_taken(place, self.output, self.state)
-        claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
-        with claim.locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
+        ownership.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        with ownership.locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
             if self.restart:
                 self.engine.abandon(self._own.scratch)
             self._own.make_own(self._settings(), self._libraries, restart=self.restart)
@@ -288,7 +289,7 @@ class Job:
     def check_output(self) -> None:
         """Raise InputError where `run` would refuse its output: another's, or without a restart of other settings or
         libraries."""
-        claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        ownership.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
         if not self.restart:
             self._own.refuse_other_settings(self._settings(), self._libraries)
 
@@ -298,8 +299,8 @@ class Job:
         An interrupted preview resumes. Raises InputError as `run` does, also where it would not fit this machine.
         """
         allow_open_files()
-        claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
-        with claim.locked(self.state, self.output):
+        ownership.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        with ownership.locked(self.state, self.output):
             self.state = self.state / "preview"
             self._own = Output(self.stage, self.output, self.state, self._shared_scratch)
             self.estimate(self.sample()).announce(is_checked=self._space_check)

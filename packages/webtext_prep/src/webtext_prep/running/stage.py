@@ -17,17 +17,17 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from webtext_prep.documents.dataset_folders import choose_splits, counts_of, splits_of
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import DEFAULT_FORMAT, is_document_shard, read_documents, shards_in
-from webtext_prep.documents.stage_record import RECORD, STATE
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.running.findings import Findings
-from webtext_prep.running.shard_writing import REPORT_EVERY, write_shard  # noqa: F401 - for stages
-from webtext_prep.running.space import Needs
-from webtext_prep.running.tally import CollectingTally, Tally, with_reason
-from webtext_prep.running.task import Context, Task
+from webtext_prep.documents.folders.dataset_folders import choose_splits, counts_of, splits_of
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, is_document_shard, read_documents, shards_in
+from webtext_prep.documents.folders.stage_record import RECORD, STATE
+from webtext_prep.running.outputs.shard_writing import REPORT_EVERY, write_shard  # noqa: F401 - for stages
+from webtext_prep.running.preflight import Needs
+from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.tasks.tally import CollectingTally, Tally, with_reason
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
 
 DROPPED = "dropped"
 """The folder of dropped documents in an output."""

@@ -20,16 +20,13 @@ from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from command_kit import setting
-from webtext_prep.documents import storage
+from webtext_prep import storage
 from webtext_prep.documents.document import Document, encode_document
-from webtext_prep.documents.inputs import is_url_list
-from webtext_prep.documents.lines import has_ranges, read_lines, read_range, read_utf8
-from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
-from webtext_prep.documents.problems import UNREADABLE_SHARE
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import write_documents
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.url_lists import (
+from webtext_prep.documents.folders.inputs import is_url_list
+from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import write_documents
+from webtext_prep.documents.folders.url_lists import (
     UrlPart,
     encode_url,
     is_list_of_lines,
@@ -41,7 +38,16 @@ from webtext_prep.documents.url_lists import (
     run_part,
     url_lines,
 )
-from webtext_prep.documents.urls import (
+from webtext_prep.documents.formats.lines import has_ranges, read_lines, read_range, read_utf8
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running.file_ranges import cut_into_runs, run_file
+from webtext_prep.running.preflight import Needs
+from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome
+from webtext_prep.running.tasks.tally import Tally, with_reason
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.problems import UNREADABLE_SHARE
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import (
     REPLACEMENT,
     bucket_of,
     canonical_host,
@@ -50,12 +56,6 @@ from webtext_prep.documents.urls import (
     registered_name,
     shards_for,
 )
-from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.cutting import cut_into_runs, run_file
-from webtext_prep.running.space import Needs
-from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tally import Tally, with_reason
-from webtext_prep.running.task import Context, Task
 
 BYTES_PER_SHARD = 8 << 20
 """With `--shards 0`: bytes of input for each shard, some 100,000 URLs."""

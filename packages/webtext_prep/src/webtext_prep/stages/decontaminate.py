@@ -22,26 +22,25 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import setting
-from webtext_prep.contamination import plain
-from webtext_prep.contamination.cutting import cut
-from webtext_prep.contamination.words import places_of, words_of
-from webtext_prep.documents import storage
-from webtext_prep.documents.arrays import load_array, save_array
+from webtext_prep import storage
 from webtext_prep.documents.batches import batches
-from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.document import Document, without_surrogates
-from webtext_prep.documents.lines import read_lines
-from webtext_prep.documents.shards import read_documents
-from webtext_prep.documents.side_tables import FREQUENT_NGRAMS, MATCHES
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.folders.shards import FREQUENT_NGRAMS, MATCHES, read_documents
+from webtext_prep.documents.formats.arrays import load_array, save_array
+from webtext_prep.documents.formats.compression import write_zstd
+from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
-from webtext_prep.running.shard_writing import REPORT_EVERY, write_shard
+from webtext_prep.running.outputs.shard_writing import REPORT_EVERY, write_shard
 from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.text.contamination import plain
+from webtext_prep.text.contamination.cutting import cut
+from webtext_prep.text.contamination.matching import places_of, words_of
 
 if TYPE_CHECKING:
-    from webtext_prep.contamination.evaluation import NGrams
+    from webtext_prep.text.contamination.evaluation import NGrams
 
 
 PLAIN_BYTES = 4 << 20
@@ -71,7 +70,7 @@ class _Matcher:
         if self._numbers is not None:
             found = plain.find(own, self._numbers, self._lengths, self._chosen)
         else:
-            from webtext_prep.contamination import matching
+            from webtext_prep.text.contamination import matching
 
             table = self.ngrams
             found = matching.find(own, table.words, table.starts, table.sizes, table.table, self._lengths, self._chosen)
@@ -80,7 +79,7 @@ class _Matcher:
 
 @functools.lru_cache(maxsize=1)
 def _table(place: Location, stamp: tuple[Any, ...]) -> NGrams:
-    from webtext_prep.contamination.evaluation import NGrams
+    from webtext_prep.text.contamination.evaluation import NGrams
 
     return NGrams.load(place)
 
@@ -141,7 +140,7 @@ class Decontaminate(Stage):
 
     def read_evaluation(self, task: Task, context: Context) -> dict[str, int]:
         """Task: the evaluation files to the table of their n-grams."""
-        from webtext_prep.contamination.evaluation import NGrams, read_evaluation
+        from webtext_prep.text.contamination.evaluation import NGrams, read_evaluation
 
         texts = read_evaluation(self.setting_files(), self.evaluation_key)
         counted, compiled = _counted(texts, context), task.hints["compiled"]

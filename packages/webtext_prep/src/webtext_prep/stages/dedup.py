@@ -33,30 +33,29 @@ import numpy.typing as npt
 
 from command_kit import setting
 from command_kit.settings import flag_name
-from webtext_prep.deduplication.candidates import BLOCKS, SORTED_DOCUMENTS, groups_of
-from webtext_prep.deduplication.decisions import DecisionPhases
-from webtext_prep.documents import storage
-from webtext_prep.documents.arrays import load_array
+from webtext_prep import storage
+from webtext_prep.dedup.blocks import PART_CHARACTERS
+from webtext_prep.dedup.candidate_phases import BLOCKS, SORTED_DOCUMENTS, groups_of
+from webtext_prep.dedup.decision_phases import DecisionPhases
+from webtext_prep.dedup.reference_index import LOSERS
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.inputs import find_inputs
-from webtext_prep.documents.sampling import Sample, take_sample
-from webtext_prep.documents.shards import read_documents
-from webtext_prep.documents.side_tables import DUPLICATES, SUPERSEDED
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.folders.inputs import find_inputs
+from webtext_prep.documents.folders.sampling import Sample, take_sample
+from webtext_prep.documents.folders.shards import DUPLICATES, SUPERSEDED, read_documents
+from webtext_prep.documents.formats.arrays import load_array
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.near_duplicates.against import LOSERS
-from webtext_prep.near_duplicates.blocks import PART_CHARACTERS
-from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
-from webtext_prep.running.findings import Findings
-from webtext_prep.running.markers import digest
-from webtext_prep.running.shard_writing import write_shard
-from webtext_prep.running.space import Needs
+from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.outputs.shard_writing import write_shard
+from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import Outcome, Run, shards_outcome
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.text.fingerprints import Shingling, bands_for
 
 if TYPE_CHECKING:
-    from webtext_prep.near_duplicates.losses import Groups, Loss
+    from webtext_prep.dedup.drop_rates import Groups, Loss
 
 TABLE = DUPLICATES
 """The table of what each dropped document duplicates, in the output folder."""
@@ -89,12 +88,12 @@ class Dedup(DecisionPhases):
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
     preload: ClassVar[tuple[str, ...]] = (
         "datasketch",
-        "webtext_prep.near_duplicates.candidates",
-        "webtext_prep.near_duplicates.deciding",
+        "webtext_prep.dedup.pairs",
+        "webtext_prep.dedup.decisions",
     )
     compiled: ClassVar[tuple[str, ...]] = (
-        "webtext_prep.near_duplicates.kernels",
-        "webtext_prep.near_duplicates.greedy",
+        "webtext_prep.text.fingerprint_kernels",
+        "webtext_prep.dedup.greedy",
     )
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and the table of those"
 
@@ -171,7 +170,7 @@ class Dedup(DecisionPhases):
 
     def preview_needs(self, sample: Sample, workers: int) -> Needs:
         """The same at the lowest similarity. Files between phases stay to the end, so that a preview resumes."""
-        from webtext_prep.near_duplicates.preview import THRESHOLDS
+        from webtext_prep.dedup.preview import THRESHOLDS
 
         scratch, memory, documents = dataclasses.replace(self, similarity=THRESHOLDS[0])._needs(sample, workers)
         return Needs(0, sum(scratch.values()), memory, documents)
@@ -208,7 +207,7 @@ class Dedup(DecisionPhases):
 
     def find_losses(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: the domains and sources that lose most; each as its name, its documents and those that go."""
-        from webtext_prep.near_duplicates.losses import MOST_LISTED, Groups, largest_losses
+        from webtext_prep.dedup.drop_rates import MOST_LISTED, Groups, largest_losses
 
         def loader(groups: Location, dropped: Location) -> Callable[[], tuple[Groups, npt.NDArray[np.int64]]]:
             return lambda: (Groups.unpack(storage.read_bytes(groups)), load_array(dropped))
@@ -253,7 +252,7 @@ class Dedup(DecisionPhases):
 
     def preview(self, job: Run) -> Findings:
         """Find who may be alike at the lowest similarity, and decide at each."""
-        from webtext_prep.near_duplicates.preview import THRESHOLDS, combine, render
+        from webtext_prep.dedup.preview import THRESHOLDS, combine, render
 
         wide = dataclasses.replace(self, similarity=THRESHOLDS[0])
         found = wide.collect(job, wide.divide(job))
@@ -275,7 +274,7 @@ class Dedup(DecisionPhases):
 
     def _losses(self, job: Run) -> list[Loss]:
         """Who loses more than `alarm_share`. Raises WebtextError if anyone loses more than `stop_share`."""
-        from webtext_prep.near_duplicates.losses import Loss
+        from webtext_prep.dedup.drop_rates import Loss
 
         pairs = zip(groups_of(job), self.receipts(job), strict=False)
         files = tuple(path for groups, (dropped, _) in pairs for path in (groups, dropped))

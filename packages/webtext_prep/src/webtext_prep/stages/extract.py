@@ -16,26 +16,26 @@ from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from command_kit import available_cores, hide_credentials, setting
-from webtext_prep.documents import storage
-from webtext_prep.documents.compression import bare_name
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.raw_files import file_groups, file_names, sidecars_of
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import shards_in, write_documents
+from webtext_prep.documents.folders.stage_record import PAGES, RECORD
 from webtext_prep.documents.formats.base import DocumentWriter
-from webtext_prep.documents.outcomes import OUTCOMES
-from webtext_prep.documents.problems import Problems
-from webtext_prep.documents.raw_files import file_groups, file_names, sidecars_of
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import shards_in, write_documents
-from webtext_prep.documents.stage_record import PAGES, RECORD
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
-from webtext_prep.running.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
-from webtext_prep.running.space import USUAL_RATIO, Needs
+from webtext_prep.extraction.outcomes import OUTCOMES
+from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
+from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, shards_outcome
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.problems import Problems
+from webtext_prep.storage.stores.base import Location
 
 if TYPE_CHECKING:
-    from webtext_prep.web.archives import ArchiveReader, Damage, Found
+    from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
 
 ARCHIVES = (".warc", ".wet")
 HTML = (".html", ".htm", ".xhtml")
@@ -196,7 +196,7 @@ class Extract(PageStage):
 
     def extract_files(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: an archive or a range of it, or some files of HTML, to documents and outcomes."""
-        from webtext_prep.running.event_loop import run_until_done
+        from webtext_prep.running.tasks.event_loop import run_until_done
 
         tally, problems = Tally(), Problems()
         with contextlib.ExitStack() as stack:
@@ -262,9 +262,9 @@ class Extract(PageStage):
 
     def _items(self, task: Task) -> Iterator[_Item]:
         """What the files of a task hold, or the range of an archive that it is for."""
+        from webtext_prep.crawl.archives.html_files import read_html_file
+        from webtext_prep.crawl.archives.warc import Damage, Place
         from webtext_prep.documents.records.base import SourceFile
-        from webtext_prep.web.archives import Damage, Place
-        from webtext_prep.web.html_files import read_html_file
 
         named = task.options["files"]
         sidecars = iter(task.inputs[len(named) :])
@@ -282,7 +282,7 @@ class Extract(PageStage):
                 yield _Item(read_html_file(file, self.max_bytes), number, before)
 
     def _reader(self, place: Location, name: str = "") -> ArchiveReader:
-        from webtext_prep.web.archives import ArchiveReader
+        from webtext_prep.crawl.archives.warc import ArchiveReader
 
         return ArchiveReader(place, name, max_bytes=self.max_bytes, keep_truncated=self.truncated)
 

@@ -21,14 +21,11 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, ClassVar
 
 from command_kit import hide_credentials, setting
-from webtext_prep.documents import storage
-from webtext_prep.documents.compression import MAX_LINE_BYTES
-from webtext_prep.documents.dataset_folders import choose_splits, counts_of, splits_of, without_descriptions
+from webtext_prep import storage
 from webtext_prep.documents.document import Document, decode_document, encode_document
-from webtext_prep.documents.formats.base import DocumentWriter
-from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
-from webtext_prep.documents.problems import Problems
-from webtext_prep.documents.raw_files import (
+from webtext_prep.documents.folders.dataset_folders import choose_splits, counts_of, splits_of, without_descriptions
+from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
+from webtext_prep.documents.folders.raw_files import (
     MOST_TASKS,
     file_groups,
     file_names,
@@ -37,19 +34,22 @@ from webtext_prep.documents.raw_files import (
     reader_of,
     sidecars_of,
 )
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.seen_pages import SeenPages, page_keys
+from webtext_prep.documents.folders.shards import write_documents
+from webtext_prep.documents.formats.base import DocumentWriter
+from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.records.base import Keys, Part, Record, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.seen_pages import SeenPages, page_keys
-from webtext_prep.documents.shards import write_documents
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.urls import bucket_of, shards_for, url_key
 from webtext_prep.errors import InputError
-from webtext_prep.running.cutting import cut_into_runs, run_file
-from webtext_prep.running.space import Needs
+from webtext_prep.running.file_ranges import cut_into_runs, run_file
+from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tally import CollectingTally, Tally, with_reason
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks.tally import CollectingTally, Tally, with_reason
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.problems import Problems
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import bucket_of, shards_for, url_key
 
 BYTES_PER_SHARD = 64 << 20
 """With `--shards 0`: bytes of input files for each shard."""

@@ -28,21 +28,21 @@ from indexed_tokens.checksums import checksum_of_file
 from indexed_tokens.draft import PairDraft, Written
 from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
-from webtext_prep.documents import storage
-from webtext_prep.documents.arrays import load_array, save_array
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import read_documents
-from webtext_prep.documents.stage_record import RECORD, read_record
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.token_plan import Part, Plan, parts_by_key, parts_in_order, read_plan
-from webtext_prep.documents.token_runs import EncodedShard, RunWriter, shuffle_key
+from webtext_prep import storage
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import read_documents
+from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, read_record
+from webtext_prep.documents.formats.arrays import load_array, save_array
 from webtext_prep.errors import InputError
-from webtext_prep.running.markers import digest
-from webtext_prep.running.space import Needs
+from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
-from webtext_prep.running.token_stage import SUFFIX, Checksums, TokenFileStage, open_draft, publish, token_files
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.tokens.plan import Part, Plan, parts_by_key, parts_in_order, read_plan
+from webtext_prep.tokens.runs import EncodedShard, RunWriter, shuffle_key
+from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, publish, token_files
 
 Files = tuple[Location, ...]
 KINDS = ("tokens", "table")
@@ -276,7 +276,7 @@ class Tokenize(TokenFileStage):
             "bytes": size,
             "vocabulary_size": tokenizer.vocabulary_size,
             "tokenizer": tokenizer.fingerprint,
-            "data": job.output.name + SUFFIX,
+            "data": job.output.name + TOKENS_SUFFIX,
             "checksums": checksums,
         }
         return Outcome(tally, list(outputs), facts=facts)

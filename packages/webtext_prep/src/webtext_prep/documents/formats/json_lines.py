@@ -8,12 +8,12 @@ from typing import BinaryIO, ClassVar
 
 import msgspec
 
-from webtext_prep.documents.compression import compressed
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.formats.base import DocumentWriter, Format
-from webtext_prep.documents.lines import numbered_lines, read_utf8
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.formats.compression import compressed
+from webtext_prep.documents.formats.lines import numbered_lines, read_utf8
 from webtext_prep.errors import InputError
+from webtext_prep.storage.stores.base import Location
 
 
 class _LineWriter(DocumentWriter):

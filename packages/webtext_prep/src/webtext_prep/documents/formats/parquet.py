@@ -15,10 +15,10 @@ import msgspec
 
 from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.formats.base import DocumentWriter, Format
-from webtext_prep.documents.parquet_files import new_parquet, read_rows
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.urls import clean_metadata, without_credentials
+from webtext_prep.documents.formats.parquet_files import new_parquet, read_rows
 from webtext_prep.errors import InputError
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import clean_metadata, without_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa

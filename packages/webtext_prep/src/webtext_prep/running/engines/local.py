@@ -17,12 +17,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from command_kit.processes import STOP_SECONDS, WorkerProcess
-from webtext_prep.documents import storage
+from webtext_prep import storage
 from webtext_prep.errors import RetryableError
-from webtext_prep.running import wire
 from webtext_prep.running.engines.attempts import Attempts
 from webtext_prep.running.engines.base import Call, Engine, OnProgress, stage_of
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks import codec
+from webtext_prep.running.tasks.task import Context, Task
 
 ALONE_AFTER = 2
 """So many deaths of a worker after which the task is run with no other beside it."""
@@ -59,7 +59,7 @@ def _answer(call: Call, task: Task, context: Context) -> tuple[bool, Any]:
 
 def _travelling(error: Exception | SystemExit) -> Exception:
     """An exception as engines of other machines have it arrive; what they can't send can't always be pickled either."""
-    return wire.decode_error(wire.encode_error(error))
+    return codec.decode_error(codec.encode_error(error))
 
 
 # In the parent

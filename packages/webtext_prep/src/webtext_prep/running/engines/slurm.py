@@ -20,7 +20,7 @@ from command_kit import setting
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.base import Call, Engine, OnProgress
 from webtext_prep.running.slurm.waiting import FOLDER, Submitting, Waiting, cancel_all
-from webtext_prep.running.task import Task
+from webtext_prep.running.tasks.task import Task
 
 _NOT_FOR_USERS = (
     "--array", "-a", "--job-name", "-J", "--output", "-o", "--chdir", "-D", "--wrap", "--wait", "-W", "--test-only",

@@ -21,12 +21,12 @@ from ray import exceptions
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from webtext_prep.errors import WebtextError
-from webtext_prep.running import wire
 from webtext_prep.running.engines.attempts import Attempts
 from webtext_prep.running.engines.base import Call, OnProgress, libraries_of, stage_of
 from webtext_prep.running.ray.cluster import Cluster
 from webtext_prep.running.ray.work import REPORT_SECONDS, Reports, Surroundings, work
-from webtext_prep.running.task import Task
+from webtext_prep.running.tasks import codec
+from webtext_prep.running.tasks.task import Task
 from webtext_prep.running.versions import versions_here
 
 AT_ONCE_PER_CORE = 2
@@ -61,7 +61,7 @@ class Waiting:
         versions = versions_here(libraries_of(call))
         surroundings = Surroundings(versions, scratch, self._most, str(Path.cwd()), search)
         # Once for all tasks: with the versions of files that they read it may be large.
-        self._phase = ray.put(json.dumps([wire.encode(surroundings), wire.encode(call)]))
+        self._phase = ray.put(json.dumps([codec.encode(surroundings), codec.encode(call)]))
         self._memory = _memory_of(call)
         self._remote = ray.remote(work)
         self._name = f"webtext-{secrets.token_hex(8)}"
@@ -112,7 +112,7 @@ class Waiting:
         task = self._tasks[position]
         memory = min(self._memory << self._attempts.failed(position), self._largest_memory)
         remote = self._remote.options(num_cpus=1, memory=memory or None, max_retries=0, name=f"webtext {task.name}")
-        self._running[remote.remote(self._phase, json.dumps(wire.encode(task)), position, self._name)] = position
+        self._running[remote.remote(self._phase, json.dumps(codec.encode(task)), position, self._name)] = position
 
     def _take(self, reference: Any) -> Iterator[tuple[int, Any]]:
         """What a task has to say; or, if its worker or node died, the task once more."""
@@ -121,9 +121,9 @@ class Waiting:
             said = json.loads(ray.get(reference))
             if "result" in said:
                 self._on_progress(position, said["units"])
-                yield position, wire.decode(said["result"])
+                yield position, codec.decode(said["result"])
                 return
-            self._attempts.refuse_or_fail(position, wire.decode_error(said["error"]))
+            self._attempts.refuse_or_fail(position, codec.decode_error(said["error"]))
         except exceptions.RayTaskError as error:  # not the task's own: that is in its answer
             raise WebtextError(f"the task {self._tasks[position].name} could not be begun: {error.cause!r}.") from error
         except exceptions.RayError as error:

@@ -21,10 +21,10 @@ import ray
 
 from command_kit import available_cores
 from webtext_prep.errors import InputError
-from webtext_prep.running import wire
 from webtext_prep.running.engines.base import Call
-from webtext_prep.running.open_files import allow_open_files
-from webtext_prep.running.task import Context
+from webtext_prep.running.tasks import codec
+from webtext_prep.running.tasks.open_files import allow_open_files
+from webtext_prep.running.tasks.task import Context
 from webtext_prep.running.versions import refuse_others, versions_here
 
 REPORT_SECONDS = 2.0
@@ -91,10 +91,10 @@ def work(phase: str, task: str, position: int, reports: str) -> str:
     try:
         surroundings, call = _unpack(phase)
         slots = min(surroundings.at_once, _cores_here())
-        result = call(wire.decode(json.loads(task)), Context(surroundings.scratch, slots, report))
-        said = {"result": wire.encode(result)}
+        result = call(codec.decode(json.loads(task)), Context(surroundings.scratch, slots, report))
+        said = {"result": codec.encode(result)}
     except (Exception, SystemExit) as error:
-        said = {"error": wire.encode_error(error)}
+        said = {"error": codec.encode_error(error)}
     return json.dumps({"units": done, **said})
 
 
@@ -105,7 +105,7 @@ def _unpack(phase: str) -> tuple[Surroundings, Call]:
     Raises InputError where it can't: other versions are installed, or a setting does not hold here.
     """
     encoded_surroundings, encoded_call = json.loads(phase)
-    surroundings: Surroundings = wire.decode(encoded_surroundings)
+    surroundings: Surroundings = codec.decode(encoded_surroundings)
     refuse_others(versions_here(surroundings.versions.keys() - {"Python"}), surroundings.versions, platform.node())
     with contextlib.suppress(OSError):  # a node that sees storage alone
         surroundings.scratch.mkdir(parents=True, exist_ok=True)
@@ -113,7 +113,7 @@ def _unpack(phase: str) -> tuple[Surroundings, Call]:
     sys.path += [folder for folder in surroundings.search if folder not in sys.path]
     allow_open_files()
     try:
-        return surroundings, wire.decode(encoded_call)
+        return surroundings, codec.decode(encoded_call)
     except InputError as error:  # a file that a setting names, which this machine has not
         raise InputError(f"on the machine {platform.node()}: {error}") from error
 

@@ -24,8 +24,8 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import write_text
-from webtext_prep.documents import storage
-from webtext_prep.running.task import Task
+from webtext_prep import storage
+from webtext_prep.running.tasks.task import Task
 
 _ARRAY = "array.json"
 

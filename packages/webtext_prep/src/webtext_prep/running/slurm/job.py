@@ -16,10 +16,10 @@ import sys
 import time
 from pathlib import Path
 
-from webtext_prep.running import wire
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.open_files import allow_open_files
 from webtext_prep.running.slurm.arrays import JobArray, stamps
+from webtext_prep.running.tasks import codec
+from webtext_prep.running.tasks.open_files import allow_open_files
 from webtext_prep.running.versions import refuse_others, versions_here
 
 REPORT_SECONDS = 5.0
@@ -36,7 +36,7 @@ def run(folder: Path, job: int, cores: int) -> int:
     try:
         _work(array, job, cores)
     except (Exception, SystemExit) as error:
-        array.write(f"errors/{job}", wire.encode_error(error), durable=True)
+        array.write(f"errors/{job}", codec.encode_error(error), durable=True)
         return 1
     return 0
 
@@ -51,7 +51,7 @@ def _work(array: JobArray, job: int, cores: int) -> None:
     units: list[int | None] = [None] * len(encoded)
     array.write(f"progress/{job}", units)
     todo = [at for at in range(len(encoded)) if (job, at) not in done]
-    tasks = [wire.decode(encoded[at]) for at in todo]
+    tasks = [codec.decode(encoded[at]) for at in todo]
     due = 0.0
 
     def report(position: int, count: int) -> None:
@@ -68,9 +68,9 @@ def _work(array: JobArray, job: int, cores: int) -> None:
                 array.write(f"progress/{job}", units)
 
     engine = LocalEngine(max(1, min(cores, len(tasks))))
-    for position, result in engine.run(wire.decode(array.call), tasks, scratch=scratch, on_progress=report):
+    for position, result in engine.run(codec.decode(array.call), tasks, scratch=scratch, on_progress=report):
         at = todo[position]
-        values = {"result": wire.encode(result), "units": units[at] or 0, "outputs": stamps(tasks[position])}
+        values = {"result": codec.encode(result), "units": units[at] or 0, "outputs": stamps(tasks[position])}
         array.write(f"results/{job}-{at}", values, durable=True)
 
 

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import wire
 from webtext_prep.running.engines.attempts import Attempts
 from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, OnProgress, libraries_of, stage_of
 from webtext_prep.running.slurm import commands
 from webtext_prep.running.slurm.arrays import JobArray, arrays_in, stamps
 from webtext_prep.running.slurm.commands import JobState, SlurmError
-from webtext_prep.running.task import Task
+from webtext_prep.running.tasks import codec
+from webtext_prep.running.tasks.task import Task
 from webtext_prep.running.versions import versions_here
 
 FOLDER = "slurm"
@@ -134,7 +134,7 @@ class Waiting:
         self._folder = scratch / FOLDER
         self._versions = versions_here(libraries_of(call))
         self._label = getattr(stage_of(call), "name", "") or getattr(call, "__name__", "tasks")
-        self._call, self._encoded = wire.encode(call), [wire.encode(task) for task in tasks]
+        self._call, self._encoded = codec.encode(call), [codec.encode(task) for task in tasks]
         self._left = set(range(len(tasks)))
         self._attempts = Attempts(tasks, "ask for more, as with --slurm-options '--mem=16G'")
         self._queue: deque[list[list[int]]] = deque()  # arrays to submit: for each job the positions of tasks
@@ -274,12 +274,12 @@ class Waiting:
             for (number,) in array.names("errors"):
                 if (array.name, number) in self._jobs and (found := array.read(f"errors/{number}")) is not None:
                     self._has_failed = True
-                    raise wire.decode_error(found)
+                    raise codec.decode_error(found)
 
     def _take(self, position: int, found: dict[str, Any]) -> Iterator[tuple[int, Any]]:
         self._has_begun = True
         self._on_progress(position, found["units"])
-        yield position, wire.decode(found["result"])
+        yield position, codec.decode(found["result"])
         self._left.remove(position)
 
     def _ask_slurm(self) -> None:
