@@ -42,7 +42,7 @@ from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.training import setup
 from gpt2_train.training import trainer as training
 from gpt2_train.training.micro_batch_size import fitting_micro_batch
-from gpt2_train.training.setup import prepare
+from gpt2_train.training.setup import set_up
 from gpt2_train.training.trainer import Trainer
 from launched_kernels import CARDS, Card, Kernels, Sums, bytes_of, inductor_kernels, inductors, tensors
 from machine import RESULTS, describe, save
@@ -75,12 +75,11 @@ def open_trainer(config: ModelConfig, folder: Path, micro: int, gpus: int = 1, *
     )  # fmt: skip
     with mock.patch.object(setup, "fill", lambda *_: None):
         world = make_world(torch.device("cuda", 0), 1, settings.data_parallel_replicate)
-        trainer = Trainer(prepare(settings, world, folder / "run"), StopRequest())
+        trainer = Trainer(set_up(settings, world, folder / "run"), StopRequest())
     try:
         yield trainer
     finally:
-        trainer.reader.close()
-        trainer.until_the_end.close()
+        trainer.close()
 
 
 def launches(folder: Path) -> int:
@@ -112,7 +111,7 @@ def kernels_of(card: Card, config: ModelConfig, micro: int, folder: Path, withou
         with kernels.counting() as found["step"]:
             trainer.train_step()
         found["step"]["launches"] = [launches(folder) + inductors(found["step"])]
-        batches, _ = trainer.next_batches()
+        batches = trainer.reader.take(trainer.state.step + 1).rows
         trainer.forward_backward(batches)
         launches(folder)
         with kernels.counting() as found["micro_batch"]:
@@ -194,7 +193,7 @@ def host_time(model: str, how: str, folder: Path) -> dict[str, float]:
             spent["step"].append(time.process_time() - began)
             if turn < 7:
                 continue
-            batches, _ = trainer.next_batches()
+            batches = trainer.reader.take(trainer.state.step + 1).rows
             for _ in range(6):
                 began = time.process_time()
                 trainer.forward_backward(batches)

@@ -113,7 +113,7 @@ def compared(case: Case, folder: Path) -> dict[str, Any]:
     parts = Parts(trainer)
     for _ in range(max(1, case.turns // 2)):
         trainer.train_step()
-    trainer.reader.close()
+    trainer.close()
     return {
         "what": case.name,
         "cpu_seconds_per_step": {name: round(seconds, 4) for name, seconds in medians.items()},

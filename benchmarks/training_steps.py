@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.distributed.mesh import make_world
 from gpt2_train.distributed.processes import StopRequest
-from gpt2_train.training.setup import prepare
+from gpt2_train.training.setup import set_up
 from gpt2_train.training.trainer import Trainer
 from indexed_tokens import IndexedTokensWriter
 from minimal_gpt2 import MinimalGPT2
@@ -79,7 +79,7 @@ def settings_for(case: Case, folder: Path, steps: int, **more: Any) -> TrainSett
 def our_trainer(case: Case, folder: Path, steps: int, device: str = "cpu", **more: Any) -> Trainer:
     """A run that is about to take its first step; `more` as in `settings_for`."""
     settings = settings_for(case, folder, steps, device=device, **more)
-    return Trainer(prepare(settings, make_world(torch.device(device), 1), folder / "run"), StopRequest())
+    return Trainer(set_up(settings, make_world(torch.device(device), 1), folder / "run"), StopRequest())
 
 
 def their_step(case: Case, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], device: str) -> Step:

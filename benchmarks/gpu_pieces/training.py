@@ -37,8 +37,7 @@ def run_of(bench: Bench, case: Case, steps: int, **settings: Any) -> Iterator[tu
         try:
             yield made, Path(name, "run")
         finally:
-            made.reader.close()
-            made.until_the_end.close()
+            made.close()
 
 
 def step_of(bench: Bench, case: Case, compiled: Mode, **settings: Any) -> dict[str, Any]:
@@ -128,18 +127,18 @@ def saving(*, smoke: bool) -> Parts:
     with cleared(), run_of(bench, case, bench.warmup + 3 * bench.turns + 1, **settings) as (run, folder):
         usual = bench.seconds(run.train_step)
         started = time.perf_counter()
-        run.save()
+        run.recorder.save()
         for _ in range(bench.turns):
             run.train_step()
         bench.wait()
         with_save = time.perf_counter() - started
-        run.finish_saving()
+        run.saver.finish()
         until_written = time.perf_counter() - started
         size = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     yield (
         "save",
         {
-            "in_background": run.background is not None,
+            "in_background": run.saver.background is not None,
             "stall_seconds": round(max(0.0, with_save - bench.turns * usual), 3),
             "seconds_until_written": round(until_written, 3),
             "ms_per_step": round(1000 * usual, 2),

@@ -30,7 +30,7 @@ from gpt2_train.distributed.mesh import make_world
 from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.training import setup
 from gpt2_train.training.memory import memory_per_rank
-from gpt2_train.training.setup import prepare
+from gpt2_train.training.setup import set_up
 from gpt2_train.training.trainer import Trainer
 
 WARM_UP, COUNTED = 3, 2
@@ -96,10 +96,9 @@ def take_steps(layout: dict[str, Any], data: str, folder: Path) -> dict[str, Any
             stack.callback(dist.destroy_process_group)
             stack.enter_context(mock.patch.object(dist, "all_gather_object", same_everywhere))
         world = make_world(torch.device("cuda", 0), settings.tensor_parallel, settings.data_parallel_replicate)
-        run = prepare(settings, world, folder)
+        run = set_up(settings, world, folder)
         trainer = Trainer(run, StopRequest())
-        stack.callback(trainer.reader.close)
-        stack.callback(trainer.until_the_end.close)
+        stack.callback(trainer.close)
         for _ in range(WARM_UP - 1):
             trainer.train_step()
         with Messages() as messages:

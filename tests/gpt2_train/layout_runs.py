@@ -33,7 +33,7 @@ from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training import trainer as train_module
 from gpt2_train.training.run import train
-from gpt2_train.training.setup import Prepared, build_model
+from gpt2_train.training.setup import Run, build_model
 from indexed_tokens import Tokenizer
 
 seen: dict[str, Any] = {"samples": []}
@@ -70,7 +70,7 @@ class Collectives(TorchDispatchMode):
         return function(*args, **(kwargs or {}))
 
 
-def watched_build(run: Prepared) -> GPT2:
+def watched_build(run: Run) -> GPT2:
     with LiveBytes() as memory:
         model = build_model(run)
     local = [p.to_local() if isinstance(p, DTensor) else p for p in model.parameters()]

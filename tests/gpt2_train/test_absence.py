@@ -17,8 +17,8 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, read_until
 from tests.gpt2_train.test_processes import children_of
 
+from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed import timeouts
 from gpt2_train.distributed.timeouts import Attendance, is_time_out, operation_of
 
@@ -111,6 +111,6 @@ def test_a_process_that_stops_answering_is_named(tmp_path: Path, corpus: str) ->
     assert f"process 1 on {socket.gethostname()} did not take part" in line
 
 
-def test_a_time_out_has_to_be_above_0() -> None:
-    with pytest.raises(Gpt2UsageError, match=r"--distributed-timeout is 0: it should be above 0"):
-        TrainSettings(distributed_timeout=0)
+def test_a_time_out_has_to_be_above_0(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["train", "--distributed-timeout", "0"]) == 2
+    assert "--distributed-timeout is 0.0: it should be above 0" in capsys.readouterr().err

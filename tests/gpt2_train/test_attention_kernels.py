@@ -21,7 +21,7 @@ from gpt2_train.model.attention_kernels import (
     attention_work,
     choose_attention,
 )
-from gpt2_train.training import setup as prepare_module
+from gpt2_train.training import plan, setup
 
 GPU = torch.device("cuda", 0)
 ON_H100 = {"attention": {"kernel": "flash", "gpu": "H100"}}
@@ -133,7 +133,7 @@ def test_the_first_process_chooses_and_it_is_recorded(
 ) -> None:
     states: list[Any] = []
     deciding: list[bool] = []
-    plain = prepare_module.from_first_rank
+    plain = setup.from_first_rank
 
     def from_first_rank(work: Callable[[], Any]) -> Any:
         deciding.append(True)
@@ -147,8 +147,8 @@ def test_the_first_process_chooses_and_it_is_recorded(
         states.append(state)
         return AttentionChoice("flash", "H100", {"flash": 1.0})
 
-    monkeypatch.setattr(prepare_module, "choose_attention", choose)
-    monkeypatch.setattr(prepare_module, "from_first_rank", from_first_rank)
+    monkeypatch.setattr(plan, "choose_attention", choose)
+    monkeypatch.setattr(setup, "from_first_rank", from_first_rank)
     assert gpt2(tmp_path, "--steps", 1) == 0
     assert read_info(tmp_path).state["attention"] == ON_H100["attention"]
     assert 'attention = "flash"' in (tmp_path / "config.toml").read_text()

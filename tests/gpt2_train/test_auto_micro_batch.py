@@ -14,7 +14,7 @@ from tests.gpt2_train.conftest import losses
 from gpt2_train.cli import main
 from gpt2_train.config.layout import choose_data_parallel, plan_batches
 from gpt2_train.config.settings import ModelConfig, TrainSettings
-from gpt2_train.training import setup
+from gpt2_train.training import plan
 from gpt2_train.training.memory import GIB, memory_per_rank
 from gpt2_train.training.micro_batch_size import MARGIN, fitting_micro_batch
 from gpt2_train.training.trainer import Trainer
@@ -56,7 +56,7 @@ def test_without_a_gpus_memory_it_is_what_it_was() -> None:
 @pytest.fixture
 def on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """As if processes had the memory of a large GPU."""
-    monkeypatch.setattr(setup, "free_memory", lambda device: 80 * GIB)
+    monkeypatch.setattr(plan, "free_memory", lambda device: 80 * GIB)
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ def largest(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     plain = Trainer.forward_backward
 
     def limited(trainer: Trainer, batches: Any) -> torch.Tensor:
-        if trainer.plan.micro_batch > limits["sequences"] and trainer.state.step >= limits["step"]:
+        if trainer.run.plan.micro_batch > limits["sequences"] and trainer.state.step >= limits["step"]:
             raise torch.OutOfMemoryError("CUDA out of memory.")
         return plain(trainer, batches)
 

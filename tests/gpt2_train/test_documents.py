@@ -28,7 +28,7 @@ from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.distributed.randomness import mixed_seed
 from gpt2_train.model.attention import Documents, attention_kind, find_documents
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training import setup
+from gpt2_train.training import inputs
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 END = 99
@@ -213,7 +213,7 @@ def test_the_loss_is_the_mean_over_the_predictions_that_count(tmp_path: Path, te
 def test_every_form_of_attention_trains_alike(
     tmp_path: Path, texts: str, separate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(setup, "attention_kind", lambda *_, **__: "mask")
+    monkeypatch.setattr(inputs, "attention_kind", lambda *_, **__: "mask")
     assert main(command(tmp_path / "run", *SEPARATE, data=texts)[3:]) == 0
     assert losses(tmp_path / "run") == pytest.approx(losses(separate), abs=1e-5)
 

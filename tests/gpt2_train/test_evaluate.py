@@ -397,27 +397,6 @@ def test_the_padded_vocabulary_of_training_loads(
     assert report(capsys, "--config", config)["documents"] == 2
 
 
-# --- old names -------------------------------------------------------------------------------------------------------
-
-
-def test_the_names_of_version_0_1_are_still_accepted(
-    run_folder: Path, data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """--part NAME and --split A,B,C are --split NAME and --split-weights A,B,C: as flags and in TOML, with a note."""
-    base = ["evaluate", "--checkpoint", str(run_folder), "--data", data, "--device", "cpu", "--json"]
-    config = tmp_path / "old.toml"
-    config.write_text('[evaluate]\npart = "test"\nsplit = "70,20,10"\n')
-    for flags in (["--part", "test", "--split", "70,20,10"], ["--config", str(config)]):
-        assert main([*base, *flags]) == 0
-        out, err = capsys.readouterr()
-        found = json.loads(out)
-        assert (found["split"], found["split_weights"], found["documents"]) == ("test", "70,20,10", 2)
-        assert "--part is called --split now: give --split test" in err
-        assert "give --split-weights 70,20,10" in err
-    assert main([*base, "--part", "tset"]) == 2
-    assert "--split tset should be one of" in capsys.readouterr().err
-
-
 # --- tasks -----------------------------------------------------------------------------------------------------------
 
 LAST_WORD = example("LastWord")

@@ -276,8 +276,8 @@ def test_copies_that_cannot_be_are_refused(capsys: pytest.CaptureFixture[str], t
         Gpt2UsageError, match="--data-parallel-replicate 2 does not divide the 1 data-parallel process:"
     ):
         make_world(torch.device("cpu"), 1, 2)
-    with pytest.raises(Gpt2UsageError, match="--data-parallel-replicate is 0"):
-        TrainSettings(data_parallel_replicate=0)
+    assert main(["estimate", "--data-parallel-replicate", "0"]) == 2
+    assert "--data-parallel-replicate is 0: it should be at least 1" in capsys.readouterr().err
 
 
 def test_copies_decide_how_many_gpus_are_used() -> None:

@@ -20,13 +20,15 @@ from tests.gpt2_train.test_train import assert_same_bits, weights
 from gpt2_train.checkpoint.async_save import StagingArea
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.cli import main
+from gpt2_train.config.files import SCHEDULE_FILE
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
-from gpt2_train.training import calibrate, plan
+from gpt2_train.training import calibrate, plan, recorder
 from gpt2_train.training import trainer as trainer_module
 from gpt2_train.training.calibrate import fastest, seconds_per_step, thread_counts
 from gpt2_train.training.command import overridden_keys
-from gpt2_train.training.plan import SCHEDULE_FILE
+from gpt2_train.training.recorder import Recorder
+from gpt2_train.training.run_folder import discard_run
 from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
@@ -66,11 +68,11 @@ class Machine:
 
         monkeypatch.setattr(plan, "clock", lambda: self.now)
         monkeypatch.setattr(Trainer, "forward_backward", forward_backward)
-        monkeypatch.setattr(trainer_module, "validation_loss", validate)
+        monkeypatch.setattr(recorder, "validation_loss", validate)
         return self
 
 
-plain_step, plain_validation = Trainer.forward_backward, trainer_module.validation_loss
+plain_step, plain_validation = Trainer.forward_backward, recorder.validation_loss
 
 
 def loaded_halfway(seconds: float) -> float:
@@ -161,15 +163,15 @@ def test_a_run_by_time_that_was_stopped_has_the_rest_of_its_time(
 ) -> None:
     """The time between two processes of a run is none of its own; more minutes make it longer."""
 
-    def interrupt(self: Trainer) -> None:
+    def interrupt(self: Recorder) -> None:
         after_step(self)
         if self.state.step == 10:
             self.state.stop_signal = 15
 
-    after_step = Trainer.after_step
+    after_step = Recorder.after_step
     machine = Machine(lambda seconds: 20.0).begin(monkeypatch)
     with monkeypatch.context() as patch:
-        patch.setattr(Trainer, "after_step", interrupt)
+        patch.setattr(Recorder, "after_step", interrupt)
         assert gpt2(tmp_path, "--minutes", 10, *FLAGS) == 128 + 15
     assert "at step 10, all saved" in capsys.readouterr().err
     machine.now += 5000
@@ -188,6 +190,16 @@ def test_a_run_by_time_that_was_stopped_has_the_rest_of_its_time(
     step = read_info(tmp_path).step
     assert gpt2(tmp_path, "--steps", step + 1, *FLAGS) == 0
     assert gpt2(tmp_path, "--minutes", 20, *FLAGS) == 0  # is over, at the next step
+
+
+def test_a_run_by_time_that_is_discarded_leaves_no_schedule(
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Machine(lambda seconds: 10.0).begin(monkeypatch)
+    assert gpt2(tmp_path / "run", "--minutes", 1) == 0
+    assert schedule_of(tmp_path / "run")
+    discard_run(tmp_path / "run")
+    assert not list((tmp_path / "run").glob("[!.]*"))
 
 
 def test_minutes_are_refused_where_no_time_is_recorded(
@@ -240,8 +252,8 @@ def test_a_run_by_time_without_memory_for_that_copy_saves_while_it_waits(
 
 RANKS = """
 import os, sys
-from gpt2_train.training import plan, trainer
 from gpt2_train.cli import main
+from gpt2_train.training import plan, trainer
 
 class Clock:
     seconds = 0.0

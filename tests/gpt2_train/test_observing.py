@@ -34,7 +34,7 @@ from gpt2_train.evaluation.tasks.wikitext import Wikitext
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.metrics.log import line_of
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.model_view import plain_view
+from gpt2_train.training.model_view import inference_view
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 TRAINING = ("--steps", 12, "--save-every", 4, "--dropout", 0.2, "--vocabulary-size", 257)
@@ -269,13 +269,13 @@ def test_a_signal_during_a_task_ends_it_and_the_run_does_it_when_it_resumes(
     assert [row["step"] for row in shown(tmp_path / "run")] == [0, 4, 8, 12]
 
 
-def test_the_plain_view_holds_the_trained_tensors_themselves_and_no_compiled_block() -> None:
+def test_the_inference_view_holds_the_trained_tensors_themselves_and_no_compiled_block() -> None:
     """No copy of the weights, none of the wrappers of training, and the model is left as it was."""
     model = GPT2(ModelConfig(2, 32, 4, 16, 100, dropout=0.5)).initialise(torch.Generator().manual_seed(1))
     world = World(torch.device("cpu"))
     parallelize(model, world, activation_checkpointing="full", compilation="blocks").train()
     state, tokens = torch.get_rng_state(), torch.arange(16)[None]
-    with plain_view(model, world) as view, torch.inference_mode():
+    with inference_view(model, world) as view, torch.inference_mode():
         assert not view.training and view.is_tied
         assert [p.data_ptr() for p in view.parameters()] == [p.data_ptr() for p in model.parameters()]
         assert all("forward" not in vars(block) for block in view.blocks)
@@ -306,7 +306,7 @@ def refusal(capsys: pytest.CaptureFixture[str], output: Path, corpus: str, *flag
         (["--eval-task", "lambada:nowhere.jsonl"], "can't read nowhere.jsonl"),
         (["--eval-task", "lambada,overlap=3:x"], "unknown setting overlap"),
         (["--eval-task", "wikitext,overlap=many:x"], "overlap should be a whole number, not 'many'"),
-        (["--eval-task", "wikitext,overlap=-3:x"], "--overlap is -3"),
+        (["--eval-task", "wikitext,overlap=-3:x"], "overlap is -3: it should be at least 0"),
         (["--eval-task", "held-out-loss:nowhere"], "nowhere"),
     ],
 )

@@ -98,12 +98,6 @@ def test_a_row_of_the_same_step_replaces_the_one_before(tmp_path: Path) -> None:
     assert losses(write(tmp_path, [step_row(1, 3.0), step_row(1, 2.5)])) == [(1, 2.5)]
 
 
-def test_runs_without_recorded_seconds_get_them_from_their_speed(tmp_path: Path) -> None:
-    rows = [step_row(step, 1.0, seconds=None, tokens_per_second=50.0) for step in (1, 2, 4)]
-    times = [place.seconds for place, _ in read_run(write(tmp_path, rows), "x").values["loss"]]
-    assert times == [2.0, 4.0, 8.0]
-
-
 def test_scores_of_tasks_are_read_and_counts_are_not(first: Path) -> None:
     values = read_run(first, "x").values
     assert [value for _, value in values["lambada:x/last_word_accuracy"]] == [0.25, 0.5, 0.75, 1.0]

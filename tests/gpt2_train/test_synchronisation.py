@@ -14,8 +14,9 @@ from tests.gpt2_train.conftest import losses, rows
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.checkpoint.info import read_info
+from gpt2_train.metrics.log import Heartbeat
 from gpt2_train.training import trainer as train_module
-from gpt2_train.training.state import StepOutcome
+from gpt2_train.training.state import StepResult
 from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
@@ -41,7 +42,7 @@ class Waits(TorchDispatchMode):
 def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[tuple[int, int]]]]:
     """Training on CPU as on a GPU: what the host waited for in steps, and (step read, steps begun) of each reading."""
     waits, read = Waits(), list[tuple[int, int]]()
-    plain_step, plain_read = Trainer.train_step, StepOutcome.read
+    plain_step, plain_read = Trainer.train_step, StepResult.read
     running: list[Trainer] = []
 
     def counted_step(self: Trainer) -> bool:
@@ -49,13 +50,13 @@ def late(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[list[str], list[tupl
         with waits:
             return plain_step(self)
 
-    def noted(self: StepOutcome) -> list[float]:
+    def noted(self: StepResult) -> list[float]:
         read.append((self.step, running[0].state.step))
         return plain_read(self)
 
     monkeypatch.setattr(train_module, "works_by_itself", lambda device: True)
     monkeypatch.setattr(Trainer, "train_step", counted_step)
-    monkeypatch.setattr(StepOutcome, "read", noted)
+    monkeypatch.setattr(StepResult, "read", noted)
     yield waits.found, read
 
 
@@ -93,7 +94,7 @@ def test_a_line_that_shows_life_waits_for_nothing(
     tmp_path: Path, gpt2: Run, late: tuple[list[str], list[tuple[int, int]]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each process shows one by its own clock: one that read the outcome of a step for it would be ahead of others."""
-    monkeypatch.setattr(train_module.Heartbeat, "is_due", lambda self: True)
+    monkeypatch.setattr(Heartbeat, "is_due", lambda self: True)
     assert gpt2(tmp_path, "--steps", 6, "--log-every", 100, "--no-save") == 0
     _, read = late
     assert dict(reversed(read)) == {1: 1, 2: 3, 3: 4, 4: 5, 5: 6, 6: 6}

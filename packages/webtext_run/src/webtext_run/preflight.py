@@ -257,13 +257,14 @@ def check_token_files(prefix: str, step: Step) -> None:
 
 def check_run_folder(settings: TrainSettings, config: ModelConfig) -> None:
     """Raise UsageError, naming what differs, where the run's folder holds a run with other settings."""
-    from gpt2_train.checkpoint.info import FOLDER, latest_checkpoint, read_info
+    from gpt2_train.checkpoint.info import latest_checkpoint, read_info
+    from gpt2_train.config.files import CHECKPOINTS_FOLDER
     from gpt2_train.training.run_folder import identity_settings
 
     output = Path(settings.output)
     if output.exists() and not output.is_dir():
         raise UsageError(f"--output {output} is a file: give a folder.")
-    latest = latest_checkpoint(output / FOLDER)
+    latest = latest_checkpoint(output / CHECKPOINTS_FOLDER)
     if latest is None or settings.init_from is not None:  # what it began with, its checkpoint alone can tell
         return
     info = read_info(latest)

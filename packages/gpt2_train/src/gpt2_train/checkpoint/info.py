@@ -16,18 +16,12 @@ from typing import Any
 
 from command_kit import parse_json
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.files import CHECKPOINT_FILE, CHECKPOINTS_FOLDER, LATEST_FILE, TOKENIZER_FOLDER
 from gpt2_train.config.settings import ModelConfig
 from indexed_tokens import Tokenizer
 
 FORMAT = 2
-"""Version of a checkpoint's layout; a higher one is refused. 1 had all tensors in one set of files."""
-
-TOKENIZER_FOLDER = "tokenizer"
-
-_KEYS = {
-    "format", "step", "samples", "tokens", "model", "tokenizer", "settings", "data", "state", "files", "crc32",
-}  # fmt: skip
-"""All that `checkpoint.json` holds."""
+"""Version of a checkpoint's layout; any other is refused."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +39,6 @@ class CheckpointInfo:
         state: plain values that a run resumes with (loss scale, steps skipped).
         folder: the checkpoint's folder.
         files: size (`bytes`) and CRC-32 (`crc32`) of each tensor file, by its path in the folder.
-        format: version of the layout.
     """
 
     step: int
@@ -58,11 +51,6 @@ class CheckpointInfo:
     state: dict[str, Any]
     folder: Path
     files: dict[str, dict[str, int]]
-    format: int
-
-    def part(self, name: str) -> str:
-        """The folder of the tensors whose names begin with `name` and a dot, relative to the checkpoint's."""
-        return name if self.format > 1 else "."
 
 
 def read_info(path: str | Path) -> CheckpointInfo:
@@ -75,18 +63,19 @@ def read_info(path: str | Path) -> CheckpointInfo:
 
 
 def _read_json(folder: Path) -> dict[str, Any]:
-    """The table in `checkpoint.json`, compared with its CRC; tables of before there was one can't be checked."""
+    """The table in `checkpoint.json`, compared with its CRC."""
     try:
-        table = parse_json((folder / INFO_FILE).read_text(encoding="utf-8"))
+        table = parse_json((folder / CHECKPOINT_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise damaged(folder, f"{INFO_FILE} can't be read: {error}") from error
+        raise damaged(folder, f"{CHECKPOINT_FILE} can't be read: {error}") from error
     if not isinstance(table, dict) or type(table.get("format")) is not int:
-        raise damaged(folder, f"{INFO_FILE} names no format")
+        raise damaged(folder, f"{CHECKPOINT_FILE} names no format")
     if table["format"] > FORMAT:
         raise Gpt2UsageError(f"the checkpoint {folder} was written by a newer version of gpt2-train: update it.")
-    # A flipped bit may lie in the name of the CRC, too.
-    if table.get("crc32", table_crc(table)) != table_crc(table) or not table.keys() <= _KEYS:
-        raise damaged(folder, f"{INFO_FILE} is not what was written")
+    if table["format"] < FORMAT:
+        raise Gpt2UsageError(f"the checkpoint {folder} has the old format {table['format']}: train the model again.")
+    if table.get("crc32") != table_crc(table):
+        raise damaged(folder, f"{CHECKPOINT_FILE} is not what was written")
     return table
 
 
@@ -112,10 +101,9 @@ def _parse_info(folder: Path, table: dict[str, Any]) -> CheckpointInfo:
                 name: {key: _count(entry, key) for key in ("bytes", "crc32")}
                 for name, entry in _table(table["files"]).items()
             },
-            format=_count(table, "format"),
         )
     except (KeyError, TypeError, ValueError, Gpt2UsageError) as error:
-        raise damaged(folder, f"{INFO_FILE} is incomplete: {error}") from error
+        raise damaged(folder, f"{CHECKPOINT_FILE} is incomplete: {error}") from error
 
 
 def _count(table: Mapping[str, Any], name: str) -> int:
@@ -158,10 +146,6 @@ def load_tokenizer(path: str | Path) -> Tokenizer:
     return tokenizer
 
 
-FOLDER = "checkpoints"
-INFO_FILE = "checkpoint.json"
-LATEST_FILE = "latest"
-
 _STEP_FOLDER = re.compile(r"step-(\d{7,})")
 
 
@@ -175,7 +159,7 @@ def list_checkpoints(checkpoints: str | Path) -> list[Path]:
     found = {}
     for path in Path(checkpoints).glob("step-*"):
         match = _STEP_FOLDER.fullmatch(path.name)
-        if match and (path / INFO_FILE).is_file():
+        if match and (path / CHECKPOINT_FILE).is_file():
             found[int(match[1])] = path
     return [found[step] for step in sorted(found)]
 
@@ -192,7 +176,9 @@ def latest_checkpoint(checkpoints: str | Path) -> Path | None:
 
 def holds_checkpoint(path: Path) -> bool:
     """Whether `path` is a checkpoint, or a folder in which `find_checkpoint` finds one."""
-    return (path / INFO_FILE).is_file() or any(latest_checkpoint(folder) for folder in (path, path / FOLDER))
+    return (path / CHECKPOINT_FILE).is_file() or any(
+        latest_checkpoint(folder) for folder in (path, path / CHECKPOINTS_FOLDER)
+    )
 
 
 def find_checkpoint(path: str | Path) -> Path:
@@ -209,14 +195,14 @@ def find_checkpoint(path: str | Path) -> Path:
                 "(--keep-checkpoints); run the same command again, or give that one."
             )
         raise Gpt2UsageError(f"no checkpoint {path}: give the --output folder of a `gpt2 train`, or a step in it.")
-    if (path / INFO_FILE).is_file():
+    if (path / CHECKPOINT_FILE).is_file():
         return path
-    for folder in (path, path / FOLDER):
+    for folder in (path, path / CHECKPOINTS_FOLDER):
         found = latest_checkpoint(folder)
         if found is not None:
             return found
     raise Gpt2UsageError(
-        f"{path} holds no checkpoint (no {INFO_FILE} in it, nor in {FOLDER}/step-...): "
+        f"{path} holds no checkpoint (no {CHECKPOINT_FILE} in it, nor in {CHECKPOINTS_FOLDER}/step-...): "
         "give the --output folder of a `gpt2 train` that has saved one."
     )
 

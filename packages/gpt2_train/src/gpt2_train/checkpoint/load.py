@@ -45,7 +45,7 @@ def load_model(
     """
     info = read_info(checkpoint_dir)
     reader = check_model(info)
-    check_files(info, [info.part("model")])
+    check_files(info, ["model"])
     with torch.device("meta"):
         model = GPT2(info.config)
     if dtype is not None:
@@ -63,12 +63,11 @@ def check_model(info: CheckpointInfo) -> TensorReader:
 
     Raises Gpt2UsageError for what is missing or has another shape: then no model of that shape may be built.
     """
-    part = info.part("model")
-    names = [name for name in info.files if _part_of(name) == part]
+    names = [name for name in info.files if _part_of(name) == "model"]
     problem = next(filter(None, (_problem_of_size(info, name) for name in names)), None)
     if problem is not None:
         raise damaged(info.folder, problem)
-    reader = TensorReader(info.folder, part)
+    reader = TensorReader(info.folder, "model")
     index = reader.read_metadata().state_dict_metadata
 
     def stored(name: str) -> StoredTensor | None:
@@ -84,11 +83,11 @@ def check_model(info: CheckpointInfo) -> TensorReader:
     return reader
 
 
-def by_part(info: CheckpointInfo, tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors in each part of a checkpoint that holds some of them: `model`, `optimizer`."""
+def by_part(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
+    """The tensors in each part of a checkpoint: `model`, `optimizer`."""
     parts: dict[str, dict[str, Tensor]] = {}
     for name, tensor in tensors.items():
-        parts.setdefault(info.part(name.partition(".")[0]), {})[name] = tensor
+        parts.setdefault(name.partition(".")[0], {})[name] = tensor
     return parts
 
 
@@ -99,7 +98,7 @@ def check_files(info: CheckpointInfo, parts: Collection[str], *, rank: int = 0, 
     """
     for part in parts:
         if not any(_part_of(name) == part for name in info.files):
-            raise damaged(info.folder, "it lists no tensor files" + ("" if part == "." else f" in {part}"))
+            raise damaged(info.folder, f"it lists no tensor files in {part}")
     names = sorted(name for name in info.files if _part_of(name) in parts)
     for name in names[rank::size]:
         problem = problem_of_file(info, name)
@@ -155,12 +154,11 @@ class StoredTensors:
     def __init__(self, info: CheckpointInfo, name: str, *, rank: int = 0, size: int = 1) -> None:
         self.info, self.name = info, name
         self._rank, self._size = rank, size
-        self._part = info.part(name)
-        self._reader = TensorReader(info.folder, self._part)
+        self._reader = TensorReader(info.folder, name)
 
     @functools.cached_property
     def _entries(self) -> dict[str, TensorStorageMetadata]:
-        check_files(self.info, [self._part], rank=self._rank, size=self._size)
+        check_files(self.info, [self.name], rank=self._rank, size=self._size)
         stored = self._reader.read_metadata().state_dict_metadata
         return {
             name.removeprefix(f"{self.name}."): entry

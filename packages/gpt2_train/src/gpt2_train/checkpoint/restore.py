@@ -23,7 +23,7 @@ def load_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> CheckpointI
     rank, size = rank_and_size()
     info = from_first_rank(lambda: read_info(path))
     check_is_shared(info.folder)
-    parts = by_part(info, tensors)
+    parts = by_part(tensors)
     on_all_ranks(lambda: check_files(info, parts, rank=rank, size=size))
     on_all_ranks(lambda: check_shapes(info, parts))
     for part, group in parts.items():

@@ -23,9 +23,6 @@ from command_kit import write_json, write_text
 from command_kit.atomic import remove_leftovers, sync_folder, temporary_name
 from gpt2_train.checkpoint.info import (
     FORMAT,
-    INFO_FILE,
-    LATEST_FILE,
-    TOKENIZER_FOLDER,
     describe_tokenizer,
     latest_checkpoint,
     list_checkpoints,
@@ -35,6 +32,7 @@ from gpt2_train.checkpoint.info import (
 from gpt2_train.checkpoint.load import innermost
 from gpt2_train.checkpoint.storage import COPY_AHEAD, CopyPlanner, Files, TensorWriter
 from gpt2_train.config.errors import Gpt2Error
+from gpt2_train.config.files import CHECKPOINT_FILE, LATEST_FILE, TOKENIZER_FOLDER
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.collectives import check_is_shared, on_all_ranks, rank_and_size
 from indexed_tokens import Tokenizer
@@ -164,7 +162,7 @@ class Checkpointer:
             self.tokenizer.save(unfinished / TOKENIZER_FOLDER)
         for part in parts:
             sync_folder(unfinished / part)
-        write_json(unfinished / INFO_FILE, table)
+        write_json(unfinished / CHECKPOINT_FILE, table)
         sync_folder(unfinished)
         if folder.exists():
             set_aside_and_remove(folder)

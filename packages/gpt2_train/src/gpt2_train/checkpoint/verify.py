@@ -8,8 +8,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpt2_train.checkpoint.info import (
-    FOLDER,
-    INFO_FILE,
     DamagedCheckpoint,
     find_checkpoint,
     list_checkpoints,
@@ -18,6 +16,7 @@ from gpt2_train.checkpoint.info import (
 )
 from gpt2_train.checkpoint.load import check_model, problem_of_file
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.files import CHECKPOINT_FILE, CHECKPOINTS_FOLDER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +46,9 @@ def checkpoints_at(path: str | Path) -> list[Path]:
     Raises Gpt2UsageError if there is none.
     """
     path = Path(path)
-    if (path / INFO_FILE).is_file():
+    if (path / CHECKPOINT_FILE).is_file():
         return [path]
-    return list_checkpoints(path) or list_checkpoints(path / FOLDER) or [find_checkpoint(path)]
+    return list_checkpoints(path) or list_checkpoints(path / CHECKPOINTS_FOLDER) or [find_checkpoint(path)]
 
 
 def bytes_to_read(folder: Path) -> int:
@@ -84,7 +83,7 @@ def verify(folder: Path, count: Callable[[int], object]) -> Verified:
         info.step,
         len(info.files),
         sum(entry["bytes"] for entry in info.files.values()),
-        info.format == 1 or any(name.startswith("optimizer/") for name in info.files),
+        any(name.startswith("optimizer/") for name in info.files),
         problems,
     )
 

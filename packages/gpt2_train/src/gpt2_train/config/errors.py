@@ -7,9 +7,6 @@ from collections.abc import Iterator
 
 from command_kit import CommandError, UsageError
 
-MOST_THREADS = 1024
-"""More CPU threads than this are a typo; torch would crash."""
-
 
 class Gpt2Error(CommandError):
     """A failure of `gpt2` that its message explains (exit code 1)."""
@@ -58,13 +55,6 @@ def explained_compile_failure() -> Iterator[None]:
 
 _COMPILER_MODULES = ("torch._dynamo", "torch._inductor", "triton")
 """Where the errors of torch.compile are defined; it has no public class for them."""
-
-
-def check_threads(threads: int | None) -> None:
-    """Raise Gpt2UsageError for a number of CPU threads that no machine has."""
-    if threads is not None and not 1 <= threads <= MOST_THREADS:
-        limit = "at least 1" if threads < 1 else f"at most {MOST_THREADS}"
-        raise Gpt2UsageError(f"--threads is {threads}: it should be {limit}.")
 
 
 def shortened(text: str, length: int = 40) -> str:

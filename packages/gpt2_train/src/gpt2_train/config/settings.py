@@ -1,4 +1,4 @@
-"""What decides a training run: the shape of the model and the settings of `gpt2 train`.
+"""The shape of the model (`ModelConfig`) and the settings of `gpt2 train` (`TrainSettings`).
 
 `ModelConfig` travels with every checkpoint, so that a model is never guessed from the flags of a later command.
 `TrainSettings` is at once the flags of `gpt2 train`, its TOML keys and the run's `config.toml`. Its defaults follow
@@ -11,18 +11,17 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from command_kit import setting
 from command_kit.settings import identity
-from gpt2_train.config.errors import Gpt2UsageError, check_threads
-
-if TYPE_CHECKING:
-    pass
-
+from gpt2_train.config.errors import Gpt2UsageError
 
 MOST = 2**31 - 1
 """The largest number of a shape: products of two fit into 64 bits, and token ids into 32."""
+
+MOST_THREADS = 1024
+"""More CPU threads than this are a typo; torch would crash."""
 
 VOCABULARY_MULTIPLE = 128
 """The vocabulary is padded to a multiple of this, whatever the tensor-parallel size: 50257 becomes 50304."""
@@ -172,9 +171,9 @@ class DataSettings:
         group=_DATA,
     )
     mask_end_of_text: bool = setting(
-        False, "leave predictions behind <|endoftext|>, of how a document begins, out of the loss", group=_DATA
+        False, "leave predictions after <|endoftext|>, of how a document begins, out of the loss", group=_DATA
     )
-    seed: int = setting(1234, "seed of initial weights, order of the data and dropout", group=_DATA)
+    seed: int = setting(1234, "seed of initial weights, order of the data and dropout", ge=0, lt=2**31, group=_DATA)
 
     def split_weights(self) -> tuple[float, float, float]:
         """The shares of training, validation and test in `split`. Raises Gpt2UsageError where it is malformed."""
@@ -253,7 +252,7 @@ class ModelSettings:
 
 @dataclasses.dataclass(frozen=True)
 class TrainSettings(ModelSettings, DataSettings):
-    """The settings of `gpt2 train`. Raises Gpt2UsageError where one is out of range or two don't fit together."""
+    """The settings of `gpt2 train`. Raises Gpt2UsageError where two don't fit together."""
 
     init_from: str | None = setting(
         None,
@@ -264,43 +263,45 @@ class TrainSettings(ModelSettings, DataSettings):
         identity=False,
     )
 
-    steps: int | None = setting(None, "train for this many optimizer steps", group=_LENGTH, identity=False)
+    steps: int | None = setting(None, "train for this many optimizer steps", ge=1, group=_LENGTH, identity=False)
     epochs: float | None = setting(
         None,
         "train for this many passes over the training split (1 if no length is given)",
+        gt=0,
         group=_LENGTH,
         identity=False,
     )
-    tokens: int | None = setting(None, "train for this many tokens", group=_LENGTH, identity=False)
+    tokens: int | None = setting(None, "train for this many tokens", ge=1, group=_LENGTH, identity=False)
     minutes: float | None = setting(
         None,
         "train for this long, validation and the last save included, samples and tasks not: the learning rate falls by "
         "the clock, so that a second run takes other steps and ends with other weights; one that resumes repeats the "
         "steps that it had taken, and has the rest of its time",
+        gt=0,
         group=_LENGTH,
         identity=False,
     )
 
-    global_batch_size: int = setting(8, "sequences in one optimizer step, over all processes", group=_OPTIMIZER)
+    global_batch_size: int = setting(8, "sequences in one optimizer step, over all processes", ge=1, group=_OPTIMIZER)
     optimizer: Literal["adamw", "muon"] = setting(
         "adamw",
         "adamw, or muon for the matrices of the blocks and adamw for the rest; learning rates and weight decay of one "
         "suit the other",
         group=_OPTIMIZER,
     )
-    lr: float = setting(1.5e-4, "peak learning rate", group=_OPTIMIZER)
-    min_lr: float = setting(1e-5, "learning rate at the end of the decay", group=_OPTIMIZER)
+    lr: float = setting(1.5e-4, "peak learning rate", gt=0, group=_OPTIMIZER)
+    min_lr: float = setting(1e-5, "learning rate at the end of the decay", ge=0, group=_OPTIMIZER)
     warmup: float = setting(
-        0.01, "warm-up of the learning rate: a fraction of the run if below 1, else steps", group=_OPTIMIZER
+        0.01, "warm-up of the learning rate: a fraction of the run if below 1, else steps", ge=0, group=_OPTIMIZER
     )
     schedule: Literal["cosine", "linear", "constant", "wsd"] = setting(
         "cosine", "learning-rate schedule after the warm-up (wsd: constant, then linear decay)", group=_OPTIMIZER
     )
-    cooldown: float = setting(0.2, "fraction of the run over which wsd decays", group=_OPTIMIZER)
-    weight_decay: float = setting(0.01, "weight decay of matrices (not of biases and norms)", group=_OPTIMIZER)
-    beta1: float = setting(0.9, "Adam's decay of the mean gradient", group=_OPTIMIZER)
-    beta2: float = setting(0.999, "Adam's decay of the squared gradient", group=_OPTIMIZER)
-    clip: float = setting(1.0, "largest norm of the gradient, 0 for no limit", group=_OPTIMIZER)
+    cooldown: float = setting(0.2, "fraction of the run over which wsd decays", gt=0, le=1, group=_OPTIMIZER)
+    weight_decay: float = setting(0.01, "weight decay of matrices (not of biases and norms)", ge=0, group=_OPTIMIZER)
+    beta1: float = setting(0.9, "Adam's decay of the mean gradient", ge=0, lt=1, group=_OPTIMIZER)
+    beta2: float = setting(0.999, "Adam's decay of the squared gradient", ge=0, lt=1, group=_OPTIMIZER)
+    clip: float = setting(1.0, "largest norm of the gradient, 0 for no limit", ge=0, group=_OPTIMIZER)
     precision: Literal["fp32", "bf16", "fp16", "auto"] | None = setting(
         None,
         "autocast precision of matrix products: bf16 on GPUs that have it, else fp32; auto takes bf16 on CPUs "
@@ -312,6 +313,7 @@ class TrainSettings(ModelSettings, DataSettings):
         "auto",
         "sequences that one process takes at once; auto takes the largest that divides the batch: on CUDA of those "
         "that fit the memory, up to 32,768 tokens, on CPU up to 2048 tokens, on MPS up to 8 sequences",
+        ge=1,
         group=_SPEED,
         identity=False,
     )
@@ -322,7 +324,7 @@ class TrainSettings(ModelSettings, DataSettings):
         identity=False,
     )
     tensor_parallel: int = setting(
-        1, "tensor-parallel size: processes that share each matrix", group=_SPEED, identity=False
+        1, "tensor-parallel size: processes that share each matrix", ge=1, group=_SPEED, identity=False
     )
     sequence_parallel: bool = setting(
         False,
@@ -335,6 +337,7 @@ class TrainSettings(ModelSettings, DataSettings):
         None,
         "data-parallel size: processes that share each batch; without it as many of the GPUs as divide the global "
         "batch, one process on CPU",
+        ge=1,
         group=_SPEED,
         identity=False,
     )
@@ -342,6 +345,7 @@ class TrainSettings(ModelSettings, DataSettings):
         1,
         "copies of the model's state among the data-parallel processes: each group of --data-parallel divided by this "
         "has all of it, and groups exchange gradients alone; as many as there are machines keeps the rest inside them",
+        ge=1,
         group=_SPEED,
         identity=False,
     )
@@ -355,6 +359,7 @@ class TrainSettings(ModelSettings, DataSettings):
     distributed_timeout: float | None = setting(
         None,
         "minutes that a process waits for the others in an exchange before the run ends; 30 without it",
+        gt=0,
         metavar="MINUTES",
         group=_SPEED,
         identity=False,
@@ -379,6 +384,8 @@ class TrainSettings(ModelSettings, DataSettings):
         None,
         "CPU threads of each process; the cores shared among them without it; auto measures for some seconds how many "
         "are fastest, and keeps to them when the run resumes",
+        ge=1,
+        le=MOST_THREADS,
         group=_SPEED,
         identity=False,
     )
@@ -387,6 +394,7 @@ class TrainSettings(ModelSettings, DataSettings):
         None,
         "let the model write samples before the first step, every so many steps, and after the last; 0 for before and "
         "after only, as if only prompts are given",
+        ge=0,
         group=_OBSERVED,
         identity=False,
     )
@@ -404,17 +412,20 @@ class TrainSettings(ModelSettings, DataSettings):
         group=_OBSERVED,
         identity=False,
     )
-    sample_tokens: int = setting(100, "tokens of each sample", group=_OBSERVED, identity=False)
+    sample_tokens: int = setting(100, "tokens of each sample", ge=1, group=_OBSERVED, identity=False)
     sample_temperature: float = setting(
         1.0,
         "below 1 favours likely tokens, above 1 flattens the distribution; 0 takes the most likely",
+        ge=0,
         group=_OBSERVED,
         identity=False,
     )
     sample_top_k: int = setting(
-        0, "choose among this many most likely tokens only, 0 for all", group=_OBSERVED, identity=False
+        0, "choose among this many most likely tokens only, 0 for all", ge=0, group=_OBSERVED, identity=False
     )
-    sample_seed: int = setting(1234, "seed of all choices, the same at every step", group=_OBSERVED, identity=False)
+    sample_seed: int = setting(
+        1234, "seed of all choices, the same at every step", ge=0, group=_OBSERVED, identity=False
+    )
     eval_task: tuple[str, ...] = setting(
         (),
         "evaluation tasks to run during training, with settings and file as in lambada:FILE.jsonl, "
@@ -427,6 +438,7 @@ class TrainSettings(ModelSettings, DataSettings):
         0,
         "steps between runs of the evaluation tasks, which also run before the first step and after the last; 0 for "
         "these two only",
+        ge=0,
         group=_OBSERVED,
         identity=False,
     )
@@ -434,17 +446,21 @@ class TrainSettings(ModelSettings, DataSettings):
     output: str = setting(
         "", "folder of the run; the same command on it resumes", metavar="DIR", group=_RUN, identity=False
     )
-    log_every: int = setting(10, "steps between logged lines", group=_RUN, identity=False)
+    log_every: int = setting(10, "steps between logged lines", ge=1, group=_RUN, identity=False)
     log_to: tuple[str, ...] = setting(
         (),
         "also send what is logged to these; several may be given, separated by commas",
         group=_RUN,
         identity=False,
     )
-    eval_every: int = setting(1000, "steps between evaluations, 0 for one at the end only", group=_RUN, identity=False)
-    eval_batches: int = setting(10, "global batches of an evaluation", group=_RUN, identity=False)
-    save_every: int = setting(1000, "steps between checkpoints, 0 for one at the end only", group=_RUN, identity=False)
-    keep_checkpoints: int = setting(3, "newest checkpoints to keep, 0 for all", group=_RUN, identity=False)
+    eval_every: int = setting(
+        1000, "steps between evaluations, 0 for one at the end only", ge=0, group=_RUN, identity=False
+    )
+    eval_batches: int = setting(10, "global batches of an evaluation", ge=1, group=_RUN, identity=False)
+    save_every: int = setting(
+        1000, "steps between checkpoints, 0 for one at the end only", ge=0, group=_RUN, identity=False
+    )
+    keep_checkpoints: int = setting(3, "newest checkpoints to keep, 0 for all", ge=0, group=_RUN, identity=False)
     async_checkpoint: bool = setting(
         True,
         "write checkpoints while training goes on, from a copy in host memory (12 bytes for each parameter of a "
@@ -464,7 +480,6 @@ class TrainSettings(ModelSettings, DataSettings):
     )
 
     def __post_init__(self) -> None:
-        self._check_ranges()
         self.check_model()
         self.split_weights()
         if sum(value is not None for value in (self.steps, self.epochs, self.tokens, self.minutes)) > 1:
@@ -495,36 +510,6 @@ class TrainSettings(ModelSettings, DataSettings):
                 )
         if self.eval_task_every and not self.eval_task:
             raise Gpt2UsageError("--eval-task-every, but no --eval-task: name a task, such as lambada:FILE.jsonl.")
-
-    def _check_ranges(self) -> None:
-        at_least = {
-            "steps": 1, "tokens": 1, "global_batch_size": 1, "micro_batch_size": 1, "tensor_parallel": 1,
-            "data_parallel": 1, "data_parallel_replicate": 1, "log_every": 1, "eval_every": 0, "eval_batches": 1,
-            "save_every": 0, "keep_checkpoints": 0, "sample_every": 0, "sample_tokens": 1, "sample_temperature": 0,
-            "sample_top_k": 0, "sample_seed": 0, "eval_task_every": 0, "seed": 0, "lr": 0, "min_lr": 0, "warmup": 0,
-            "weight_decay": 0, "clip": 0,
-        }  # fmt: skip
-        for name, least in at_least.items():
-            value = getattr(self, name)
-            if value is not None and value != "auto" and not (value >= least and math.isfinite(value)):
-                finite = " and finite" if value == math.inf else ""
-                raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least {least}{finite}.")
-        for name in ("beta1", "beta2"):
-            if not 0 <= getattr(self, name) < 1:
-                raise Gpt2UsageError(f"--{name} is {getattr(self, name)}: it should be at least 0 and less than 1.")
-        if self.distributed_timeout is not None and not 0 < self.distributed_timeout < math.inf:
-            raise Gpt2UsageError(f"--distributed-timeout is {self.distributed_timeout}: it should be above 0.")
-        if not 0 < self.cooldown <= 1:
-            raise Gpt2UsageError(f"--cooldown is {self.cooldown}: it should be above 0 and at most 1.")
-        for name in ("epochs", "minutes"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise Gpt2UsageError(f"--{name} is {value}: it should be above 0.")
-        if self.lr == 0:
-            raise Gpt2UsageError("--lr is 0: nothing would be learned; give a rate above 0.")
-        check_threads(None if self.threads == "auto" else self.threads)
-        if self.seed >= 2**31:
-            raise Gpt2UsageError(f"--seed is {self.seed}: it should be below 2147483648.")
 
     def identity(self) -> dict[str, Any]:
         """The settings that decide what is learned, as plain values: a run resumes only while they are the same."""

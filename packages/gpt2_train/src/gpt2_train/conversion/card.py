@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import parse_json, write_text
+from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE
 from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.metrics.records import is_number
 from indexed_tokens import prefix_of
@@ -85,12 +86,12 @@ def _lines(weights: ModelWeights, source: Path) -> Iterator[str]:
 
 def _run_folder(source: Path) -> Path | None:
     """The folder of the run that `source` belongs to: itself or one above, with a `config.toml`."""
-    return next((place for place in (source, *source.parents[:2]) if (place / "config.toml").is_file()), None)
+    return next((place for place in (source, *source.parents[:2]) if (place / CONFIG_FILE).is_file()), None)
 
 
 def _settings(run: Path | None) -> dict[str, Any]:
     try:
-        return dict(tomllib.loads((run / "config.toml").read_text(encoding="utf-8"))["train"]) if run else {}
+        return dict(tomllib.loads((run / CONFIG_FILE).read_text(encoding="utf-8"))["train"]) if run else {}
     except (OSError, ValueError, KeyError, TypeError):
         return {}
 
@@ -127,7 +128,7 @@ def _samples(rows: list[dict[str, Any]]) -> Iterator[str]:
 def _metrics(run: Path | None, step: int) -> list[dict[str, Any]]:
     """The rows of a run's metrics up to `step`."""
     try:
-        lines = (run / "metrics.jsonl").read_text(encoding="utf-8").splitlines() if run else []
+        lines = (run / METRICS_FILE).read_text(encoding="utf-8").splitlines() if run else []
         rows = [parse_json(line) for line in lines]
     except (OSError, ValueError):
         return []

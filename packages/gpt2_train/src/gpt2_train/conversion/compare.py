@@ -73,7 +73,7 @@ def optimizer_of(weights: ModelWeights) -> StoredTensors | None:
     if weights.format != "checkpoint":
         return None
     info = read_info(weights.origin)
-    if info.format > 1 and not any(name.startswith("optimizer/") for name in info.files):
+    if not any(name.startswith("optimizer/") for name in info.files):
         return None
     stored = StoredTensors(info, "optimizer")
     return stored if stored.names() else None

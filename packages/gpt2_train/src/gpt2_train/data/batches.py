@@ -3,14 +3,29 @@
 from __future__ import annotations
 
 import concurrent.futures
+import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.data.blending import Blend
+
+
+class TakenBatch(NamedTuple):
+    """What a process gets of the batch of a step.
+
+    Attributes:
+        rows: what `finish` made of its rows.
+        epochs_ended: (stream, epochs finished) of the epochs that end in the batch.
+        waited: seconds until it was there.
+    """
+
+    rows: Any
+    epochs_ended: list[tuple[int, int]]
+    waited: float
 
 
 class BatchReader:
@@ -51,16 +66,20 @@ class BatchReader:
         self._places = self.blend.prepare((step - 1) * self.global_batch, self.global_batch)
         self._batch = self._thread.submit(self._read, self._places[self.rows])
 
-    def take(self, step: int) -> tuple[Any, list[tuple[int, int]]]:
-        """What `finish` made of this process's rows of the batch of `step`, and the epochs that end in it.
+    def take(self, step: int, *, read_ahead: bool = False) -> TakenBatch:
+        """The batch of `step`; with `read_ahead` begin to read the next one.
 
-        The second value lists (stream, epochs finished). Whatever stopped the thread is raised here, Gpt2UsageError
-        for token ids that the vocabulary lacks.
+        Whatever stopped the thread is raised here, Gpt2UsageError for token ids that the vocabulary lacks.
         """
+        begin = time.monotonic()
         if self._step != step or self._batch is None:
             self.request(step)
         assert self._batch is not None
-        return self._batch.result(), self.blend.epochs_ended(self._places)
+        rows, epochs_ended = self._batch.result(), self.blend.epochs_ended(self._places)
+        taken = TakenBatch(rows, epochs_ended, time.monotonic() - begin)
+        if read_ahead:
+            self.request(step + 1)
+        return taken
 
     def _read(self, places: list[tuple[int, int]]) -> Any:
         samples = self.blend.read(places)

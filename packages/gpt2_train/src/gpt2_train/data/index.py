@@ -45,7 +45,7 @@ class SampleIndex:
     """Which tokens make up each sample.
 
     Attributes:
-        documents: int32 (E · documents,): sequence ids in the order in which their tokens are laid end to end.
+        documents: int32 (E · documents,): sequence ids in the order in which their tokens are concatenated.
         samples: int32 or int64 (n + 1, 2): position in `documents` and token offset at which each sample begins.
         shuffle: uint32 or int64 (n,): the sample that comes i-th.
     """
@@ -77,7 +77,7 @@ def last_epoch_is_separate(
 def locate_samples(
     sizes: npt.NDArray[Any], documents: npt.NDArray[Any], sequence_length: int, extra: int = EXTRA
 ) -> npt.NDArray[Any]:
-    """Where each sample begins in `documents` laid end to end: shape (n + 1, 2), position and token offset.
+    """Where each sample begins in the concatenated `documents`: shape (n + 1, 2), position and token offset.
 
     `sizes[d]` are the tokens of sequence d. n = (tokens - extra) // sequence_length; samples advance by
     `sequence_length` and overlap by `extra`. A sample that begins where a document does is put at the end of the one

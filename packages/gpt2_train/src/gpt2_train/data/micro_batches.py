@@ -1,7 +1,7 @@
 """Rows of token ids, as they are read, made into micro-batches: training and validation take the same.
 
 Two steps, so that a GPU is never waited for: `on_host`, in the thread that reads ahead, finds documents, counts, and
-puts all of it into pinned memory; `on_device` starts copies that only the kernels behind them wait for.
+puts all of it into pinned memory; `on_device` starts copies that only later kernels wait for.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class MicroBatches:
         device: where they are computed with.
         documents: how attention stays inside documents; None where it does not.
         end_of_text: the id that begins a document; None if there is none, and nothing asks for it.
-        mask_end_of_text: whether predictions behind it count for nothing.
+        mask_end_of_text: whether predictions after it count for nothing.
     """
 
     size: int

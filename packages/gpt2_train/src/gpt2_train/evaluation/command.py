@@ -15,12 +15,12 @@ import typing
 from typing import Any, Literal
 
 from command_kit import add_flags, setting, settings_from
-from gpt2_train.config.errors import Gpt2UsageError, check_threads, explained_out_of_memory
+from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.loading import load_torch
-from gpt2_train.config.settings import TOKENIZER_HELP
+from gpt2_train.config.settings import MOST_THREADS, TOKENIZER_HELP
 from gpt2_train.evaluation.tasks import Task, tasks
 from gpt2_train.inference.model import InferenceModel, note_other_tokenizer
-from gpt2_train.inference.open import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
+from gpt2_train.inference.open import TENSOR_PARALLEL_HELP, open_shared_model
 
 EXAMPLE = """\
 example:
@@ -37,7 +37,7 @@ DEFAULT_TASK = "held-out-loss"
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateSettings:
-    """The settings of `gpt2 evaluate` beside those of its task. Raises Gpt2UsageError where one is out of range."""
+    """The settings of `gpt2 evaluate` beside those of its task. Raises Gpt2UsageError as `make_task` does."""
 
     checkpoint: str = setting(
         "",
@@ -53,21 +53,21 @@ class EvaluateSettings:
     )
     tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE")
     batch_size: int | None = setting(
-        None, "windows scored at once; as many as make 8,192 tokens, or 1,024 on CPU, without it"
+        None, "windows scored at once; as many as make 8,192 tokens, or 1,024 on CPU, without it", ge=1
     )
     precision: Literal["fp32", "bf16", "fp16"] | None = setting(
         None, "autocast precision of matrix products: bf16 on GPUs that have it, else fp32"
     )
-    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP)
-    data_parallel: int = setting(1, "processes, or groups of --tensor-parallel of them, that score at the same time")
+    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP, ge=1)
+    data_parallel: int = setting(
+        1, "processes, or groups of --tensor-parallel of them, that score at the same time", ge=1
+    )
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
-    threads: int | None = setting(None, "CPU threads of each process; the cores divided among them without it")
+    threads: int | None = setting(
+        None, "CPU threads of each process; the cores divided among them without it", ge=1, le=MOST_THREADS
+    )
 
     def __post_init__(self) -> None:
-        check_threads(self.threads)
-        check_sizes(self.tensor_parallel, self.data_parallel)
-        if self.batch_size is not None and self.batch_size < 1:
-            raise Gpt2UsageError(f"--batch-size is {self.batch_size}: it should be at least 1.")
         self.make_task()
 
     @property
@@ -158,8 +158,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = _overview() + EXAMPLE
     parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file; flags win over it")
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
-    # The name of --split in version 0.1.
-    parser.add_argument("--part", default=argparse.SUPPRESS, help=argparse.SUPPRESS)
     add_flags(parser, settings_class())
 
 

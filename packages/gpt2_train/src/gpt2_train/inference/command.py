@@ -13,7 +13,6 @@ import argparse
 import collections
 import dataclasses
 import json
-import math
 import sys
 import time
 from collections.abc import Iterable, Sequence
@@ -21,10 +20,10 @@ from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 from command_kit import Progress, add_flags, setting, settings_from
 from command_kit.colours import has_colours
-from gpt2_train.config.errors import Gpt2UsageError, check_threads, explained_out_of_memory
-from gpt2_train.config.settings import PRECISION_HELP, TOKENIZER_HELP
+from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
+from gpt2_train.config.settings import MOST_THREADS, PRECISION_HELP, TOKENIZER_HELP
 from gpt2_train.inference.model import InferenceModel, note_other_tokenizer
-from gpt2_train.inference.open import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
+from gpt2_train.inference.open import TENSOR_PARALLEL_HELP, open_shared_model
 from gpt2_train.inference.prompt_loop import prompt_loop
 from gpt2_train.inference.prompts import prompts_of_file, prompts_of_lines, valid_text
 from gpt2_train.inference.trace_command import shown
@@ -51,7 +50,7 @@ CHOICE = ("temperature", "top_k", "top_p")
 
 @dataclasses.dataclass(frozen=True)
 class GenerateSettings:
-    """The settings of `gpt2 generate`. Raises Gpt2UsageError where one is out of range or two don't fit together."""
+    """The settings of `gpt2 generate`. Raises Gpt2UsageError where two don't fit together."""
 
     checkpoint: str = setting(
         "",
@@ -66,20 +65,22 @@ class GenerateSettings:
         "file of prompts: one per line, or, if its name ends in .jsonl, JSON strings or objects with a prompt",
         metavar="FILE",
     )
-    tokens: int = setting(100, "tokens to write for each")
-    samples: int = setting(1, "texts to write for each prompt")
-    temperature: float = setting(1.0, "below 1 favours likely tokens, above 1 flattens the distribution; 0 is --greedy")
-    top_k: int = setting(0, "choose among this many most likely tokens only, 0 for all")
-    top_p: float = setting(1.0, "choose among the most likely tokens that together have this probability")
+    tokens: int = setting(100, "tokens to write for each", ge=1)
+    samples: int = setting(1, "texts to write for each prompt", ge=1)
+    temperature: float = setting(
+        1.0, "below 1 favours likely tokens, above 1 flattens the distribution; 0 is --greedy", ge=0
+    )
+    top_k: int = setting(0, "choose among this many most likely tokens only, 0 for all", ge=0)
+    top_p: float = setting(1.0, "choose among the most likely tokens that together have this probability", gt=0, le=1)
     greedy: bool = setting(False, "always take the most likely token")
-    seed: int = setting(1234, "seed of all choices")
+    seed: int = setting(1234, "seed of all choices", ge=0)
     stop: tuple[str, ...] = setting((), "strings that end a text where the first of them begins; they are left out")
     ignore_end: bool = setting(False, "never end a text early: <|endoftext|> is not chosen")
     logprobs: int | None = setting(
-        None, "with --json: each token's log-probability, and those of this many of the most likely ones"
+        None, "with --json: each token's log-probability, and those of this many of the most likely ones", ge=0
     )
-    batch_size: int = setting(8, "texts written at once; the text of one does not depend on the others")
-    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP)
+    batch_size: int = setting(8, "texts written at once; the text of one does not depend on the others", ge=1)
+    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP, ge=1)
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
     precision: Literal["fp32", "bf16", "fp16"] | None = setting(None, PRECISION_HELP)
     trace: tuple[str, ...] = setting(
@@ -87,23 +88,15 @@ class GenerateSettings:
         metavar="PREFIX",
     )  # fmt: skip
     threads: int | None = setting(
-        None, "CPU threads of each process; one for a small model, else the cores divided among them, without it"
+        None,
+        "CPU threads of each process; one for a small model, else the cores divided among them, without it",
+        ge=1,
+        le=MOST_THREADS,
     )
 
     def __post_init__(self) -> None:
-        at_least = {
-            "tokens": 1, "samples": 1, "batch_size": 1, "top_k": 0, "seed": 0, "temperature": 0, "logprobs": 0,
-        }  # fmt: skip
-        for name, least in at_least.items():
-            value = getattr(self, name)
-            if value is not None and not (value >= least and math.isfinite(value)):
-                raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least {least}.")
-        check_threads(self.threads)
-        check_sizes(self.tensor_parallel)
         if not all(self.stop):
             raise Gpt2UsageError("an empty --stop would end every text before it begins: leave it out.")
-        if not 0 < self.top_p <= 1:
-            raise Gpt2UsageError(f"--top-p is {self.top_p}: it should be above 0 and at most 1.")
         if self.greedy and (self.temperature, self.top_k, self.top_p) != (1.0, 0, 1.0):
             raise Gpt2UsageError(
                 "--greedy takes the most likely token: leave out --temperature, --top-k and --top-p, or --greedy."

@@ -30,13 +30,6 @@ if TYPE_CHECKING:
 TENSOR_PARALLEL_HELP = "processes, each with a GPU where there are some, that divide the model among them"
 
 
-def check_sizes(tensor_parallel: int, data_parallel: int = 1) -> None:
-    """Raise Gpt2UsageError for a number of processes below 1."""
-    for name, value in (("tensor", tensor_parallel), ("data", data_parallel)):
-        if value < 1:
-            raise Gpt2UsageError(f"--{name}-parallel is {value}: it should be at least 1.")
-
-
 @contextlib.contextmanager
 def open_shared_model(
     path: str,

@@ -1,6 +1,6 @@
 """The numbers of a run: `metrics.jsonl`, and lines on standard error.
 
-One JSON object per logged step. A run that resumes first cuts off the rows behind its checkpoint, so that each step is
+One JSON object per logged step. A run that resumes first cuts off the rows after its checkpoint, so that each step is
 there once however often the run was killed. Each row has the `seconds` that the run has trained by then, without the
 time between two processes of it.
 """
@@ -19,6 +19,7 @@ import torch
 
 from command_kit import atomic_file, duration, parse_json
 from gpt2_train.config.errors import shortened
+from gpt2_train.config.files import METRICS_FILE
 from gpt2_train.metrics.records import task_name
 from gpt2_train.metrics.sender import Feed
 
@@ -47,8 +48,6 @@ PEAK_FLOPS: dict[str, float | None] = {
 
 The first that fits counts; None where a longer name is another GPU whose number is not known here.
 """
-
-FILE = "metrics.jsonl"
 
 
 def peak_flops(device: torch.device, precision: str) -> float | None:
@@ -91,7 +90,7 @@ class MetricsLog:
     """Appends rows to `metrics.jsonl` and shows them; on processes other than the first it does nothing."""
 
     def __init__(self, folder: Path, is_first: bool, resumed_step: int) -> None:
-        self._path = folder / FILE if is_first else None
+        self._path = folder / METRICS_FILE if is_first else None
         self._feeds: list[Feed] = []
         self._begin = time.monotonic()
         if self._path is not None:

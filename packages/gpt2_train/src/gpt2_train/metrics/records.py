@@ -13,7 +13,6 @@ from typing import Any
 
 from command_kit import parse_json
 
-METRICS_FILE = "metrics.jsonl"
 NOT_MEASURED = frozenset({"step", "tokens", "seconds", "valid_tokens", "seconds_left"})
 """Numbers of a row that say when and how much, not how well."""
 

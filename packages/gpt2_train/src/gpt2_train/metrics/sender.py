@@ -19,10 +19,10 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import hide_credentials, parse_json, write_json
-from gpt2_train.metrics.records import METRICS_FILE, is_number, measurements, read_records
+from gpt2_train.config.files import METRICS_FILE, SINKS_FOLDER
+from gpt2_train.metrics.records import is_number, measurements, read_records
 from gpt2_train.metrics.sinks import Sink, WatchedRun, chosen_sinks
 
-FOLDER = "sinks"
 CLOSE_SECONDS = 60.0
 """How long the end of a run waits for a sink to send what is left."""
 
@@ -111,7 +111,7 @@ class Feed:
         say: Callable[[str], object],
     ) -> None:
         self._sink, self._say = sink, say
-        self._path = folder / FOLDER / f"{sink.name}.json"
+        self._path = folder / SINKS_FOLDER / f"{sink.name}.json"
         self._sent = Sent.read(self._path)
         if sink.can_forget:
             # From the last step on, of which rows may have been taken that were not noted any more.

@@ -1,10 +1,10 @@
-"""Optimizers on this process's shares of the parameters, without a word between device and host.
+"""Optimizers on this process's shares of the parameters, without host-device synchronisation.
 
 torch's own classes work on DTensors, each of whose operations costs tens of microseconds: 38 ms in a step of AdamW on
 292 parameters where the arithmetic is 6. Here the same kernels get the plain tensors inside; the state keeps the layout
 of the parameters, so that a checkpoint of any layout loads in any other. Clipping and loss scale come as a tensor, and
-so does whether the gradient is finite: where it is not, fused kernels change nothing, and nobody has to wait to find
-out. State is made at the start, not at the first step: the memory of a run is known before it, and a checkpoint has
+so does whether the gradient is finite: where it is not, fused kernels change nothing, and the host need not wait.
+State is made at the start, not at the first step: the memory of a run is known before it, and a checkpoint has
 somewhere to go. It is kept under `optimizer.<parameter>.<part>`.
 """
 
@@ -27,7 +27,7 @@ ADAM_EPSILON = 1e-8
 
 
 class Optimizer(Protocol):
-    """What changes parameters by their gradients."""
+    """Updates parameters by their gradients."""
 
     def step(self, rate: float, factor: Tensor, is_finite: Tensor) -> None:
         """Move the parameters.
@@ -43,7 +43,7 @@ class Optimizer(Protocol):
         """All state but the number of steps, in the layout of the parameters, by the names in checkpoints."""
 
     def set_step(self, step: int) -> None:
-        """Say that `step` steps were taken."""
+        """Set the step counter."""
 
 
 class AdamW:
@@ -77,7 +77,7 @@ class AdamW:
         return found
 
     def set_step(self, step: int) -> None:
-        """Say that `step` steps were taken, as the correction of the means asks."""
+        """Set the step counter, by which the means are corrected."""
         self.steps.fill_(step)
 
     @torch.no_grad()
@@ -113,7 +113,7 @@ class AdamW:
         )
 
 
-class Together:
+class CombinedOptimizer:
     """Several optimizers, each with parameters of its own."""
 
     def __init__(self, *parts: Optimizer) -> None:
@@ -124,7 +124,7 @@ class Together:
         return {name: tensor for part in self.parts for name, tensor in part.tensors().items()}
 
     def set_step(self, step: int) -> None:
-        """Say that `step` steps were taken."""
+        """Set the step counter."""
         for part in self.parts:
             part.set_step(step)
 
@@ -145,4 +145,4 @@ def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -
         return AdamW(parameters, betas, decay, device)
     matrices = {name: p for name, p in parameters.items() if name.startswith("blocks.") and p.dim() == 2}
     others = {name: p for name, p in parameters.items() if name not in matrices}
-    return Together(Muon(matrices, decay, model.config.head_dim), AdamW(others, betas, decay, device))
+    return CombinedOptimizer(Muon(matrices, decay, model.config.head_dim), AdamW(others, betas, decay, device))

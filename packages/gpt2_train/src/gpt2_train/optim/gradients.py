@@ -32,7 +32,7 @@ def gradient_norm(parameters: Iterable[Tensor]) -> Tensor:
     """The 2-norm of the whole gradient, a scalar on its device, the same on all processes; infinite or NaN if it is.
 
     On CPU it is exact to float32's last digits, and so the same in every layout: norms of pieces, combined in float64.
-    On GPUs, whose kernels add in a tree, it is a norm of each tensor, combined in float64. Gradients must be settled.
+    On GPUs, whose kernels add in a tree, it is a norm of each tensor, combined in float64. Gradients must be reduced.
     """
     by_copies: dict[int, list[Tensor]] = {}
     is_sharded, device = False, torch.device("cpu")

@@ -74,7 +74,7 @@ def directions(
     while together := list(itertools.islice(waiting, size)):
         whole = [update.full_tensor() if isinstance(update, DTensor) else update for _, update in together]
         steps = [
-            # NCCL sends memory as it lies: rows behind each other on all of them.
+            # NCCL sends memory as it is: contiguous on all of them.
             direction(update, head_dim(name)).contiguous()
             if number == rank
             else torch.empty_like(update, memory_format=torch.contiguous_format)
@@ -91,7 +91,7 @@ def directions(
 
 
 class Muon:
-    """See above; an `Optimizer`.
+    """Muon for matrices; an `Optimizer`.
 
     Args:
         parameters: matrices by name; those whose name ends with `qkv.weight` hold queries, keys and values.

@@ -19,11 +19,12 @@ from typing import TYPE_CHECKING, Literal
 from urllib.parse import quote
 
 from command_kit import add_flags, setting, settings_from
-from gpt2_train.config.errors import Gpt2UsageError, check_threads, explained_out_of_memory
+from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
+from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.config.loading import load_torch
-from gpt2_train.config.settings import PRECISION_HELP, TOKENIZER_HELP
+from gpt2_train.config.settings import MOST_THREADS, PRECISION_HELP, TOKENIZER_HELP
 from gpt2_train.inference.model import InferenceModel
-from gpt2_train.inference.open import TENSOR_PARALLEL_HELP, check_sizes, open_shared_model
+from gpt2_train.inference.open import TENSOR_PARALLEL_HELP, open_shared_model
 
 if TYPE_CHECKING:
     from gpt2_train.serving.server import Server
@@ -40,7 +41,7 @@ _WHO, _LIMITS, _MODEL = "who may ask", "limits", "the model"
 
 @dataclasses.dataclass(frozen=True)
 class ServeSettings:
-    """The settings of `gpt2 serve`. Raises Gpt2UsageError where one is out of range."""
+    """The settings of `gpt2 serve`. Raises Gpt2UsageError for a token that no client could send."""
 
     checkpoint: str = setting(
         "",
@@ -77,18 +78,18 @@ class ServeSettings:
         None, "how clients call the model; the name of its folder without it", metavar="NAME", group=_MODEL
     )
     tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE", group=_MODEL)
-    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP, group=_MODEL)
+    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP, ge=1, group=_MODEL)
     device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute", group=_MODEL)
     precision: Literal["fp32", "bf16", "fp16"] | None = setting(None, PRECISION_HELP, group=_MODEL)
     threads: int | None = setting(
         None,
         "CPU threads of each process; one for a small model, else the cores divided among them, without it",
+        ge=1,
+        le=MOST_THREADS,
         group=_MODEL,
     )
 
     def __post_init__(self) -> None:
-        check_threads(self.threads)
-        check_sizes(self.tensor_parallel)
         if self.token is not None:
             check_token(self.token, "--token")
 
@@ -199,7 +200,7 @@ def model_name(checkpoint: str) -> str:
     place = Path(checkpoint).resolve()
     if place.name.startswith("step-"):
         place = place.parent
-    return place.parent.name if place.name == "checkpoints" else place.name
+    return place.parent.name if place.name == CHECKPOINTS_FOLDER else place.name
 
 
 def address(settings: ServeSettings, listener: socket.socket, token: str | None) -> str:

@@ -1,23 +1,25 @@
-"""Timed steps before the first one, which leave no trace in the training, and advice on a size that fits the machine.
+"""Dry-run steps before the first one, for `--threads auto`, and advice on a model size that fits the machine.
 
-They are done on the first batch without the optimizer: the run that follows is to the last bit the one without them.
-What they measure is how many CPU threads are fastest (`--threads auto`): on a busy machine fewer than it has cores,
-since threads that wait for one that has no core are slower than none. Costs a few seconds, which are part of the time
-of `--minutes`. All processes calibrate together, and the first one decides.
+They compute the gradient of the first batch and drop it, so that the run is to the last bit the one without them. They
+measure which number of CPU threads is fastest: on a busy machine fewer than it has cores. Costs a few seconds, which
+are part of the time of `--minutes`. All processes calibrate together, and the first one decides.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from command_kit import duration
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.collectives import from_first_rank
-from gpt2_train.training.setup import Prepared
+from gpt2_train.training.setup import Run
+
+if TYPE_CHECKING:
+    from gpt2_train.training.trainer import Trainer
 
 clock = time.monotonic
 """Seconds; tests put another one in its place."""
@@ -28,8 +30,8 @@ THREADS_SECONDS, ROUNDS = 0.3, 3
 THREADS_STATE = "threads"
 
 
-def measured_state(run: Prepared) -> dict[str, Any]:
-    """What a checkpoint stores of what was measured, for a run that resumes to keep to."""
+def measured_state(run: Run) -> dict[str, Any]:
+    """What a checkpoint stores, so that a resumed run keeps the measured number of threads."""
     return {THREADS_STATE: torch.get_num_threads()} if run.settings.threads == "auto" else {}
 
 
@@ -47,10 +49,17 @@ def seconds_per_step(step: Callable[[], object], limit: float) -> tuple[float, i
             return elapsed / count, count
 
 
-def choose_threads(run: Prepared, practice_step: Callable[[], object]) -> None:
+def dry_run_step(trainer: Trainer) -> None:
+    """Compute the gradient of the next step, wait for it, and drop it."""
+    _, norm = trainer.gradient(trainer.reader.take(trainer.state.step + 1).rows)
+    trainer.model.zero_grad()
+    float(norm)
+
+
+def choose_threads(run: Run, dry_run: Callable[[], object]) -> None:
     """Set the CPU threads of this process to the number that is fastest now, or that its checkpoint was trained with.
 
-    A recorded number is not taken on a machine with fewer cores. `practice_step` takes a step that leaves no trace. All
+    A recorded number is not taken on a machine with fewer cores. `dry_run` takes a dry-run step. All
     processes call this together.
     """
     most = torch.get_num_threads()
@@ -65,8 +74,8 @@ def choose_threads(run: Prepared, practice_step: Callable[[], object]) -> None:
 
     def measure(threads: int) -> float:
         torch.set_num_threads(threads)
-        practice_step()
-        return seconds_per_step(practice_step, THREADS_SECONDS)[0]
+        dry_run()
+        return seconds_per_step(dry_run, THREADS_SECONDS)[0]
 
     best, seconds = fastest(thread_counts(from_first_rank(lambda: most)), measure)
     torch.set_num_threads(best)

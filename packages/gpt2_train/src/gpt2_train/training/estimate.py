@@ -37,25 +37,26 @@ _LAYOUT, _MACHINE = "layout and batch", "machine and length"
 class EstimateSettings(ModelSettings):
     """The settings of `gpt2 estimate`: those of `gpt2 train` that decide memory and time, and the machine's.
 
-    Raises Gpt2UsageError where one is out of range or two don't fit together.
+    Raises Gpt2UsageError where two don't fit together.
     """
 
-    tensor_parallel: int = setting(1, "tensor-parallel size: processes that share each matrix", group=_LAYOUT)
+    tensor_parallel: int = setting(1, "tensor-parallel size: processes that share each matrix", ge=1, group=_LAYOUT)
     sequence_parallel: bool = setting(
         False, "with --tensor-parallel, divide the tokens, too, where no matrix is", group=_LAYOUT
     )
-    data_parallel: int = setting(1, "data-parallel size: processes that share each batch", group=_LAYOUT)
+    data_parallel: int = setting(1, "data-parallel size: processes that share each batch", ge=1, group=_LAYOUT)
     data_parallel_replicate: int = setting(
-        1, "copies of the model's state among the data-parallel processes", group=_LAYOUT
+        1, "copies of the model's state among the data-parallel processes", ge=1, group=_LAYOUT
     )
     reshard: bool = setting(False, "gather each block's parameters only while it is computed", group=_LAYOUT)
     global_batch_size: int | None = setting(
-        None, "sequences in one optimizer step; one micro-batch per process without it", group=_LAYOUT
+        None, "sequences in one optimizer step; one micro-batch per process without it", ge=1, group=_LAYOUT
     )
     micro_batch_size: int | Literal["auto"] = setting(
         "auto",
         "sequences that one process takes at once; auto is what `gpt2 train` takes on GPUs with --memory, and without "
         "it the largest that fits the batch, up to 8",
+        ge=1,
         group=_LAYOUT,
     )
     activation_checkpointing: Literal["none", "full", "selective"] = setting(
@@ -76,26 +77,19 @@ class EstimateSettings(ModelSettings):
     memory: float | None = setting(
         None,
         "GiB of memory for each process (on a GPU 1 is set aside for its driver): says whether the run fits",
+        gt=0,
         metavar="GIB",
         group=_MACHINE,
     )
-    tokens: int | None = setting(None, "tokens to train on: says FLOPs and steps", group=_MACHINE)
+    tokens: int | None = setting(None, "tokens to train on: says FLOPs and steps", ge=1, group=_MACHINE)
     tflops: float | None = setting(
-        None, "TFLOP per second that each process really reaches: with --tokens, says how long it takes", group=_MACHINE
+        None,
+        "TFLOP per second that each process really reaches: with --tokens, says how long it takes",
+        gt=0,
+        group=_MACHINE,
     )
 
     def __post_init__(self) -> None:
-        for name in (
-            "tensor_parallel", "data_parallel", "data_parallel_replicate", "global_batch_size", "micro_batch_size",
-            "tokens",
-        ):  # fmt: skip
-            value = getattr(self, name)
-            if value is not None and value != "auto" and value < 1:
-                raise Gpt2UsageError(f"--{name.replace('_', '-')} is {value}: it should be at least 1.")
-        for name in ("memory", "tflops"):
-            value = getattr(self, name)
-            if value is not None and not (value > 0 and math.isfinite(value)):
-                raise Gpt2UsageError(f"--{name} is {value}: it should be above 0.")
         if self.tflops is not None and self.tokens is None:
             raise Gpt2UsageError("--tflops says how long a number of tokens takes: give --tokens, too.")
         self.check_model()

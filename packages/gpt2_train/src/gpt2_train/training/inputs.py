@@ -11,6 +11,7 @@ from typing import Any
 
 from gpt2_train.checkpoint.info import CheckpointInfo
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.files import CACHE_FOLDER
 from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
 from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.data.blending import Blend, blend_split
@@ -26,7 +27,6 @@ from gpt2_train.inference.prompts import prompts_of_file, valid_text
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.model.attention import attention_kind
 from gpt2_train.training.plan import Plan
-from gpt2_train.training.run_folder import CACHE_FOLDER
 from indexed_tokens import Tokenizer, corpus_tokenizer, tokenizer_path
 
 
@@ -35,8 +35,8 @@ class ReadTask:
     """An evaluation task whose input has been read.
 
     Attributes:
-        task: it.
-        found: what its `read` has found.
+        task: the task.
+        found: what its `read` returned.
     """
 
     task: Task
@@ -53,13 +53,13 @@ class ReadTask:
 
 
 @dataclasses.dataclass(frozen=True)
-class Observations:
-    """What a run shall show of its model.
+class SamplesAndTasks:
+    """The samples and evaluation tasks of a run.
 
     Attributes:
-        samples: the texts to write.
+        samples: the texts to generate.
         sample_every: steps between them; 0 for before the first step and after the last only.
-        tasks: what to measure.
+        tasks: the evaluation tasks.
         task_every: as `sample_every`.
     """
 
@@ -74,7 +74,7 @@ class Observations:
         return not self.samples and not self.tasks
 
 
-def read_observations(settings: TrainSettings, model: InferenceModel) -> Observations:
+def read_samples_and_tasks(settings: TrainSettings, model: InferenceModel) -> SamplesAndTasks:
     """What `settings` ask for, with files read and all of it checked against `model`, which needs no weights.
 
     Raises Gpt2UsageError for a prompt or an input that is missing, damaged, or does not fit the model.
@@ -83,7 +83,7 @@ def read_observations(settings: TrainSettings, model: InferenceModel) -> Observa
     for request in samples:
         Encoder(model).token_request(request)
     tasks = tuple(ReadTask(task, task.read(model)) for task in map(parse_task, settings.eval_task))
-    return Observations(samples, settings.sample_every or 0, tasks, settings.eval_task_every)
+    return SamplesAndTasks(samples, settings.sample_every or 0, tasks, settings.eval_task_every)
 
 
 def _requests(settings: TrainSettings) -> Iterator[GenerationRequest]:

@@ -1,10 +1,10 @@
 """`--micro-batch-size auto`: the largest micro-batch that divides a process's share of the batch and fits its GPU.
 
-Larger ones keep a GPU busier, up to a point, behind which they only take memory: 32,768 tokens, which with GPT-2's
+Larger ones keep a GPU busier, up to a point, after which they only take memory: 32,768 tokens, which with GPT-2's
 vocabulary are also the last power of two whose logits can be counted in 32 bits, in which kernels are faster. What fits
 is worked out (`memory.py`) and not tried, so that all processes and `gpt2 estimate` come to the same. Where the
-estimate was wrong, running out of memory lowers it: at once in a run of one process, when the run is started again in
-one of several, of which none knows how far the others are. Needs no torch.
+estimate was wrong, running out of memory lowers it: immediately in a run of one process; in one of several, of which
+none knows how far the others are, when the run is started again. Needs no torch.
 """
 
 from __future__ import annotations

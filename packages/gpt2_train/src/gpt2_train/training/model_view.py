@@ -1,7 +1,7 @@
-"""A model that is being trained, as a plain one: for writing texts and for evaluation tasks between two steps.
+"""A model in training as an inference model: for samples and evaluation tasks between two steps.
 
 The parameters of a training run are sharded (FSDP2, DTensors), and its blocks compiled or recomputed. None of that is
-used here: `plain_view` builds the modules again without memory and gives them the very tensors that are trained, so
+used here: `inference_view` builds the modules again without memory and gives them the very tensors that are trained, so
 that inference runs as it does on a checkpoint, in evaluation mode and with shapes of its own, and the training's
 modules, graphs and random numbers are not touched. It costs what training holds anyway during a step: all parameters
 of this process's tensor-parallel part, gathered.
@@ -28,7 +28,7 @@ from gpt2_train.model.gpt2 import GPT2
 
 
 @contextlib.contextmanager
-def plain_view(model: GPT2, world: World) -> Iterator[GPT2]:
+def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
     """A plain model, in evaluation mode, with the weights of `model`, which must not be changed meanwhile.
 
     All processes of the data-parallel groups enter and leave together; in between each computes for itself. With tensor
@@ -62,7 +62,7 @@ class TrainingRunner(ModelRunner):
     """Computes with the model of a training run; all its processes make the same calls.
 
     Args:
-        view: what `plain_view` gives.
+        view: what `inference_view` gives.
         world: this process among all.
     """
 

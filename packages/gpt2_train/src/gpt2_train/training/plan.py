@@ -25,6 +25,7 @@ from typing import Any, TextIO
 from command_kit import atomic_file, parse_json
 from gpt2_train.checkpoint.info import CheckpointInfo
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.files import CONFIG_FILE, SCHEDULE_FILE
 from gpt2_train.config.layout import plan_batches
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.data.blending import Blend
@@ -34,14 +35,11 @@ from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import Compilation, choose_compilation
 from gpt2_train.model.attention_kernels import AttentionChoice, choose_attention
 from gpt2_train.training.micro_batch_size import choose_micro_batch
-from gpt2_train.training.run_folder import CONFIG_FILE
 
 clock = time.monotonic
 """Seconds; tests put another one in its place."""
 
 STATE_KEY = "time_budget"
-
-SCHEDULE_FILE = "schedule.jsonl"
 
 EVALUATION_SHARE = 1 / 3
 """What a sequence costs in an evaluation, a forward pass, as a share of what it costs in training."""
@@ -123,16 +121,16 @@ def _rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 class TimeSchedule:
-    """How far a run by time is in each of its steps. All processes have one; that of the first decides.
+    """The progress of a run by time in each of its steps. All processes have one; that of the first decides.
 
-    The clock runs from here on, after what a resumed run has used before.
+    The clock starts when it is made, at the time that a resumed run has used before.
 
     Args:
         minutes: the length of the run.
         used: what the run that is resumed has used of it, None for a new one.
         step: the last step of that run, 0 for a new one.
         folder: the run's, where the first process writes down what is decided; None on the others.
-        ahead: for which step it is decided: 0 for the current one, 1 for the next, and so on.
+        ahead: which step's progress a step decides: 0 for its own, 1 for the next one's, and so on.
         evaluation: the cost of a validation, in steps, as long as none was timed; 0 if there is none.
         evaluate_every: steps between validations; 0 for none but the last.
         parameters: of the model that is saved at the end; 0 if none is.
@@ -175,23 +173,23 @@ class TimeSchedule:
 
     @contextlib.contextmanager
     def paused(self) -> Iterator[None]:
-        """What is done in this block takes none of the time."""
+        """Leave the time of this block out."""
         begin = clock()
         yield
         self._zero += clock() - begin
 
     @contextlib.contextmanager
     def evaluating(self) -> Iterator[None]:
-        """How long this block takes is how long the next validation will take."""
+        """Time this block, as an estimate of the next validation."""
         begin = clock()
         yield
         self._evaluation_seconds = clock() - begin
 
     def decide(self, step: int) -> float:
-        """What the first process says in `step` of the step that is `ahead`: how far the run is, 1 in its last one.
+        """The progress of the step that is `ahead` of `step`, decided by the first process; 1 for the last step.
 
-        Of a step that was taken before the run was interrupted it says the same, and sets the clock to the time then.
-        The other processes have nothing to add: 0.
+        For a step that was taken before the run was interrupted it is what was recorded, and the clock is set to the
+        time then. On other processes it is 0.
         """
         target = step + self.ahead
         if self._file is None:
@@ -215,7 +213,7 @@ class TimeSchedule:
         return max(0.0, (then - self._begin) / (end - self._begin))
 
     def follow(self, step: int, progress: float) -> None:
-        """Keep what the first process said of the step `ahead` of `step`; it is written down before that is taken."""
+        """Record the progress that was decided in `step`, before the step that it belongs to."""
         target = step + self.ahead
         if target in self._known:
             return
@@ -226,7 +224,7 @@ class TimeSchedule:
             self._file.write(json.dumps(row) + "\n")
 
     def progress(self, step: int) -> float:
-        """How far the run is in `step`, one of the last few or next; the first ones are as far as what was resumed."""
+        """The progress of `step`, one of the last few or next; that of the checkpoint for the first ones."""
         return self._known[step][0] if step in self._known else self._latest
 
     def used(self, step: int) -> UsedTime:
@@ -252,7 +250,7 @@ class Plan:
     """What follows from settings, data and world before the first step.
 
     Attributes:
-        steps: optimizer steps of the whole run; None as long as the clock has not said which is the last.
+        steps: optimizer steps of the whole run; None where its clock has yet to say which is the last.
         used: the time used by the run that is resumed; None for a run that did not go by time, or a new one.
         micro_batch: sequences that a process takes at once.
         accumulation: micro-batches of a process in one step.
@@ -272,10 +270,6 @@ class Plan:
     precision: str
     compilation: Compilation | None
     attention: AttentionChoice | None
-
-    def goes_past(self, step: int) -> bool:
-        """Whether more steps follow `step`, as far as is known."""
-        return self.steps is None or step < self.steps
 
 
 def plan_steps(settings: TrainSettings, epoch_samples: int) -> int:

@@ -1,4 +1,4 @@
-"""`gpt2 train` in one process of a run: hold its folder, prepare, train."""
+"""`gpt2 train` in one process of a run: hold its folder, set up, train."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ from gpt2_train.metrics.plots.runs import read_run
 from gpt2_train.metrics.plots.terminal import loss_curves
 from gpt2_train.training.calibrate import cpu_flops, size_advice
 from gpt2_train.training.run_folder import check_shared, lock_folder, write_config
-from gpt2_train.training.samples_and_tasks import outstanding
-from gpt2_train.training.setup import Prepared, describe_run, prepare
+from gpt2_train.training.samples_and_tasks import due
+from gpt2_train.training.setup import Run, describe_run, set_up
 from gpt2_train.training.state import TrainState, summary
 from gpt2_train.training.trainer import Trainer
 
@@ -50,20 +50,21 @@ def train(settings: TrainSettings, world: World, stop: StopRequest) -> dict[str,
                 "lower --micro-batch-size, or give --activation-checkpointing full or more --tensor-parallel; "
                 "`gpt2 estimate` says what fits"
             ):
-                found = _train(prepare(settings, world, folder), stop)
+                found = _train(set_up(settings, world, folder), stop)
                 return found | {"seconds": time.monotonic() - started}
         finally:
             # The last references to the model go before the process group does.
             gc.collect()
 
 
-def _train(run: Prepared, stop: StopRequest) -> dict[str, Any]:
-    if run.plan.steps is not None and not run.plan.goes_past(run.step) and outstanding(run, run.step).is_empty:
+def _train(run: Run, stop: StopRequest) -> dict[str, Any]:
+    steps = run.plan.steps
+    if steps is not None and run.step >= steps and due(run, run.step, steps).is_empty:
         run.world.say(
             f"{run.folder} is at step {run.step:,} of {run.plan.steps:,} already: nothing to do; "
             f"ask for more {'--steps' if run.settings.minutes is None else '--minutes'} to train it further."
         )
-        return summary(run, TrainState.resumed(run))
+        return summary(run, TrainState.of(run))
     for line in describe_run(run):
         run.world.say(line)
     if run.settings.compile is None and (missing := missing_for_compilation(run.world.device)):
@@ -84,7 +85,7 @@ def _train(run: Prepared, stop: StopRequest) -> dict[str, Any]:
     return found
 
 
-def _fit(run: Prepared, stop: StopRequest) -> dict[str, Any]:
+def _fit(run: Run, stop: StopRequest) -> dict[str, Any]:
     """Train; where memory decided the micro-batch, and it is not enough after all, with a smaller one.
 
     Only a process that is alone can begin again: others would wait for the one that ran out of memory.
@@ -105,8 +106,7 @@ def _fit(run: Prepared, stop: StopRequest) -> dict[str, Any]:
                     f"out of memory with the micro-batch of {run.plan.micro_batch} that --micro-batch-size auto chose: "
                     f"start the same command again, and it takes {size}."
                 ) from error
-        if trainer.background is not None:
-            trainer.background.close()
+        trainer.saver.close()
         run.world.say(f"out of memory with a micro-batch of {run.plan.micro_batch}: beginning again with {size}.")
         run = smaller
         del trainer
@@ -117,8 +117,8 @@ def _fit(run: Prepared, stop: StopRequest) -> dict[str, Any]:
         torch.cuda.empty_cache()
 
 
-def _with_smaller_micro_batch(run: Prepared) -> Prepared | None:
-    """`run` with the next smaller micro-batch, None if memory has not decided its size, or there is none."""
+def _with_smaller_micro_batch(run: Run) -> Run | None:
+    """`run` with the next smaller micro-batch; None if memory did not decide its size, or there is none."""
     plan = run.plan
     share = plan.micro_batch * plan.accumulation
     smaller = [size for size in range(1, plan.micro_batch) if share % size == 0]

@@ -21,20 +21,12 @@ from typing import Any, BinaryIO
 
 from command_kit import write_text
 from command_kit.settings import as_table, changes, to_toml
-from gpt2_train.checkpoint.info import FOLDER, CheckpointInfo
+from gpt2_train.checkpoint.info import CheckpointInfo
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, CONFIG_FILE, LOCK_FILE, OF_A_RUN
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.data.corpus import Corpus
 from gpt2_train.distributed.collectives import from_first_rank, on_all_ranks, rank_and_size
-from gpt2_train.metrics.records import METRICS_FILE
-from gpt2_train.metrics.sender import FOLDER as SINKS_FOLDER
-
-CONFIG_FILE = "config.toml"
-LOCK_FILE = ".lock"
-CACHE_FOLDER = "cache"
-
-OF_A_RUN = (FOLDER, METRICS_FILE, SINKS_FOLDER, "tensorboard", "wandb", CACHE_FOLDER, CONFIG_FILE)
-"""What a run writes in its folder, besides the lock."""
 
 LOCK_PATIENCE = 10.0
 """Seconds to wait for a lock whose holder may be just about to end."""
@@ -60,7 +52,7 @@ def lock_folder(folder: Path, patience: float = LOCK_PATIENCE, say: Callable[[st
     except (FileExistsError, NotADirectoryError):
         raise Gpt2UsageError(f"--output {folder} is a file, or lies below one: give a folder.") from None
     unexpected = sorted(entry.name for entry in folder.iterdir() if entry.name != CACHE_FOLDER)
-    if unexpected and not any((folder / name).exists() for name in (LOCK_FILE, CONFIG_FILE, FOLDER)):
+    if unexpected and not any((folder / name).exists() for name in (LOCK_FILE, CONFIG_FILE, CHECKPOINTS_FOLDER)):
         shown = ", ".join(unexpected[:3]) + (", ..." if len(unexpected) > 3 else "")
         raise Gpt2UsageError(f"--output {folder} holds other files ({shown}): give an empty or new folder.")
     with _locked(folder / LOCK_FILE, patience, say):
@@ -119,7 +111,7 @@ def discard_run(folder: Path, say: Callable[[str], object] = print) -> None:
 
 
 def _remove_if_unused(folder: Path, is_new: bool) -> None:
-    if any((folder / name).exists() for name in (CONFIG_FILE, FOLDER)):
+    if any((folder / name).exists() for name in (CONFIG_FILE, CHECKPOINTS_FOLDER)):
         return
     with contextlib.suppress(OSError):
         (folder / LOCK_FILE).unlink(missing_ok=True)

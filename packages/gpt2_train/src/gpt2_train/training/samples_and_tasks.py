@@ -1,8 +1,8 @@
-"""What a run shows of its model while it trains: samples, which are texts that it writes, and evaluation tasks.
+"""Samples (texts that the model generates) and evaluation tasks during training.
 
 Both are done before the first step, every so many steps, and after the last, with the weights as they are, and leave no
 trace in the training: its losses are the same to the last bit with and without them. Every choice of a sample follows
-from its prompt and the seed, so a run that resumes writes the same ones, and two samples of one prompt differ by what
+from its prompt and the seed: a run that resumes generates the same ones, and two samples of one prompt differ by what
 the model has learned between them, not by chance. What is asked for, files and prompts, is read and checked before the
 training begins. Each result is a row of `metrics.jsonl`; a run that resumes leaves out those that are there.
 """
@@ -18,56 +18,65 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import Progress
+from gpt2_train.config.files import METRICS_FILE
 from gpt2_train.distributed.collectives import from_first_rank, on_all_ranks
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.scorer import Scorer
-from gpt2_train.metrics.log import FILE, MetricsLog, line_of
 from gpt2_train.metrics.records import read_records
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.inputs import Observations, ReadTask
-from gpt2_train.training.model_view import TrainingRunner, plain_view
-from gpt2_train.training.setup import Prepared
+from gpt2_train.training.inputs import ReadTask, SamplesAndTasks
+from gpt2_train.training.model_view import TrainingRunner, inference_view
+from gpt2_train.training.setup import Run
+from gpt2_train.training.state import TrainState
 
 SAMPLES_AT_ONCE = 8
-"""Samples written together: bounds the memory of their keys and values."""
+"""Samples in a batch: bounds the memory of their keys and values."""
 
 
 class Observer:
-    """Writes samples and runs evaluation tasks between the steps of a run; all its processes call it together.
+    """Generates samples and runs evaluation tasks between the steps of a run; all its processes call it together.
 
     Args:
-        run: what was settled before the first step.
+        run: the run.
+        state: the training's, for the step that it has come to.
         model: as it is trained.
-        log: where results go.
+        show: logs and shows a row of results.
         is_stopped: whether a signal asked any process of the run to stop; all processes ask together.
     """
 
-    def __init__(self, run: Prepared, model: GPT2, log: MetricsLog, is_stopped: Callable[[], bool]) -> None:
-        self.run, self.model, self.log, self.is_stopped = run, model, log, is_stopped
+    def __init__(
+        self,
+        run: Run,
+        state: TrainState,
+        model: GPT2,
+        show: Callable[[dict[str, Any]], object],
+        is_stopped: Callable[[], bool],
+    ) -> None:
+        self.run, self.state, self.model, self.show, self.is_stopped = run, state, model, show, is_stopped
 
-    def observe(self, step: int) -> None:
-        """Do what is due after `step` steps. When a signal comes the rest is left out, and done when the run resumes.
+    def observe(self) -> None:
+        """Do what is due after this step. When a signal comes the rest is left out, and done when the run resumes.
 
         Raises Gpt2Error if the model's output is not finite.
         """
-        due = outstanding(self.run, step)
-        if due.is_empty or self.is_stopped():
+        todo = due(self.run, self.state.step, self.state.steps)
+        if todo.is_empty or self.is_stopped():
             return
-        with plain_view(self.model, self.run.world) as plain, contextlib.suppress(_StoppedError):
+        with inference_view(self.model, self.run.world) as plain, contextlib.suppress(_StoppedError):
             source = dataclasses.replace(
                 self.run.source,
-                step=step,
+                step=self.state.step,
                 start=lambda: TrainingRunner(plain, self.run.world),
                 precision=self.run.plan.precision,
             )
-            for at in range(0, len(due.samples), SAMPLES_AT_ONCE):
-                self._write(source, due.samples[at : at + SAMPLES_AT_ONCE])
-            for task in due.tasks:
+            for at in range(0, len(todo.samples), SAMPLES_AT_ONCE):
+                self._write(source, todo.samples[at : at + SAMPLES_AT_ONCE])
+            for task in todo.tasks:
                 self._measure(source, task)
 
     def _write(self, source: InferenceModel, requests: Sequence[GenerationRequest]) -> None:
-        """Write samples, on the first data-parallel rank while the others wait."""
+        """Generate samples, on the first data-parallel rank while the others wait."""
         if self.is_stopped():
             raise _StoppedError
         began = time.monotonic()
@@ -87,24 +96,16 @@ class Observer:
                 "temperature": request.sampling.temperature,
                 "top_k": request.sampling.top_k,
             }
-            self._record(source.step, "sample", row, seconds)
+            self._show("sample", row, seconds)
 
     def _measure(self, source: InferenceModel, task: ReadTask) -> None:
         began = time.monotonic()
         result = task.task.measure(_StoppableScorer(source, self.run, self.is_stopped), task.found)
         row = {"task": task.task.name, "settings": task.settings, "result": result}
-        self._record(source.step, "task", row, time.monotonic() - began)
+        self._show("task", row, time.monotonic() - began)
 
-    def _record(self, step: int, kind: str, values: dict[str, Any], seconds: float) -> None:
-        row = {
-            "step": step,
-            "tokens": step * self.run.plan.tokens_per_step,
-            "kind": kind,
-            **values,
-            "took_seconds": round(seconds, 3),
-        }
-        self.log.write(row)
-        self.run.world.say(line_of(row, self.run.plan.steps))
+    def _show(self, kind: str, values: dict[str, Any], seconds: float) -> None:
+        self.show({"kind": kind, **values, "took_seconds": round(seconds, 3)})
 
 
 class _StoppedError(Exception):
@@ -114,7 +115,7 @@ class _StoppedError(Exception):
 class _StoppableScorer(Scorer):
     """A scorer whose processes find out, batch by batch, whether they are to stop; the first one shows progress."""
 
-    def __init__(self, source: InferenceModel, run: Prepared, is_stopped: Callable[[], bool]) -> None:
+    def __init__(self, source: InferenceModel, run: Run, is_stopped: Callable[[], bool]) -> None:
         super().__init__(source, precision=run.plan.precision)
         self._is_first, self._is_stopped = run.world.rank == 0, is_stopped
 
@@ -136,17 +137,17 @@ class _StoppableProgress(Progress):
             raise _StoppedError
 
 
-def outstanding(run: Prepared, step: int) -> Observations:
-    """What is due after `step` steps of `run`; all processes call this together.
+def due(run: Run, step: int, steps: int | None) -> SamplesAndTasks:
+    """What is due after `step` of the `steps` of `run` (None if not known yet); all processes call this together.
 
     At the step that the run began or resumed at, what is in the log already is left out.
     """
-    asked = run.observations
-    is_end = step in (0, run.plan.steps)
+    asked = run.samples_and_tasks
+    is_end = step in (0, steps)
     samples = asked.samples if is_end or (asked.sample_every and step % asked.sample_every == 0) else ()
     tasks = asked.tasks if is_end or (asked.task_every and step % asked.task_every == 0) else ()
     if (samples or tasks) and run.resumed is not None and step == run.step:
-        done = from_first_rank(lambda: _done(run.folder / FILE, step))
+        done = from_first_rank(lambda: _done(run.folder / METRICS_FILE, step))
         samples = tuple(request for request in samples if [request.prompt, request.sample] not in done)
         tasks = tuple(task for task in tasks if [task.task.name, task.settings] not in done)
     return dataclasses.replace(asked, samples=samples, tasks=tasks)

@@ -20,12 +20,12 @@ import numpy.typing as npt
 from command_kit import add_flags, parse_json, setting, settings_from
 from command_kit.settings import command_table, make_settings, read_toml
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, CONFIG_FILE, METRICS_FILE
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.data.blending import Blend, blend_split
 from gpt2_train.data.corpus import Corpus, open_corpora
 from gpt2_train.data.index import IndexCache
 
-CONFIG_FILE, CACHE_FOLDER, METRICS_FILE = "config.toml", "cache", "metrics.jsonl"
 SHOWN_STEPS = 20
 
 EXAMPLE = """\
@@ -69,14 +69,14 @@ def seen(settings: SeenSettings) -> dict[str, Any]:
 
     Raises Gpt2UsageError for a folder without a run, data that it was not trained on, or a document that is not there.
     """
-    from gpt2_train.checkpoint.info import FOLDER, list_checkpoints  # brings torch, which `--help` should not
+    from gpt2_train.checkpoint.info import list_checkpoints  # brings torch, which `--help` should not
 
     folder, train = Path(settings.run), _run_settings(settings.run)
     documents = _documents(settings)
     entries, wanted = _entries(train, settings.data)
     corpora, weights = open_corpora(entries, train.split_weights())
     corpus = corpora[wanted]
-    checkpoints = list_checkpoints(folder / FOLDER)
+    checkpoints = list_checkpoints(folder / CHECKPOINTS_FOLDER)
     _check_data(checkpoints, corpora, settings.data or corpus.prefix)
     steps = _steps(folder, [_step_of(path) for path in checkpoints])
     blend = blend_split(

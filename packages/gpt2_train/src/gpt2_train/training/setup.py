@@ -1,6 +1,6 @@
-"""Everything that is settled before the first step: tokenizer, data, model size, batches, and what is resumed.
+"""Setting up a run: tokenizer, data, model size, batches, and the checkpoint to resume from.
 
-All processes prepare together and come to the same answers. What can differ from one machine to another (the newest
+All processes set up together, with the same result. What can differ from one machine to another (the newest
 checkpoint in a folder on network storage) the first process decides for all.
 
 The model is built without memory, divided, and only then given memory and values: no process ever holds the whole
@@ -21,8 +21,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt2_train.checkpoint.info import FOLDER, CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
+from gpt2_train.checkpoint.info import CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.weights import ModelWeights
@@ -37,14 +38,14 @@ from gpt2_train.distributed.randomness import mixed_seed
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training.inputs import (
-    Observations,
+    SamplesAndTasks,
     blend,
     check_same_data,
     config_of_first_weights,
     make_batches,
     open_first_weights,
     open_tokenizer,
-    read_observations,
+    read_samples_and_tasks,
     with_positions_of,
 )
 from gpt2_train.training.memory import memory_per_rank, size_line
@@ -54,8 +55,8 @@ from indexed_tokens import Tokenizer
 
 
 @dataclasses.dataclass(frozen=True)
-class Prepared:
-    """A run that can begin.
+class Run:
+    """A run that is set up.
 
     Attributes:
         settings: as given.
@@ -64,14 +65,14 @@ class Prepared:
         tokenizer: the one that made the data.
         config: the model's shape.
         plan: steps, batches, precision.
-        batches: how samples become micro-batches.
+        batches: makes micro-batches of samples.
         training, validation: samples; None where no document fell to validation.
         resumed: the checkpoint to resume from, None for a new run.
         identity: the settings that decide the weights.
         first_weights: the model whose weights a new run begins with; None for random ones.
         data: what the training files are.
-        source: the model as evaluation tasks and samples know it; without weights.
-        observations: the samples and tasks of the run.
+        source: the model for inference, without weights.
+        samples_and_tasks: the samples and tasks of the run.
     """
 
     settings: TrainSettings
@@ -88,7 +89,7 @@ class Prepared:
     first_weights: ModelWeights | None
     data: list[dict[str, Any]]
     source: InferenceModel
-    observations: Observations
+    samples_and_tasks: SamplesAndTasks
 
     @property
     def step(self) -> int:
@@ -129,14 +130,14 @@ class Prepared:
         return dataclasses.replace(settings, **changes)
 
 
-def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
-    """Settle a run; all processes call this together.
+def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
+    """Set up a run; all processes call this together.
 
     Raises Gpt2UsageError for settings or data that don't fit together, or a folder that holds another run.
     """
 
     def read_checkpoint() -> CheckpointInfo | None:
-        found = latest_checkpoint(folder / FOLDER)
+        found = latest_checkpoint(folder / CHECKPOINTS_FOLDER)
         return read_info(found) if found is not None else None
 
     resumed = from_first_rank(read_checkpoint)
@@ -154,7 +155,7 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
     data = data_identity(corpora, weights)
     check_same_data(data, [prefix for _, prefix in settings.corpora()])
     source = _untrained(settings, world, folder, config, tokenizer, data)
-    observations = keep_on_all_ranks(lambda: _read_observations(settings, world, source))
+    samples_and_tasks = keep_on_all_ranks(lambda: _read_samples_and_tasks(settings, world, source))
     training = blend(settings, world, folder, corpora, weights, "train")
     validation = blend(settings, world, folder, corpora, weights, "valid")
     if training is None:
@@ -166,7 +167,7 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
         first_identity = {"init_from": from_first_rank(first.digest)}
     elif settings.init_from and resumed is not None:
         first_identity = {"init_from": resumed.settings.get("init_from")}
-    run = Prepared(
+    run = Run(
         settings=settings,
         world=world,
         folder=folder,
@@ -181,7 +182,7 @@ def prepare(settings: TrainSettings, world: World, folder: Path) -> Prepared:
         first_weights=first,
         data=data,
         source=source,
-        observations=observations,
+        samples_and_tasks=samples_and_tasks,
     )
     if resumed is not None:
         prefixes = [prefix for _, prefix in settings.corpora()]
@@ -197,7 +198,7 @@ def _untrained(
     tokenizer: Tokenizer,
     data: list[dict[str, Any]],
 ) -> InferenceModel:
-    """The run's model as inference knows it, before there are weights."""
+    """The run's model for inference, before there are weights."""
 
     def load() -> GPT2:
         raise Gpt2Error(f"the model of {folder} is asked for weights before it is trained.")
@@ -215,14 +216,14 @@ def _untrained(
     )
 
 
-def _read_observations(settings: TrainSettings, world: World, source: InferenceModel) -> Observations:
-    """The samples and evaluation tasks asked for; what there is to be said of them is said by the first process."""
+def _read_samples_and_tasks(settings: TrainSettings, world: World, source: InferenceModel) -> SamplesAndTasks:
+    """The samples and evaluation tasks asked for; the first process alone prints notes on them."""
     with contextlib.nullcontext() if world.rank == 0 else contextlib.redirect_stderr(io.StringIO()):
-        return read_observations(settings, source)
+        return read_samples_and_tasks(settings, source)
 
 
-def describe_run(run: Prepared) -> list[str]:
-    """What is said before the first step: the model, its memory, the data, the layout."""
+def describe_run(run: Run) -> list[str]:
+    """The lines shown before the first step: the model, its memory, the data, the layout."""
     config, plan, world = run.config, run.plan, run.world
     memory = memory_per_rank(
         config,
@@ -255,7 +256,7 @@ def describe_run(run: Prepared) -> list[str]:
     ]
 
 
-def build_model(run: Prepared) -> GPT2:
+def build_model(run: Run) -> GPT2:
     """The model on its device, parallelised; with its initial weights if the run is new, else without values."""
     with torch.device("meta"):
         model = GPT2(run.config)
@@ -273,7 +274,7 @@ def build_model(run: Prepared) -> GPT2:
     return model.train()
 
 
-def first_values(run: Prepared, model: GPT2) -> Iterator[tuple[str, Tensor]]:
+def first_values(run: Run, model: GPT2) -> Iterator[tuple[str, Tensor]]:
     """What the parameters of a new run begin with, by name: those of --init-from, or random ones."""
     if run.first_weights is not None:
         return run.first_weights.padded()

@@ -1,21 +1,100 @@
-"""What moves from step to step in a run, and what is reported of it at the end."""
+"""What changes from step to step in a run, and what is reported of it at the end.
+
+`TrainState` is the one object of a run that changes: trainer, recorder and results share it. `StepResults` reads what
+came of each step: at once, or, on CUDA, while the device computes the next one.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import math
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from gpt2_train.config.errors import Gpt2Error
+from gpt2_train.distributed.collectives import on_all_ranks
+from gpt2_train.distributed.processes import StopRequest
+from gpt2_train.metrics.log import StepClock
+from gpt2_train.optim.gradients import LossScale
+from gpt2_train.training.calibrate import measured_state
 from gpt2_train.training.plan import EVALUATION_SHARE, TimeSchedule
-from gpt2_train.training.setup import Prepared
+from gpt2_train.training.saving import Saver
+from gpt2_train.training.setup import Run
 
 
-class StepOutcome:
-    """What came of a step: a few numbers on its device, on their way to the host from the start.
+@dataclasses.dataclass
+class TrainState:
+    """What changes from step to step.
+
+    Attributes:
+        scale: the loss scale of fp16.
+        clock: losses and times since the last logged step.
+        step: optimizer steps taken.
+        steps: the last step of the run; None until the clock of a run by time says which it is.
+        rate: the learning rate of the last step.
+        loss: of the last step, in nats per token.
+        valid_loss: of the last validation.
+        checkpoint: the newest one, None before the first.
+        saved_step: its step, -1 before the first.
+        stop_signal: the signal that ends the run, 0 for none.
+        schedule: decides rates and end of a run by time; None for a run by steps.
+    """
+
+    scale: LossScale
+    clock: StepClock
+    step: int = 0
+    steps: int | None = None
+    rate: float = 0.0
+    loss: float | None = None
+    valid_loss: float | None = None
+    checkpoint: Path | None = None
+    saved_step: int = -1
+    stop_signal: int = 0
+    schedule: TimeSchedule | None = None
+
+    @classmethod
+    def of(cls, run: Run) -> TrainState:
+        """The state in which `run` begins or resumes, its schedule aside."""
+        scale, info = LossScale.for_precision(run.plan.precision), run.resumed
+        if info is None:
+            return cls(scale, StepClock(), steps=run.plan.steps)
+        scale.restore(info.state)
+        return cls(
+            scale,
+            StepClock(info.state["loss_sum"], info.state["loss_steps"]),
+            step=info.step,
+            steps=run.plan.steps,
+            loss=info.state.get("loss"),
+            valid_loss=info.state.get("valid_loss"),
+            checkpoint=info.folder,
+            saved_step=info.step,
+        )
+
+    def goes_past(self, step: int) -> bool:
+        """Whether more steps follow `step`, as far as is known."""
+        return self.steps is None or step < self.steps
+
+    def for_checkpoint(self, run: Run) -> dict[str, Any]:
+        """The plain values that a checkpoint stores for a run that resumes."""
+        # A run that goes on by steps keeps the time that it had used before.
+        used = self.schedule.used(self.step) if self.schedule is not None else run.plan.used
+        return (
+            self.scale.state()
+            | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
+            | {"loss": self.loss, "valid_loss": self.valid_loss}
+            | (run.plan.attention.state() if run.plan.attention is not None else {})
+            | measured_state(run)
+            | (used.state() if used is not None else {})
+        )
+
+
+class StepResult:
+    """What came of a step: a few numbers on its device, whose copy to the host starts at once.
 
     Args:
         step: its number.
@@ -32,43 +111,116 @@ class StepOutcome:
             self._copied.record()
 
     def read(self) -> list[float]:
-        """The numbers; waits, the first time, until the device has come so far."""
+        """The numbers; the first call waits until the device has computed them."""
         if self._copied is not None:
             self._copied.synchronize()
             self._copied = None
         return [float(value) for value in self._values.tolist()]
 
 
-@dataclasses.dataclass
-class TrainState:
-    """What moves from step to step.
+class StepResults:
+    """Checks and records the results of steps; all processes do so together.
 
-    Attributes:
-        step: optimizer steps taken.
-        loss: of the last step, in nats per token.
-        valid_loss: of the last validation.
-        checkpoint: the newest one, None before the first.
-        saved_step: its step, -1 before the first.
-        stop_signal: the signal that ends the run, 0 for none.
+    With `is_late` (CUDA, except in fp16, where an overflow repeats a step) a result is read after the next step was
+    given to the device, so that neither waits for the other. Until then it is `pending`.
+
+    Args:
+        run, state: of the training.
+        saver: its failures end the run.
+        stop: whether this process was asked to stop.
+        is_late: see above.
     """
 
-    step: int = 0
-    loss: float | None = None
-    valid_loss: float | None = None
-    checkpoint: Path | None = None
-    saved_step: int = -1
-    stop_signal: int = 0
+    def __init__(self, run: Run, state: TrainState, saver: Saver, stop: StopRequest, *, is_late: bool) -> None:
+        self.run, self.state, self.saver, self.stop, self.is_late = run, state, saver, stop, is_late
+        self.pending: StepResult | None = None
+        self._begin = 0.0
 
-    @classmethod
-    def resumed(cls, run: Prepared) -> TrainState:
-        """The state in which `run` begins."""
-        info = run.resumed
-        if info is None:
-            return cls()
-        return cls(info.step, info.state.get("loss"), info.state.get("valid_loss"), info.folder, info.step)
+    def begin_step(self) -> None:
+        """Start timing a step, unless the one before it is still timed."""
+        if self.pending is None:
+            self._begin = time.monotonic()
+
+    def leave_out(self, seconds: float) -> None:
+        """Do not count `seconds` that have just passed as part of a step."""
+        self._begin += seconds
+
+    def to_share(self, step: int) -> list[float]:
+        """What this process tells the others in `step`: a signal, a failed save, how far a run by time is."""
+        schedule = self.state.schedule
+        progress = [schedule.decide(step)] if schedule is not None else []
+        return [float(self.stop.signal), float(self.saver.has_failed), *progress]
+
+    def is_good(self, result: StepResult) -> bool:
+        """Whether the weights may move: False for an overflow of fp16. Raises as `check` does."""
+        return self.is_late or self.check(result)
+
+    def add(self, result: StepResult) -> None:
+        """Record the step just taken; with `is_late` check and record the one before it. Raises as `check` does."""
+        if not self.is_late:
+            self.record(result)
+            return
+        self.finish_pending()
+        self.pending = result
+
+    def finish_pending(self) -> None:
+        """Check and record the result that was not read yet, if there is one. Raises as `check` does."""
+        result, self.pending = self.pending, None
+        if result is not None and self.check(result):
+            self.record(result)
+
+    def check(self, result: StepResult) -> bool:
+        """Whether the gradient was finite; also learn which signals, failed saves and decisions were shared.
+
+        Raises Gpt2Error if a save has failed, or if the gradient is not finite and a lower fp16 loss scale can't help.
+        """
+        loss, norm, _, signals, failed_saves, *progress = result.read()
+        if failed_saves:
+            # Processes notice it at different moments; here all of them raise it.
+            self.saver.finish()
+        # Signals need not reach all processes alike: any one of them stops all, at the same step.
+        self.state.stop_signal = self._signal_of_any() if signals else 0
+        if math.isfinite(norm):
+            if progress:
+                self._follow(result.step, progress[0])
+            return True
+        if not self.state.scale.is_active:
+            raise Gpt2Error(
+                f"the gradient of step {result.step:,} is not finite (loss {loss:g}): the run diverged; "
+                "resume from the last checkpoint with a lower --lr in another --output."
+            )
+        self.state.scale.after_overflow()
+        return False
+
+    def _follow(self, step: int, progress: float) -> None:
+        """Keep to what the first process said in `step` of a run by time: how far it is, and which step is the last."""
+        schedule = self.state.schedule
+        if schedule is None or self.state.steps is not None:
+            return
+        schedule.follow(step, progress)
+        if progress == 1:
+            self.state.steps = step + schedule.ahead
+
+    def record(self, result: StepResult) -> None:
+        """Add a step to what is logged."""
+        loss, norm, waited, *_ = result.read()
+        now = time.monotonic()
+        self.state.clock.add(loss, norm, now - self._begin, waited / self.run.world.size)
+        self._begin = now
+        self.state.loss = loss
+
+    def is_stopped(self) -> bool:
+        """Whether any process was asked to stop; all of them ask together."""
+        self.finish_pending()
+        if not self.state.stop_signal and self.run.world.sum_over_processes([float(self.stop.signal)])[0]:
+            self.state.stop_signal = self._signal_of_any()
+        return bool(self.state.stop_signal)
+
+    def _signal_of_any(self) -> int:
+        return max(on_all_ranks(lambda: self.stop.signal))
 
 
-def open_schedule(run: Prepared, step: int, *, ahead: int) -> TimeSchedule | None:
+def open_schedule(run: Run, step: int, *, ahead: int) -> TimeSchedule | None:
     """What decides the learning rates and the end of a run by time, after `step`; None for a run by steps.
 
     `ahead` as in `TimeSchedule`.
@@ -89,12 +241,12 @@ def open_schedule(run: Prepared, step: int, *, ahead: int) -> TimeSchedule | Non
     )
 
 
-def summary(run: Prepared, state: TrainState) -> dict[str, Any]:
+def summary(run: Run, state: TrainState) -> dict[str, Any]:
     """What `--json` prints at the end of a run, its duration aside."""
     return {
         "output": str(run.folder),
         "parameters": run.config.parameters,
-        "steps": run.plan.steps,
+        "steps": state.steps,
         "step": state.step,
         "tokens": state.step * run.plan.tokens_per_step,
         "epochs": run.epochs(state.step),

@@ -7,9 +7,10 @@ import shutil
 from pathlib import Path
 from typing import ClassVar
 
-from gpt2_train.checkpoint.info import FOLDER, holds_checkpoint, load_tokenizer, read_info
+from gpt2_train.checkpoint.info import holds_checkpoint, load_tokenizer, read_info
 from gpt2_train.checkpoint.load import StoredTensors, check_model, model_tensors
 from gpt2_train.checkpoint.save import Checkpointer
+from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.weights import ModelWeights, shapes_of
 from indexed_tokens import Tokenizer
@@ -50,7 +51,7 @@ class Checkpoint(ModelFormat):
         """One step's folder with the model alone."""
         model = weights.load(dtype=options.dtype or weights.dtype)
         saver = Checkpointer(
-            path / FOLDER,
+            path / CHECKPOINTS_FOLDER,
             config=weights.config,
             tokenizer=weights.tokenizer,
             settings=weights.settings,
@@ -59,4 +60,4 @@ class Checkpoint(ModelFormat):
         folder = saver.save(model_tensors(model), step=weights.step, samples=weights.samples)
         for entry in sorted(folder.iterdir()):
             entry.replace(path / entry.name)
-        shutil.rmtree(path / FOLDER)
+        shutil.rmtree(path / CHECKPOINTS_FOLDER)

@@ -81,49 +81,27 @@ class HeldOutLoss(Task):
         "shares of the documents for training, validation and test; those of the training run without it",
         metavar="A,B,C",
     )
-    max_tokens: int | None = setting(None, "score only this many tokens, from the beginning of the split")
-    part: str | None = None
-    """What `split` was called in version 0.1; still accepted."""
+    max_tokens: int | None = setting(None, "score only this many tokens, from the beginning of the split", ge=1)
 
     def __post_init__(self) -> None:
-        task = self.with_current_names()[0]
-        if task.max_tokens is not None and task.max_tokens < 1:
-            raise Gpt2UsageError(f"--max-tokens is {task.max_tokens}: it should be at least 1.")
-        if task.split is not None and task.split not in NAMES:
-            raise Gpt2UsageError(f"--split {task.split} should be one of {', '.join(NAMES)}.")
-        if task.split_weights is not None:
-            parse_split(task.split_weights, "--split-weights")
-
-    def with_current_names(self) -> tuple[HeldOutLoss, list[str]]:
-        """The task with `part`, and shares given as `split`, under their names of today; and notes on what changed."""
-        if self.part is None and not is_weights(self.split):
-            return self, []
-        split, weights, notes = self.split, self.split_weights, []
-        if is_weights(split):
-            notes.append(f"shares of the documents are --split-weights now: give --split-weights {split}.")
-            split, weights = None, split
-        if self.part is not None:
-            notes.append(f"--part is called --split now: give --split {self.part}.")
-            split = self.part
-        return dataclasses.replace(self, split=split, split_weights=weights, part=None), notes
+        if self.split is not None and self.split not in NAMES:
+            raise Gpt2UsageError(
+                f"--split {self.split} should be one of {', '.join(NAMES)}; shares are --split-weights."
+            )
+        if self.split_weights is not None:
+            parse_split(self.split_weights, "--split-weights")
 
     def read(self, model: InferenceModel) -> ScoredSplit:
         """Open the token files, and score them with the baseline.
 
         Raises Gpt2UsageError if the data are missing, damaged, empty or made with another tokenizer.
         """
-        task, notes = self.with_current_names()
-        for note in notes:
-            print(f"gpt2: {note}", file=sys.stderr)
-        return task._read(model)
-
-    def _read(self, source: InferenceModel) -> ScoredSplit:
         if not self.data:
             raise Gpt2UsageError("no --data: give the prefix of .bin/.idx files, as `webtext tokenize` writes them.")
-        weights = self.split_weights or str(source.settings.get("split", DataSettings().split))
+        weights = self.split_weights or str(model.settings.get("split", DataSettings().split))
         corpus = Corpus(self.data, parse_split(weights, "--split-weights"))
-        check_tokenizer(source, self.data)
-        split = self._choose_split(source, corpus)
+        check_tokenizer(model, self.data)
+        split = self._choose_split(model, corpus)
         size = token_count(corpus, split)
         if size < 2:
             raise Gpt2UsageError(
@@ -132,19 +110,19 @@ class HeldOutLoss(Task):
                 "or take --split all."
             )
         tokens = min(size - 1, self.max_tokens or size)
-        known = source.config.vocabulary_size
+        known = model.config.vocabulary_size
         targets, first = count_tokens(split_pieces(corpus, split, most=tokens + 1), known, self.data)
         targets[first] -= 1
-        if source.masks_end_of_text:
-            targets -= count_behind(split_pieces(corpus, split, most=tokens + 1), source.end_of_text, known)
-        tokenizer = source.tokenizer
+        if model.masks_end_of_text:
+            targets -= count_behind(split_pieces(corpus, split, most=tokens + 1), model.end_of_text, known)
+        tokenizer = model.tokenizer
         return ScoredSplit(
             corpus,
             split,
             weights,
             tokens,
             size,
-            bytes=text_bytes(targets, tokenizer, source.end_of_text) if tokenizer is not None else None,
+            bytes=text_bytes(targets, tokenizer, model.end_of_text) if tokenizer is not None else None,
             baseline=baseline_of(corpus, split, targets, known),
         )
 
@@ -207,11 +185,6 @@ class HeldOutLoss(Task):
             f"  unigram loss   {result['unigram_loss']:.4f} nats per token, perplexity "
             f"{shown(result['unigram_perplexity'], 2)} ({result['unigram']})",
         ]
-
-
-def is_weights(split: str | None) -> bool:
-    """Whether a value of --split is shares such as 949,50,1, as version 0.1 had them there, and not a name."""
-    return split is not None and split not in NAMES and any(letter.isdigit() or letter == "," for letter in split)
 
 
 def check_tokenizer(source: InferenceModel, data: str) -> None:

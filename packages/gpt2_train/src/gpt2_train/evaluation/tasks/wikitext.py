@@ -121,11 +121,8 @@ class Wikitext(Task):
         0,
         "windows move on by this many tokens and score only these, so that each has the rest of the window before it "
         "(Megatron-LM's --overlapping-eval, 32 there); 0 for windows side by side, which cost a thirtieth",
+        ge=0,
     )
-
-    def __post_init__(self) -> None:
-        if self.overlap < 0:
-            raise Gpt2UsageError(f"--overlap is {self.overlap}: it should be at least 0.")
 
     def read(self, model: InferenceModel) -> WikitextInput:
         """The text. Raises Gpt2UsageError if it is missing or too short."""

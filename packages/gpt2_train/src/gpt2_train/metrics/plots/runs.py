@@ -13,9 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.metrics.records import METRICS_FILE, is_number, measurements, read_records
-
-CONFIG_FILE = "config.toml"
+from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE
+from gpt2_train.metrics.records import is_number, measurements, read_records
 
 
 @dataclass(frozen=True)
@@ -132,10 +131,6 @@ def _cut_from(run: Run, step: int) -> Place:
 
 def _place_of(row: dict[str, Any], before: Place) -> Place:
     """Where `row` was measured, the row before it at `before`."""
-    step = int(row["step"])
     tokens = int(row["tokens"]) if is_number(row.get("tokens")) else before.tokens
-    if is_number(row.get("seconds")):
-        return Place(step, tokens, float(row["seconds"]))
-    # Older runs did not record it: as long as their speed says, without evaluations and saving.
-    speed = float(row["tokens_per_second"]) if is_number(row.get("tokens_per_second")) else 0.0
-    return Place(step, tokens, before.seconds + ((tokens - before.tokens) / speed if speed > 0 else 0.0))
+    seconds = float(row["seconds"]) if is_number(row.get("seconds")) else before.seconds
+    return Place(int(row["step"]), tokens, seconds)

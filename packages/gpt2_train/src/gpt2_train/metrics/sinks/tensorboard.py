@@ -15,9 +15,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from command_kit.settings import to_toml
+from gpt2_train.config.files import TENSORBOARD_FOLDER
 from gpt2_train.metrics.sinks import Sink, WatchedRun
-
-FOLDER = "tensorboard"
 
 
 class TensorBoard(Sink):
@@ -34,7 +33,7 @@ class TensorBoard(Sink):
         from torch.utils.tensorboard import summary
 
         self._event, self._summary = Event, summary
-        self._writer = RecordWriter(_next_file(run.folder / FOLDER).open("xb"))
+        self._writer = RecordWriter(_next_file(run.folder / TENSORBOARD_FOLDER).open("xb"))
         self._add(file_version="brain.Event:2")
         self._add(step=run.first_step, session_log=SessionLog(status=SessionLog.START))
         self._add(step=run.first_step, summary=summary.text("settings", _fenced(to_toml(run.settings))))
