@@ -89,7 +89,7 @@ def documented() -> dict[tuple[str, ...], tuple[str, bool]]:
     texts = [(page, page.read_text(encoding="utf-8")) for page in PAGES]
     found = [(page, line, False) for page, text in texts for line in mentioned_lines(text) if " --" in line]
     found += [(page, line, True) for page, text in texts for line in shown_lines(text)]
-    for file in (*sorted((ROOT / "pipelines").glob("*.toml")), ROOT / "pipelines" / "run.py"):
+    for file in (*sorted((ROOT / "pipelines").glob("*.toml")), Path(pipelines_run.__file__)):
         lines = file.read_text(encoding="utf-8").splitlines()
         found += [(file, line.lstrip("# "), True) for line in lines if re.match(r"[# ]+\./uvw run ", line)]
     found += [(Path("--help"), line, True) for line in webtext_prep.cli.EPILOG.splitlines() if line.startswith("  ")]
@@ -138,7 +138,7 @@ def complaint(words: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> str
     """What the program says against a command, or nothing."""
     program, *arguments = words
     if program not in PROGRAMS:
-        source = ROOT / program
+        source = ROOT / program.replace("pipelines/", "packages/webtext_run/src/webtext_run/")
         unknown = [word for word in arguments if word.startswith("--") and f'"{word}"' not in source.read_text()]
         return f"unknown: {unknown}" if unknown else ""
     try:

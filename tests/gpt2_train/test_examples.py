@@ -19,6 +19,7 @@ from tests.indexed_tokens.naive_index import write_index
 
 from gpt2_train.cli import COMMANDS, main
 from gpt2_train.config import settings
+from gpt2_train.serving import command as serve
 from gpt2_train.training import launch
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
@@ -88,6 +89,6 @@ def test_the_examples_of_help_work(
         assert main(words.split()) == 0
     if command == "serve":
         # A server is stopped as soon as it answers.
-        monkeypatch.setattr(command, "announce", lambda *_: signal.raise_signal(signal.SIGTERM))
+        monkeypatch.setattr(serve, "announce", lambda *_: signal.raise_signal(signal.SIGTERM))
     for line in found:
         assert main(shlex.split(line)[1:]) == 0, (line, capsys.readouterr().err)

@@ -4,6 +4,7 @@ import contextlib
 import json
 import logging
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -181,13 +182,18 @@ class Result:
         return json.loads(self.out)
 
     @property
+    def messages(self) -> str:
+        """Standard error without lines of progress, of which a busy machine leaves time for some."""
+        return re.sub(r"(?m)^\S+  [\d,]+ .*/s  .*\n", "", self.err)
+
+    @property
     def sentence(self) -> str:
         """The one line on standard error, of a command that failed without a traceback."""
         assert self.code != 0
         assert self.out == ""
-        assert self.err.startswith("webtext: error: ")
-        assert self.err.count("\n") == 1, self.err
-        return self.err.strip()
+        assert self.messages.startswith("webtext: error: ")
+        assert self.messages.count("\n") == 1, self.err
+        return self.messages.strip()
 
 
 @pytest.fixture

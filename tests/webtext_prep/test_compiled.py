@@ -19,8 +19,8 @@ OUTER += "@compiled\ndef outer(x):\n    return inner(x)\n"
 def test_a_change_in_another_file_is_noticed(tmp_path):
     """numba looks at a function's own file alone: code from the other file ran on as it was."""
     package = tmp_path / "webtext_prep"
-    package.mkdir()
-    for name in ("__init__.py", "compiled.py"):
+    (package / "text").mkdir(parents=True)
+    for name in ("__init__.py", "text/__init__.py", "text/compiled.py"):
         shutil.copy(PACKAGE / name, package / name)
     (package / "outer.py").write_text(OUTER)
     for number in (1, 20, 300):
@@ -38,8 +38,8 @@ def test_a_change_in_another_file_is_noticed(tmp_path):
 def test_one_process_compiles_and_the_others_load(tmp_path):
     """Every worker of a first run compiled the same functions for itself, 19 s each."""
     package = tmp_path / "webtext_prep"
-    package.mkdir()
-    for name in ("__init__.py", "compiled.py"):
+    (package / "text").mkdir(parents=True)
+    for name in ("__init__.py", "text/__init__.py", "text/compiled.py"):
         shutil.copy(PACKAGE / name, package / name)
     (package / "inner.py").write_text(INNER.format(1))
     (package / "outer.py").write_text(OUTER)

@@ -106,7 +106,7 @@ def test_in_is_out_and_dropped(write_shards, read_shards, shout, home):
 def test_a_stage_that_loses_a_document_is_caught(write_shards, shout, home):
     with pytest.raises(WebtextError, match="3 in, 2 out, 0 dropped do not add up"):
         shout(write_shards([["a", marked("http://b", lose=True), "c"]]))
-    assert not (home / "output" / "stage.json").exists()
+    assert not storage.exists(home / "output" / "stage.json")
 
 
 def test_dropped_documents_are_kept_with_their_reason_when_asked(write_shards, read_shards, shout, home):
@@ -119,14 +119,14 @@ def test_dropped_documents_are_kept_with_their_reason_when_asked(write_shards, r
 
 def test_dropped_documents_are_not_written_unasked(write_shards, shout, home):
     shout(write_shards([["a", marked("http://b", drop="odd")]]))
-    assert not (home / "output" / "dropped").exists()
+    assert not storage.exists(home / "output" / "dropped")
 
 
 def test_nothing_in_is_an_error(write_shards, shout, home):
     """Pitfall 5: an empty input gave an empty output, and it said done."""
     with pytest.raises(InputError, match=r"no documents in the input \(.*part-00000\.jsonl\.zst\): check what made it"):
         shout(write_shards([[]]))
-    assert not (home / "output" / "stage.json").exists()
+    assert not storage.exists(home / "output" / "stage.json")
 
 
 def test_a_document_that_was_dropped_before_gets_the_new_reason(write_shards, read_shards, shout, home):
@@ -140,7 +140,7 @@ def test_nothing_out_is_an_error_with_its_reasons(write_shards, shout, home):
     folder = write_shards([[marked("http://a", drop="odd")], [marked("http://b", drop="odd")]])
     with pytest.raises(WebtextError, match=r"none of the 2 documents was kept \(odd 2\): check the input"):
         shout(folder)
-    assert not (home / "output" / "stage.json").exists()
+    assert not storage.exists(home / "output" / "stage.json")
 
 
 def test_one_empty_shard_among_others_is_no_error(write_shards, shout):
@@ -491,7 +491,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     finished = times(home / "output")
     os.kill(running.process.pid, signal.SIGKILL)
     assert running.end().code == -signal.SIGKILL
-    assert not (home / "output" / "stage.json").exists()
+    assert not storage.exists(home / "output" / "stage.json")
     gate.open()
     again = webtext(*command(4 - workers), "--json").json
     assert again["in"] == again["out"] + sum(again["dropped"].values()) == 54
@@ -514,7 +514,7 @@ def test_an_interrupt_stops_the_workers_and_the_same_command_goes_on(
         os.kill(running.process.pid, signal.SIGTERM)
     result = running.end()
     assert (result.code, result.out) == (130, "")
-    assert result.err == "webtext: interrupted; the same command resumes from here.\n"
+    assert result.messages == "webtext: interrupted; the same command resumes from here.\n"
     gate.open()
     assert webtext(*command(2), "--json").json["in"] == 54
     assert contents(home / "output") == uninterrupted[1]
@@ -592,7 +592,7 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(
     storage.remove(uninterrupted[0] / shard_name(5))
     assert webtext(*command(1), "--json").json["in"] == 45
     assert not [*tmp_path.rglob("*.unfinished"), *drafts.rglob("*.unfinished")]
-    assert not (state_of(home / "output") / "scratch").exists()
+    assert not storage.exists(state_of(home / "output") / "scratch")
 
 
 def test_a_temporary_folder_may_have_a_name_too_long_for_sockets(start, command, tmp_path, monkeypatch):
@@ -661,7 +661,6 @@ def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, stat
     from webtext_prep.running import job as module
 
     folder = write_shards([["a"] * 5, ["b"] * 7])
-    (home / "output").parent.mkdir(parents=True, exist_ok=True)
     shout(folder)
     storage.remove(home / "output" / shard_name(1))
     seen = []

@@ -20,7 +20,7 @@ import warcio.archiveiterator
 from fastwarc.warc import ArchiveIterator
 
 from webtext_prep import cli
-from webtext_prep.crawl.archives.html_files import pages_of
+from webtext_prep.crawl.archives.page_files import pages_of
 from webtext_prep.crawl.archives.warc_writing import Answer
 from webtext_prep.crawl.state import database_writer
 from webtext_prep.crawl.state.database import Entry, Journal

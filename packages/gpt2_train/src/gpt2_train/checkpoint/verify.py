@@ -7,13 +7,7 @@ import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 
-from gpt2_train.checkpoint.info import (
-    DamagedCheckpoint,
-    find_checkpoint,
-    list_checkpoints,
-    load_tokenizer,
-    read_info,
-)
+from gpt2_train.checkpoint.info import DamagedCheckpoint, find_checkpoint, list_checkpoints, load_tokenizer, read_info
 from gpt2_train.checkpoint.load import check_model, problem_of_file
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CHECKPOINT_FILE, CHECKPOINTS_FOLDER

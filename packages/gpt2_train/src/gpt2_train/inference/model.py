@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2_train.config.errors import ASSUMED_TOKENIZER, Gpt2UsageError
-from gpt2_train.inference.runner import LocalRunner, ModelRunner
 from indexed_tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
     from gpt2_train.config.settings import ModelConfig
     from gpt2_train.distributed.device import DeviceKind
+    from gpt2_train.inference.runner import ModelRunner
     from gpt2_train.model.gpt2 import GPT2
 
 
@@ -66,7 +66,11 @@ class InferenceModel:
     @functools.cached_property
     def runner(self) -> ModelRunner:
         """What computes with the model, in all processes that share it. Raises as `model` does."""
-        return self.start() if self.start is not None else LocalRunner(self.model)
+        if self.start is not None:
+            return self.start()
+        from gpt2_train.inference.runner import LocalRunner
+
+        return LocalRunner(self.model)
 
     @property
     def required_tokenizer(self) -> Tokenizer:

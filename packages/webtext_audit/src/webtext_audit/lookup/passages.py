@@ -27,7 +27,7 @@ class Fingerprints:
     """Computes fingerprints. Making it loads compiled code, about a second."""
 
     def __init__(self) -> None:
-        from webtext_audit.lookup.index import run_hashes, winnow
+        from webtext_audit.lookup.kernels import run_hashes, winnow
 
         self._runs, self._winnow = run_hashes, winnow
 

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from command_kit import available_cores, setting
 from command_kit.settings import check_limits
 from webtext_prep import storage
-from webtext_prep.crawl.archives.html_files import page_files_in, pages_of
+from webtext_prep.crawl.archives.page_files import page_files_in, pages_of
 from webtext_prep.crawl.state.history import EARLIER, JOURNALS, ROUNDS, SUFFIX, History, retryable_below
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list

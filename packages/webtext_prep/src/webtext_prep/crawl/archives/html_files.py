@@ -1,7 +1,4 @@
-"""Files of HTML as people have them: a page each, its URL in a sidecar, in its name, or in the page itself.
-
-The files of saved pages in the output of a download, by name.
-"""
+"""Files of HTML as people have them: a page each, its URL in a sidecar, in its name, or in the page itself."""
 
 from __future__ import annotations
 
@@ -9,10 +6,8 @@ import html
 import re
 from urllib.parse import urljoin
 
-from webtext_prep import storage
 from webtext_prep.crawl.archives.warc import Found, is_address
 from webtext_prep.crawl.http.content_types import is_html_page
-from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import read_sidecar, url_from_name
@@ -96,16 +91,3 @@ def _read(place: Location, max_bytes: int) -> bytes | None:
         if len(body) > max_bytes:
             return None
     return bytes(body)
-
-
-SUFFIX = ".warc.gz"
-
-
-def pages_of(shard: Location) -> Location:
-    """Where the pages of a shard of documents belong: `pages/part-00000.warc.gz`."""
-    return shard.parent / PAGES / f"{shard.name.partition('.')[0]}{SUFFIX}"
-
-
-def page_files_in(output: Location) -> list[Location]:
-    """The files of pages that an output holds."""
-    return [file for file in storage.files_in(output / PAGES) if file.name.endswith(SUFFIX)]

@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from webtext_prep import storage
-from webtext_prep.crawl.archives.html_files import pages_of
+from webtext_prep.crawl.archives.page_files import pages_of
 from webtext_prep.crawl.state.database import Entry, Journal, url_digest
 from webtext_prep.crawl.state.history import SUFFIX
 from webtext_prep.crawl.state.page_cache import SPOOL_SUFFIX, PageSpool

@@ -2,13 +2,9 @@
 
 Looking up takes one hash per word and length of n-gram, only where as many known words follow one another; what a
 hash finds is compared word by word.
-
-Words as contamination is counted in them: runs of letters, digits and underscores, in lower case.
 """
 
 from __future__ import annotations
-
-import re
 
 import numpy as np
 import numpy.typing as npt
@@ -133,19 +129,3 @@ def any_in(values, ends, table):  # type: ignore[no-untyped-def]
                 break
         begin = ends[row]
     return found
-
-
-_WORD = re.compile(r"\w+")
-
-
-def words_of(text: str) -> list[str]:
-    """The words of `text` in lower case, in order."""
-    if text.isascii():
-        return _WORD.findall(text.lower())
-    # Each by itself: lower-casing a whole text may split a word (a dotted capital I becomes two characters).
-    return [word.lower() for word in _WORD.findall(text)]
-
-
-def places_of(text: str) -> list[tuple[int, int]]:
-    """Where each of `words_of(text)` begins and ends."""
-    return [found.span() for found in _WORD.finditer(text)]
