@@ -60,16 +60,14 @@ def divide(model: GPT2, part: Part) -> None:
     take_parameters_before(model, [layer for layer in model.modules() if isinstance(layer, DividedLayer)])
 
 
-def load_part(
-    weights: ModelWeights, group: dist.ProcessGroup, device: torch.device | str, dtype: torch.dtype | None = None
-) -> GPT2:
-    """This process's part of a model, in evaluation mode, in float32 unless `dtype` says otherwise.
+def load_part(weights: ModelWeights, group: dist.ProcessGroup, device: torch.device | str) -> GPT2:
+    """This process's part of a model, in evaluation mode, in float32.
 
     Raises Gpt2UsageError if the model can't be divided so, or is damaged.
     """
     check_division(weights.config, group.size())
     part = Part.of(group)
-    return weights.load(device, dtype, divide=functools.partial(divide, part=part), rank=part.rank, size=part.size)
+    return weights.load(device, divide=functools.partial(divide, part=part), rank=part.rank, size=part.size)
 
 
 def whole_logits(part: Tensor, vocabulary: int, group: dist.ProcessGroup) -> Tensor:
