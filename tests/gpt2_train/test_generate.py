@@ -560,13 +560,23 @@ def test_a_generator_has_room_for_the_tokens_of_a_prompt_that_is_given_as_tokens
     assert generator.generate([given, request])[0] == text
 
 
+def test_a_prompt_is_encoded_once(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was encoded to check it, to size the cache and to write it."""
+    encoded: list[str] = []
+    plain = Encoder.encode
+    monkeypatch.setattr(Encoder, "encode", lambda self, prompt: encoded.append(prompt) or plain(self, prompt))
+    words = ["generate", "--checkpoint", str(run_folder), "--tokens", "1", "--prompt", "a", "--prompt", "b"]
+    assert main([*words, "--device", "cpu", "--json"]) == 0
+    assert encoded == ["a", "b"]
+
+
 def test_weights_are_read_when_they_are_needed_only(run_folder: Path, tmp_path: Path) -> None:
     """A prompt that cannot be written is found before the weights are read."""
     folder = shutil.copytree(run_folder, tmp_path / "run")
     for file in (folder / "checkpoints" / "step-0000007" / "model").glob("__*"):
-        file.write_bytes(b"")
+        file.write_bytes(bytes(file.stat().st_size))
     generator = TextGenerator(open_model(folder, device="cpu"))
-    generator.check([GenerationRequest("ab")])
+    generator.encoder.encoded(GenerationRequest("ab"))
     with pytest.raises(Gpt2UsageError, match="is damaged"):
         generator.generate([GenerationRequest("ab")])
 

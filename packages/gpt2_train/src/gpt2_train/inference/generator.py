@@ -172,15 +172,19 @@ class Encoder:
         ids = self.encode(request.prompt) if known is None else self.check_tokens(known)
         random = np.random.default_rng([request.seed, request.sample, *ids])
         return TokenRequest(
-            ids,
-            random,
-            request.tokens,
-            request.sampling,
-            request.ignore_end,
-            request.logprobs,
-            request.prompt_logprobs,
-            request.client,
+            prompt=ids,
+            random=random,
+            tokens=request.tokens,
+            sampling=request.sampling,
+            ignore_end=request.ignore_end,
+            logprobs=request.logprobs,
+            prompt_logprobs=request.prompt_logprobs,
+            client=request.client,
         )
+
+    def encoded(self, request: GenerationRequest) -> GenerationRequest:
+        """`request` with the token ids of its prompt, which is not encoded again then. Raises as `token_request`."""
+        return dataclasses.replace(request, prompt_tokens=tuple(self.token_request(request).prompt))
 
 
 class TextSession:
@@ -263,11 +267,6 @@ class TextGenerator:
         self.encoder = Encoder(source)
         self._session: TextSession | None = None
 
-    def check(self, requests: Sequence[GenerationRequest]) -> None:
-        """Raise Gpt2UsageError as `generate` does, without the weights."""
-        for request in requests:
-            self.encoder.token_request(request)
-
     def generate(
         self,
         requests: Sequence[GenerationRequest],
@@ -285,6 +284,7 @@ class TextGenerator:
         """
         if not requests:
             return []
+        requests = [self.encoder.encoded(request) for request in requests]
         session = self._session_for(requests)
         self._session = None  # What an exception leaves half done is not used again.
         texts = [_Text(request) for request in requests]
@@ -304,7 +304,7 @@ class TextGenerator:
 
     def _session_for(self, requests: Sequence[GenerationRequest]) -> TextSession:
         """The session of before, if its cache is large enough, or a new one."""
-        longest = max(len(self.encoder.token_request(request).prompt) + request.tokens for request in requests)
+        longest = max(len(request.prompt_tokens or ()) + request.tokens for request in requests)
         length, rows = min(longest, self.source.config.sequence_length), min(self.rows, len(requests))
         if self._session is None or self._session.length < length or self._session.rows < rows:
             self._session = None
