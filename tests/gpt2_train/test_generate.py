@@ -29,8 +29,8 @@ from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference import prompt_loop
 from gpt2_train.inference.command import GenerateSettings, converse, make_generator
-from gpt2_train.inference.detokenizer import TextStream
-from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Decoder, TokenRequest
+from gpt2_train.inference.detokenizer import Detokenizer
+from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Engine, TokenRequest
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import open_model
@@ -78,10 +78,10 @@ def write_ids(
 
 def written(model: GPT2, requests: list[TokenRequest], end: int | None = None) -> list[list[int]]:
     """The ids that follow the prompt of each request."""
-    decoder = Decoder(CachedModel(model, len(requests)), vocabulary_size=257, end=end)
-    found: dict[int, list[int]] = {decoder.add(request): [] for request in requests}
-    while decoder.writing or decoder.waiting:
-        for new in decoder.step():
+    engine = Engine(CachedModel(model, len(requests)), vocabulary_size=257, end=end)
+    found: dict[int, list[int]] = {engine.add(request): [] for request in requests}
+    while engine.writing or engine.waiting:
+        for new in engine.step():
             found[new.number].append(new.token)
     return list(found.values())
 
@@ -263,14 +263,14 @@ def test_output_that_is_not_finite_is_an_error(model: GPT2) -> None:
 def test_a_character_is_shown_once_it_is_whole() -> None:
     """Each token is one byte here; what is shown is valid text at every moment, and in the end all of it."""
     text = "é€😀 a"
-    stream = TextStream(byte_tokenizer())
+    stream = Detokenizer(byte_tokenizer())
     pieces = [stream.add(byte) for byte in text.encode()]
     assert pieces == ["", "é", "", "", "€", "", "", "", "😀", " ", "a"]
     assert stream.close() == ""
 
 
 def test_half_a_character_at_the_end_is_marked() -> None:
-    stream, tokenizer = TextStream(byte_tokenizer()), byte_tokenizer()
+    stream, tokenizer = Detokenizer(byte_tokenizer()), byte_tokenizer()
     ids = [97, 0xE2, 0x82]
     assert "".join(map(stream.add, ids)) + stream.close() == tokenizer.decode(ids) == "a\ufffd"
 
