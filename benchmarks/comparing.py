@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import BinaryIO
 
-from webtext_prep.documents import storage
-from webtext_prep.documents.stores.base import Location
+from webtext_prep import storage
+from webtext_prep.storage.stores.base import Location
 
 CHUNK = 1 << 20
 

@@ -26,13 +26,13 @@ from pathlib import Path
 import numpy as np
 
 from measuring import documents, webtext, write_json_lines
-from webtext_prep.deduplication.candidates import SORTED_DOCUMENTS
-from webtext_prep.documents.arrays import load_array, save_array
-from webtext_prep.documents.storage import local_path
-from webtext_prep.near_duplicates import greedy
-from webtext_prep.near_duplicates.blocks import BLOCK_DOCUMENTS, Blocks
-from webtext_prep.near_duplicates.candidates import Fingerprints
-from webtext_prep.near_duplicates.fingerprints import bands_for
+from webtext_prep.dedup import greedy
+from webtext_prep.dedup.blocks import BLOCK_DOCUMENTS, Blocks
+from webtext_prep.dedup.candidate_phases import SORTED_DOCUMENTS
+from webtext_prep.dedup.pairs import Fingerprints
+from webtext_prep.documents.formats.arrays import load_array, save_array
+from webtext_prep.storage import local_path
+from webtext_prep.text.fingerprints import bands_for
 
 SHARD_DOCUMENTS = 4 * BLOCK_DOCUMENTS
 BANDS, _ = bands_for(0.8)

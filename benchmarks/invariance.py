@@ -35,13 +35,13 @@ import measuring
 from command_kit import run_command
 from comparing import files_below, first_difference
 from machine import describe
-from webtext_prep.documents import storage
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import shard_name, write_documents
-from webtext_prep.documents.storage import location
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.folders.shards import shard_name, write_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.engines.choosing import with_options_joined
+from webtext_prep.storage import location
+from webtext_prep.storage.stores.base import Location
 
 PROGRAM = "invariance.py"
 REFERENCE = "reference"

@@ -18,8 +18,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from machine import describe, save
-from webtext_prep.languages.base import LanguageDetector
 from webtext_prep.stages.clean import known_detectors
+from webtext_prep.text.languages.base import LanguageDetector
 
 TEXTS = Path(__file__).resolve().parents[1] / "data" / "languages.jsonl"
 LENGTHS = (50, 100, 200, 500, 1000)

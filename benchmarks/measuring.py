@@ -252,7 +252,7 @@ def documents(count: int, size: int = 3000, *, seed: int = 1, duplicates: float 
 def write_json_lines(path: Path, rows: Sequence[dict[str, str]]) -> Path:
     """The rows as one JSON-lines file, which is compressed if its name says so."""
     from webtext_prep.documents.document import Document
-    from webtext_prep.documents.shards import write_documents
+    from webtext_prep.documents.folders.shards import write_documents
 
     path.parent.mkdir(parents=True, exist_ok=True)
     with write_documents(path) as writer:

@@ -5,8 +5,7 @@
 
 A server of S3's protocol (moto's) runs on loopback in a process of its own, whose time is not counted: loopback has no
 latency worth the name, so this is what requests cost us, not what a network does. Each stage runs here and there in
-turn, with one worker; the best of some repeats counts. Starting is a part of it (importing s3fs and signing in take a
-second), which a shard of 30 seconds makes small.
+turn, with one worker; the best of some repeats counts. Starting is a part of it, small beside a shard of 30 seconds.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from typing import Any
 
 import measuring
 from machine import describe, save
-from webtext_prep.documents import storage
-from webtext_prep.documents.storage import location
-from webtext_prep.documents.stores.base import Location
+from webtext_prep import storage
+from webtext_prep.storage import location
+from webtext_prep.storage.stores.base import Location
 
 STAGES: dict[str, list[str]] = {
     "merge": ["--shards", "1"],
@@ -39,6 +38,9 @@ from moto.server import ThreadedMotoServer
 logging.getLogger("werkzeug").setLevel(logging.ERROR)
 server = ThreadedMotoServer("127.0.0.1", 0, verbose=False)
 server.start()
+from moto.core.models import DEFAULT_ACCOUNT_ID
+from moto.s3.models import s3_backends
+s3_backends[DEFAULT_ACCOUNT_ID]["aws"].create_bucket("benchmark", "us-east-1")
 print(server.get_host_and_port()[1], flush=True)
 sys.stdin.read()
 """
@@ -59,9 +61,7 @@ def object_storage() -> Iterator[Location]:
             "AWS_SECRET_ACCESS_KEY": "benchmark",
             "AWS_DEFAULT_REGION": "us-east-1",
         }
-        place = location("s3://benchmark")
-        place.fs.call_s3("create_bucket", Bucket="benchmark")  # type: ignore[union-attr]
-        yield place
+        yield location("s3://benchmark")
     finally:
         process.terminate()
         process.communicate()
@@ -95,10 +95,31 @@ def transfers(bucket: Location, folder: Path, size: int) -> list[dict[str, Any]]
             rate, speed = round(cpu / size * 1e9, 2), round(size / 1e6 / wall)
             rows.append({"what": f"{name}, {where}", "cpu_seconds_per_GB": rate, "MB_per_second": speed})
             print(f"  {name}, {where:<8} {rate:>8} CPU s/GB {speed:>8,} MB/s")
+    return rows + small_objects(bucket)
+
+
+def small_objects(bucket: Location, count: int = 1000) -> list[dict[str, Any]]:
+    """Writing, listing and stamping of many small objects: seconds of this process and by the clock."""
+    places = [bucket / "small" / f"{number:05}.txt" for number in range(count)]
+    steps: dict[str, Callable[[Location], object]] = {
+        "write": lambda folder: storage.each(lambda place: _write_small(place), places, places),
+        "list": storage.list_folder,
+        "stamp": lambda folder: storage.stamps(places),
+    }
+    rows = []
+    for name, work in steps.items():
+        cpu, wall = _best(work, bucket / "small")
+        rows.append({"what": f"{name} {count}, S3", "cpu_seconds": round(cpu, 2), "seconds": round(wall, 2)})
+        print(f"  {name} {count} small objects, S3 {cpu:.2f} CPU s {wall:.2f} s")
     return rows
 
 
-def _best(work: Callable[[Location], None], place: Location) -> tuple[float, float]:
+def _write_small(place: Location) -> None:
+    with storage.create(place, durable=False) as file:
+        file.write(b"x" * 100)
+
+
+def _best(work: Callable[[Location], object], place: Location) -> tuple[float, float]:
     found = []
     for _ in range(3):
         cpu, wall = time.process_time(), time.monotonic()
@@ -141,7 +162,7 @@ def main() -> None:
                 f"speed of S3 by CPU {row['speed']['cpu']:.0%}, by the clock {row['speed']['wall']:.0%}"
             )
     if not arguments.quick:
-        machine = describe("s3fs", "aiobotocore", "fsspec", "moto")
+        machine = describe("obstore", "moto")
         save("object_storage", {"machine": machine, "documents": count, "transfers": moved, "stages": rows})
 
 

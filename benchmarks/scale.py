@@ -20,8 +20,8 @@ from data_tables.urls import SAMPLE as SUBMITTED
 from machine import RESULTS
 from measuring import documents
 from webtext_prep.cli import find_stages
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.running.space import Needs, readable
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.running.preflight import Needs, readable
 
 DOCS = Path(__file__).resolve().parents[1] / "docs"
 CORES = (2, 16, 64)

@@ -19,10 +19,10 @@ from datasketch import MinHash
 from indexed_tokens import Tokenizer
 from machine import describe, save
 from webtext_prep.documents.document import Document
-from webtext_prep.near_duplicates import fingerprints
-from webtext_prep.repair import repair
-from webtext_prep.running.tally import Tally
+from webtext_prep.running.tasks.tally import Tally
 from webtext_prep.stages.clean import Clean, has_tokens
+from webtext_prep.text import fingerprints
+from webtext_prep.text.repair import repair
 
 COPIES = 20
 

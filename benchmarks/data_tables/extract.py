@@ -1,7 +1,7 @@
 """Archives to documents: the whole stage beside the loop over FastWARC's records that anybody would write.
 
 The loop reads, decodes as our stage does, and calls the library: in one process, without limits on a page, without
-checkpoints and outcomes. Ours is measured with all its processes, after its start-up, on the same file.
+outcomes. Ours is measured with all its processes, after its start-up, on the same file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from fastwarc.warc import ArchiveIterator, WarcRecordType
 
 from data_tables import extraction
 from measuring import Row, documents, webtext
+from webtext_prep.crawl.archives.warc_writing import Answer, response_record
 from webtext_prep.extraction import decoding, extractors
-from webtext_prep.web.warc_writing import Answer, response_record
 
 TITLE = "extract: a WARC file of pages of 105 kB with 8 kB of text, and a WET file of such texts"
 PEERS = ("fastwarc", "resiliparse", "trafilatura", "warcio")

@@ -15,11 +15,11 @@ from pathlib import Path
 import zstandard
 
 from measuring import Row, Usage, rate_of, webtext
-from webtext_prep.documents.compression import read_chunks
-from webtext_prep.documents.lines import lines_in
-from webtext_prep.submissions.dumps import read_blocks
-from webtext_prep.submissions.page_keys import page_key
-from webtext_prep.submissions.rows import Submission, read_rows
+from webtext_prep.documents.formats.compression import read_chunks
+from webtext_prep.documents.formats.lines import lines_in
+from webtext_prep.reddit.dumps import read_blocks
+from webtext_prep.reddit.page_keys import page_key
+from webtext_prep.reddit.rows import Submission, read_rows
 
 TITLE = "urls: dumps of submissions, rows of 1.6 kB, a tenth of the pages submitted twice"
 PEERS = ("msgspec", "zstandard", "xxhash")

@@ -95,7 +95,7 @@ def test_the_image_has_all_that_a_worker_needs(tmp_path):
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "one.txt").write_text("A text of one file, in a few words.")
     merge = ["webtext", "merge", "--input", "texts", "--output", "merged", "--engine", "ray", "--workers", "2"]
-    look = ["python", "-c", "import ray, s3fs, importlib.util as u; assert u.find_spec('torch') is None"]
+    look = ["python", "-c", "import ray, obstore, importlib.util as u; assert u.find_spec('torch') is None"]
     if docker_runs():
         subprocess.run(["docker", "build", "--tag", "webtext:test", ROOT], check=True)
         tmp_path.chmod(0o777)

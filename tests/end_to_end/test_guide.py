@@ -9,9 +9,10 @@ import pytest
 from tests.documented import PAGES, ROOT, example
 
 import webtext_prep.cli
-from webtext_prep import quality, stages
+from webtext_prep import stages
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import write_documents
+from webtext_prep.documents.folders.shards import write_documents
+from webtext_prep.text import quality
 
 
 @pytest.fixture
@@ -69,7 +70,7 @@ def test_the_quality_rule_of_the_guide_is_added_in_one_file(
     try:
         found = dropped(capsys, "clean", "--input", documents, "--output", tmp_path / "out", *asked)
     finally:
-        sys.modules.pop("webtext_prep.quality.no_shouting", None)
+        sys.modules.pop("webtext_prep.text.quality.no_shouting", None)
     assert found == {"no_shouting: capitals": 1}
 
 

@@ -9,32 +9,17 @@ import pytest
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = sorted(path.parent.name for path in ROOT.glob("packages/*/src/*/__init__.py"))
 
-ABOVE = [
-    "cli",
-    "commands",
-    "reporting",
-    "planning",
-    "stages",
-    "exporting",
-    "lookup",
-    "token_index",
-    "lineage",
-    "web",
-    "url_batches",
-    "submissions",
-    "deduplication",
-    "running",
-    "extraction",
-    "contamination",
-    "near_duplicates",
-    "languages",
-    "quality",
-    "repair",
-    "documents",
-    "compiled",
-    "errors",
-]
-"""Folders and modules of webtext_prep from the top down: each may use those after it."""
+ROOMS = {
+    "webtext_prep": [
+        "cli", "commands", "stages", "crawl", "extraction", "dedup", "tokens", "reddit", "running", "text",
+        "documents", "urls", "storage", "errors",
+    ],
+    "gpt2_train": [
+        "training", "serving", "evaluation", "inference", "conversion", "metrics", "data", "checkpoint", "optim",
+        "distributed", "model", "config",
+    ],
+}  # fmt: skip
+"""Folders and modules of a package from the top down: each may use those after it."""
 
 
 def modules_of(package: str) -> dict[str, Path]:
@@ -101,22 +86,29 @@ def test_no_module_imports_one_that_imports_it(package):
     assert circles(imports_of(modules_of(package))) == []
 
 
-def test_no_folder_of_webtext_prep_uses_one_above_it():
+@pytest.mark.parametrize("package", ROOMS)
+def test_no_room_uses_one_above_it(package):
     """Fetching knew the runner, and the runner the stages: no part could be moved without the others."""
-    package = "webtext_prep"
-    upward = []
+    rooms, upward = ROOMS[package], []
     for module, targets in imports_of(modules_of(package)).items():
         for target in targets:
             here, there = (name.split(".")[1] if "." in name else "" for name in (module, target))
-            if here in ABOVE and there in ABOVE and ABOVE.index(there) < ABOVE.index(here):
+            if here in rooms and there in rooms and rooms.index(there) < rooms.index(here):
                 upward.append(f"{module} imports {target}")
     assert sorted(upward) == []
 
 
-def test_every_folder_of_webtext_prep_has_its_place():
-    package = ROOT / "packages" / "webtext_prep" / "src" / "webtext_prep"
-    folders = {path.parent.name for path in package.glob("*/__init__.py")}
-    assert folders <= set(ABOVE)
+@pytest.mark.parametrize("package", ROOMS)
+def test_every_room_has_its_place(package):
+    folder = ROOT / "packages" / package / "src" / package
+    assert {path.parent.name for path in folder.glob("*/__init__.py")} <= set(ROOMS[package])
+
+
+def test_nothing_imports_what_reads_finished_outputs():
+    """The core could not be installed, or understood, without the report and the planner."""
+    for package in sorted(set(PACKAGES) - {"webtext_audit"}):
+        for path in modules_of(package).values():
+            assert "webtext_audit" not in path.read_text(encoding="utf-8")
 
 
 def test_a_circle_is_found(tmp_path):

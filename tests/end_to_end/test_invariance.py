@@ -22,6 +22,7 @@ def run(*arguments: object) -> subprocess.CompletedProcess[str]:
     return subprocess.run(list(map(str, command)), capture_output=True, text=True)
 
 
+@pytest.mark.exhaustive
 def test_killed_workers_nodes_and_commands_change_no_byte_on_any_engine():
     """A worker, a node and the command itself are killed on local processes, a Ray of two nodes, and "Slurm"."""
     pytest.importorskip("ray")

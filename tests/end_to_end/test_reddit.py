@@ -13,7 +13,7 @@ from tests.webtext_prep.support.pages_on_loopback import serve_pages
 
 from command_kit.settings import to_toml
 from indexed_tokens import IndexedTokens
-from webtext_prep.documents.shards import read_documents, shards_in
+from webtext_prep.documents.folders.shards import read_documents, shards_in
 
 ROOT = Path(__file__).resolve().parents[2]
 DUMP = ROOT / "tests" / "webtext_prep" / "submissions" / "RS_v2_2005-07.jsonl"

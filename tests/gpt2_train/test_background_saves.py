@@ -21,7 +21,8 @@ from tests.gpt2_train.conftest import losses
 from gpt2_train.checkpoint import async_save
 from gpt2_train.checkpoint.async_save import BackgroundSaver, Saved, StagingArea
 from gpt2_train.checkpoint.info import list_checkpoints, read_info
-from gpt2_train.checkpoint.load import load_tensors, model_tensors
+from gpt2_train.checkpoint.load import model_tensors
+from gpt2_train.checkpoint.restore import load_tensors
 from gpt2_train.checkpoint.save import Checkpointer, save_checkpoint
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import ModelConfig, TrainSettings
@@ -295,10 +296,9 @@ import os, signal, sys
 from pathlib import Path
 import torch
 import torch.distributed as dist
-from gpt2_train.checkpoint import model_tensors
+from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.async_save import BackgroundSaver
-from gpt2_train.checkpoint.load import load_tensors
-from gpt2_train.checkpoint.load import load_tensors
+from gpt2_train.checkpoint.restore import load_tensors
 from gpt2_train.checkpoint.save import Checkpointer, save_checkpoint
 from gpt2_train.checkpoint.storage import TensorWriter
 from gpt2_train.distributed.collectives import group_for_a_thread
@@ -319,7 +319,7 @@ def tensors_of(tensor_parallel, info):
     parallelize(model, make_world(torch.device("cpu"), tensor_parallel))
     return model_tensors(model) | make_optimizer(model, TrainSettings(), torch.device("cpu")).tensors()
 
-from gpt2_train.checkpoint import read_info
+from gpt2_train.checkpoint.info import read_info
 info, before = read_info(folder / "one"), "one"
 for name, tensor_parallel in (("tensor", 2), ("data", 1)):
     tensors = tensors_of(tensor_parallel, info)

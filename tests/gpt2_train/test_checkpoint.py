@@ -19,7 +19,8 @@ from tests.gpt2_train import forks
 
 from gpt2_train.checkpoint import load
 from gpt2_train.checkpoint.info import FORMAT, find_checkpoint, list_checkpoints, load_tokenizer, read_info, table_crc
-from gpt2_train.checkpoint.load import load_tensors, model_tensors
+from gpt2_train.checkpoint.load import model_tensors
+from gpt2_train.checkpoint.restore import load_tensors
 from gpt2_train.checkpoint.save import Checkpointer, save_checkpoint
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
@@ -286,10 +287,9 @@ import json, sys, torch
 import torch.distributed as dist
 from pathlib import Path
 from gpt2_train.checkpoint.info import table_crc
-from gpt2_train.checkpoint.load import load_tensors
+from gpt2_train.checkpoint.restore import load_tensors
 from gpt2_train.checkpoint.save import save_checkpoint
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.format import open_weights
 from gpt2_train.config.errors import Gpt2Error
 
 rank, store, what, folder = int(sys.argv[1]), *sys.argv[2:]

@@ -302,7 +302,8 @@ READ_WITH_OTHERS = """
 import json, sys
 import torch.distributed as dist
 from pathlib import Path
-from gpt2_train.data import Corpus, Stream
+from gpt2_train.data.corpus import Corpus
+from gpt2_train.data.streams import Stream
 from gpt2_train.data.shared_cache import SharedIndexCache
 from gpt2_train.config.errors import Gpt2UsageError
 

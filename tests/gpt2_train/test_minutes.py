@@ -240,7 +240,7 @@ def test_a_run_by_time_without_memory_for_that_copy_saves_while_it_waits(
 
 RANKS = """
 import os, sys
-from gpt2_train import time_budget, trainer
+from gpt2_train.training import plan, trainer
 from gpt2_train.cli import main
 
 class Clock:
@@ -250,11 +250,11 @@ class Clock:
         return self.seconds * (1 if os.environ.get("RANK", "0") == "0" else 100)
 
 def forward_backward(self, batches):
-    time_budget.clock.seconds += 10 if time_budget.clock.seconds < 60 else 20
+    plan.clock.seconds += 10 if plan.clock.seconds < 60 else 20
     return plain(self, batches)
 
 late = sys.argv[1] == "late"
-time_budget.clock, plain = Clock(), trainer.Trainer.forward_backward
+plan.clock, plain = Clock(), trainer.Trainer.forward_backward
 trainer.Trainer.forward_backward = forward_backward
 trainer.works_by_itself = lambda device: late
 sys.exit(main(sys.argv[2:]))

@@ -179,10 +179,10 @@ def test_a_process_that_was_killed_is_named_with_the_likely_cause(tmp_path: Path
 
 PATIENT_PARENT = """
 import sys
-from gpt2_train import local_processes
+from gpt2_train.training import launch
 from gpt2_train.cli import main
 
-local_processes.GRACE_SECONDS = 3600
+launch.GRACE_SECONDS = 3600
 sys.exit(main(sys.argv[1:]))
 """
 

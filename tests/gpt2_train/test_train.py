@@ -457,17 +457,17 @@ def test_a_run_killed_at_any_step_resumes_to_the_same_bits(
 
 KILLED_WHILE_SAVING = """
 import os, signal, sys
-from gpt2_train.checkpoint import saving
+from gpt2_train.checkpoint import save
 from gpt2_train.cli import main
 
-plain = saving.{function}
+plain = save.{function}
 
 def deadly(path, *rest):
     if "step-0000010" in str(path) + str(rest):
         os.kill(os.getpid(), signal.SIGKILL)
     return plain(path, *rest)
 
-saving.{function} = deadly
+save.{function} = deadly
 main(sys.argv[1:])
 """
 

@@ -9,15 +9,18 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Callable, Iterable, Iterator
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
-from webtext_prep.documents import storage
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import read_documents, shards_in, write_documents
-from webtext_prep.documents.storage import location
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.folders.shards import read_documents, shards_in, write_documents
+from webtext_prep.running import ray as _  # noqa: F401 - sets what Ray reads when it is imported
+from webtext_prep.storage import location
+from webtext_prep.storage.stores import object_store as objects
+from webtext_prep.storage.stores.base import Location
 
 SUPPORT = Path(__file__).parent / "support"
 sys.path.insert(0, str(SUPPORT))
@@ -29,25 +32,26 @@ from processes import descendants, is_alive, until  # noqa: E402
 from ray_nodes import RayNodes  # noqa: E402
 
 
-@pytest.fixture(scope="session")
-def ray_nodes() -> Iterator[RayNodes]:
-    """A Ray cluster with one node of two cores: processes that are started once."""
-    pytest.importorskip("ray")
-    found = RayNodes()
-    yield found
-    found.stop()
-
-
 @pytest.fixture(scope="module")
-def joined_ray(ray_nodes) -> Iterator[RayNodes]:
-    """The cluster, which this process has joined, so that its workers serve all commands of a module."""
-    import ray
-
-    before = signal.getsignal(signal.SIGTERM)
-    ray.init(address=ray_nodes.address, log_to_driver=False, logging_level=logging.ERROR)
-    yield ray_nodes
+def joined_ray() -> Iterator[RayNodes]:
+    """A Ray cluster with one node of two cores, which this process has joined: its workers serve all commands."""
+    ray = pytest.importorskip("ray")
+    before, nodes = signal.getsignal(signal.SIGTERM), RayNodes()
+    ray.init(address=nodes.address, log_to_driver=False, logging_level=logging.ERROR)
+    yield nodes
     ray.shutdown()
     signal.signal(signal.SIGTERM, before)
+    nodes.stop()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Modules with tests of Ray come first.
+
+    With `--dist=worksteal` each process begins with a run of the list, and others take from its end: so one process has
+    all of them, and starts a cluster once for each module.
+    """
+    with_ray = {item.path for item in items if "joined_ray" in getattr(item, "fixturenames", ())}
+    items.sort(key=lambda item: item.path not in with_ray)
 
 
 @pytest.fixture(scope="session")
@@ -60,7 +64,10 @@ def s3_server() -> Iterator[ObjectStore]:
 
 @pytest.fixture
 def s3(s3_server, monkeypatch) -> Iterator[ObjectStore]:
-    """A server of S3's protocol, to which `s3://` leads; each test has a bucket of its own, `bucket`."""
+    """A server of S3's protocol, to which `s3://` leads; each test has a bucket of its own, `bucket`.
+
+    Nobody waits here before a request is made again.
+    """
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     settings = {
@@ -73,6 +80,8 @@ def s3(s3_server, monkeypatch) -> Iterator[ObjectStore]:
     }
     for name, value in settings.items():
         monkeypatch.setenv(name, value)
+    backoff = {"init_backoff": timedelta(milliseconds=1), "max_backoff": timedelta(milliseconds=2), "base": 2}
+    monkeypatch.setattr(objects, "RETRIES", {**objects.RETRIES, "backoff": backoff})
     s3_server.reset()
     yield s3_server
     s3_server.reset()
@@ -82,10 +91,8 @@ def s3(s3_server, monkeypatch) -> Iterator[ObjectStore]:
 def bucket(s3) -> Location:
     """An empty bucket."""
     name = f"b{uuid.uuid4().hex}"
-    place = location(f"s3://{name}")
-    storage.store_of(place)._call(place, "create_bucket")
-    s3.requests.clear()
-    return place
+    s3.backend.create_bucket(name, "us-east-1")
+    return location(f"s3://{name}")
 
 
 @pytest.fixture

@@ -6,9 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.documents.urls import url_key, without_credentials
-from webtext_prep.web import fetcher
-from webtext_prep.web.addresses import (
+from webtext_prep.crawl.http import fetcher
+from webtext_prep.crawl.http.addresses import (
     BlockedAddressError,
     OddAddressError,
     check_host,
@@ -16,8 +15,9 @@ from webtext_prep.web.addresses import (
     is_public,
     literal_address,
 )
-from webtext_prep.web.fetcher import host_and_origin, next_url
-from webtext_prep.web.requests import parse_url
+from webtext_prep.crawl.http.fetcher import host_and_origin, next_url
+from webtext_prep.crawl.http.requests import parse_url
+from webtext_prep.urls.urls import url_key, without_credentials
 
 
 @pytest.mark.parametrize("address", ["8.8.8.8", "93.184.215.14", "2606:2800:21f:cb07::1", "::ffff:8.8.8.8"])

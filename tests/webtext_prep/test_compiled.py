@@ -8,11 +8,11 @@ import shutil
 import subprocess
 import sys
 
-from webtext_prep import compiled as module
-from webtext_prep.compiled import PACKAGE, digest_of
+from webtext_prep.text import compiled as module
+from webtext_prep.text.compiled import PACKAGE, digest_of
 
-INNER = "from webtext_prep.compiled import compiled\n@compiled\ndef inner(x):\n    return x + {}\n"
-OUTER = "from webtext_prep.compiled import compiled\nfrom webtext_prep.inner import inner\n"
+INNER = "from webtext_prep.text.compiled import compiled\n@compiled\ndef inner(x):\n    return x + {}\n"
+OUTER = "from webtext_prep.text.compiled import compiled\nfrom webtext_prep.inner import inner\n"
 OUTER += "@compiled\ndef outer(x):\n    return inner(x)\n"
 
 
@@ -81,18 +81,18 @@ def test_without_a_folder_it_compiles_all_the_same(tmp_path, monkeypatch):
 
 
 def test_only_files_with_compiled_functions_count(tmp_path):
-    (tmp_path / "a.py").write_text("from webtext_prep.compiled import compiled\n")
+    (tmp_path / "a.py").write_text("from webtext_prep.text.compiled import compiled\n")
     before = digest_of(tmp_path)
     (tmp_path / "b.py").write_text("x = 1\n")
     assert digest_of(tmp_path) == before
-    (tmp_path / "a.py").write_text("from webtext_prep.compiled import compiled\nx = 1\n")
+    (tmp_path / "a.py").write_text("from webtext_prep.text.compiled import compiled\nx = 1\n")
     assert digest_of(tmp_path) != before
 
 
 PROGRAM = """
 import sys
 from webtext_prep.cli import main
-from webtext_prep.languages.langdetect import Langdetect
+from webtext_prep.text.languages.langdetect import Langdetect
 Langdetect.__init__.__defaults__ = (5,)  # texts before machine code is loaded where that pays
 assert main(sys.argv[1:]) == 0
 assert "numba" not in sys.modules

@@ -9,9 +9,9 @@ import random
 import pytest
 import zstandard
 
-from webtext_prep.documents import compression
-from webtext_prep.documents.compression import bare_name, read_chunks, write_zstd
-from webtext_prep.documents.lines import read_lines
+from webtext_prep.documents.formats import compression
+from webtext_prep.documents.formats.compression import bare_name, read_chunks, write_zstd
+from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 
 COMPRESS = {".gz": gzip.compress, ".xz": lzma.compress, ".bz2": bz2.compress, ".zst": zstandard.compress}

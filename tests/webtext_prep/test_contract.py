@@ -17,8 +17,7 @@ from processes import until
 from ray_nodes import AWS_CONFIG
 from slurm_cluster import Cluster
 
-from webtext_prep import cli
-from webtext_prep.documents import storage
+from webtext_prep import cli, storage
 from webtext_prep.running.slurm import commands, waiting
 
 STATE = ".state/"
@@ -127,6 +126,7 @@ def two_nodes(joined_ray):
     joined_ray.kill()
 
 
+@pytest.mark.exhaustive
 def test_all_stages_on_ray(walk, two_nodes, tmp_path):
     walk(tmp_path / "there", "--engine", "ray", "--ray-address", two_nodes.address)
 
@@ -154,7 +154,7 @@ def node():
         yield Path(folder) / "node"
 
 
-@pytest.mark.parametrize("place", ["here", "s3"], indirect=True)
+@pytest.mark.parametrize("place", ["here", pytest.param("s3", marks=pytest.mark.exhaustive)], indirect=True)
 def test_all_stages_on_slurm(walk, node, place, tmp_path, monkeypatch):
     cluster = Cluster(tmp_path / "cluster")
     for name, value in cluster.environment.items():

@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import pytest
 
-from webtext_prep.web import crawling
-from webtext_prep.web.crawling import Crawler
-from webtext_prep.web.fetcher import Reply
-from webtext_prep.web.queues import Visit
+from webtext_prep.crawl.frontier import politeness
+from webtext_prep.crawl.frontier.politeness import Crawler
+from webtext_prep.crawl.frontier.queues import Visit
+from webtext_prep.crawl.http.fetcher import Reply
 
 
 class ScriptedClient:
@@ -137,7 +137,7 @@ def test_a_crawl_delay_that_our_own_pause_keeps_leaves_a_host_its_connections(as
 
 def test_requests_have_their_turn_while_a_long_list_is_read(monkeypatch):
     """A hundred thousand URLs were looked up in the journal before the first request was sent."""
-    monkeypatch.setattr(crawling, "URLS_AT_ONCE", 10)
+    monkeypatch.setattr(politeness, "URLS_AT_ONCE", 10)
     read = 0
     read_at_request = []
 

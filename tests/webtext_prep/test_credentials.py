@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_kit import hide_credentials
+from webtext_prep.crawl.http.fetcher import next_url
 from webtext_prep.documents.document import Document, decode_document
-from webtext_prep.documents.shards import read_documents, write_documents
-from webtext_prep.documents.urls import clean_metadata, host_of, without_any_credentials, without_credentials
+from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.stages.blacklist import Blacklist
-from webtext_prep.web.fetcher import next_url
+from webtext_prep.urls.urls import clean_metadata, host_of, without_any_credentials, without_credentials
 
 SECRET = "hunter2"
 WITH = f"user:{SECRET}@"
@@ -71,7 +71,7 @@ def test_what_is_no_web_address_keeps_no_credentials_and_stays_none(line):
     ],
 )
 def test_what_only_looks_like_credentials_stays(url):
-    host_of(url)
+    assert host_of(url)
     assert without_any_credentials(url) == without_credentials(url) == url
 
 

@@ -1,6 +1,5 @@
 """`webtext decontaminate`: n-grams of evaluation texts are found exactly, and cut out by the published rules."""
 
-import functools
 import json
 import random
 import re
@@ -11,19 +10,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from webtext_prep.contamination.cutting import cut
-from webtext_prep.contamination.evaluation import EvaluationText, NGrams, read_evaluation
-from webtext_prep.contamination.words import places_of, words_of
-from webtext_prep.documents.compression import read_chunks
+from webtext_audit.report.collect import gather
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import shards_in, write_documents
+from webtext_prep.documents.folders.lineage import trace
+from webtext_prep.documents.folders.shards import shards_in, write_documents
+from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError
-from webtext_prep.lineage import trace
-from webtext_prep.reporting.gathering import gather
-from webtext_prep.running.checkpoint import Checkpoint
-from webtext_prep.running.job import Job
 from webtext_prep.stages import decontaminate
-from webtext_prep.stages.decontaminate import Decontaminate, _Matcher
+from webtext_prep.stages.decontaminate import _Matcher
+from webtext_prep.text.contamination.cutting import cut
+from webtext_prep.text.contamination.evaluation import EvaluationText, NGrams, read_evaluation
+from webtext_prep.text.contamination.matching import places_of, words_of
 
 WORDS = [f"word{number}" for number in range(1000)]
 
@@ -35,10 +32,6 @@ def sentences(seed: int, count: int) -> str:
 
 
 QUESTION = "Alpha beta gamma delta epsilon zeta eta theta iota kappa lambda mu nu xi omicron."
-
-
-class Stopped(BaseException):
-    """Ends a run from inside a task."""
 
 
 def rows(path):
@@ -357,37 +350,6 @@ def test_few_documents_need_no_machine_code_for_the_same_bytes(run, write_shards
     monkeypatch.setattr(decontaminate, "PLAIN_BYTES", 0)
     run(folder, output="compiled")
     assert contents(tmp_path / "plain") == contents(tmp_path / "compiled")
-
-
-@pytest.mark.parametrize("stop_after", [13, 31])
-def test_an_interrupted_shard_goes_on_where_it_was(
-    evaluation, write_shards, contents, tmp_path, monkeypatch, stop_after
-):
-    """In both phases: 20 documents are looked at to count, and again to cut. The bytes are those of one run."""
-    monkeypatch.setattr("webtext_prep.documents.batches.MOST", 4)
-    monkeypatch.setattr("webtext_prep.stages.decontaminate.Checkpoint", functools.partial(Checkpoint, seconds=0))
-    texts = [f"{sentences(seed, 15)} {QUESTION} {sentences(seed + 50, 15)}" for seed in range(20)]
-    stage = Decontaminate(evaluation=(str(evaluation),), frequent=100, margin=0, shortest_piece=0)
-    calls, hits, stops = [], _Matcher.hits, {stop_after}
-
-    def counted(self, text):
-        if len(calls) in stops:
-            raise Stopped
-        calls.append(text)
-        return hits(self, text)
-
-    monkeypatch.setattr(_Matcher, "hits", counted)
-    shards = shards_in(write_shards([texts]))
-    with pytest.raises(Stopped):
-        Job(stage, shards, tmp_path / "out", keep_dropped=True).run()
-    stops.clear()
-    Job(stage, shards, tmp_path / "out", keep_dropped=True).run()
-    # What was looked at since the last checkpoint, of at most a batch, is looked at again.
-    assert 40 <= len(calls) <= 43
-    calls.clear()
-    Job(stage, shards, tmp_path / "whole", keep_dropped=True).run()
-    assert len(calls) == 40
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_a_changed_evaluation_file_is_read_again(run, write_shards, evaluation):

@@ -1,33 +1,27 @@
 """`webtext dedup`: near-duplicates are dropped, other documents stay, and the result is always the same."""
 
-import functools
 import itertools
 import json
-import os
 import random
-import signal
 import sys
 
 import numpy as np
 import pytest
 import xxhash
 from datasketch import MinHash
-from dedup_runs import WORDS, command, read_table, run, urls, write
+from dedup_runs import WORDS, read_table, run, urls, write
 from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.cli import main
-from webtext_prep.deduplication import candidates as candidate_phases
-from webtext_prep.deduplication import decisions as decision_phases
+from webtext_prep.dedup import candidate_phases, pairs
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import read_documents, shards_in
-from webtext_prep.near_duplicates import candidates, fingerprints, pairs, suspects
-from webtext_prep.running.checkpoint import Checkpoint
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.running.job import Job
-from webtext_prep.running.tally import Tally
 from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import TABLE, Dedup
+from webtext_prep.text import fingerprints
 
 
 def text_of(seed: int, words: int = 200) -> str:
@@ -235,9 +229,9 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(tmp_path, capsys, monkey
     write(source.parent / "more", [], 1)
     (source.parent / "more" / "part-00000.jsonl.zst").rename(source / "part-00003.jsonl.zst")
     run(capsys, source, tmp_path / "whole")
-    monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
-    monkeypatch.setattr(candidates, "BATCH_DOCUMENTS", 2)
-    monkeypatch.setattr(candidates, "PART_CHARACTERS", (1, 1))
+    monkeypatch.setattr(pairs, "BLOCK_DOCUMENTS", 3)
+    monkeypatch.setattr(pairs, "BATCH_DOCUMENTS", 2)
+    monkeypatch.setattr(pairs, "PART_CHARACTERS", (1, 1))
     monkeypatch.setattr(candidate_phases, "SORTED_DOCUMENTS", 7)
     run(capsys, source, tmp_path / "divided")
     whole, divided = contents(tmp_path / "whole"), contents(tmp_path / "divided")
@@ -264,112 +258,8 @@ def test_bytes_do_not_depend_on_machine_code(tmp_path, capsys, monkeypatch, cont
         patched.setattr(pairs, "MOST_PAIRS", 0)
         assert outputs("crowded") == plain
     monkeypatch.setattr(candidate_phases, "PLAIN_BYTES", -1)
-    monkeypatch.setattr(candidates, "PLAIN_DOCUMENTS", 0)
+    monkeypatch.setattr(pairs, "PLAIN_DOCUMENTS", 0)
     assert outputs("compiled") == plain
-
-
-@pytest.mark.parametrize("phase", ["sort_band", "find_components", "collect_suspects", "decide", "sort_receipts"])
-def test_a_run_that_ends_in_any_phase_resumes_to_the_same_bytes(tmp_path, capsys, monkeypatch, contents, phase):
-    """It resumes also where the files of earlier phases are removed already."""
-    source = write(tmp_path / "in", similar_documents(), 3)
-    run(capsys, source, tmp_path / "whole", "--keep-dropped")
-    calls = []
-
-    def stopped(self, task, context):
-        calls.append(task)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Dedup, phase, stopped)
-        arguments = ["--input", source, "--output", tmp_path / "out", "--workers", 1, "--keep-dropped"]
-        assert main(["dedup", *map(str, arguments)]) == 130
-    assert len(calls) == 1
-    run(capsys, source, tmp_path / "out", "--keep-dropped")
-    assert contents(tmp_path / "whole") == contents(tmp_path / "out")
-
-
-def test_killed_in_one_phase_after_another_it_ends_with_the_same_bytes(tmp_path, capsys, contents, start):
-    """`kill -9`, with two workers, where a phase has just finished its first task."""
-    source = write(tmp_path / "in", similar_documents(), 3)
-    run(capsys, source, tmp_path / "whole")
-    arguments = ["dedup", "--input", source, "--output", tmp_path / "out", "--workers", 2]
-    for phase in ("bands", "shards"):
-        running = start(*arguments)
-        markers = tmp_path / "out" / ".state" / "markers" / phase
-        running.wait_until(lambda markers=markers: any(markers.glob("*.json")), f"a task of {phase}", may_end=True)
-        os.kill(running.process.pid, signal.SIGKILL)
-        running.end()
-    assert start(*arguments).end().code == 0
-    assert contents(tmp_path / "whole") == contents(tmp_path / "out")
-
-
-@pytest.mark.parametrize("flags", [[], ["--dry-run"]])
-def test_fingerprints_go_on_inside_a_shard(tmp_path, capsys, monkeypatch, contents, flags):
-    source = write(tmp_path / "in", similar_documents(), 1)
-    monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
-    expected = run(capsys, source, tmp_path / "whole", *flags)
-    monkeypatch.setattr(candidate_phases, "Checkpoint", functools.partial(Checkpoint, seconds=0))
-    sizes, most = [], 4
-
-    def counted(texts, shingling, *, compiled, plain=candidates.signatures):
-        if len(sizes) == most:
-            raise KeyboardInterrupt
-        sizes.append(len(texts))
-        return plain(texts, shingling, compiled=compiled)
-
-    monkeypatch.setattr(candidates, "signatures", counted)
-    assert main(["dedup", "--input", str(source), "--output", str(tmp_path / "out"), "--workers", "1", *flags]) == 130
-    assert sizes == [3] * 4
-    most = 1_000_000
-    found = run(capsys, source, tmp_path / "out", *flags)
-    assert sum(sizes) == sum(1 for _ in read_documents(shards_in(source)[0]))
-    assert found == expected | {key: found[key] for key in ("seconds", "output") if key in found}
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
-def test_suspects_are_collected_on_inside_a_shard(tmp_path, capsys, monkeypatch, contents):
-    source = write(tmp_path / "in", similar_documents(), 1)
-    monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
-    run(capsys, source, tmp_path / "whole")
-    monkeypatch.setattr(decision_phases, "Checkpoint", functools.partial(Checkpoint, seconds=0))
-    taken, most = [], 20
-
-    def noted(numbers, keys, documents, plain=suspects.Suspects.of):
-        if len(taken) >= most:
-            raise KeyboardInterrupt
-        taken.extend(document.url for document in documents)
-        return plain(numbers, keys, documents)
-
-    monkeypatch.setattr(suspects.Suspects, "of", noted)
-    assert command(source, tmp_path / "out") == 130
-    assert most <= len(taken) < most + 3
-    most = 1_000_000
-    run(capsys, source, tmp_path / "out")
-    # Those of the block in which it was killed are taken again.
-    assert len(taken) - len(set(taken)) <= 3
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
-
-
-@pytest.mark.parametrize("flags", [[], ["--keep-dropped"], ["--format", "parquet"]])
-def test_the_last_phase_goes_on_inside_a_large_shard(tmp_path, capsys, monkeypatch, contents, flags):
-    source = write(tmp_path / "in", similar_documents(), 1)
-    run(capsys, source, tmp_path / "whole", *flags)
-    monkeypatch.setattr(dedup, "LARGE_BYTES", 0)
-    monkeypatch.setattr(dedup, "Checkpoint", functools.partial(Checkpoint, seconds=0))
-    passed, most = [], 7
-
-    def noted(self, document, reason, plain=Tally.drop):
-        if len(passed) == most:
-            raise KeyboardInterrupt
-        passed.append(document.url)
-        plain(self, document, reason)
-
-    monkeypatch.setattr(Tally, "drop", noted)
-    assert command(source, tmp_path / "out", *flags) == 130
-    most = 1_000_000
-    run(capsys, source, tmp_path / "out", *flags)
-    assert len(passed) == len(set(passed)) == 12
-    assert contents(tmp_path / "out") == contents(tmp_path / "whole")
 
 
 def test_phases_that_are_done_are_not_done_again(tmp_path, capsys, monkeypatch, contents):

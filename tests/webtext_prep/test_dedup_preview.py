@@ -7,10 +7,10 @@ from dedup_runs import WORDS, run, urls, write
 
 from command_kit.machine import Disk, Machine
 from webtext_prep.cli import main
+from webtext_prep.dedup.preview import THRESHOLDS, sample_hash, wilson
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import shards_in
+from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.errors import InputError
-from webtext_prep.near_duplicates.preview import THRESHOLDS, sample_hash, wilson
 from webtext_prep.running.job import Job
 from webtext_prep.stages import dedup
 from webtext_prep.stages.dedup import Dedup

@@ -9,10 +9,10 @@ import pytest
 from dedup_runs import WORDS, command, read_table, run, urls, write
 
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import write_documents
+from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.errors import InputError
-from webtext_prep.near_duplicates import fingerprints
 from webtext_prep.stages.dedup import Dedup
+from webtext_prep.text import fingerprints
 
 
 def text_of(seed: object, words: int = 60) -> str:

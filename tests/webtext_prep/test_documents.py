@@ -10,18 +10,18 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from webtext_audit.export.files import write_file
 from webtext_prep.documents import formats
 from webtext_prep.documents.document import Document, decode_document, decode_url_row, encode_document, with_metadata_of
-from webtext_prep.documents.lines import read_lines
-from webtext_prep.documents.shards import (
+from webtext_prep.documents.folders.shards import (
     known_formats,
     read_chosen_documents,
     read_documents,
     shard_name,
     write_documents,
 )
+from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
-from webtext_prep.exporting.files import write_file
 
 any_text = st.text(st.characters(exclude_categories=("Cs",)))
 any_value = st.recursive(
@@ -217,7 +217,7 @@ def test_a_format_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_sha
     plugins.mkdir()
     (plugins / "tabs.py").write_text(
         "import contextlib\n"
-        "from webtext_prep.documents import storage\n"
+        "from webtext_prep import storage\n"
         "from webtext_prep.documents.document import Document\n"
         "from webtext_prep.documents.formats.base import DocumentWriter, Format\n"
         "class _Writer(DocumentWriter):\n"

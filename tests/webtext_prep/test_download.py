@@ -21,15 +21,16 @@ from pages_on_loopback import QuietServer
 
 from command_kit import UsageError
 from webtext_prep import cli
+from webtext_prep.crawl.frontier import fetch_loop, politeness
+from webtext_prep.crawl.http import addresses
+from webtext_prep.crawl.state.database import Journal
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.inputs import find_inputs
-from webtext_prep.documents.outcomes import OUTCOMES
-from webtext_prep.documents.shards import read_documents, write_documents
+from webtext_prep.documents.folders.inputs import find_inputs
+from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.job import Job
 from webtext_prep.stages.download import Download
-from webtext_prep.web import addresses, crawling, visiting
-from webtext_prep.web.journal import Journal
 
 SENTENCE = "This is a sentence of the page, long enough for anybody to see that it is text. "
 PATIENCE = 60
@@ -112,7 +113,7 @@ def site():
 
 @pytest.fixture(autouse=True)
 def no_long_waits(monkeypatch):
-    monkeypatch.setattr(crawling, "BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.01)
 
 
 def write_list(path, urls):
@@ -527,7 +528,7 @@ def test_a_server_that_asks_for_an_hour_is_left_for_a_later_run(site, tmp_path):
 
 
 def test_a_dead_host_costs_a_few_attempts_not_one_for_each_of_its_urls(site, tmp_path, monkeypatch):
-    monkeypatch.setattr(crawling, "GIVE_UP_HOST_AFTER", 3)
+    monkeypatch.setattr(politeness, "GIVE_UP_HOST_AFTER", 3)
     site.routes |= {f"/{n}": hangs_up for n in range(20)}
     found = fetch(tmp_path, site.urls(*(f"/{n}" for n in range(20))), robots=False, retries=0, per_host=1)
     assert collections.Counter(found) == {"connection": 3, "host_down": 17}
@@ -600,9 +601,9 @@ def test_what_is_left_to_do_gets_all_the_connections(site, tmp_path, monkeypatch
     download(lists, tmp_path / "out", workers=4, concurrency=40)
     write_list(lists[2], site.urls("/new"))
     asked_for = []
-    real = visiting.Client
+    real = fetch_loop.Client
     monkeypatch.setattr(
-        visiting, "Client", lambda **settings: asked_for.append(settings["connections"]) or real(**settings)
+        fetch_loop, "Client", lambda **settings: asked_for.append(settings["connections"]) or real(**settings)
     )
     download(lists, tmp_path / "out", workers=4, concurrency=40)
     assert asked_for == [40]
@@ -805,7 +806,7 @@ def test_an_interrupt_ends_at_once_and_keeps_what_was_fetched(site, tmp_path):
 
 INTERRUPTED_IN_C = """
 import asyncio, ctypes, os, signal
-from webtext_prep.running import event_loop
+from webtext_prep.running.tasks import event_loop
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 call = ctypes.CFUNCTYPE(None)(lambda: [os.kill(os.getpid(), signal.SIGTERM), sum(range(100_000))])
 async def main():
@@ -908,7 +909,7 @@ def test_metadata_of_the_list_stays_with_its_page_and_the_page_names_its_own_tit
 
 
 def test_a_list_longer_than_the_window_is_fetched_whole(site, tmp_path, monkeypatch):
-    monkeypatch.setattr(crawling, "WINDOW", 3)
+    monkeypatch.setattr(politeness, "WINDOW", 3)
     paths = [f"/{n}" for n in range(20)]
     urls = [site.url(path, host) for path in paths for host in ("127.0.0.1", "localhost")]
     assert fetch(tmp_path, urls) == ["ok"] * 40

@@ -17,17 +17,17 @@ from added_engines.nodes import Nodes
 from pages_on_loopback import QuietServer
 from processes import until
 
+from webtext_prep.crawl.frontier import rounds
+from webtext_prep.crawl.state.database import Entry, Journal
+from webtext_prep.crawl.state.page_cache import PageReader
+from webtext_prep.crawl.state.segments import entries_of, segments_in
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.outcomes import OUTCOMES
-from webtext_prep.documents.shards import read_documents
-from webtext_prep.documents.urls import bucket_of
-from webtext_prep.running import handing_over
+from webtext_prep.documents.folders.shards import read_documents
+from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.job import Job
+from webtext_prep.running.tasks import staging
 from webtext_prep.stages.download import Download
-from webtext_prep.web import rounds
-from webtext_prep.web.journal import Entry, Journal
-from webtext_prep.web.saved_pages import PageReader
-from webtext_prep.web.segments import entries_of, segments_in
+from webtext_prep.urls.urls import bucket_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.2 and further are hosts on Linux only")
 
@@ -189,7 +189,7 @@ def test_the_same_bytes_whoever_fetches_and_however_much_is_handed_on(web, tmp_p
         lists_and_rounds.clear()
         web.asked.clear()
         monkeypatch.setattr(rounds, "FEW", few)
-        monkeypatch.setattr(handing_over, "_known", set())
+        monkeypatch.setattr(staging, "_known", set())
         job_of(lists, tmp_path / name, engine=Nodes(1), shared=shared, save_pages=bool(shared)).run()
         assert made(tmp_path / name) == expected, name
         later = [("redirects", 1)] if few else [("redirects", LISTS)] * 2 + [("redirects", 1)]

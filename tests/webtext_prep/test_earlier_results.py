@@ -7,12 +7,12 @@ import random
 import numpy as np
 import pytest
 
+from webtext_prep.crawl.state import snapshots
+from webtext_prep.crawl.state.database import Entry, Journal, journal_path
+from webtext_prep.crawl.state.snapshots import Generation, carry_over, generations_in, key_of, set_aside, sorted_keys
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.outcomes import OUTCOMES
-from webtext_prep.documents.shards import write_documents
-from webtext_prep.web import earlier_results
-from webtext_prep.web.earlier_results import Generation, carry_over, generations_in, key_of, set_aside, sorted_keys
-from webtext_prep.web.journal import Entry, Journal, journal_path
+from webtext_prep.documents.folders.shards import write_documents
+from webtext_prep.extraction.outcomes import OUTCOMES
 
 
 def write_finished(output, number, urls):
@@ -54,7 +54,7 @@ def carried(tmp_path, urls):
 
 @pytest.mark.parametrize("chunk", [1 << 18, 7])
 def test_only_the_shards_that_hold_a_url_of_the_list_are_read(tmp_path, make_generation, monkeypatch, chunk):
-    monkeypatch.setattr(earlier_results, "_CHUNK", chunk)
+    monkeypatch.setattr(snapshots, "_CHUNK", chunk)
     urls = [f"http://a.org/{n}" for n in range(400)]
     random.Random(1).shuffle(urls)
     generation = make_generation([urls[start : start + 10] for start in range(0, 400, 10)])

@@ -127,7 +127,7 @@ sys.path.insert(0, {str(Path(practice_calls.__file__).parent)!r})
 from pathlib import Path
 import practice_calls
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.task import Task
+from webtext_prep.running.tasks.task import Task
 call, *names = sys.argv[1:]
 tasks = [Task(name, ()) for name in names]
 found = LocalEngine(2).run(getattr(practice_calls, call), tasks, scratch=Path(), on_progress=lambda *_: None)
@@ -231,7 +231,7 @@ def test_an_engine_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_sh
     plugins.mkdir()
     (plugins / "backwards.py").write_text(
         "from webtext_prep.running.engines.base import Engine\n"
-        "from webtext_prep.running.task import Context\n"
+        "from webtext_prep.running.tasks.task import Context\n"
         "class Backwards(Engine):\n"
         "    name = 'backwards'\n"
         "    def run(self, call, tasks, *, scratch, on_progress):\n"
@@ -260,7 +260,7 @@ def test_workers_are_forked_with_the_modules_that_a_stage_preloads(tmp_path):
 import sys
 from pathlib import Path
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.task import Task
+from webtext_prep.running.tasks.task import Task
 
 class Calls:
     preload = ("colorsys",)

@@ -18,16 +18,16 @@ from hypothesis import strategies as st
 from offline_datasets import datasets
 
 from indexed_tokens import Tokenizer
+from webtext_audit.export.card import Corpus, card, domain_list, header, plain
+from webtext_audit.export.columns import Column, choose_columns, kind_of
+from webtext_audit.export.files import write_file
+from webtext_audit.export.measures import Measures, TopDomains, proper_domain
+from webtext_audit.stages.export import Export
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.lineage import trace
+from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.formats.parquet import Parquet
-from webtext_prep.documents.shards import write_documents
-from webtext_prep.exporting.card import Corpus, card, domain_list, header, plain
-from webtext_prep.exporting.columns import Column, choose_columns, kind_of
-from webtext_prep.exporting.files import write_file
-from webtext_prep.exporting.measures import Measures, TopDomains, domain_of
-from webtext_prep.lineage import trace
 from webtext_prep.running.stage import PROCESS_BYTES
-from webtext_prep.stages.export import Export
 
 FORMATS = ("parquet", "jsonl", "jsonl.gz", "jsonl.zst")
 
@@ -145,31 +145,6 @@ def test_files_of_an_earlier_run_do_not_stay(corpus, tmp_path, webtext):
     after = webtext(*arguments, "--json").json["files"]
     assert after > before
     assert {path.name.split("-of-")[1] for path in (tmp_path / "dataset/data").iterdir()} == {f"{after:05}.parquet"}
-
-
-def test_a_killed_measurement_goes_on_where_it_was(corpus, tmp_path, webtext, monkeypatch):
-    """Tokens are counted by the slowest code here: a kill must not cost a whole shard of them."""
-    encoded: list[str] = []
-    real = Tokenizer.encode
-
-    def encode(self: Tokenizer, text: str) -> list[int]:
-        encoded.append(text)
-        if len(encoded) == 200:
-            raise KeyboardInterrupt
-        return real(self, text)
-
-    with write_documents(corpus / "part-00000.jsonl.zst") as writer:
-        for number in range(300):
-            writer.write(page(number))
-    monkeypatch.setattr(Export, "state_seconds", 0.0)
-    monkeypatch.setattr(Tokenizer, "encode", encode)
-    arguments = ["export", corpus, "--output", tmp_path / "dataset"]
-    assert webtext(*arguments).code == 130
-    tokens = webtext(*arguments, "--json").json["tokens"]
-    assert len(encoded) == 318 + 200 - 192, "the last state was after 192 documents"
-    monkeypatch.setattr(Tokenizer, "encode", real)
-    whole = webtext("export", corpus, "--output", tmp_path / "whole", "--json").json
-    assert tokens == whole["tokens"]
 
 
 def test_without_a_card_there_is_what_datasets_needs_and_nothing_is_encoded(
@@ -294,7 +269,7 @@ def _as_text(value: datetime.datetime) -> str:
     ],
 )
 def test_the_domain_of_a_url_is_the_registered_name(url, domain):
-    assert domain_of(url) == domain
+    assert proper_domain(url) == domain
 
 
 @pytest.mark.parametrize(

@@ -5,10 +5,9 @@ import functools
 import gzip
 import hashlib
 import io
+import itertools
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 import time
@@ -21,17 +20,16 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from warcio.statusandheaders import StatusAndHeaders
 
-from webtext_prep.documents.outcomes import OUTCOMES
-from webtext_prep.documents.shards import read_documents
+from webtext_prep.crawl.archives import warc as archives_module
+from webtext_prep.crawl.archives.bodies import decoded, without_chunks
+from webtext_prep.crawl.archives.html_files import url_in_page
+from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
+from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError
+from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import checkpoint
+from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.job import Job
 from webtext_prep.stages.extract import Extract
-from webtext_prep.web import archives as archives_module
-from webtext_prep.web.archived_bodies import decoded, without_chunks
-from webtext_prep.web.archives import ArchiveReader, Damage, Found
-from webtext_prep.web.bodies import CutShortError, DamagedBodyError, TooLargeError
-from webtext_prep.web.html_files import url_in_page
 
 TEXT = "Some words of a page, long enough for anybody to see that they are its text."
 
@@ -242,7 +240,7 @@ def test_a_bomb_is_too_large_and_does_not_fill_the_memory(tmp_path):
     path.write_bytes(members(*(raw_record(n, block) for n, block in enumerate(blocks))))
     del blocks
     code = (
-        "import resource, sys; from pathlib import Path; from webtext_prep.web.archives import ArchiveReader;"
+        "import resource, sys; from pathlib import Path; from webtext_prep.crawl.archives.warc import ArchiveReader;"
         "before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss;"
         "reader = ArchiveReader(Path(sys.argv[1]), 'a', max_bytes=5_000_000, keep_truncated=False);"
         "print(*(found.outcome for found, _ in reader.pages()));"
@@ -494,81 +492,22 @@ def test_reading_goes_on_behind_any_page(tmp_path, kind):
     for number, (_, place) in enumerate(whole, 1):
         assert place.number == number
         assert found_in(tmp_path, data, name, behind=place) == whole[number:]
-
-
-def test_a_killed_run_goes_on_in_the_middle_of_the_archive(tmp_path, monkeypatch):
-    """Whatever was killed where: the same bytes, and what had been saved is not extracted again, damage or not."""
-    archive = Archive()
-    for n in range(60):
-        archive.response(f"http://a.org/{n}", page(f"The page number {n} has this text. ") if n % 7 else "<p></p>")
-    damaged = bytearray(archive.data)
-    for n in (9, 25, 26, 50):
-        damaged[archive.offsets[n] + 100] ^= 0xFF
-    (tmp_path / "a.warc.gz").write_bytes(damaged)
-    (tmp_path / "b.html").write_text(page("A page in a file. "))
-    files = [tmp_path / "a.warc.gz", tmp_path / "b.html"]
-    assert extract(files, tmp_path / "reference", keep_dropped=True).tally.dropped["damaged"] == 3  # 2 stand together
-
-    class Killed(BaseException):
-        pass
-
-    saves, extracted = [], []
-    real_save = checkpoint.Checkpoint.save
-
-    def save(self, state, *, units=0):
-        real_save(self, state, units=units)
-        saves.append(state["tally"]["in"])
-        if len(saves) in (3, 5):
-            raise Killed
-
-    from webtext_prep.extraction import pages as pages_module
-
-    real_make = pages_module.make_row
-
-    async def make(page, pool):
-        extracted.append(page.url)
-        return await real_make(page, pool)
-
-    monkeypatch.setattr(checkpoint, "HELD_BYTES", 1500)
-    monkeypatch.setattr(checkpoint.Checkpoint.__init__, "__kwdefaults__", {
-        **checkpoint.Checkpoint.__init__.__kwdefaults__, "held_bytes": 1500
-    })  # fmt: skip
-    monkeypatch.setattr(checkpoint.Checkpoint, "save", save)
-    monkeypatch.setattr(pages_module, "make_row", make)
-    monkeypatch.setattr("webtext_prep.stages.extract.PAGES_AHEAD", 4)
-    for _ in range(2):
-        with pytest.raises(Killed):
-            extract(files, tmp_path / "out", keep_dropped=True)
-    extract(files, tmp_path / "out", keep_dropped=True)
-    assert saves == sorted(saves) and len(saves) >= 5
-    assert len(extracted) < 60 + 3 * 70
-    for file in sorted((tmp_path / "reference").rglob("*")):
-        if file.is_file() and ".state" not in file.parts:
-            assert (tmp_path / "out" / file.relative_to(tmp_path / "reference")).read_bytes() == file.read_bytes()
-
-
-def test_a_command_that_is_killed_resumes_to_the_same_bytes(tmp_path):
-    archive = Archive()
-    for n in range(200):
-        archive.response(f"http://a.org/{n}")
-    for name in ("a", "b"):
-        (tmp_path / f"{name}.warc.gz").write_bytes(archive.data)
-    command = [
-        sys.executable, "-m", "webtext_prep", "extract", "--input", *map(str, sorted(tmp_path.glob("*.warc.gz"))),
-        "--extractor", "resiliparse", "--workers", "1", "--output",
-    ]  # fmt: skip
-    subprocess.run([*command, tmp_path / "reference"], check=True, capture_output=True)
-    with subprocess.Popen(
-        [*map(str, command), tmp_path / "out"], stderr=subprocess.DEVNULL, start_new_session=True
-    ) as p:
-        deadline = time.monotonic() + 60
-        while not (tmp_path / "out" / "part-00000.jsonl.zst").exists():
-            assert p.poll() is None and time.monotonic() < deadline
-            time.sleep(0.005)
-        os.killpg(p.pid, signal.SIGKILL)
-    subprocess.run([*command, tmp_path / "out"], check=True, capture_output=True)
-    for name in ("part-00000.jsonl.zst", "part-00001.jsonl.zst", "stage.json"):
-        assert (tmp_path / "out" / name).read_bytes() == (tmp_path / "reference" / name).read_bytes()
+    reader, sizes = ArchiveReader(tmp_path / name, name, max_bytes=5_000_000, keep_truncated=False), {}
+    for every in (1, 2, 5, 7):
+        places = reader.entrances(every, lambda size: None)
+        ranges = [list(reader.pages(*ends)) for ends in itertools.pairwise([None, *places, None])]
+        assert list(itertools.chain.from_iterable(ranges)) == whole
+        sizes[every] = [len(pages) for pages in ranges]
+    assert (
+        sizes
+        == {
+            "members": {1: [1] * 7, 2: [2, 2, 2, 1], 5: [5, 2], 7: [7]},
+            "plain": {1: [1] * 7, 2: [2, 2, 2, 1], 5: [5, 2], 7: [7]},
+            "one member": {1: [1, 6], 2: [7], 5: [7], 7: [7]},
+            "zstd": {1: [1, 6], 2: [7], 5: [7], 7: [7]},
+            "two a member": {1: [1, 2, 2, 2], 2: [7], 5: [5, 2], 7: [7]},
+        }[kind]
+    )
 
 
 @pytest.mark.parametrize(("workers", "ahead"), [(1, 1), (2, 3)])

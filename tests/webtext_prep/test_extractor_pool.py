@@ -8,57 +8,23 @@ import signal
 import sys
 from pathlib import Path
 
+import practice_extractor
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from webtext_prep.errors import WebtextError
-from webtext_prep.extraction import fork_server
+from command_kit import CommandError
 from webtext_prep.extraction import pool as pool_module
-from webtext_prep.extraction.frames import FrameReader, frame
 from webtext_prep.extraction.pool import ExtractorPool
-
-PRACTICE = """
-import os, signal
-from webtext_prep.extraction import extractors, fork_server
-
-def practice(html, url, charset=None):
-    match html:
-        case b"spin":
-            while True:
-                pass
-        case b"wait":
-            signal.pause()
-        case b"halt":
-            os.kill(os.getpid(), signal.SIGSTOP)
-        case b"die":
-            os._exit(3)
-        case b"memory":
-            bytearray(1 << 40)
-        case b"raise":
-            raise ValueError("as it says")
-        case b"who":
-            return extractors.Extracted(f"{os.getpid()} {os.getppid()}")
-        case b"stop":
-            os.kill(os.getppid(), signal.SIGKILL)
-            signal.pause()
-    return extractors.Extracted(html.decode())
-
-extractors.EXTRACTORS["resiliparse"] = practice
-"""
 
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """Make a pool that uses the practice extractor, in a server of its own."""
-    fork_server._close_spare()
-    monkeypatch.setattr(fork_server, "MAIN", PRACTICE + "fork_server.serve()")
+    """Make a pool that uses the practice extractor."""
+    monkeypatch.setattr(pool_module, "work", practice_extractor.work)
 
     def new_pool(workers=1, seconds=0.3):
         return ExtractorPool("resiliparse", workers=workers, seconds=seconds, memory=256, folder=str(tmp_path))
 
-    yield new_pool
-    fork_server._close_spare()
+    return new_pool
 
 
 async def told(pool, page):
@@ -139,24 +105,19 @@ def test_a_worker_is_replaced_after_so_many_pages(start, monkeypatch):
     assert len(set(run(start(), [b"who"] * 12))) == 4
 
 
-def test_the_next_pool_uses_the_same_server(start):
+def test_the_next_pool_uses_the_same_server_and_another_one_if_that_was_killed(start):
     first, second = run(start(), [b"who"]), run(start(), [b"who"])
     assert first != second  # another worker,
-    assert first[0].split()[1] == second[0].split()[1]  # forked by the same process
+    server = int(first[0].split()[1])
+    assert server == int(second[0].split()[1])  # forked by the same process
 
-
-def test_when_the_server_is_killed_the_pages_go_to_another_one(start):
     async def one_after_another():
-        async with start() as pool:
-            _, server = (await told(pool, b"who")).split()
-            os.kill(int(server), signal.SIGKILL)
-            return await asyncio.gather(*(told(pool, page) for page in GOOD))
+        async with start(workers=2) as pool:
+            await told(pool, b"who")
+            os.kill(server, signal.SIGKILL)
+            return await asyncio.gather(*(told(pool, page) for page in [b"die", *GOOD]))
 
-    assert asyncio.run(one_after_another()) == TEXTS
-
-
-def test_a_page_that_kills_the_server_again_and_again_is_given_up(start):
-    assert run(start(), [b"stop", *GOOD]) == ["extract_crash ended with the process that had started it", *TEXTS]
+    assert asyncio.run(one_after_another())[1:] == TEXTS
 
 
 def test_a_caller_that_goes_away_leaves_the_others_their_results(start):
@@ -189,34 +150,18 @@ def test_leaving_the_pool_ends_its_workers_in_the_middle_of_a_page(start):
 
 
 def test_a_machine_without_room_for_a_process_is_a_sentence(start, monkeypatch):
-    refusal = "def refuse(): raise BlockingIOError(11, 'no')\nos.fork = refuse\n"
-    monkeypatch.setattr(fork_server, "MAIN", PRACTICE + refusal + "fork_server.serve()")
-    with pytest.raises(WebtextError, match="can't start another process"):
+    def refuse(process):
+        raise BlockingIOError(11, "no")
+
+    monkeypatch.setattr("multiprocessing.context.ForkServerProcess.start", refuse)
+    with pytest.raises(CommandError, match=r"can't start another process .*no.*: run with fewer --workers"):
         run(start(), GOOD)
 
 
-@given(
-    st.lists(st.tuples(st.binary(max_size=30), st.binary(max_size=700)), max_size=6),
-    st.lists(st.integers(1, 400), min_size=1),
-)
-def test_frames_come_out_as_they_went_in_however_they_were_cut(frames, cuts):
-    stream = b"".join(piece for head, body in frames for piece in frame(head, body))
-    source, target = os.pipe()
-    try:
-        reader, found = FrameReader(source), []
-        reader._buffer = bytearray(64)  # it must grow, and be moved
-        for number in range(len(stream)):
-            cut = cuts[number % len(cuts)]
-            if not stream[:cut]:
-                break
-            os.write(target, stream[:cut])
-            stream = stream[cut:]
-            assert reader.receive()
-            while (one := reader.take()) is not None:
-                found.append(one)
-        os.close(target)
-        while (one := reader.read()) is not None:
-            found.append(one)
-    finally:
-        os.close(source)
-    assert found == frames
+def test_a_worker_whose_memory_was_overwritten_costs_its_page(start):
+    assert run(start(), [GOOD[0], b"nonsense", *GOOD[1:]]) == [TEXTS[0], "extract_crash exit code -9", *TEXTS[1:]]
+
+
+def test_pages_larger_than_a_pipe_go_through_it(start):
+    pages = [b"x" * size for size in (3_000_000, 10, 1_048_576, 0, 1_048_575, 2_000_000)]
+    assert [len(text) for text in run(start(), pages)] == [3_000_000, 10, 1_048_576, len("empty"), 1_048_575, 2_000_000]

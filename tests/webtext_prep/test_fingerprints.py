@@ -11,10 +11,10 @@ from datasketch import MinHash
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from webtext_prep.compiled import compiled
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.near_duplicates import characters, fingerprints, hashes
-from webtext_prep.near_duplicates.fingerprints import Shingling
+from webtext_prep.text import characters, fingerprints, hashes
+from webtext_prep.text.compiled import compiled
+from webtext_prep.text.fingerprints import Shingling
 
 # Letters that fold to others, to several, or to some that are no part of a word; spaces; what is neither; surrogates.
 AWKWARD = "aB0_ .-\n\t\x00\x1c\x85\u00a0\u3000ßẞİŉΐΰﬃΣςЖ日本語\u0301\u200b\u1fb7\ud800\udc00\udfff😀𐐀"
@@ -89,7 +89,7 @@ def test_every_code_point_is_treated_as_python_does(kind):
 
 
 def test_case_folding_makes_no_text_longer_than_there_is_room_for():
-    from webtext_prep.near_duplicates.kernels import GROWTH
+    from webtext_prep.text.fingerprint_kernels import GROWTH
 
     table = characters.alphabet("char")
     for point in np.flatnonzero(table.sizes == characters.SEQUENCE):

@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from webtext_prep.near_duplicates import greedy, pairs
+from webtext_prep.dedup import greedy, pairs
 
 
 def simple_rule(

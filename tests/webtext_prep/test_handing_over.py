@@ -10,14 +10,15 @@ from pages_on_loopback import serve_pages
 from practice_stages import Shout
 
 from indexed_tokens.suffix_index import URLS
-from webtext_prep.documents import storage
-from webtext_prep.documents.shards import shards_in
+from webtext_prep import storage
+from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.errors import InputError, RetryableError, WebtextError
-from webtext_prep.running import engines, handing_over
+from webtext_prep.running import engines
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.handing_over import SEEN, OnSharedFiles, SharedScratch
 from webtext_prep.running.job import Job
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks import staging
+from webtext_prep.running.tasks.staging import SEEN, OnSharedFiles, SharedScratch
+from webtext_prep.running.tasks.task import Context, Task
 
 
 @pytest.fixture
@@ -39,7 +40,7 @@ def on_nodes(webtext, tmp_path, monkeypatch):
 
 def small_parts(monkeypatch) -> None:
     """Files are cut into runs, and divided into parts, as large ones are."""
-    monkeypatch.setattr("webtext_prep.documents.compression.CHUNK_BYTES", 2000)
+    monkeypatch.setattr("webtext_prep.documents.formats.compression.CHUNK_BYTES", 2000)
     for name in ("BYTES_PER_PART", "BYTES_PER_STREAM"):
         monkeypatch.setattr(f"webtext_prep.stages.merge.{name}", 3000)
     monkeypatch.setattr("webtext_prep.stages.blacklist.BYTES_PER_STREAM", 500)
@@ -116,7 +117,7 @@ def join_files(task, context):
 def node(tmp_path, monkeypatch):
     """This process is a node with a temporary folder of its own."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "node"))
-    monkeypatch.setattr(handing_over, "_known", set())
+    monkeypatch.setattr(staging, "_known", set())
     (tmp_path / "node").mkdir()
     return tmp_path / "node"
 
@@ -148,10 +149,11 @@ def test_files_come_to_a_node_once_and_what_it_made_goes_back(shared, node, tmp_
     task = Task("one", (a,), (c,), reads=(b,), folders=(shared.place / "many",))
     assert run(shared, task, tmp_path) == "A+B"
     assert storage.read_bytes(c) == storage.read_bytes(shared.place / "many" / "one") == b"A+B"
-    opened = []
-    monkeypatch.setattr(handing_over.storage, "open_for_reading", lambda place: opened.append(place))
-    assert run(shared, Task("two", (a, c), reads=(b,)), tmp_path) == "A+A+B+B"
-    assert not opened
+    opened, read = [], storage.open_for_reading
+    monkeypatch.setattr(staging.storage, "open_for_reading", lambda place: opened.append(place) or read(place))
+    for name in ("two", "three"):
+        assert run(shared, Task(name, (a, c), reads=(b,)), tmp_path) == "A+A+B+B"
+    assert opened == [c]
 
 
 def test_a_copy_of_an_older_file_is_not_used(shared, node, tmp_path):
@@ -176,7 +178,7 @@ def test_a_node_keeps_the_files_of_one_phase_and_of_no_job_that_is_over(shared, 
     copies = [path for path in node.rglob("files/*") if path.is_file()]
     assert sorted(path.read_text() for path in copies) == ["b", "of another job"]
     other.remove()
-    handing_over._known.clear()
+    staging._known.clear()
     run(shared, Task("two", (b,)), tmp_path)
     assert len([path for path in node.rglob("files/*") if path.is_file()]) == 1
 
@@ -184,11 +186,14 @@ def test_a_node_keeps_the_files_of_one_phase_and_of_no_job_that_is_over(shared, 
 def test_processes_of_a_node_that_begin_a_phase_do_not_disturb_each_other(shared, node, tmp_path):
     """Each removed what the others had made, and one of them a note that another was about to read."""
     a, b = shared.place / "a", shared.place / "b"
-    write(a, "a")
-    run(shared, Task("one", (a,), (b,)), tmp_path)
-    handing_over._known.clear()
-    run(shared, Task("two", (a,)), tmp_path)  # by another process
-    assert sorted(path.read_text() for path in node.rglob("files/*") if path.is_file()) == ["a", "a"]
+    for place in (a, b):
+        write(place, place.name)
+    run(shared, Task("one", (a, b)), tmp_path)
+    found = {path: path.stat().st_ino for path in node.rglob("files/*")}
+    staging._known.clear()
+    run(shared, Task("two", (a, b)), tmp_path)  # by another process
+    assert {path: path.stat().st_ino for path in node.rglob("files/*")} == found
+    assert len(found) == 2
     (note,) = (path for path in node.rglob("versions/*") if path.suffix != ".lock" and path.read_text().endswith(" a"))
     note.with_name("gone").symlink_to(note.with_name("removed"))
     run(shared, Task("three", (b,)), tmp_path)
@@ -211,7 +216,7 @@ def test_a_node_without_the_storage_or_an_input_says_so(tmp_path, node):
     shared.begin()
     with pytest.raises(InputError, match=r"does not see .*here\.txt: put it where all machines"):
         shared.wrapped(join_files, {})(Task("one", (tmp_path / "here.txt",)), Context(tmp_path, 1, lambda units: None))
-    handing_over._known.clear()
+    staging._known.clear()
     with pytest.raises(InputError, match=r"does not see rules\.txt: put it where all machines"):
         shared.wrapped(join_files, {}, ["rules.txt"])(Task("one", ()), Context(tmp_path, 1, lambda units: None))
 
@@ -223,7 +228,7 @@ def test_a_node_that_does_not_see_the_state_folder_says_so(tmp_path, node):
     assert call(task, Context(tmp_path, 1, lambda units: None)) == ""
     assert OnSharedFiles.of(join_files, state) == call
     (state / SEEN).unlink()
-    handing_over._known.clear()
+    staging._known.clear()
     for other in (None, OnSharedFiles.of(join_files, state)):
         assert other is None or other.token != call.token
         with pytest.raises(InputError, match=r"does not see the state folder .*--state DIR, or give --shared-scratch"):

@@ -9,17 +9,18 @@ import pytest
 from hostile_server import KINDS, HostileServer
 
 from command_kit.progress import spoken_duration
+from webtext_prep.crawl.frontier import politeness
+from webtext_prep.crawl.frontier.politeness import Crawler
+from webtext_prep.crawl.frontier.shard import Shard
+from webtext_prep.crawl.frontier.worst_case import Lists, for_all, sentence, worst_case
+from webtext_prep.crawl.http import memory
+from webtext_prep.crawl.http.fetcher import Reply
+from webtext_prep.crawl.http.memory import ByteBudget
+from webtext_prep.crawl.state.database import Journal
+from webtext_prep.crawl.state.databases import Work
 from webtext_prep.documents.document import Document
 from webtext_prep.stages import download as download_stage
 from webtext_prep.stages.download import Download
-from webtext_prep.web import crawling, memory
-from webtext_prep.web.crawling import Crawler
-from webtext_prep.web.fetcher import Reply
-from webtext_prep.web.journal import Journal
-from webtext_prep.web.journals import Work
-from webtext_prep.web.memory import ByteBudget
-from webtext_prep.web.shard import Shard
-from webtext_prep.web.worst_case import Lists, for_all, sentence, worst_case
 
 
 @pytest.fixture
@@ -39,8 +40,8 @@ def most_held(monkeypatch):
 
 def test_two_hundred_pages_that_use_up_every_limit_end_within_the_bounds(tmp_path, monkeypatch, most_held):
     """180 hostile URLs were not finished after 200 s, and nothing said how long they could take."""
-    monkeypatch.setattr(crawling, "BACKOFF_SECONDS", 0.01)
-    monkeypatch.setattr(crawling, "GIVE_UP_HOST_AFTER", 1_000_000)  # or all but the first ten would cost nothing
+    monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(politeness, "GIVE_UP_HOST_AFTER", 1_000_000)  # or all but the first ten would cost nothing
     monkeypatch.setattr(download_stage, "PAGE_BYTES", 500_000)
     stage = Download(
         extractor="resiliparse", allow_private_addresses="loopback", delay=0.0, per_host=50, concurrency=64,
@@ -63,7 +64,7 @@ def test_two_hundred_pages_that_use_up_every_limit_end_within_the_bounds(tmp_pat
     assert outcomes["endless-header-line"] | outcomes["endless-headers"] <= {"malformed_response", "timeout"}
     assert outcomes["bomb"] | outcomes["endless-body"] | outcomes["endless-padding"] <= {"too_large", "timeout"}
     assert not any("ok" in found for found in outcomes.values()) and outcomes.keys() >= KINDS.keys()
-    assert all(row["attempts"] <= 1 + crawling.MAX_REDIRECTS + stage.retries for row in rows)
+    assert all(row["attempts"] <= 1 + politeness.MAX_REDIRECTS + stage.retries for row in rows)
     assert seconds < worst.seconds
     assert 0 < most_held[0] <= fetching.page_bytes + fetching.unhindered * fetching.max_bytes < worst.bytes
 
@@ -104,7 +105,7 @@ def visit(client, **settings):
 
 def test_all_requests_of_a_url_share_one_limit_of_time(monkeypatch):
     """Each of six hops had three attempts of the whole time limit: a URL could take six minutes by default."""
-    monkeypatch.setattr(crawling, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.0)
     client = Slow(monkeypatch, seconds=20.0, location="http://b.org/")
     assert visit(client, retries=2, seconds=50.0) == ("timeout", 3)
     assert client.given == [50.0, 30.0, 10.0] and client.now == 50.0
@@ -113,7 +114,7 @@ def test_all_requests_of_a_url_share_one_limit_of_time(monkeypatch):
 
 
 def test_retries_are_counted_for_a_url_not_for_each_of_its_redirects(monkeypatch):
-    monkeypatch.setattr(crawling, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.0)
 
     class Alternating(Slow):
         async def get(self, url, **_):
@@ -124,7 +125,7 @@ def test_retries_are_counted_for_a_url_not_for_each_of_its_redirects(monkeypatch
 
 
 def test_a_robots_txt_with_all_its_redirects_has_one_limit_of_time(monkeypatch):
-    monkeypatch.setattr(crawling, "BACKOFF_SECONDS", 0.0)
+    monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.0)
     client = Slow(monkeypatch, seconds=20.0, location="/robots.txt")
     assert visit(client, obey_robots=True, retries=0, robots_seconds=50.0) == ("timeout", 0)
     assert client.given == [50.0, 30.0, 10.0] * 2

@@ -17,8 +17,8 @@ from indexed_tokens import IndexedTokensError, IndexedTokensWriter, corpus_token
 from indexed_tokens.suffix_index import SuffixIndex
 from indexed_tokens.suffix_search import documents_with, occurrences
 from webtext_prep.documents.document import Document
-from webtext_prep.token_index import prefix_doubling
-from webtext_prep.token_index.suffix_sorting import document_suffixes, suffix_array
+from webtext_prep.tokens import prefix_doubling
+from webtext_prep.tokens.suffix_sorting import document_suffixes, suffix_array
 
 # Suffixes
 
@@ -115,7 +115,7 @@ def test_few_tokens_are_sorted_without_machine_code_to_the_same_bytes(prefix, we
     """Each index of some hundred documents loaded the compiler, and compiled for seconds the first time."""
     command = ("index-tokens", prefix, "--part-tokens", 300, "--workers", 1)
     with monkeypatch.context() as patched:
-        patched.setitem(sys.modules, "webtext_prep.token_index.suffix_sorting", None)  # can't be imported
+        patched.setitem(sys.modules, "webtext_prep.tokens.suffix_sorting", None)  # can't be imported
         assert webtext(*command).code == 0
     folder = prefix.with_name("corpus_text_document.suffixes")
     plain = contents(folder)

@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 
 from command_kit.atomic import LEFTOVER_SUFFIX
-from webtext_prep.documents import storage
-from webtext_prep.documents.inputs import find_inputs, is_url_list, spool_standard_input
-from webtext_prep.documents.raw_files import is_raw_file
-from webtext_prep.documents.shards import is_document_shard
-from webtext_prep.documents.stage_record import read_record
+from webtext_prep import storage
+from webtext_prep.documents.folders.inputs import find_inputs, is_url_list, spool_standard_input
+from webtext_prep.documents.folders.raw_files import is_raw_file
+from webtext_prep.documents.folders.shards import is_document_shard
+from webtext_prep.documents.folders.stage_record import read_record
 from webtext_prep.errors import InputError
 
 

@@ -7,7 +7,7 @@ import pytest
 from indexed_tokens import IndexedTokensWriter, Tokenizer
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import write_documents
+from webtext_prep.documents.folders.shards import write_documents
 
 
 @pytest.fixture

@@ -8,9 +8,9 @@ import sys
 
 import pytest
 
+from webtext_prep.crawl.state.database import Entry, Journal
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import WebtextError
-from webtext_prep.web.journal import Entry, Journal
 
 URLS = [f"http://a.org/{n}" for n in range(200)]
 
@@ -72,7 +72,7 @@ WRITER = """
 import sys
 from pathlib import Path
 from webtext_prep.documents.document import Document
-from webtext_prep.web.journal import Entry, Journal
+from webtext_prep.crawl.state.database import Entry, Journal
 
 journal = Journal(Path(sys.argv[1]))
 n = 0

@@ -5,11 +5,11 @@ import threading
 
 import pytest
 
+from webtext_prep.crawl.state import database_writer
+from webtext_prep.crawl.state.database import Entry, Journal
+from webtext_prep.crawl.state.database_writer import JournalWriter
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import WebtextError
-from webtext_prep.web import journal_writer
-from webtext_prep.web.journal import Entry, Journal
-from webtext_prep.web.journal_writer import JournalWriter
 
 URLS = [f"http://a.org/{n}" for n in range(1000)]
 
@@ -36,7 +36,7 @@ def test_records_share_transactions_and_are_reported_when_they_are_written(journ
 
     asyncio.run(run())
     assert [found.row["url"] for found in journal.entries()] == URLS
-    assert statements.count("BEGIN") == len(reported) <= 4 + len(URLS) // journal_writer.BATCH
+    assert statements.count("BEGIN") == len(reported) <= 4 + len(URLS) // database_writer.BATCH
     assert sum(reported) == len(URLS)
 
 
@@ -54,7 +54,7 @@ def test_a_single_record_is_written_without_any_other_coming(journal):
 
 
 def test_text_that_waits_is_bounded(journal, monkeypatch):
-    monkeypatch.setattr(journal_writer, "WAITING_TEXT", 10_000)
+    monkeypatch.setattr(database_writer, "WAITING_TEXT", 10_000)
     gate, most = threading.Event(), 0
     add_many = journal.add_many
 

@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from webtext_prep import cli
-from webtext_prep.languages.kernels.bayes import _COMPENSATED, Trials, _sum
-from webtext_prep.languages.langdetect import COMPARED, Langdetect, load_factory
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks.task import Context, Task
 from webtext_prep.stages import clean
 from webtext_prep.stages.clean import known_detectors
+from webtext_prep.text.languages.kernels.bayes import _COMPENSATED, Trials, _sum
+from webtext_prep.text.languages.langdetect import COMPARED, Langdetect, load_factory
 
 SENTENCES = [
     "The committee met on Thursday to discuss whether the old bridge should be repaired or replaced.",

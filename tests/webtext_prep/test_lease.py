@@ -6,10 +6,10 @@ from datetime import timedelta
 
 import pytest
 
-from webtext_prep.documents import storage
+from webtext_prep import storage
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import lease
-from webtext_prep.running.lease import LASTS_SECONDS, LEASE, Lease, held, lease_place
+from webtext_prep.running.outputs import lease
+from webtext_prep.running.outputs.lease import LASTS_SECONDS, LEASE, Lease, held, lease_place
 
 
 @pytest.fixture(params=["s3", "memory", "practice"])
@@ -168,18 +168,13 @@ def test_of_many_that_begin_at_once_one_begins(bucket, tmp_path):
     winner.give_back()
 
 
-def test_storage_without_conditions_takes_the_last_writer_and_the_other_notices(bucket, tmp_path, monkeypatch):
-    """Some systems that speak S3's protocol ignore If-Match and If-None-Match."""
+def test_storage_without_conditions_takes_the_last_writer_and_the_other_notices(bucket, s3, tmp_path, monkeypatch):
+    """Some systems that speak S3's protocol refuse If-Match and If-None-Match."""
     output = bucket / "out"
-    store = storage.store_of(output)
-
-    def write(location, data: bytes, **condition: str) -> str:
-        return store._call(location, "put_object", Key=location.path.partition("/")[2], Body=data)["ETag"]
-
+    s3.fail("PUT", LEASE, times=9, status=501, code="NotImplemented")
     mine = taken(output, tmp_path / "one")
-    monkeypatch.setattr(store, "_write_note", write)
     with monkeypatch.context() as patch:
-        patch.setattr(Lease, "_is_there", lambda self: False)  # both have looked before one has written
+        patch.setattr(Lease, "_free", lambda self: None)  # both have looked before one has written
         other = taken(output, tmp_path / "two")
     mine.renew()
     other.renew()

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.documents import compression, lines
-from webtext_prep.documents.lines import has_ranges, line_blocks, read_lines, read_range, read_utf8
-from webtext_prep.documents.raw_files import reader_of
+from webtext_prep.documents.folders.raw_files import reader_of
+from webtext_prep.documents.formats import compression, lines
+from webtext_prep.documents.formats.lines import has_ranges, line_blocks, read_lines, read_range, read_utf8
 from webtext_prep.documents.records.base import Keys, SourceFile
 from webtext_prep.errors import InputError
 

@@ -6,8 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from webtext_prep.dedup.drop_rates import GroupCounter, Groups, Loss, largest_losses
 from webtext_prep.documents.document import Document
-from webtext_prep.near_duplicates.losses import GroupCounter, Groups, Loss, largest_losses
 
 DOCUMENTS = st.lists(
     st.tuples(

@@ -2,11 +2,11 @@
 
 import pytest
 
-from webtext_prep.documents.stores import local
-from webtext_prep.running import markers
-from webtext_prep.running.checkpoint import TaskState
-from webtext_prep.running.markers import Done, Markers
-from webtext_prep.running.task import Task
+from webtext_prep.running.outputs import markers
+from webtext_prep.running.outputs.markers import Done, Markers
+from webtext_prep.running.tasks.state import TaskState
+from webtext_prep.running.tasks.task import Task
+from webtext_prep.storage.stores import local
 
 
 @pytest.fixture

@@ -15,7 +15,7 @@ from indexed_tokens import (
     corpus_tokenizer,
     save_corpus_tokenizer,
 )
-from webtext_prep.documents import storage
+from webtext_prep import storage
 from webtext_prep.running.job import Job
 from webtext_prep.stages.merge_tokens import MergeTokens
 

@@ -8,10 +8,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import practice_extractor
 import pytest
 
 from webtext_prep.errors import WebtextError
-from webtext_prep.extraction import fork_server
+from webtext_prep.extraction import pool
 from webtext_prep.extraction.extractors import EXTRACTORS
 from webtext_prep.extraction.pool import ExtractorPool
 
@@ -100,14 +101,6 @@ asyncio.run(run())
 """
 
 
-def test_a_worker_in_the_middle_of_a_page_ends_when_its_parent_is_killed(tmp_path):
-    with subprocess.Popen([sys.executable, "-c", PARENT, str(tmp_path)], stdout=subprocess.PIPE) as parent:
-        worker = os.pidfd_open(int(parent.stdout.readline()))
-        parent.kill()
-        assert select.select([worker], [], [], 30)[0], "the worker outlived its parent"
-        os.close(worker)
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends a process with its parent")
 def test_a_worker_that_hears_nothing_ends_with_its_parent_and_is_first_to_go_without_memory(tmp_path):
     """A worker that was blocked inside C code never saw that its parent was gone, and ran forever."""
@@ -125,26 +118,11 @@ def test_a_worker_that_hears_nothing_ends_with_its_parent_and_is_first_to_go_wit
     assert int(first_to_go) == 1000
 
 
-@pytest.fixture
-def no_spare_server():
-    """No server that an earlier test has left is used."""
-    fork_server._close_spare()
-
-
-@pytest.mark.usefixtures("no_spare_server")
 def test_an_extractor_that_cannot_start_is_a_sentence_with_what_it_said(tmp_path, monkeypatch):
     """It read "internal error: IncompleteReadError", and what the process had printed was thrown away."""
-    monkeypatch.setattr(fork_server, "MAIN", "import sys; print(1); raise ImportError('no module named quince')")
-    with pytest.raises(WebtextError, match=r"the extractor resiliparse did not start: ImportError: .*quince"):
+    monkeypatch.setattr(pool, "work", practice_extractor.work_without_library)
+    with pytest.raises(WebtextError, match=r"the extractor resiliparse did not start: ModuleNotFoundError: .*quince"):
         outcomes("resiliparse", [GOOD], tmp_path)
-    monkeypatch.setattr(fork_server, "MAIN", "import os; os._exit(7)")
+    monkeypatch.setattr(pool, "work", practice_extractor.end_at_once)
     with pytest.raises(WebtextError, match="did not start: exit code 7"):
-        outcomes("resiliparse", [GOOD], tmp_path)
-
-
-@pytest.mark.usefixtures("no_spare_server")
-def test_a_worker_that_never_gets_ready_is_given_up(tmp_path, monkeypatch):
-    monkeypatch.setattr(fork_server, "START_SECONDS", 0.2)
-    monkeypatch.setattr(fork_server, "MAIN", "import time; time.sleep(600)")
-    with pytest.raises(WebtextError, match="did not start"):
         outcomes("resiliparse", [GOOD], tmp_path)

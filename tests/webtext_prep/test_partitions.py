@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.documents.partitions import read_partitions, write_partitions
+from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
 from webtext_prep.errors import WebtextError
 
 BUCKETS = 5
@@ -86,16 +86,3 @@ def test_a_damaged_file_is_named(tmp_path, damage):
     path.write_bytes(damage(path.read_bytes()))
     with pytest.raises(WebtextError, match=r"lines, a file between two phases, is damaged .*--restart"):
         list(read_partitions([path], 0))
-
-
-def test_who_goes_on_does_not_read_again_what_was_passed(tmp_path):
-    paths = [tmp_path / "a", tmp_path / "b", tmp_path / "c"]
-    for path in paths:
-        with write_partitions(path, 3, run_bytes=40) as writer:
-            for number in range(30 if path.name != "b" else 0):
-                writer.add(number % 2, b"%b line %d" % (path.name.encode(), number))
-    whole = list(read_partitions(paths, 1))
-    assert len(whole) > 10
-    for passed in (0, 1, 5, len(whole) - 1, len(whole), len(whole) + 3):
-        assert list(read_partitions(paths, 1, passed=passed)) == whole[passed:]
-    assert list(read_partitions(paths, 2, passed=1)) == []

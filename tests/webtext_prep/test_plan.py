@@ -13,16 +13,16 @@ import pytest
 from pages_on_loopback import serve_pages
 
 from command_kit.machine import Disk, Machine
+from webtext_audit.plan import chain, planner, profiling, sample
+from webtext_audit.plan.extrapolation import busiest_host, expected, notes_on
+from webtext_audit.plan.plan_file import NAME, Expected, Plan, find_plan, read_plan
+from webtext_audit.plan.profiling import Finished, Measured, Measurements, Usage, run_webtext
+from webtext_audit.plan.table import about, shown
 from webtext_prep import cli
-from webtext_prep.documents.sampling import Sample as Contents
-from webtext_prep.documents.shards import read_documents
-from webtext_prep.documents.url_lists import read_urls
+from webtext_prep.documents.folders.sampling import Sample as Contents
+from webtext_prep.documents.folders.shards import read_documents
+from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.planning import chain, making, measuring, sample
-from webtext_prep.planning.expecting import busiest_host, expected, notes_on
-from webtext_prep.planning.measuring import Finished, Measured, Measurements, Usage, run_webtext
-from webtext_prep.planning.plan_file import NAME, Expected, Plan, find_plan, read_plan
-from webtext_prep.planning.table import about, shown
 from webtext_prep.stages.blacklist import Blacklist
 from webtext_prep.stages.clean import Clean
 from webtext_prep.stages.dedup import Dedup
@@ -388,7 +388,7 @@ def planned(tmp_path, site, monkeypatch, webtext):
     (tmp_path / "urls.txt").write_text("".join(f"{site}/{at}\n" for at in range(60)))
     (tmp_path / "pipeline.toml").write_text(CONFIG)
     runs = Runs({"download": Usage(8.0, 5.0, 10**8), "clean": Usage(4.0, 4.0, 10**9)})
-    monkeypatch.setattr(making, "run_webtext", runs)
+    monkeypatch.setattr(planner, "run_webtext", runs)
     arguments = ["plan", "--input", tmp_path / "urls.txt", "--config", tmp_path / "pipeline.toml"]
     arguments += ["--output", tmp_path / "plan", "--at-least", 20, "--workers", 4]
     return webtext(*arguments), runs, lambda *more: webtext(*arguments, *more)
@@ -517,7 +517,7 @@ def test_a_process_is_measured_with_those_that_it_starts(tmp_path, monkeypatch):
             raise interrupt
         return real(pid, options)
 
-    monkeypatch.setattr(measuring.os, "wait4", wait)
+    monkeypatch.setattr(profiling.os, "wait4", wait)
     done = run_webtext(arguments, True)
     assert done.is_stopped
     assert done.code != 0
@@ -556,8 +556,8 @@ def test_a_plan_says_what_does_not_fit(tmp_path, free, memory, notes):
     stage = Expected("clean", "documents", 10, 9, 8, 10, 1.0, 1.0, 1.0, 5 * 10**9, 10**10, 10**9)
     plan = Plan(("in",), "", 2, "2 cores", "URLs", 1, 10, 10.0, 5.0, (stage,), ("one note " * 30,))
     machine = Small(free, memory)
-    planner = making.Planner([], tmp_path, share=1, at_least=1, at_most=1, workers=2, machine=machine)
-    found = planner._too_much(plan)
+    one = planner.Planner([], tmp_path, share=1, at_least=1, at_most=1, workers=2, machine=machine)
+    found = one._too_much(plan)
     assert len(found) == len(notes)
     assert all(map(str.startswith, found, notes))
     assert read_plan(plan.write(tmp_path)) == plan

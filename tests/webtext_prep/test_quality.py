@@ -10,14 +10,14 @@ from hypothesis import strategies as st
 
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.quality import thresholds
-from webtext_prep.quality.c4 import C4
-from webtext_prep.quality.fineweb import FineWeb
-from webtext_prep.quality.gopher_quality import GopherQuality
-from webtext_prep.quality.gopher_repetition import GopherRepetition
-from webtext_prep.quality.kernels.words import words_of
-from webtext_prep.running.tally import Tally
+from webtext_prep.running.tasks.tally import Tally
 from webtext_prep.stages.clean import Clean, known_rules
+from webtext_prep.text.quality import thresholds
+from webtext_prep.text.quality.c4 import C4
+from webtext_prep.text.quality.fineweb import FineWeb
+from webtext_prep.text.quality.gopher_quality import GopherQuality
+from webtext_prep.text.quality.gopher_repetition import GopherRepetition
+from webtext_prep.text.quality.kernels.words import words_of
 
 NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 PROSE = (

@@ -13,12 +13,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.documented import example
 
-from webtext_prep.documents import arrow_rows, compression, parquet_files, raw_files, records
+from webtext_prep.documents import records
 from webtext_prep.documents.document import Document, decode_document, encode_document
-from webtext_prep.documents.raw_files import is_raw_file, kinds_of_raw_files, known_readers, reader_of
+from webtext_prep.documents.folders import raw_files
+from webtext_prep.documents.folders.raw_files import is_raw_file, kinds_of_raw_files, known_readers, reader_of
+from webtext_prep.documents.formats import arrow_rows, compression, parquet_files
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
-from webtext_prep.documents.storage import location
 from webtext_prep.errors import InputError
+from webtext_prep.storage import location
 
 KEYS = Keys(("text", "content"), ("url",))
 
@@ -269,7 +271,7 @@ def test_an_empty_table_holds_no_records(file):
 
 READ_ALL = """
 import pathlib, resource, sys
-from webtext_prep.documents.raw_files import reader_of
+from webtext_prep.documents.folders.raw_files import reader_of
 from webtext_prep.documents.records.base import Keys, SourceFile
 import pyarrow.parquet
 place = pathlib.Path(sys.argv[1])

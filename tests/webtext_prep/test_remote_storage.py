@@ -4,8 +4,8 @@ import random
 
 import pytest
 
-from webtext_prep.documents import storage
-from webtext_prep.documents.storage import location
+from webtext_prep import storage
+from webtext_prep.storage import location
 
 WORDS = [f"word{number}" for number in range(300)]
 

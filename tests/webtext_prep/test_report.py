@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from practice_corpus import SCRIPT, make_corpus, make_run
 
 from command_kit.charts.numbers import brief, short, size
+from webtext_audit.lineage.tables import stage_of
+from webtext_audit.report import counting
+from webtext_audit.report.counting import LogHistogram, Lowest, TopCounter
+from webtext_audit.report.figures import group_of
+from webtext_audit.report.funnel import Level, draw_funnel
 from webtext_prep.cli import find_stages
-from webtext_prep.lineage import trace
-from webtext_prep.lineage.restoring import stage_of
-from webtext_prep.reporting import counting
-from webtext_prep.reporting.counting import LogHistogram, Lowest, TopCounter
-from webtext_prep.reporting.figures import group_of
-from webtext_prep.reporting.funnel import Level, draw_funnel
+from webtext_prep.documents.folders.lineage import trace
 
 
 @pytest.fixture

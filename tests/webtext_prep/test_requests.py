@@ -7,9 +7,9 @@ import socket
 import aiodns
 import pytest
 
-from webtext_prep.web import addresses, requests
-from webtext_prep.web.fetcher import Reply
-from webtext_prep.web.requests import Client, retry_after
+from webtext_prep.crawl.http import addresses, requests
+from webtext_prep.crawl.http.fetcher import Reply
+from webtext_prep.crawl.http.requests import Client, retry_after
 
 PAGE = b"<html><body><p>Some words of a page.</p></body></html>"
 

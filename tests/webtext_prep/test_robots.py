@@ -6,9 +6,9 @@ import threading
 import pytest
 from protego import Protego
 
-from webtext_prep.web import robots
-from webtext_prep.web.fetcher import Reply
-from webtext_prep.web.robots import MAX_BYTES, MAX_LINE, MAX_RULES, Robots, parse_rules, rules_of
+from webtext_prep.crawl.frontier import robots
+from webtext_prep.crawl.frontier.robots import MAX_BYTES, MAX_LINE, MAX_RULES, Robots, parse_rules, rules_of
+from webtext_prep.crawl.http.fetcher import Reply
 
 AGENT = "webtext"
 

@@ -12,17 +12,17 @@ from collections.abc import Callable
 import practice_stages
 import pytest
 
-from webtext_prep.documents import storage
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.inputs import find_inputs
-from webtext_prep.documents.shards import shard_name, shards_in
+from webtext_prep.documents.folders.inputs import find_inputs
+from webtext_prep.documents.folders.shards import shard_name, shards_in
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import versions
 from webtext_prep.running.job import Job
-from webtext_prep.running.output import Output
-from webtext_prep.running.summary import Summary
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Task
+from webtext_prep.running.outputs.output import Output
+from webtext_prep.running.outputs.summary import Summary
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Task
 
 
 def pytest_generate_tests(metafunc):
@@ -474,7 +474,7 @@ def markers(home, state_of) -> Callable[[], int]:
     return lambda: len(list((state_of(home / "output") / "markers").rglob("part-*.json")))
 
 
-STOPPED_AT = [pytest.param(1, 1, 0, id="1 worker"), pytest.param(2, 2, 1, id="2"), pytest.param(3, 3, 3, id="3")]
+STOPPED_AT = [pytest.param(1, 1, 0, id="1 worker"), pytest.param(2, 2, 1, id="2")]
 """Workers; how many wait at the gate when all that can is done; how many shards are done then."""
 
 
@@ -497,19 +497,6 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     assert again["in"] == again["out"] + sum(again["dropped"].values()) == 54
     assert contents(home / "output") == uninterrupted[1]
     assert finished.items() <= times(home / "output").items()
-
-
-def test_killed_again_and_again_it_still_ends_with_the_same_bytes(
-    uninterrupted, markers, command, start, webtext, contents, home, state_of
-):
-    claim = state_of(home / "output") / "job.json"
-    for happened in (claim.exists, lambda: markers() >= 1, lambda: markers() >= 4):
-        running = start(*command(2))
-        running.wait_until(happened, "the moment to kill", may_end=True)
-        os.kill(running.process.pid, signal.SIGKILL)
-        running.end()
-    assert webtext(*command(2), "--json").json["in"] == 54
-    assert contents(home / "output") == uninterrupted[1]
 
 
 @pytest.mark.parametrize(("workers", "waiting", "done"), [(1, 1, 0), (4, 3, 3)])
@@ -608,13 +595,11 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(
     assert not (state_of(home / "output") / "scratch").exists()
 
 
-def test_a_temporary_folder_whose_name_is_too_long_for_sockets_is_named(start, command, tmp_path, monkeypatch):
+def test_a_temporary_folder_may_have_a_name_too_long_for_sockets(start, command, tmp_path, monkeypatch):
     (tmp_path / ("long" * 25)).mkdir()
     monkeypatch.setenv("TMPDIR", str(tmp_path / ("long" * 25)))
     running = start(*command(2))
-    output, errors = running.process.communicate(timeout=60)
-    assert (running.process.returncode, output) == (2, "")
-    assert "set TMPDIR to a shorter one, or give --workers 1." in errors
+    assert running.process.wait(timeout=60) == 0
 
 
 def test_damaged_input_is_one_sentence_from_any_process(uninterrupted, command, webtext):

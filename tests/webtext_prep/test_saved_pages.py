@@ -20,19 +20,19 @@ import warcio.archiveiterator
 from fastwarc.warc import ArchiveIterator
 
 from webtext_prep import cli
+from webtext_prep.crawl.archives.html_files import pages_of
+from webtext_prep.crawl.archives.warc_writing import Answer
+from webtext_prep.crawl.state import database_writer
+from webtext_prep.crawl.state.database import Entry, Journal
+from webtext_prep.crawl.state.page_cache import PageSpool
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.outcomes import OUTCOMES
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import read_documents, write_documents
+from webtext_prep.documents.folders.lineage import trace
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.errors import WebtextError
-from webtext_prep.lineage import trace
+from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.job import Job
 from webtext_prep.stages.download import Download
-from webtext_prep.web import journal_writer
-from webtext_prep.web.journal import Entry, Journal
-from webtext_prep.web.page_files import pages_of
-from webtext_prep.web.saved_pages import PageSpool
-from webtext_prep.web.warc_writing import Answer
 
 PATIENCE = 60
 
@@ -357,12 +357,12 @@ def test_pages_that_wait_to_be_saved_are_bounded(tmp_path, monkeypatch):
     """Their bytes count as text does."""
     import asyncio
 
-    monkeypatch.setattr(journal_writer, "WAITING_TEXT", 10_000)
+    monkeypatch.setattr(database_writer, "WAITING_TEXT", 10_000)
     most = 0
 
     async def run(journal, spool):
         nonlocal most
-        async with journal_writer.JournalWriter(journal, lambda count: None, spool.saved) as writer:
+        async with database_writer.JournalWriter(journal, lambda count: None, spool.saved) as writer:
             for n in range(200):
                 url = f"http://a/{n}"
                 await writer.add(Entry({"url": url}, answer=answer_of(url, b"x" * 1000)))

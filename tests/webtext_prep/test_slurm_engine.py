@@ -1,6 +1,7 @@
 """The engine slurm, on a stand-in for Slurm's commands, and on Slurm itself where it is installed."""
 
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,11 +17,12 @@ from slurm_cluster import Cluster
 
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import wire
+from webtext_prep.running.engines import attempts
 from webtext_prep.running.engines.slurm import SlurmEngine, SlurmSettings
 from webtext_prep.running.slurm import commands, job, waiting
-from webtext_prep.running.slurm.arrays import JobArray, digest_of
-from webtext_prep.running.task import Task
+from webtext_prep.running.slurm.arrays import JobArray
+from webtext_prep.running.tasks import codec
+from webtext_prep.running.tasks.task import Task
 from webtext_prep.running.versions import versions_here
 from webtext_prep.stages.clean import Clean
 
@@ -104,7 +106,7 @@ def test_a_node_with_other_versions_is_refused(cluster, run, monkeypatch):
 def test_a_dead_job_costs_the_task_that_it_was_at(cluster, run, tmp_path, monkeypatch):
     """The first task of the job is not done again; the third has not failed yet when it does."""
     cluster.set(killed_as="NODE_FAIL")
-    monkeypatch.setattr(waiting, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 2)
     tasks = tasks_of(0, 0, 0, folder=str(tmp_path))
     tasks[1].options["deaths"] = tasks[2].options["deaths"] = 1
     seen: dict[int, int] = {}
@@ -116,11 +118,11 @@ def test_a_dead_job_costs_the_task_that_it_was_at(cluster, run, tmp_path, monkey
 @pytest.mark.parametrize("settings", [{}, {"forgets": True, "accounts": True}], ids=["squeue", "sacct"])
 def test_a_task_that_kills_every_job_is_named_with_the_end_of_its_log(cluster, run, tmp_path, settings, monkeypatch):
     cluster.set(**settings)
-    monkeypatch.setattr(waiting, "MAX_ATTEMPTS", 2)
+    monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 2)
     tasks = tasks_of(0, folder=str(tmp_path), deaths=99)
     sentence = (
-        r"the task task-0 failed 2 times: its Slurm job 2_0 was killed, because memory ran out: ask for more, as with "
-        r"--slurm-options '--mem=16G', and run the same command again, it resumes"
+        r"the task task-0 failed 2 times: its Slurm job 2_0 was killed, because memory ran out: run the same command "
+        r"again, it resumes from .*; if memory ran out, ask for more, as with --slurm-options '--mem=16G'\.\n"
     )
     with pytest.raises(WebtextError, match=sentence) as caught:
         run(practice_calls.die_at_first, tasks)
@@ -135,7 +137,7 @@ def test_what_slurm_has_forgotten_has_ended(cluster, run, tmp_path):
 
 def test_a_preempted_job_costs_no_attempt(cluster, run, tmp_path, monkeypatch):
     cluster.set(killed_as="PREEMPTED")
-    monkeypatch.setattr(waiting, "MAX_ATTEMPTS", 1)
+    monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 1)
     assert run(practice_calls.die_at_first, tasks_of(0, folder=str(tmp_path), deaths=1)) == [(0, 1)]
 
 
@@ -143,7 +145,7 @@ def test_jobs_that_somebody_cancels_are_not_submitted_again(cluster, run, monkey
     states = commands.states
 
     def cancel_first(names):
-        commands.cancel({"1": None})
+        commands.cancel(["1"])
         return states(names)
 
     (cluster.folder / "hold").touch()
@@ -170,7 +172,7 @@ def test_jobs_that_wait_long_are_told_with_their_reason(cluster, run, monkeypatc
         if sentence.startswith("the Slurm jobs wait"):
             (cluster.folder / "hold").unlink()
 
-    monkeypatch.setattr(waiting, "say", say)
+    monkeypatch.setattr(waiting, "_say", say)
     monkeypatch.setattr(waiting, "WAIT_SECONDS", 0)
     assert run(practice_calls.square, tasks_of(3)) == [(0, 9)]
     assert said[1:] == ["the Slurm jobs wait, most of them for this reason: Resources."]
@@ -204,7 +206,7 @@ def test_a_limit_on_jobs_is_waited_for(cluster, run, monkeypatch):
 
     def refuse(*arguments, **named):
         if cluster.calls("sbatch") == 1 and refusals:
-            raise commands.SlurmError(f"sbatch failed: job submit {refusals.pop()}.", may_succeed_later=True)
+            raise commands.SlurmError(f"sbatch failed: job submit {refusals.pop()}.")
         return submit(*arguments, **named)
 
     monkeypatch.setattr(commands, "submit", refuse)
@@ -233,28 +235,38 @@ def test_options_that_cannot_be_split_are_refused(cluster):
         SlurmEngine(0, SlurmSettings(slurm_options="--mem=2G --array=0-9"))
 
 
-def array_of(folder: Path, function, tasks: list[Task]) -> JobArray:
-    call, encoded = wire.encode(function), [wire.encode(task) for task in tasks]
-    digests = [digest_of(call, task) for task in encoded]
-    return JobArray.create(folder, "tasks", call, [encoded], [digests], folder / "scratch", versions_here())
+def array_of(folder: Path, function, *jobs: list[Task]) -> JobArray:
+    encoded = [[codec.encode(task) for task in tasks] for tasks in jobs]
+    return JobArray.create(folder, "tasks", codec.encode(function), encoded, folder / "scratch", versions_here())
 
 
 def test_a_job_that_is_started_once_more_goes_on_with_the_rest(tmp_path):
     """Slurm requeues a job whose node failed."""
     array = array_of(tmp_path, practice_calls.be_busy_at_first, tasks_of(0, 0, 0, folder=str(tmp_path)))
     assert job.run(array.folder, 0, 1) == 0
-    array.take(0, 0)
     (array.folder / "results" / "0-2.json").unlink()
     assert job.run(array.folder, 0, 1) == 0
-    assert [array.result(0, task) and array.result(0, task)["result"] for task in range(3)] == [None, 0, 1]
+    assert [array.read(f"results/0-{task}")["result"] for task in range(3)] == [0, 0, 1]
 
 
 def test_a_job_whose_array_is_not_wanted_any_more_does_nothing(tmp_path, capsys):
     array = array_of(tmp_path, practice_calls.be_busy_at_first, tasks_of(0, folder=str(tmp_path)))
-    (array.folder / "call.json").unlink()
+    (array.folder / "array.json").unlink()
     assert job.run(array.folder, 0, 1) == 1
     assert "not wanted any more" in capsys.readouterr().err
-    assert array.results() == []
+    assert not array.names("results")
+
+
+def test_a_job_whose_array_is_removed_ends_by_itself(tmp_path):
+    """Its task would never end."""
+    array = array_of(tmp_path, practice_calls.report_until_heard, tasks_of(7, folder=str(tmp_path)))
+    code = "import sys; from pathlib import Path; from webtext_prep.running.slurm import job; job.REPORT_SECONDS = 0; "
+    code += "sys.path.append(sys.argv[1]); sys.exit(job.run(Path(sys.argv[2]), 0, 1))"
+    process = subprocess.Popen([sys.executable, "-c", code, SUPPORT, array.folder], stderr=subprocess.PIPE, text=True)
+    until(lambda: array.read("progress/0") == [7], "the task")
+    shutil.rmtree(array.folder, ignore_errors=True)
+    assert f"{array.folder} was removed: nobody wants its results" in process.communicate(timeout=PATIENCE)[1]
+    assert process.returncode == 1
 
 
 # Whole stages
@@ -341,13 +353,16 @@ def test_an_interrupt_cancels_the_jobs_and_the_same_command_goes_on(
 
 
 def test_a_restart_cancels_what_an_earlier_command_has_left(cluster, shouting, gate, drive, webtext):
-    """Its jobs would write what other settings ask for."""
+    """Its jobs would write what other settings ask for. As long as they can't be cancelled, nothing is begun."""
     arguments, _ = shouting
     gate.close()
     driver = drive(arguments)
     driver.wait_until(lambda: len(list(gate.folder.glob("reached-*"))) == 2, "the gate")
     driver.end(signal.SIGKILL)
     assert cluster.states() == ["RUNNING", "RUNNING"]
+    cluster.set(silent=True)
+    assert "Unable to contact slurm controller" in webtext(*arguments[:-2], "--restart", "--mark", "?").sentence
+    cluster.set()
     assert webtext(*arguments[:-2], "--restart", "--mark", "?").code == 0
     assert cluster.states()[:2] == ["CANCELLED", "CANCELLED"]
     assert cluster.calls("sbatch") == 2
@@ -371,13 +386,8 @@ def test_what_was_made_and_then_removed_is_made_again(cluster, shouting, drive, 
 def test_jobs_of_other_settings_are_cancelled(cluster, run, tmp_path):
     """What an earlier command was at, and this one does not ask for, would be made in vain."""
     tasks = tasks_of(0, 1)
-    call = wire.encode(practice_calls.refuse_or_wait)
-    encoded = [wire.encode(task) for task in tasks]
     (cluster.folder / "hold").touch()
-    array = JobArray.create(
-        tmp_path / "scratch" / "slurm", "tasks", call, [[task] for task in encoded],
-        [[digest_of(call, task)] for task in encoded], tmp_path / "scratch", versions_here(),
-    )  # fmt: skip
+    array = array_of(tmp_path / "scratch" / "slurm", practice_calls.refuse_or_wait, tasks[:1], tasks[1:])
     script = commands.script_for("webtext_prep.running.slurm.job", str(array.folder))
     assert commands.submit(array.name, 2, script, array.log(0).parent, []) == "1"
     (cluster.folder / "settings.json").write_text("{}")

@@ -8,16 +8,15 @@ import practice_stages
 import pytest
 
 from command_kit.machine import Disk, Machine
-from webtext_prep.documents import storage
-from webtext_prep.documents.compression import compressed
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.sampling import Sample, take_sample
-from webtext_prep.documents.shards import shards_in, write_documents
+from webtext_prep.documents.folders.sampling import Sample, take_sample
+from webtext_prep.documents.folders.shards import shards_in, write_documents
+from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
-from webtext_prep.running.space import Needs, compare, readable
+from webtext_prep.running.preflight import Needs, compare, readable
 from webtext_prep.stages.blacklist import Blacklist
-from webtext_prep.stages.clean import Clean
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.merge import Merge
 from webtext_prep.stages.tokenize import Tokenize
@@ -191,14 +190,6 @@ def test_a_download_needs_more_for_more_urls_and_no_more_than_are_asked_for():
     assert needed(1_000_000).scratch == needed(1_000_000).output
 
 
-def test_a_stage_of_checkpoints_needs_room_for_those_of_the_shards_at_work():
-    sample = Sample(10, 1000, 100, 3000, 1000, 1200, 50)
-    assert Clean().needs(sample, 4).output == 1200
-    assert Clean().needs(sample, 4).scratch == 400
-    assert Clean().needs(sample, 40).scratch == 1000
-    assert practice_stages.Shout().needs(sample, 4).scratch == 0
-
-
 def test_the_output_of_one_stage_is_the_input_of_the_next():
     found = Needs(1_000_000_000, 5, 6, 7000).as_input()
     assert (found.size, found.packed, found.written, found.documents) == (10**9, 10**9, 10**9, 7000)
@@ -243,7 +234,7 @@ def test_what_an_interrupted_run_has_written_is_not_needed_again():
 
 
 def test_a_url_is_not_checked(home):
-    from webtext_prep.documents.storage import location
+    from webtext_prep.storage import location
 
     url = location("memory://bucket/out")
     found = compare("clean", "documents", NEEDS, output=url, state=Path("/state"), machine=Machine())

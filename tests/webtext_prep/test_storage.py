@@ -12,12 +12,12 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from webtext_prep.documents import storage, stores
-from webtext_prep.documents.storage import location
-from webtext_prep.documents.stores.remote import RemoteStore
+from webtext_prep import storage
 from webtext_prep.errors import InputError
-from webtext_prep.running.markers import Done, Markers
-from webtext_prep.running.task import Task
+from webtext_prep.running.outputs.markers import Done, Markers
+from webtext_prep.running.tasks.task import Task
+from webtext_prep.storage import location, stores
+from webtext_prep.storage.stores.remote import RemoteStore
 
 
 @pytest.fixture(params=["local", "memory", "s3"])
@@ -91,8 +91,8 @@ def test_objects_are_asked_about_side_by_side(monkeypatch, tmp_path):
     markers = Markers(tmp_path)
     for task in tasks:
         markers.write(task, "key", Done(None, 1))
-    all_asked, ask = threading.Barrier(4, timeout=60), RemoteStore._info
-    monkeypatch.setattr(RemoteStore, "_info", lambda *arguments: (all_asked.wait(), ask(*arguments))[1])
+    all_asked, ask = threading.Barrier(4, timeout=60), RemoteStore.stamp
+    monkeypatch.setattr(RemoteStore, "stamp", lambda *arguments: (all_asked.wait(), ask(*arguments))[1])
     assert [name for name, _, _ in storage.stamps(places)] == [place.name for place in places]
     assert storage.sizes(places) == [5] * 4
     assert markers.read_all(tasks, ["key"] * 4) == [Done(None, 1)] * 4
@@ -143,7 +143,7 @@ def test_a_store_is_added_in_one_file(tmp_path, monkeypatch):
     plugins.mkdir()
     (plugins / "upper_case.py").write_text(
         "import io\n"
-        "from webtext_prep.documents.stores.remote import RemoteStore\n"
+        "from webtext_prep.storage.stores.remote import RemoteStore\n"
         "class UpperCase(RemoteStore):\n"
         "    protocols = ('memory',)\n"
         "    def open(self, location):\n"
@@ -157,7 +157,7 @@ def test_a_store_is_added_in_one_file(tmp_path, monkeypatch):
         assert storage.read_bytes(place) == b"LOUD"
     finally:
         storage._stores.cache_clear()
-        sys.modules.pop("webtext_prep.documents.stores.upper_case", None)
+        sys.modules.pop("webtext_prep.storage.stores.upper_case", None)
 
 
 def test_a_finished_file_may_come_from_another_file_system(tmp_path, monkeypatch):

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from webtext_prep.documents.records.base import Unreadable
 from webtext_prep.errors import InputError
-from webtext_prep.submissions import page_keys
-from webtext_prep.submissions.choosing import Rules, subreddit_names, time_of
-from webtext_prep.submissions.dumps import is_dump, read_blocks
-from webtext_prep.submissions.page_keys import page_key, page_key_by_rules
-from webtext_prep.submissions.pages import Link, best_of, document_of, page_of, without_repeats
-from webtext_prep.submissions.rows import Submission, read_any_row, read_rows, unescaped, url_of
+from webtext_prep.reddit import page_keys
+from webtext_prep.reddit.dumps import is_dump, read_blocks
+from webtext_prep.reddit.page_keys import page_key, page_key_by_rules
+from webtext_prep.reddit.pages import Link, best_of, document_of, page_of, without_repeats
+from webtext_prep.reddit.rows import Submission, read_any_row, read_rows, unescaped, url_of
+from webtext_prep.reddit.selection import Rules, subreddit_names, time_of
 
 REAL = Path(__file__).parent / "submissions" / "RS_v2_2005-07.jsonl"
 

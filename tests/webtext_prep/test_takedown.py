@@ -15,8 +15,8 @@ import pytest
 
 from indexed_tokens import IndexedTokens
 from webtext_prep.cli import main
-from webtext_prep.documents.outcomes import OUTCOMES
-from webtext_prep.documents.shards import read_documents, shards_in
+from webtext_prep.documents.folders.shards import read_documents, shards_in
+from webtext_prep.extraction.outcomes import OUTCOMES
 
 
 def text(seed, count=150):
@@ -204,7 +204,7 @@ def test_what_was_killed_is_finished_by_the_same_command(webtext, tmp_path, work
     clean_lists(work, removed)
     # Dies with the first shard of that stage that is published, as by kill -9.
     code = (
-        "import os, sys; from webtext_prep.documents.stores import local; from webtext_prep.cli import main\n"
+        "import os, sys; from webtext_prep.storage.stores import local; from webtext_prep.cli import main\n"
         "old = local.same_bytes\n"
         f"def same(one, other):\n    if '/{stage}/part-' in str(other) or '/{stage}/stage.json' in str(other):"
         " os.kill(os.getpid(), 9)\n    return old(one, other)\n"

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, bin_path, idx_path
 from indexed_tokens.draft import PairDraft
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.token_plan import Plan, parts_by_key, parts_in_order, read_plan
-from webtext_prep.documents.token_runs import EncodedShard, RunWriter, shuffle_key
 from webtext_prep.errors import WebtextError
+from webtext_prep.tokens.plan import Plan, parts_by_key, parts_in_order, read_plan
+from webtext_prep.tokens.runs import EncodedShard, RunWriter, read_slices, shuffle_key
 
 DTYPE = np.dtype("<u2")
 KEY = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**63, 2**64 - 1]))
@@ -94,28 +94,11 @@ def test_parts_are_about_equal_and_follow_from_the_corpus(tmp_path):
     assert counts.max() < 600
 
 
-def test_a_writer_goes_on_behind_the_runs_that_are_kept(tmp_path):
-    tokens, table = tmp_path / "a.tokens", tmp_path / "a.table"
-    with RunWriter(tokens, table, DTYPE) as writer:
-        for key in (5, 3, 9):
-            writer.add(key, [key] * key)
-            writer.flush()
-    whole = tokens.read_bytes(), table.read_bytes()
-    with RunWriter(tokens, table, DTYPE, writer.runs[:2]) as writer:
-        writer.add(9, [9] * 9)
-        writer.flush()
-    assert (tokens.read_bytes(), table.read_bytes()) == whole
-    assert writer.runs == [1, 1, 1]
-
-
-@pytest.mark.parametrize("name", ["a.tokens", "a.table"])
-def test_a_file_that_was_cut_off_is_an_error(tmp_path, name):
+def test_a_file_that_was_cut_off_is_an_error(tmp_path):
     (shard,) = encoded(tmp_path, [[[(5, [1, 2]), (6, [3])]]])
-    for path in (shard.tokens, shard.table):
-        path.rename(tmp_path / f"a{path.suffix}")
-    (tmp_path / name).write_bytes((tmp_path / name).read_bytes()[:-1])
+    shard.tokens.write_bytes(shard.tokens.read_bytes()[:-1])
     with pytest.raises(WebtextError, match="cut off"):
-        RunWriter(tmp_path / "a.tokens", tmp_path / "a.table", DTYPE, [2])
+        read_slices([shard], DTYPE, 0, 9)
 
 
 @given(st.integers(0, 2**70), st.text(max_size=5), st.text(max_size=5))

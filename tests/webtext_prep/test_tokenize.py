@@ -1,8 +1,6 @@
 """`webtext tokenize`: every document once, in a seeded shuffle, in files that others can read."""
 
 import json
-import os
-import signal
 import sys
 import zlib
 from pathlib import Path
@@ -13,9 +11,9 @@ import pytest
 from indexed_tokens import IndexedTokens, Tokenizer, corpus_tokenizer
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import write_documents
-from webtext_prep.documents.token_runs import shuffle_key
+from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.stages.tokenize import gigatoken_encoder
+from webtext_prep.tokens.runs import shuffle_key
 
 
 def run(capsys, *arguments: object) -> dict:
@@ -254,66 +252,8 @@ def test_the_bytes_do_not_depend_on_workers_runs_and_parts(write_shards, tmp_pat
     assert outputs(tmp_path / "a") == outputs(tmp_path / "b") == outputs(tmp_path / "c")
 
 
-def test_a_killed_encoder_goes_on_inside_its_shard(write_shards, tmp_path, webtext, start, gate):
-    """A shard was encoded from its beginning again, however large it was."""
-    documents = [f"number {number} " + "word " * 30 for number in range(60)]
-    documents[50] = "wait " + documents[50]
-    documents.insert(20, "")
-    write_shards([documents])
-    command = ("small-tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c", "--workers", 1)
-    gate.close()
-    running = start(*command, "--gate", gate.folder)
-    running.wait_until(running.at_the_gate, "the fiftieth document")
-    os.kill(running.process.pid, signal.SIGKILL)
-    assert running.end().code == -signal.SIGKILL
-    gate.open()
-    noted = gate.folder / "encoded"
-    noted.unlink()
-    done = webtext(*command, "--gate", gate.folder, "--json").json
-    assert (done["in"], done["out"], done["dropped"]) == (61, 60, {"empty": 1})
-    assert len(noted.read_text().splitlines()) < 20, "what had been encoded was encoded again"
-    assert webtext("tokenize", "--input", tmp_path / "input", "--output", tmp_path / "b").code == 0
-    assert outputs(tmp_path / "b") == outputs(tmp_path / "c")
-
-
-@pytest.mark.parametrize("after", ["write", "publish"])
-def test_what_is_written_is_not_written_again(write_shards, tmp_path, webtext, monkeypatch, after):
-    """A kill while the final files were written cost all of it; here each part and the end are recorded."""
-    from practice_stages import SmallTokenize
-
-    from webtext_prep.running.output import Output
-
-    write_shards(some_documents())
-    command = ("small-tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c", "--workers", 1)
-    write_part, written = SmallTokenize.write_part, []
-
-    def broken(self, task, context):
-        if after == "write" and len(written) == 5:
-            raise KeyboardInterrupt
-        written.append(task.name)
-        return write_part(self, task, context)
-
-    def no_end(*arguments, **named):
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patched:
-        patched.setattr(SmallTokenize, "write_part", broken)
-        if after == "publish":
-            patched.setattr(Output, "finish", no_end)
-        assert webtext(*command).code == 130
-    first, written[:] = set(written), []
-    after = ""
-    monkeypatch.setattr(SmallTokenize, "write_part", broken)
-    assert webtext(*command).code == 0
-    assert first
-    assert not first & set(written)
-    assert webtext("tokenize", "--input", tmp_path / "input", "--output", tmp_path / "b").code == 0
-    assert outputs(tmp_path / "b") == outputs(tmp_path / "c")
-    assert not list(tmp_path.glob(".c*.state/scratch*"))
-
-
 def test_a_draft_that_is_gone_is_made_again_as_a_whole(write_shards, tmp_path, webtext, monkeypatch):
-    from webtext_prep.running.output import Output
+    from webtext_prep.running.outputs.output import Output
 
     write_shards(some_documents())
     command = ("small-tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c", "--workers", 1)

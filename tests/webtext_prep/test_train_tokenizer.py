@@ -18,10 +18,10 @@ from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.pre_tokenizers import ByteLevel
 
 from indexed_tokens import END_OF_TEXT, IndexedTokens, Tokenizer, corpus_tokenizer
-from webtext_prep.documents.bpe_training import pieces, train_bpe
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.token_runs import shuffle_key
 from webtext_prep.stages.train_tokenizer import FILES, TrainTokenizer, is_held_out
+from webtext_prep.tokens.bpe_training import pieces, train_bpe
+from webtext_prep.tokens.runs import shuffle_key
 
 TEXTS = [text for _, text in sorted(topics.items())]
 DOCUMENTS = [Document(f"http://a.org/{number}", text) for number, text in enumerate(TEXTS)]
@@ -148,7 +148,7 @@ def test_the_same_bytes_whatever_the_shards_their_order_and_the_workers(write_sh
 
 TRAIN = """
 import json, sys
-from webtext_prep.documents.bpe_training import train_bpe
+from webtext_prep.tokens.bpe_training import train_bpe
 print(json.dumps(train_bpe(json.load(sys.stdin), 3000, 2)))
 """
 

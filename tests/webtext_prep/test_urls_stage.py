@@ -14,14 +14,14 @@ import pytest
 import zstandard
 from pages_on_loopback import serve_pages
 
-from webtext_prep.documents import compression
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import read_documents
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import read_documents
+from webtext_prep.documents.formats import compression
+from webtext_prep.reddit import dumps
+from webtext_prep.reddit.page_keys import page_key_by_rules
+from webtext_prep.reddit.partition import Splitter
 from webtext_prep.stages import urls
-from webtext_prep.submissions import dumps
-from webtext_prep.submissions.page_keys import page_key_by_rules
-from webtext_prep.submissions.splitting import Splitter
 
 REAL = Path(__file__).parent / "submissions" / "RS_v2_2005-07.jsonl"
 

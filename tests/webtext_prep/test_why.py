@@ -12,12 +12,12 @@ import pytest
 
 from command_kit.atomic import waiting_lock
 from indexed_tokens import IndexedTokens, Tokenizer
+from webtext_audit.lookup import index
+from webtext_audit.lookup.index import Wanted, open_indices
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import write_documents
-from webtext_prep.lineage.steps import trace
-from webtext_prep.lookup import index
-from webtext_prep.lookup.index import Wanted, open_indices
+from webtext_prep.documents.folders.lineage import trace
+from webtext_prep.documents.folders.shards import write_documents
 
 WORDS = (
     "river mountain station letter garden window morning evening winter summer people market story music paper bridge "
@@ -321,7 +321,7 @@ def test_a_submission_is_told_by_its_dump(webtext, submissions, flags):
 
 
 def test_dumps_that_are_too_large_are_not_searched(webtext, submissions, monkeypatch):
-    monkeypatch.setattr("webtext_prep.lookup.catalogue.MOST_DUMP_BYTES", 100)
+    monkeypatch.setattr("webtext_audit.lookup.catalogue.MOST_DUMP_BYTES", 100)
     done = webtext("why", "http://b.org/", submissions())
     assert done.code == 2
     assert "are not searched: make it again with --keep-dropped." in done.err

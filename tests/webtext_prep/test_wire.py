@@ -8,14 +8,14 @@ import practice_calls
 import practice_stages
 import pytest
 
-from webtext_prep.documents.storage import location
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import wire
-from webtext_prep.running.task import Task
+from webtext_prep.running.tasks import codec
+from webtext_prep.running.tasks.task import Task
+from webtext_prep.storage import location
 
 
 def there_and_back(value):
-    return wire.decode(json.loads(json.dumps(wire.encode(value))))
+    return codec.decode(json.loads(json.dumps(codec.encode(value))))
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_calls_are_functions_or_methods_with_the_settings_of_their_stage():
 @pytest.mark.parametrize("value", [lambda: None, object(), b"bytes", {1, 2}, Path, len, "text".upper])
 def test_what_cannot_travel_is_refused(value):
     with pytest.raises(TypeError, match="can't be"):
-        wire.encode({"value": value})
+        codec.encode({"value": value})
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_what_cannot_travel_is_refused(value):
         {"@": "function", "value": "subprocess:Popen"},
         {"@": "object", "class": "subprocess:Popen", "value": {"args": ["true"]}},
         {"@": "object", "class": "practice_calls:square", "value": {}},
-        {"@": "method", "name": "__class__", "value": wire.encode(practice_stages.Shout())},
+        {"@": "method", "name": "__class__", "value": codec.encode(practice_stages.Shout())},
         {"@": "method", "name": "write_text", "value": {"@": "path", "value": "x"}},
         {"@": "pickle", "value": "x"},
         {"@": "path"},
@@ -67,7 +67,7 @@ def test_what_cannot_travel_is_refused(value):
 )
 def test_a_file_names_nothing_but_functions_methods_and_dataclasses(value):
     with pytest.raises(ValueError, match="not"):
-        wire.decode([value])
+        codec.decode([value])
 
 
 @pytest.mark.parametrize(
@@ -80,7 +80,7 @@ def test_an_exception_comes_back_as_it_is_with_its_traceback(error):
 
     with pytest.raises(type(error)) as caught:
         fail()
-    found = wire.decode_error(json.loads(json.dumps(wire.encode_error(caught.value))))
+    found = codec.decode_error(json.loads(json.dumps(codec.encode_error(caught.value))))
     assert type(found) is type(error)
     assert found.args == error.args
     assert str(found) == str(error)
@@ -97,11 +97,11 @@ def test_an_exception_comes_back_as_it_is_with_its_traceback(error):
     ],
 )
 def test_an_exception_that_cannot_travel_is_named(error, sentence):
-    found = wire.decode_error(json.loads(json.dumps(wire.encode_error(error))))
+    found = codec.decode_error(json.loads(json.dumps(codec.encode_error(error))))
     assert type(found) is WebtextError
     assert re.match(re.escape(sentence), str(found))
 
 
 def test_an_error_file_names_nothing_but_exceptions():
     with pytest.raises(ValueError, match="not an exception"):
-        wire.decode_error({"class": "subprocess:Popen", "arguments": wire.encode((["true"],)), "notes": []})
+        codec.decode_error({"class": "subprocess:Popen", "arguments": codec.encode((["true"],)), "notes": []})

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.lines import read_lines
-from webtext_prep.documents.shards import read_documents, write_documents
+from webtext_prep.documents.folders.shards import read_documents, write_documents
+from webtext_prep.documents.formats.lines import read_lines
 
 WORDS = [f"word{number}" for number in range(2000)]
 

@@ -1,5 +1,6 @@
 """A server of S3's protocol on this machine (moto's), behind a proxy that fails as asked."""
 
+import contextlib
 import http.client
 import threading
 from collections.abc import Callable
@@ -7,6 +8,7 @@ from dataclasses import dataclass, field
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
 
 ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>as asked</Message></Error>"
 
@@ -41,6 +43,7 @@ class ObjectStore:
         faults: what is to fail from now on.
         requests: method and path of each, since this was emptied last.
         ranges: the `Range` of each request that has one, since this was emptied last.
+        signatures: the `Authorization` of each request that has one, since this was emptied last.
         clock: is added to the server's time in each answer.
     """
 
@@ -48,6 +51,7 @@ class ObjectStore:
     faults: list[Fault] = field(default_factory=list)
     requests: list[tuple[str, str]] = field(default_factory=list)
     ranges: list[str] = field(default_factory=list)
+    signatures: list[str] = field(default_factory=list)
     clock: timedelta = timedelta()
     before: Callable[[str, str], None] = lambda method, path: None
     _stop: list[Callable[[], None]] = field(default_factory=list)
@@ -56,11 +60,20 @@ class ObjectStore:
         """Have requests of a method fail whose path contains `part`; for the rest see `Fault`."""
         self.faults.append(Fault(lambda m, path: m == method and part in path, **what))
 
+    @property
+    def backend(self) -> Any:
+        """What the server keeps, without a request."""
+        from moto.core.models import DEFAULT_ACCOUNT_ID
+        from moto.s3.models import s3_backends
+
+        return s3_backends[DEFAULT_ACCOUNT_ID]["aws"]
+
     def reset(self) -> None:
         """Let nothing fail any more."""
         self.faults.clear()
         self.requests.clear()
         self.ranges.clear()
+        self.signatures.clear()
         self.clock, self.before = timedelta(), lambda method, path: None
 
     def fault_of(self, method: str, path: str) -> Fault | None:
@@ -103,6 +116,7 @@ def _handler(store: ObjectStore, server: tuple[str, int]) -> type[BaseHTTPReques
         def pass_on(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
             store.ranges += self.headers.get_all("Range") or []
+            store.signatures += self.headers.get_all("Authorization") or []
             fault = store.fault_of(self.command, self.path)
             if fault is not None and fault.status:
                 content = b"" if self.command == "HEAD" else ERROR % fault.code.encode()
@@ -131,7 +145,8 @@ def _handler(store: ObjectStore, server: tuple[str, int]) -> type[BaseHTTPReques
             for name, value in [*headers, ("Content-Length", length)]:
                 self.send_header(name, value)
             self.end_headers()
-            self.wfile.write(content)
+            with contextlib.suppress(ConnectionError):  # who asked did not wait
+                self.wfile.write(content)
 
         do_GET = do_PUT = do_POST = do_DELETE = do_HEAD = pass_on
 

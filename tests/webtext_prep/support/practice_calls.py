@@ -3,10 +3,11 @@
 import os
 import signal
 import threading
+import time
 from pathlib import Path
 
 from webtext_prep.errors import InputError, RetryableError
-from webtext_prep.running.task import Task
+from webtext_prep.running.tasks.task import Task
 
 
 def tasks_of(*values, **options) -> list[Task]:
@@ -33,6 +34,12 @@ def process_id(task, context):
 
 def environment(task, context):
     return os.environ.get(task.hints["value"])
+
+
+def report_until_heard(task, context):
+    while not (Path(task.options["folder"]) / "heard").exists():
+        context.report(task.options["value"])
+        time.sleep(0.01)
 
 
 def where(task, context):

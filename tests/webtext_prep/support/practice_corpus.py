@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.shards import write_documents
+from webtext_prep.documents.folders.shards import write_documents
 
 SCRIPT = "<script>window.ran = 1</script>"
 WORDS = [

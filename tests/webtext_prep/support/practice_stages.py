@@ -1,7 +1,6 @@
 """Stages that exist only for the tests of the runner; worker processes import them from here."""
 
 import errno
-import itertools
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -12,9 +11,8 @@ import practice_storage  # noqa: F401 - worker processes need it
 
 from command_kit import setting
 from webtext_prep.documents.document import Document
-from webtext_prep.running.checkpoint import Checkpoint
 from webtext_prep.running.stage import DocumentStage
-from webtext_prep.running.tally import Tally
+from webtext_prep.running.tasks.tally import Tally
 from webtext_prep.stages.index_tokens import IndexTokens
 from webtext_prep.stages.tokenize import Tokenize
 
@@ -73,32 +71,6 @@ class Shout(DocumentStage):
         wait_at(Path(self.gate))
 
 
-asked: list[str] = []
-"""The URLs of the documents that `Murmur` has worked on in this process."""
-
-
-@dataclass(frozen=True)
-class Murmur(Shout):
-    """The same, with a checkpoint after every few documents: its clock ticks once a document."""
-
-    name: ClassVar[str] = "murmur"
-    is_independent: ClassVar[bool] = True
-
-    every: int = setting(1, "documents between two checkpoints", identity=False)
-
-    def checkpoint(self, task, context):
-        clock = itertools.count().__next__
-        return Checkpoint(task, context, parts=len(task.outputs), seconds=self.every, clock=clock)
-
-    def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
-        def noted() -> Iterator[Document]:
-            for document in documents:
-                asked.append(document.url)
-                yield document
-
-        return super().process(noted(), tally)
-
-
 @dataclass(frozen=True)
 class Whisper(Shout):
     """The same, by another name."""
@@ -122,28 +94,11 @@ class ShoutByLibrary(Shout):
 
 @dataclass(frozen=True)
 class SmallTokenize(Tokenize):
-    """Tokenizing in runs and parts of a few documents. Texts that begin with `wait` wait at the gate.
-
-    What it encodes is noted in the file `encoded` of the gate's folder."""
+    """Tokenizing in runs and parts of a few documents."""
 
     name: ClassVar[str] = "small-tokenize"
     run_bytes: ClassVar[int] = 1000
     part_bytes: ClassVar[int] = 1000
-
-    gate: str = setting("", "folder of the pipe to wait for", identity=False)
-
-    def encoder(self):
-        encode = super().encoder()
-
-        def noted(text: str):
-            if self.gate:
-                if text.startswith("wait"):
-                    wait_at(Path(self.gate))
-                with (Path(self.gate) / "encoded").open("a") as file:
-                    file.write(f"{text}\n")
-            return encode(text)
-
-        return noted
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,6 @@ def with_practice_stages():
     ours = (
         practice_stages.Shout,
         practice_stages.Whisper,
-        practice_stages.Murmur,
         practice_stages.SmallTokenize,
         practice_stages.SmallIndexTokens,
     )

@@ -46,7 +46,7 @@ def listen(place: str) -> None:
     from webtext_prep import cli
     from webtext_prep.running.slurm import job
 
-    importlib.import_module("s3fs")
+    importlib.import_module("obstore")
     for stage in cli.find_stages().values():
         for name in stage.preload:
             importlib.import_module(name)

@@ -10,7 +10,6 @@ import io
 import os
 import signal
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable
@@ -83,15 +82,10 @@ def print_note(sentence: str) -> None:
     print(Paint.of(sys.stderr)(sentence, DIM), file=sys.stderr, flush=True)
 
 
-def _end_with(parent: int) -> None:
-    """Have this process told to stop, as by SIGTERM, once `parent` is no longer the process that started it."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(CHECK_SECONDS)
-        os.kill(os.getpid(), signal.SIGTERM)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
+def _wait_for_end(parent: int) -> None:
+    """Wait until `parent` is no longer the process that started this one."""
+    while os.getppid() == parent:
+        time.sleep(CHECK_SECONDS)
 
 
 def run_command(
@@ -109,7 +103,9 @@ def run_command(
     `resumes` says whether the command resumes where an interrupt stopped it, and `again` how it is then given.
     """
     if parent := os.environ.pop(PARENT, ""):
-        _end_with(int(parent))
+        from command_kit.processes import end_after
+
+        end_after(lambda: _wait_for_end(int(parent)), signal.SIGTERM)  # is told to stop
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             # A file name that is not UTF-8 is printed like this, and in JSON reads back.

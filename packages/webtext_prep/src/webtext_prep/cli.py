@@ -21,9 +21,8 @@ from command_kit.plugins import find_plugins
 from command_kit.settings import given_values, source_name
 from webtext_prep import commands, stages
 from webtext_prep.commands.base import Command
-from webtext_prep.documents.inputs import Inputs, find_inputs
-from webtext_prep.documents.shards import known_formats
-from webtext_prep.documents.storage import location
+from webtext_prep.documents.folders.inputs import Inputs, find_inputs
+from webtext_prep.documents.folders.shards import known_formats
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.choosing import (
@@ -33,10 +32,11 @@ from webtext_prep.running.engines.choosing import (
     make_engine,
     with_options_joined,
 )
-from webtext_prep.running.findings import show_findings
 from webtext_prep.running.job import Job
+from webtext_prep.running.outputs.summary import show
 from webtext_prep.running.stage import Stage
-from webtext_prep.running.summary import show
+from webtext_prep.running.tasks.result import show_findings
+from webtext_prep.storage import location
 
 DESCRIPTION = """\
 From a list of URLs to clean, deduplicated documents and GPT-2 token files, stage by stage.

@@ -12,10 +12,10 @@ import pickle
 import tempfile
 from pathlib import Path
 
-from webtext_prep.running import handing_over
 from webtext_prep.running.engines.base import Engine
-from webtext_prep.running.handing_over import HandedOver
-from webtext_prep.running.task import Context
+from webtext_prep.running.tasks import staging
+from webtext_prep.running.tasks.staging import HandedOver
+from webtext_prep.running.tasks.task import Context
 
 
 class Strict(Engine):
@@ -32,12 +32,12 @@ class Strict(Engine):
             with tempfile.TemporaryDirectory() as node:
                 hidden = Hidden(call.call, (scratch.parent, Path(str(call.place))))
                 sent, its_task = pickle.loads(pickle.dumps((dataclasses.replace(call, call=hidden), task)))
-                known, handing_over._known = handing_over._known, set()
+                known, staging._known = staging._known, set()
                 before, tempfile.tempdir = tempfile.tempdir, node
                 try:
                     result = sent(its_task, Context(Path(node) / "scratch", 1, lambda units: None))
                 finally:
-                    handing_over._known, tempfile.tempdir = known, before
+                    staging._known, tempfile.tempdir = known, before
             yield position, json.loads(json.dumps(result))
 
 

@@ -1,7 +1,7 @@
-"""Loading tensors of a checkpoint, checked before use: in one process, or sharded in any way over those of a run.
+"""Loading tensors of a checkpoint in one process, checked before use: what `generate` and `evaluate` need.
 
 Only the files of the tensors asked for are opened: a model is read without the optimizer's state, which is twice its
-size. In one process no process group is needed, and nothing is exchanged.
+size. No process group is needed, and nothing is exchanged.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from gpt2_train.checkpoint.info import CheckpointInfo, damaged, read_info
+from gpt2_train.checkpoint.info import CheckpointInfo, damaged
 from gpt2_train.checkpoint.storage import TensorReader
 from gpt2_train.checkpoint.stored_shapes import EMBEDDING, StoredTensor, check_stored
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
@@ -201,24 +201,3 @@ def without_notices() -> Iterator[None]:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         yield
-
-
-def load_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> CheckpointInfo:
-    """Fill `tensors` in place from the checkpoint that `path` means, and return what it says.
-
-    Tensors may be plain or sharded in any way (DTensor); a name or a global shape that the checkpoint does not have
-    is an error, and so is a damaged file: no tensor keeps the value that it had before. All processes call this
-    together; the first one decides which checkpoint it is. Raises Gpt2UsageError, on all of them.
-    """
-    # Here alone: evaluation and generation take part in no exchange.
-    from gpt2_train.distributed.collectives import check_is_shared, from_first_rank, on_all_ranks, rank_and_size
-
-    rank, size = rank_and_size()
-    info = from_first_rank(lambda: read_info(path))
-    check_is_shared(info.folder)
-    parts = by_part(info, tensors)
-    on_all_ranks(lambda: check_files(info, parts, rank=rank, size=size))
-    on_all_ranks(lambda: check_shapes(info, parts))
-    for part, group in parts.items():
-        read_tensors(info, TensorReader(info.folder, part), group, in_one_process=size == 1)
-    return info

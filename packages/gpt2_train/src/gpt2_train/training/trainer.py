@@ -25,7 +25,8 @@ from command_kit import duration
 from command_kit.settings import as_table
 from gpt2_train.checkpoint.async_save import BackgroundSaver, Saved
 from gpt2_train.checkpoint.info import FOLDER
-from gpt2_train.checkpoint.load import load_tensors, model_tensors
+from gpt2_train.checkpoint.load import model_tensors
+from gpt2_train.checkpoint.restore import load_tensors
 from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.config.errors import Gpt2Error, explained_compile_failure
 from gpt2_train.data.batches import BatchReader

@@ -16,7 +16,7 @@ from command_kit.machine import Machine
 from command_kit.shell import version_line, version_of
 from webtext_prep.commands.base import Command
 from webtext_prep.errors import InputError
-from webtext_prep.running.findings import Findings
+from webtext_prep.running.tasks.result import Findings
 
 SECONDS = 3.0
 """Most that is waited for the network."""
@@ -58,7 +58,7 @@ class Doctor(Command):
             _compiled(),
             packages_check(
                 "remote files",
-                {"s3fs": "s3://", "gcsfs": "gs://", "adlfs": "az://"},
+                {"obstore": "s3://, gs://, az://"},
                 how="install what you need with pip or uv",
             ),
         ]
@@ -104,7 +104,7 @@ def _languages() -> Check:
 
 def _compiled() -> Check:
     """Whether functions compiled to machine code can be kept, so that only the first run waits for the compiler."""
-    from webtext_prep.compiled import kept_in  # imports numba
+    from webtext_prep.text.compiled import kept_in  # imports numba
 
     folder = kept_in()
     found = f"numba {version_of('numba')}"

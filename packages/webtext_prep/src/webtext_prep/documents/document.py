@@ -14,13 +14,14 @@ from typing import Any
 
 import msgspec
 
-from webtext_prep.documents.urls import clean_metadata, without_credentials
+from webtext_prep.urls.urls import clean_metadata, domain_of, without_credentials
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.Encoder().encode
 
 PIECE = "piece"
 """The key of metadata that says which piece of a page a document is."""
+_HASH, _BRACE = b"#{"
 _PIECE = re.compile(r"\d+(-\d+)*")
 _PIECE_ID = re.compile(rf"#piece-({_PIECE.pattern})$")
 
@@ -54,6 +55,12 @@ class Document:
         'http://example.com/a#piece-2'
         """
         return piece_id(self.url, self.piece)
+
+    @property
+    def domain(self) -> str:
+        """The registered domain that it comes from, by its metadata or else its URL; empty where there is none."""
+        found = self.metadata.get("domain")
+        return found if isinstance(found, str) else domain_of(self.url)
 
     def cut(self, texts: Sequence[str]) -> Iterator[Document]:
         """The documents that it falls into: the same but for their texts, and with their number as a `piece`."""
@@ -134,9 +141,9 @@ def decode_url_row(line: bytes) -> Document | None:
     A line that looks like JSON but holds no URL is returned unchanged; the caller finds that it is not a URL.
     """
     line = line.strip()
-    if not line or line.startswith(b"#"):
+    if not line or line[0] == _HASH:
         return None
-    if line.startswith(b"{"):
+    if line[0] == _BRACE:
         with contextlib.suppress(msgspec.DecodeError, ValueError, RecursionError):
             document = decode_document(line)
             document.text = ""

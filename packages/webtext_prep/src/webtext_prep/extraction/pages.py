@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-import functools
-import re
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.outcomes import PageOutcome
-from webtext_prep.documents.urls import canonical_host, registered_name
+from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.urls.urls import domain_of
 
 PAGE_METADATA = ("title", "domain", "final_url")
 """The metadata that a document has from its page; all other comes from the list that named it."""
-
-
-_PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?=[/?#]|\Z)")
-"""The beginning of a URL that says all of its host, as most do."""
-
-
-def _domain(url: str) -> str:
-    return registered_name(canonical_host(urlsplit(url).hostname or ""))[1]
-
-
-_domain_once = functools.lru_cache(maxsize=1 << 14)(_domain)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +58,7 @@ async def make_row(page: Page, pool: ExtractorPool) -> tuple[dict[str, Any], Doc
     document = Document(page.url, parsed.text)
     if parsed.title:
         document.metadata["title"] = parsed.title
-    plain = _PLAIN.match(address)
-    domain = _domain(address) if plain is None else _domain_once(plain[0])
+    domain = domain_of(address)
     if domain:  # a file has none
         document.metadata["domain"] = domain
     if page.final_url is not None:

@@ -12,8 +12,6 @@ import asyncio
 import collections
 import contextlib
 import fcntl
-import itertools
-import os
 import signal
 import sys
 from pathlib import Path
@@ -21,11 +19,10 @@ from types import TracebackType
 
 import msgspec
 
-from webtext_prep.documents.outcomes import PageOutcome
+from command_kit.processes import WorkerProcess
 from webtext_prep.errors import WebtextError
-from webtext_prep.extraction.fork_server import STARTED, ForkServer, borrow, give_back
-from webtext_prep.extraction.frames import FrameReader, frame
-from webtext_prep.extraction.workers import Limits, PageHead, Parsed
+from webtext_prep.extraction.outcomes import PageOutcome
+from webtext_prep.extraction.workers import EXTRACTOR, Limits, PageHead, Parsed, work
 
 WAIT_FACTOR = 4
 """A worker that waits instead of working is ended after this many times the page's limit in processor time,"""
@@ -38,16 +35,16 @@ PAGES_PER_WORKER = 5_000
 AHEAD = 8
 """Pages that a worker may have at once, the one that it works on included: some milliseconds of work for the fastest
 extractor, in which this process may do other things."""
-AHEAD_BYTES = 1 << 20
-"""No further page is given to a worker that has so many bytes of them."""
+PIPE_BYTES = 1 << 20
+"""Of the pages that wait in a worker's pipe, where the system lets a pipe hold so many,"""
+SMALL_PIPE = 1 << 14
+"""and where it does not."""
+FRAME_BYTES = 3 << 12
+"""What a page may take in a pipe beside its body."""
 SLOW_SECONDS = 1.0
 """After so long with one page, the others that a worker has are given to others."""
 TICK_SECONDS = 0.25
 """How often it is looked which worker is slow."""
-STOP_SECONDS = 10
-"""How long it may take until all killed workers are gone."""
-LOSSES = 3
-"""A page that was lost with the server of its worker so often is given up."""
 
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Parsed).decode
@@ -56,90 +53,63 @@ _decode = msgspec.msgpack.Decoder(Parsed).decode
 class _Page:
     """A page on its way, and who waits for it."""
 
-    __slots__ = ("answer", "body", "head", "losses")
+    __slots__ = ("answer", "body", "head")
 
     def __init__(self, head: PageHead, body: bytes, answer: asyncio.Future[Parsed]) -> None:
-        self.head, self.body, self.answer, self.losses = head, body, answer, 0
+        self.head, self.body, self.answer = head, body, answer
 
     def end(self, parsed: Parsed) -> None:
         if not self.answer.done():  # else nobody waits for it any more
             self.answer.set_result(parsed)
 
 
-class _Worker:
-    """A worker process: its pipes, and the pages that it has, the one that it works on first.
+class _Worker(WorkerProcess):
+    """A worker process, and the pages that it has, the one that it works on first.
 
     Attributes:
-        results: the descriptor that its results come from.
-        process: its id, 0 until that is known.
         pages: those that it has.
         since: the loop's time at which it began with the first of them.
         waited: seconds of these in which it was seen to wait.
+        given: how many pages it has had.
         is_open: it may get further pages.
-        is_spoiled: it has had too little memory for a page, and does no other.
         is_timed_out: it has been killed for taking too long.
+
+    Raises CommandError if it can't be started.
     """
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, target: int, results: int) -> None:
-        self._loop, self._target, self.results = loop, target, results
-        self._reader = FrameReader(results)
-        self._unsent: list[memoryview] = []
-        self._bytes = self._given = 0
-        self.process, self.since, self.waited = 0, 0.0, 0.0
+    def __init__(self, limits: Limits) -> None:
+        environment = {EXTRACTOR: limits.extractor}
+        super().__init__(work, limits, preload=["webtext_prep.extraction.preloading"], environment=environment)
+        try:
+            problem = self.results.recv_bytes().decode()
+        except (EOFError, OSError):
+            self.process.join()
+            problem = f"exit code {self.process.exitcode}"
+        if problem:
+            self.close()
+            raise WebtextError(f"the extractor {limits.extractor} did not start: {problem}")
+        self._room = SMALL_PIPE
+        if hasattr(fcntl, "F_SETPIPE_SZ"):
+            with contextlib.suppress(OSError):
+                self._room = fcntl.fcntl(self.tasks.fileno(), fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self.since, self.waited, self.given = 0.0, 0.0, 0
         self.pages: collections.deque[_Page] = collections.deque()
-        self.is_open, self.is_spoiled, self.is_timed_out = True, False, False
+        self.is_open, self.is_timed_out = True, False
 
-    @property
-    def has_room(self) -> bool:
-        return self.is_open and (not self.pages or (len(self.pages) < AHEAD and self._bytes < AHEAD_BYTES))
+    def has_room(self, page: _Page) -> bool:
+        """Whether a page can be given without waiting: into the pipe, or as the worker reads it."""
+        if not self.is_open or len(self.pages) >= AHEAD:
+            return False
+        return not self.pages or sum(len(one.body) + FRAME_BYTES for one in (*self.pages, page)) <= self._room
 
     def give(self, page: _Page) -> None:
-        """Put a page into the pipe, or behind those that wait for room in it."""
-        if not self.pages:
-            self.since, self.waited = self._loop.time(), 0.0
+        """Put a page into the pipe."""
         self.pages.append(page)
-        self._bytes += len(page.body)
-        self._given += 1
-        self.is_open = self._given < PAGES_PER_WORKER
-        is_first = not self._unsent
-        self._unsent += map(memoryview, frame(_encode(page.head), page.body))
-        if is_first and not self._send():
-            self._loop.add_writer(self._target, self._go_on)
-
-    def _send(self) -> bool:
-        """Write what fits into the pipe; True if that is everything."""
-        try:
-            sent = os.writev(self._target, self._unsent)
-        except BlockingIOError:
-            return False
-        except OSError:  # it is dead, as will be told soon
-            self._unsent.clear()
-            return True
-        while self._unsent and sent >= len(self._unsent[0]):
-            sent -= len(self._unsent.pop(0))
-        if self._unsent:
-            self._unsent[0] = self._unsent[0][sent:]
-        return not self._unsent
-
-    def _go_on(self) -> None:
-        if self._send():
-            self._loop.remove_writer(self._target)
-
-    def receive(self) -> bool:
-        """Hand out the results that are there; False if no more will come.
-
-        Raises BlockingIOError if there is none yet, and msgspec.DecodeError if it is not one.
-        """
-        if not self._reader.receive():
-            return False
-        while self.pages and not self.is_spoiled and (found := self._reader.take()) is not None:
-            parsed = _decode(found[0])
-            page = self.pages.popleft()
-            self._bytes -= len(page.body)
-            self.since, self.waited = self._loop.time(), 0.0
-            self.is_spoiled = parsed.outcome == PageOutcome.EXTRACT_MEMORY
-            page.end(parsed)
-        return True
+        self.given += 1
+        self.is_open = self.given < PAGES_PER_WORKER
+        with contextlib.suppress(OSError):  # it is dead, as will be heard
+            self.tasks.send_bytes(_encode(page.head))
+            self.tasks.send_bytes(page.body)
 
     def take_back(self, keep: int) -> list[_Page]:
         """Its pages but for the first `keep`; it gets no others."""
@@ -148,37 +118,14 @@ class _Worker:
         self.is_open = False
         return taken
 
-    def kill(self) -> None:
-        if self.process:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(self.process, signal.SIGKILL)
 
-    def close(self) -> None:
-        """Close the pipes, at the end of which it ends."""
-        self._loop.remove_reader(self.results)
-        self._loop.remove_writer(self._target)
-        os.close(self.results)
-        os.close(self._target)
-
-
-def waiting(process: int) -> float:
-    """1 if a process sleeps; 0 if it works, would like to, has been stopped or is not there yet."""
-    if not process:
-        return 0.0
+def waiting(process: int | None) -> float:
+    """1 if a process sleeps; 0 if it works, would like to or has been stopped."""
     try:
         state = Path(f"/proc/{process}/stat").read_bytes().rpartition(b")")[2].split(None, 1)[0]
     except OSError:
         return 0.0 if sys.platform == "linux" else UNKNOWN_WAIT  # it has just ended, or there is no such file
     return float(state == b"S")
-
-
-def _pipe() -> tuple[int, int]:
-    """The ends of a pipe that holds several pages, where the system lets it."""
-    read_end, write_end = os.pipe()
-    if hasattr(fcntl, "F_SETPIPE_SZ"):
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(write_end, fcntl.F_SETPIPE_SZ, AHEAD_BYTES)
-    return read_end, write_end
 
 
 class ExtractorPool:
@@ -193,15 +140,12 @@ class ExtractorPool:
     """
 
     def __init__(self, extractor: str, *, workers: int, seconds: float, memory: int, folder: str) -> None:
-        self._limits = Limits(extractor, seconds, memory, os.fsencode(folder))
+        self._limits = Limits(extractor, seconds, memory, folder)
         self._most = workers
         self._waiting: collections.deque[_Page] = collections.deque()
-        self._workers: dict[int, _Worker] = {}
-        self._numbers = itertools.count()
-        self._server: ForkServer | None = None
+        self._workers: list[_Worker] = []
         self._starting: asyncio.Task[None] | None = None
-        self._is_forking = self._is_closing = False
-        self._has_ended = asyncio.Event()
+        self._is_closing = False
 
     async def __aenter__(self) -> ExtractorPool:
         self._loop = asyncio.get_running_loop()
@@ -213,187 +157,116 @@ class ExtractorPool:
     ) -> None:
         self._is_closing = True
         self._clock.cancel()
-        if self._starting is not None:
-            self._starting.cancel()
-            await asyncio.gather(self._starting, return_exceptions=True)
-        for worker in self._workers.values():
-            worker.kill()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(STOP_SECONDS):
-                while self._workers:
-                    self._has_ended.clear()
-                    await self._has_ended.wait()
-        if self._server is not None:
-            self._loop.remove_reader(self._server.control)
-            if self._workers:
-                self._server.close()
-            else:
-                give_back(self._server)
-        for worker in self._workers.values():
-            worker.close()
+        try:
+            if self._starting is not None:
+                await self._starting
+        finally:
+            for worker in self._workers:
+                self._loop.remove_reader(worker.results)
+                worker.process.kill()
+            for worker in self._workers:
+                worker.close()
         for page in self._waiting:
             page.answer.cancel()
 
     @property
     def processes(self) -> list[int]:
         """The ids of the workers' processes."""
-        return [worker.process for worker in self._workers.values() if worker.process]
+        return [worker.process.pid for worker in self._workers if worker.process.pid]
 
     async def extract(self, body: bytes, url: str, charset: str | None, *, is_html: bool = True) -> Parsed:
         """The text of one page, or why there is none; waits until a worker has done it.
 
-        Raises WebtextError if no worker can be started.
+        Raises CommandError if no worker can be started.
         """
         page = _Page(PageHead(url, charset, is_html), body, self._loop.create_future())
         self._waiting.append(page)
         self._feed()
         return await page.answer
 
-    # Pages to workers, and results back
-
     def _feed(self) -> None:
         """Give waiting pages to workers with room, the least busy one first, and start more as long as all are busy."""
         while self._waiting and not self._is_closing:
-            if self._waiting[0].answer.done():  # nobody waits for it any more
+            page = self._waiting[0]
+            if page.answer.done():  # nobody waits for it any more
                 self._waiting.popleft()
                 continue
-            open_ones = [worker for worker in self._workers.values() if worker.has_room]
+            open_ones = [worker for worker in self._workers if worker.has_room(page)]
             worker = min(open_ones, key=lambda worker: len(worker.pages), default=None)
-            if worker is None or worker.pages:
-                self._start_another()
+            if (worker is None or worker.pages) and self._starting is None and len(self._workers) < self._most:
+                self._starting = self._loop.create_task(self._start())
             if worker is None:
                 return
+            if not worker.pages:
+                worker.since, worker.waited = self._loop.time(), 0.0
             worker.give(self._waiting.popleft())
 
-    def _take_results(self, worker: _Worker) -> None:
+    async def _start(self) -> None:
+        """Start one more worker. If it can't be: those that are there do it, or else all who wait are told."""
         try:
-            is_alive = worker.receive()
-        except BlockingIOError:
-            return
-        except msgspec.DecodeError:  # the page's code has written into its process' memory
-            worker.kill()
-            is_alive = False
-        if worker.is_spoiled:
-            self._return(worker.take_back(0))
-        if not worker.is_open and not worker.pages:
-            worker.kill()
-            is_alive = False
-        if not is_alive:
-            self._loop.remove_reader(worker.results)
+            worker = await asyncio.to_thread(_Worker, self._limits)
+            self._workers.append(worker)
+            self._loop.add_reader(worker.results, self._hear, worker)
+        except Exception as error:
+            self._most = len(self._workers)
+            while self._waiting and not self._workers:
+                page = self._waiting.popleft()
+                if not page.answer.done():
+                    page.answer.set_exception(error)
+        self._starting = None
         self._feed()
 
-    def _return(self, pages: list[_Page]) -> None:
-        """Pages that another worker is to do, before those that came later."""
-        self._waiting.extendleft(reversed(pages))
+    def _hear(self, worker: _Worker) -> None:
+        """Take a result from a worker, or notice its end."""
+        try:
+            parsed = _decode(worker.results.recv_bytes())
+            page = worker.pages.popleft()
+        except (EOFError, OSError, msgspec.DecodeError, IndexError):  # a page's code may have written into its memory
+            self._conclude(worker)
+            return
+        worker.since, worker.waited = self._loop.time(), 0.0
+        page.end(parsed)
+        if parsed.outcome == PageOutcome.EXTRACT_MEMORY:  # it does no other
+            self._waiting.extendleft(reversed(worker.take_back(0)))
+        if not worker.is_open and not worker.pages:
+            self._conclude(worker)
+        self._feed()
+
+    def _conclude(self, worker: _Worker) -> None:
+        """Clear away a worker. The page at which it died has its verdict; another worker does the others."""
+        self._workers.remove(worker)
+        self._loop.remove_reader(worker.results)
+        worker.process.kill()  # it may have closed its pipe
+        worker.close()
+        if worker.pages:
+            worker.pages.popleft().end(self._verdict(worker))
+        self._waiting.extendleft(reversed(worker.pages))
+        self._feed()
 
     def _look(self) -> None:
         """End what waits too long, and let no page stand behind one that takes long."""
         self._clock = self._loop.call_later(TICK_SECONDS, self._look)
         now = self._loop.time()
-        for worker in self._workers.values():
+        for worker in self._workers:
             seconds = now - worker.since
             if not worker.pages or seconds <= SLOW_SECONDS:
                 continue
             if len(worker.pages) > 1:
-                self._return(worker.take_back(1))
+                self._waiting.extendleft(reversed(worker.take_back(1)))
             # Counted by looks: neither this process nor a machine that stood still for a while makes a page late.
-            worker.waited += TICK_SECONDS * waiting(worker.process)
+            worker.waited += TICK_SECONDS * waiting(worker.process.pid)
             if worker.waited > WAIT_FACTOR * self._limits.seconds + WAIT_SECONDS:
                 worker.is_timed_out = True
-                worker.kill()
+                worker.process.kill()
         self._feed()
-
-    # The lives of workers
-
-    def _start_another(self) -> None:
-        """Start one more worker, unless there are enough or one is being started."""
-        if len(self._workers) < self._most and not self._is_forking:
-            self._is_forking = True
-            self._starting = self._loop.create_task(self._start())
-
-    async def _start(self) -> None:
-        try:
-            if self._server is None:
-                self._server = await borrow(self._limits.extractor, os.fsdecode(self._limits.folder))
-                self._loop.add_reader(self._server.control, self._hear)
-            self._fork(self._server)
-        except Exception as error:
-            self._fail(error)
-        self._feed()
-
-    def _fork(self, server: ForkServer) -> None:
-        number = next(self._numbers)
-        with contextlib.ExitStack() as theirs:
-            source, target = _pipe()
-            theirs.callback(os.close, source)
-            results, results_end = os.pipe()
-            theirs.callback(os.close, results_end)
-            os.set_blocking(target, False)
-            os.set_blocking(results, False)
-            worker = self._workers[number] = _Worker(self._loop, target, results)
-            with contextlib.suppress(OSError):  # it is gone, as will be heard
-                server.fork(number, _encode(self._limits), source, results_end)
-        self._loop.add_reader(results, self._take_results, worker)
-
-    def _fail(self, error: Exception) -> None:
-        """No worker could be started: those that are there do it, or else all who wait are told."""
-        self._is_forking = False
-        if self._workers:
-            self._most = len(self._workers)
-            return
-        while self._waiting:
-            page = self._waiting.popleft()
-            if not page.answer.done():
-                page.answer.set_exception(error)
-
-    def _hear(self) -> None:
-        """What the server has to tell."""
-        assert self._server is not None
-        try:
-            for number, process, code in self._server.events():
-                if code != STARTED:
-                    self._conclude(number, code)
-                    continue
-                self._is_forking = False
-                if process < 0:
-                    self._workers.pop(number).close()
-                    reason = os.strerror(-process)
-                    self._fail(WebtextError(f"can't start another process ({reason}): run with fewer --workers."))
-                    continue
-                self._workers[number].process = process
-                if self._is_closing:
-                    self._workers[number].kill()
-        except EOFError:  # it was killed, and its workers with it
-            self._loop.remove_reader(self._server.control)
-            self._server.close()
-            self._server, self._is_forking = None, False
-            for number in list(self._workers):
-                self._conclude(number, None)
-        self._feed()
-
-    def _conclude(self, number: int, code: int | None) -> None:
-        """A worker has ended: with this exit code, or with its server."""
-        worker = self._workers.pop(number)
-        with contextlib.suppress(BlockingIOError, msgspec.DecodeError):
-            while worker.receive():
-                pass
-        worker.close()
-        pages = list(worker.pages)
-        if pages and not worker.is_spoiled:
-            page = pages[0]
-            page.losses += 1
-            if code is not None or page.losses >= LOSSES:
-                page.end(self._verdict(worker, code))
-                del pages[0]
-        self._return(pages)
-        self._has_ended.set()
 
     @staticmethod
-    def _verdict(worker: _Worker, code: int | None) -> Parsed:
+    def _verdict(worker: _Worker) -> Parsed:
         """What became of the page at which a worker died."""
         if worker.is_timed_out:
             return Parsed(PageOutcome.EXTRACT_TIMEOUT)
-        if hasattr(signal, "SIGPROF") and code == -signal.SIGPROF:
-            return Parsed(PageOutcome.EXTRACT_TIMEOUT, detail=f"exit code {code}")
-        detail = "ended with the process that had started it" if code is None else f"exit code {code}"
-        return Parsed(PageOutcome.EXTRACT_CRASH, detail=detail)
+        code = worker.process.exitcode
+        is_timeout = code == -signal.SIGPROF
+        return Parsed(
+            PageOutcome.EXTRACT_TIMEOUT if is_timeout else PageOutcome.EXTRACT_CRASH, detail=f"exit code {code}"
+        )

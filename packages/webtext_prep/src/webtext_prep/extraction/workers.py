@@ -1,16 +1,15 @@
 """The life of an extraction worker: a process that can be killed, so that no page can hang, fill or crash a stage.
 
-It is forked by a process that has imported its extractor (`fork_server`) and is then handed one page after the other
+It is forked by a process that has imported its extractor (`preloading`) and is then handed one page after the other
 through a pipe, in which the next ones wait. Bounds are the kernel's own where it has them: processor time by a timer
-whose signal kills, so that a busy machine changes no outcome; memory by a limit on address space. It ends when its
-pipe does; on Linux the kernel kills it with the process that forked it, even where C code keeps it from seeing
-that, and takes it before any other process when the machine is out of memory.
+whose signal kills, so that a busy machine changes no outcome; memory by a limit on address space. Linux takes it before
+any other process when the machine is out of memory.
 """
 
 from __future__ import annotations
 
 import contextlib
-import ctypes
+import gc
 import logging
 import os
 import signal
@@ -18,13 +17,14 @@ import sys
 import tempfile
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import msgspec
 
-from webtext_prep.documents.outcomes import PageOutcome
-from webtext_prep.extraction.extractors import EXTRACTORS, Extracted, nests_too_deep, plain_text
-from webtext_prep.extraction.frames import FrameReader, frame
+from webtext_prep.extraction.extractors import EXTRACTORS, Extracted, nests_too_deep, plain_text, warm_up
+from webtext_prep.extraction.outcomes import PageOutcome
 
 try:
     import resource
@@ -33,23 +33,25 @@ except ImportError:  # not on this system: memory is then bounded by the size of
 
 MAX_TEXT_FACTOR = 4
 """Text of more than so many times the bytes of its page (and 64 KiB) is not the page's: some parser loops."""
-_PR_SET_PDEATHSIG = 1
+EXTRACTOR = "WEBTEXT_EXTRACTOR"
+"""Environment variable with the extractor that the server which forks workers imports."""
 
 
-class Limits(msgspec.Struct, frozen=True):
+@dataclass(frozen=True)
+class Limits:
     """What a worker may use.
 
     Attributes:
         extractor: which of `extractors.EXTRACTORS`.
         seconds: processor time for a page.
         memory: MiB that it may grow by.
-        folder: where libraries may put temporary files, as the system has its name.
+        folder: where libraries may put temporary files.
     """
 
     extractor: str
     seconds: float
     memory: int
-    folder: bytes
+    folder: str
 
 
 class PageHead(msgspec.Struct, array_like=True, frozen=True):
@@ -113,16 +115,6 @@ def _watch_memory(mebibytes: int) -> None:
     threading.Thread(target=watch, daemon=True).start()
 
 
-def end_with_parent(parent: int) -> None:
-    """Linux: be killed when the process that started this one, whose id is `parent`, ends."""
-    if sys.platform != "linux":
-        return
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent:  # it ended before that was in force
-        os._exit(1)
-
-
 def _be_first_without_memory() -> None:
     with contextlib.suppress(OSError):
         Path("/proc/self/oom_score_adj").write_text("1000")
@@ -155,36 +147,41 @@ def extract_page(name: str, head: PageHead, body: bytes) -> Parsed:
     return Parsed(PageOutcome.OK, found.text, found.title)
 
 
-def work(pages: int, results: int, limits: Limits, parent: int) -> None:
-    """A worker's life: pages from one pipe, results to another, in the same order; it ends with the first.
+def work(pages: Connection, results: Connection, limits: Limits) -> None:
+    """A worker's life: pages from one pipe, head and body, and results to another, in the same order.
 
-    Each result is written before the next page is begun, so that the page of which a worker died is known: the first
-    one without a result.
+    The first result is a sentence that says why it can't work, or empty. Each result is written before the next page
+    is begun, so that the page of which a worker died is known: the first one without a result.
 
     Args:
-        pages: descriptor to read from.
-        results: descriptor to write to.
+        pages: to read from; it ends with this.
+        results: to write to.
         limits: what it may use.
-        parent: the id of the process that forked this one.
     """
-    end_with_parent(parent)
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for stream in range(3):  # what a library prints must not get anywhere
+        os.dup2(nothing, stream)
     _be_first_without_memory()
-    os.environ["TMPDIR"], tempfile.tempdir = os.fsdecode(limits.folder), None
+    os.environ["TMPDIR"], tempfile.tempdir = limits.folder, None
     logging.disable(logging.CRITICAL)
     sys.setrecursionlimit(2_000)
+    try:
+        warm_up(limits.extractor)
+    except Exception as error:
+        results.send_bytes(f"{type(error).__name__}: {error}".encode(errors="replace"))
+        return
+    results.send_bytes(b"")
+    gc.freeze()  # the memory of what has been imported stays shared
     peak_memory = _peak_reader()
     start = peak = peak_memory()
     _limit_memory(start, limits.memory)
     _watch_memory(limits.memory)
-    reader = FrameReader(pages)
     while True:
         data = b""
         with contextlib.suppress(MemoryError):
-            page = reader.read()
-            if page is None:
-                return
+            head, body = _decode_head(pages.recv_bytes()), pages.recv_bytes()
             _set_timer(limits.seconds)
-            parsed = extract_page(limits.extractor, _decode_head(page[0]), page[1])
+            parsed = extract_page(limits.extractor, head, body)
             data = _encode(parsed)
             before, peak = peak, peak_memory()
             # lxml and lexbor make nothing, or an error, of a page for which they got no memory: that is not the
@@ -192,12 +189,6 @@ def work(pages: int, results: int, limits: Limits, parent: int) -> None:
             if parsed.outcome != PageOutcome.OK and peak > max(before, start + (limits.memory << 18)):
                 data = b""
         _set_timer(0)
-        _write(results, data or _encode(Parsed(PageOutcome.EXTRACT_MEMORY)))
+        results.send_bytes(data or _encode(Parsed(PageOutcome.EXTRACT_MEMORY)))
         if not data:
             os._exit(1)  # whatever happened in there, it cannot be trusted with another page
-
-
-def _write(file: int, head: bytes) -> None:
-    rest = memoryview(b"".join(frame(head)))
-    while rest:
-        rest = rest[os.write(file, rest) :]

@@ -21,28 +21,28 @@ from typing import Any, cast
 from command_kit import Progress, hide_credentials
 from command_kit.machine import Machine
 from command_kit.settings import identity
-from webtext_prep.documents import storage
-from webtext_prep.documents.inputs import spool_standard_input
-from webtext_prep.documents.sampling import Sample, take_sample
-from webtext_prep.documents.shards import DEFAULT_FORMAT, check_format, shard_name
-from webtext_prep.documents.stage_record import read_record, recorded_documents
-from webtext_prep.documents.storage import is_local
-from webtext_prep.documents.stores.base import Location
+from webtext_prep import storage
+from webtext_prep.documents.folders.inputs import spool_standard_input
+from webtext_prep.documents.folders.sampling import Sample, take_sample
+from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, check_format, shard_name
+from webtext_prep.documents.folders.stage_record import read_record, recorded_documents
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import claim, handing_over, lease
-from webtext_prep.running.checkpoint import units_done
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.findings import Findings
-from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
-from webtext_prep.running.open_files import allow_open_files
-from webtext_prep.running.output import Output
-from webtext_prep.running.space import Estimate, compare
+from webtext_prep.running.outputs import lease, ownership
+from webtext_prep.running.outputs.markers import Done, Markers, OutputMarker, digest
+from webtext_prep.running.outputs.output import Output
+from webtext_prep.running.outputs.summary import Summary
+from webtext_prep.running.preflight import Estimate, compare
 from webtext_prep.running.stage import DROPPED, Stage
-from webtext_prep.running.summary import Summary
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks import staging
+from webtext_prep.running.tasks.open_files import allow_open_files
+from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
 from webtext_prep.running.versions import versions_of
+from webtext_prep.storage import is_local
+from webtext_prep.storage.stores.base import Location
 
 
 class Job:
@@ -171,14 +171,13 @@ class Job:
             label = self.stage.name if phase == "shards" else f"{self.stage.name}: {phase}"
             earlier = sum(entry.units for entry in done.values())
             chosen = [dataclasses.replace(tasks[position], key=keys[position]) for position in todo]
-            resumed = [units_done(task, self._own.scratch) for task in chosen]
             call = self._handed_over(call, chosen, stamps)
-            units = dict(zip(todo, resumed, strict=True))
-            with Progress(label, unit, total, done=earlier + sum(resumed)) as progress:
+            units = dict.fromkeys(todo, 0)
+            with Progress(label, unit, total, done=earlier) as progress:
 
                 def show(position: int, count: int) -> None:
                     self._check_lease()
-                    units[todo[position]] = max(count, resumed[position])
+                    units[todo[position]] = count
                     shards = f"{len(done)}/{len(tasks)} shards" if len(tasks) > 1 else ""
                     progress.update(earlier + sum(units.values()), shards)
 
@@ -194,6 +193,25 @@ class Job:
         found = markers.read_all(tasks, [self._key(phase, task, stamps) for task in tasks])
         return [None if done is None else done.result for done in found]
 
+    def once(self, name: str, beside: Location, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `make` gives, or gave earlier for the same input and settings.
+
+        Tasks are done as long as their outputs are there. What is marked here stays done without: the files of all but
+        the last of its phases can be removed, and a resumed job does not make them again.
+
+        Args:
+            name: of the marker, unique in the stage.
+            beside: a file between phases that `make` writes, and that stays until the stage is done.
+            make: runs phases, and gives a JSON-like value.
+        """
+        task = Task(name, tuple(self.inputs), (beside,))
+        markers, key = self._markers("once"), self._key("once", task, _stamps([task]))
+        done = markers.read(task, key)
+        if done is None:
+            done = Done(make(), 0)
+            markers.write(task, key, done)
+        return dict(done.result)
+
     def _markers(self, phase: str) -> Markers:
         return Markers(self.state / "markers" / phase, None if self.is_flushed else self._own.scratch)
 
@@ -204,7 +222,7 @@ class Job:
         except FileNotFoundError:
             if self.engine.is_here:
                 raise
-            missing = handing_over.unseen(task.outputs)
+            missing = staging.unseen(task.outputs)
             if missing is not None:
                 raise WebtextError(
                     f"{missing} was made on another machine, and this one does not see it: give an --output that all "
@@ -219,7 +237,7 @@ class Job:
         if self.engine.is_here:
             return call
         if self._own.shared is None:
-            return handing_over.OnSharedFiles.of(call, self.state)
+            return staging.OnSharedFiles.of(call, self.state)
         unknown = list({path for task in tasks for path in task.reads if path not in stamps})
         stamps = stamps | dict(zip(unknown, storage.stamps(unknown), strict=True))
         return self._own.shared.wrapped(call, stamps, [str(path) for path in self.stage.setting_files()])
@@ -236,8 +254,8 @@ class Job:
         allow_open_files()
         place = lease.lease_place(self.output, is_prefix=self.stage.output_is_prefix)
         lease.refuse_if_taken(place, self.output, self.state)
-        claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
-        with claim.locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
+        ownership.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        with ownership.locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
             if self.restart:
                 self.engine.abandon(self._own.scratch)
             self._own.make_own(self._settings(), self._libraries, restart=self.restart)
@@ -271,7 +289,7 @@ class Job:
     def check_output(self) -> None:
         """Raise InputError where `run` would refuse its output: another's, or without a restart of other settings or
         libraries."""
-        claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        ownership.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
         if not self.restart:
             self._own.refuse_other_settings(self._settings(), self._libraries)
 
@@ -281,8 +299,8 @@ class Job:
         An interrupted preview resumes. Raises InputError as `run` does, also where it would not fit this machine.
         """
         allow_open_files()
-        claim.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
-        with claim.locked(self.state, self.output):
+        ownership.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        with ownership.locked(self.state, self.output):
             self.state = self.state / "preview"
             self._own = Output(self.stage, self.output, self.state, self._shared_scratch)
             self.estimate(self.sample()).announce(is_checked=self._space_check)

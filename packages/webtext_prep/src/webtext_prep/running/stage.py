@@ -11,25 +11,23 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
-import functools
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
-from webtext_prep.documents.dataset_folders import choose_splits, counts_of, splits_of
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import DEFAULT_FORMAT, is_document_shard, read_documents, shards_in
-from webtext_prep.documents.stage_record import RECORD, STATE
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.running.checkpoint import HELD_BYTES, Checkpoint
-from webtext_prep.running.findings import Findings
-from webtext_prep.running.shard_writing import REPORT_EVERY, write_shard, write_shard_in_steps  # noqa: F401 - for stages
-from webtext_prep.running.space import Needs
-from webtext_prep.running.tally import CollectingTally, Tally, with_reason
-from webtext_prep.running.task import Context, Task
+from webtext_prep.documents.folders.dataset_folders import choose_splits, counts_of, splits_of
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, is_document_shard, read_documents, shards_in
+from webtext_prep.documents.folders.stage_record import RECORD, STATE
+from webtext_prep.running.outputs.shard_writing import REPORT_EVERY, write_shard  # noqa: F401 - for stages
+from webtext_prep.running.preflight import Needs
+from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.tasks.tally import CollectingTally, Tally, with_reason
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
 
 DROPPED = "dropped"
 """The folder of dropped documents in an output."""
@@ -82,6 +80,9 @@ class Run(Protocol):
 
     def known(self, phase: str, tasks: Sequence[Task]) -> list[Any]:
         """The results of those tasks that `map` would find done, None of the others."""
+
+    def once(self, name: str, beside: Location, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What `make` gives, or gave earlier, also where files between its phases are gone; see `Job.once`."""
 
 
 @dataclass
@@ -285,8 +286,8 @@ class DocumentStage(Stage):
     """A stage that maps the documents of each shard by themselves: shard 5 of the output comes from shard 5 alone."""
 
     is_independent: ClassVar[bool] = False
-    """Whether `process` treats each document by itself, whatever came before it in its shard. Then a task that was
-    killed goes on inside its shard, and `process` is called for a part of it at a time."""
+    """Whether `process` treats each document by itself, whatever came before it in its shard: then one document can be
+    judged again."""
 
     @abc.abstractmethod
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
@@ -307,22 +308,7 @@ class DocumentStage(Stage):
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard to one shard."""
-        read = functools.partial(read_documents, task.inputs[0])
-        if not self.is_independent:
-            return write_shard(task, context, read(), self.process)
-        return write_shard_in_steps(task, context, read, self.process, self.checkpoint(task, context))
-
-    def checkpoint(self, task: Task, context: Context) -> Checkpoint:
-        """The checkpoints of one shard's task."""
-        return Checkpoint(task, context, parts=len(task.outputs))
-
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """As much output as input, and checkpoints of the shards at work."""
-        at_work = min(1.0, workers * sample.largest_share) if self.is_independent else 0.0
-        held = HELD_BYTES if self.is_independent else 0
-        return Needs(
-            sample.written, int(at_work * sample.packed), workers * (self.process_bytes + held), sample.documents
-        )
+        return write_shard(task, context, read_documents(task.inputs[0]), self.process)
 
     def run(self, job: Run) -> Outcome:
         """All shards, each by itself."""

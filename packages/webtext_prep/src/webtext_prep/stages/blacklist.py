@@ -4,9 +4,6 @@ Two phases on all cores. The first splits the lists by host, so that one host is
 many tasks, by ranges of its bytes. The second judges the URLs of each shard: is it one, is its site blocked, does its
 path end like a file, has it been seen. Each shard keeps the order of the input, and depends on nothing but the input
 and the settings.
-
-`Blacklist.judge` and `url_key` define what happens to a URL. Plain URLs, nearly all, never become Python objects:
-`url_batches` gives the same answers for a block of lines at once, some 30 times as fast.
 """
 
 from __future__ import annotations
@@ -14,26 +11,24 @@ from __future__ import annotations
 import contextlib
 import functools
 import importlib.resources
+import io
 import itertools
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
-from urllib.parse import unquote, urlsplit
+from typing import Any, ClassVar
+from urllib.parse import unquote
 
 from command_kit import setting
-from webtext_prep.documents import storage
+from webtext_prep import storage
 from webtext_prep.documents.document import Document, encode_document
-from webtext_prep.documents.inputs import is_url_list
-from webtext_prep.documents.lines import has_ranges, line_blocks, read_lines, read_range, read_utf8
-from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
-from webtext_prep.documents.problems import UNREADABLE_SHARE
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import write_documents
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.url_lists import (
+from webtext_prep.documents.folders.inputs import is_url_list
+from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import write_documents
+from webtext_prep.documents.folders.url_lists import (
     UrlPart,
+    encode_url,
     is_list_of_lines,
     is_table,
     list_blocks,
@@ -41,25 +36,26 @@ from webtext_prep.documents.url_lists import (
     read_urls,
     row_ranges,
     run_part,
+    url_lines,
 )
-from webtext_prep.documents.urls import (
+from webtext_prep.documents.formats.lines import has_ranges, read_lines, read_range, read_utf8
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running.file_ranges import cut_into_runs, run_file
+from webtext_prep.running.preflight import Needs
+from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome
+from webtext_prep.running.tasks.tally import Tally, with_reason
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.problems import UNREADABLE_SHARE
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import (
     REPLACEMENT,
     bucket_of,
     canonical_host,
     host_of,
+    parts_of,
     registered_name,
     shards_for,
-    url_key,
 )
-from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.cutting import cut_into_runs, run_file
-from webtext_prep.running.space import Needs
-from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tally import Tally, with_reason
-from webtext_prep.running.task import Context, Task
-
-if TYPE_CHECKING:
-    from webtext_prep.url_batches.batches import Judge
 
 BYTES_PER_SHARD = 8 << 20
 """With `--shards 0`: bytes of input for each shard, some 100,000 URLs."""
@@ -69,17 +65,13 @@ ROWS_PER_TASK = 500_000
 """A larger list in Parquet is split in ranges of so many rows."""
 BYTES_PER_STREAM = 16 << 20
 """A larger list that has no ranges, as it is compressed, a table, or in UTF-16, is first cut into runs of lines."""
-BLOCK_BYTES = 1 << 20
-"""Bytes of lines that are judged at once."""
-PLAIN_BYTES = 2 << 20
-"""Lists of so few bytes are done with, one URL at a time, before the compiled code would be loaded."""
+ROWS_AT_ONCE = 1000
+"""Rows of a shard that are written together."""
 NO_URLS = (
     "these are not URLs; give lists with one on each line, or if they are texts, give them to `webtext merge`, and "
     "pages or web archives to `webtext extract`"
 )
 """What to do about a list of which much is malformed."""
-
-_BARE = re.compile(r"[^\s#{]\S*")
 
 
 def read_rules(path: str, shipped: str) -> frozenset[str]:
@@ -131,31 +123,19 @@ def is_blocked_site(host: str, rules: frozenset[str]) -> bool:
     return name in rules or domain in rules
 
 
-def blocked_extension(url: str, rules: frozenset[str]) -> str | None:
-    """The file extension in `rules` that the path of `url` has, or None. Host, query and fragment do not matter."""
-    name = unquote(urlsplit(url).path).rsplit("/", 1)[-1].lower()
-    _, *parts = name.split(".")
-    return next((rule for start in range(len(parts)) if (rule := ".".join(parts[start:])) in rules), None)
-
-
-def _host_key(url: str) -> str:
-    """What decides the shard: the host, or the whole line where it has none."""
-    try:
-        return host_of(url)
-    except ValueError:
-        return url
+def blocked_extension(path: str, rules: frozenset[str]) -> str | None:
+    """The file extension in `rules` that the path of a URL has, or None."""
+    if "%" in path:
+        path = unquote(path)
+    _, dot, rule = path[path.rfind("/") + 1 :].lower().partition(".")
+    while dot and rule not in rules:
+        _, dot, rule = rule.partition(".")
+    return rule if dot else None
 
 
 def _are_no_urls(tally: Tally) -> bool:
     """Whether so much of a list is malformed that it is probably something else."""
     return tally.dropped["malformed"] > UNREADABLE_SHARE * tally.read
-
-
-def _line(row: Document) -> bytes:
-    """One line of a piece, as `read_urls` reads it: the bare URL where that is all there is, which is quicker."""
-    if not row.metadata and row.url.isascii() and _BARE.fullmatch(row.url):
-        return row.url.encode()
-    return encode_document(row)
 
 
 @dataclass(frozen=True)
@@ -211,31 +191,39 @@ class Blacklist(Stage):
         """What to do when no URL was kept."""
         return NO_URLS if _are_no_urls(tally) else super().advice(tally)
 
-    def judge(self, url: str) -> str | None:
-        """The reason to drop `url`, or None to keep it, whatever was seen before."""
+    def judge(self, url: str, seen: set[str] | None = None) -> str | None:
+        """The reason to drop `url`, or None to keep it.
+
+        With `seen`, the keys of the URLs that were kept before, a URL may be a duplicate; else its key is added.
+        """
         domains, extensions = self.rules
         if REPLACEMENT in url:
             return "not_utf8"
         if len(url) > self.max_length:
             return "too_long"
-        try:
-            host = host_of(url)
-        except ValueError:
+        host, path, key = parts_of(url)
+        if not host:
             return "malformed"
         if is_blocked_site(host, domains):
             return "blocked_domain"
-        return "blocked_extension" if blocked_extension(url, extensions) else None
+        if blocked_extension(path, extensions):
+            return "blocked_extension"
+        if seen is not None:
+            if key in seen:
+                return "duplicate"
+            seen.add(key)
+        return None
 
     def explain(self, document: Document) -> dict[str, Any]:
         """The rule that a URL meets, its site and its length."""
         url, (domains, extensions) = document.url, self.rules
         found: dict[str, Any] = {"characters": len(url), "max_length": self.max_length}
-        with contextlib.suppress(ValueError):
-            host = host_of(url)
+        host, path, _ = parts_of(url)
+        if host:
             found["site"] = registered_name(host)[1]
             if is_blocked_site(host, domains):
                 found["rule"] = next(rule for rule in registered_name(host) if rule in domains)
-            elif extension := blocked_extension(url, extensions):
+            elif extension := blocked_extension(path, extensions):
                 found["rule"] = extension
         return found
 
@@ -249,9 +237,8 @@ class Blacklist(Stage):
         seen: set[str] = set()
         for file in files:
             for row in itertools.islice(read_urls(file), most):
-                dropped, key = self.judge_again(row), url_key(row.url)
-                yield with_reason(row, "duplicate") if dropped is None and key in seen else dropped
-                seen.add(key)
+                reason = self.judge(row.url, seen)
+                yield None if reason is None else with_reason(row, reason)
 
     def is_judged_again(self, reason: str) -> bool:
         """All reasons."""
@@ -265,64 +252,47 @@ class Blacklist(Stage):
     def split(self, task: Task, context: Context) -> int:
         """Task: a list, or a part of one, to a file with a bucket for each shard. Returns the number of URLs."""
         count, shards = 0, task.options["shards"]
-
-        def other(line: bytes) -> tuple[int, bytes]:
-            row = _row(line)
-            return bucket_of(_host_key(row.url), shards), _line(row)
-
         with write_partitions(task.outputs[0], shards) as writer:
-            part = UrlPart(**task.options["rows"]) if "rows" in task.options else None
-            is_part = "run" in task.options or "range" in task.options
-            if part is None and (is_part or (task.hints["compiled"] and is_list_of_lines(task.inputs[0]))):
-                from webtext_prep.url_batches.batches import split_lines
-
-                for block in _blocks(task):
-                    found, parts = split_lines(block, shards, other)
-                    writer.add_run(parts)
-                    count += found
+            for count, row in enumerate(_rows(task), 1):
+                writer.add(bucket_of(host_of(row.url) or row.url, shards), encode_url(row))
+                if count % REPORT_EVERY == 0:
                     context.report(count)
-            else:
-                for count, row in enumerate(read_urls(task.inputs[0], part), 1):
-                    writer.add(bucket_of(_host_key(row.url), shards), _line(row))
-                    if count % REPORT_EVERY == 0:
-                        context.report(count)
         context.report(count)
         return count
 
     def judge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the bucket of one shard, in order of the lists, to the shard."""
-        from webtext_prep.url_batches.judged import PlainJudge, batches
-
-        tally = Tally()
-        keep_dropped = len(task.outputs) > 1
-        judge: Judge | PlainJudge = PlainJudge(self.judge, _row, keep_dropped=keep_dropped)
-        if task.hints["compiled"]:
-            from webtext_prep.url_batches.batches import Judge
-
-            judge = Judge(self.judge, _row, *self.rules, self.max_length, keep_dropped=keep_dropped)
+        tally, seen, kept = Tally(), set[str](), list[bytes]()
         with contextlib.ExitStack() as stack:
-            writers = [stack.enter_context(write_documents(path)) for path in task.outputs]
-            for block in batches(read_partitions(task.inputs, task.options["bucket"]), BLOCK_BYTES):
-                found = judge.judge(block)
-                tally.read += found.read
-                tally.kept += found.kept_count
-                tally.dropped += found.reasons
-                parts = (found.kept, found.kept_count), (found.dropped, found.read - found.kept_count)
-                for writer, (lines, count) in zip(writers, parts, strict=False):
-                    writer.write_lines(lines, count)
+            if len(task.outputs) > 1:
+                tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
+            writer = stack.enter_context(write_documents(task.outputs[0]))
+            for lines in read_partitions(task.inputs, task.options["bucket"]):
+                for row in map(read_url, io.BytesIO(lines)):
+                    assert row is not None
+                    reason = self.judge(row.url, seen)
+                    if reason is not None:
+                        tally.drop(row, reason)
+                        continue
+                    kept.append(encode_document(row))
+                    if len(kept) == ROWS_AT_ONCE:
+                        writer.write_lines(b"\n".join([*kept, b""]), len(kept))
+                        kept.clear()
+                tally.read += lines.count(b"\n")
                 context.report(tally.read)
+            writer.write_lines(b"\n".join([*kept, b""]), len(kept))
+            tally.kept = writer.written
         return tally.as_dict()
 
     def run(self, job: Run) -> Outcome:
         """Split by host, then judge."""
         size = sum(storage.sizes(job.inputs))
-        shards, hints = self.shards or shards_for(size, BYTES_PER_SHARD), {"compiled": size > PLAIN_BYTES}
-        tasks = self._splitting_tasks(job, shards, hints)
+        shards = self.shards or shards_for(size, BYTES_PER_SHARD)
+        tasks = self._splitting_tasks(job, shards)
         counts = job.map("split", self.split, tasks, unit="URLs")
         pieces = tuple(task.outputs[0] for task in tasks)
         judged = [
-            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}, hints)
-            for shard in range(shards)
+            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}) for shard in range(shards)
         ]
         results = job.map("shards", self.judge_shard, judged, unit="URLs", total=sum(counts))
         outcome = shards_outcome(judged, results)
@@ -333,7 +303,7 @@ class Blacklist(Stage):
             outcome.tally.problem(f"{malformed} lines are malformed: {NO_URLS}.")
         return outcome
 
-    def _splitting_tasks(self, job: Run, shards: int, hints: dict[str, bool]) -> list[Task]:
+    def _splitting_tasks(self, job: Run, shards: int) -> list[Task]:
         """The parts that the lists are split in: ranges of bytes or rows where a list has any, else runs, else all."""
         sizes = storage.sizes(job.inputs)
         parts = [_ranges(path, size) for path, size in zip(job.inputs, sizes, strict=True)]
@@ -362,7 +332,7 @@ class Blacklist(Stage):
             for at, (place, options) in enumerate(places):
                 name = f"list-{number:05}-{at:05}"
                 pieces = (job.scratch / f"{name}.parts",)
-                tasks.append(Task(name, (place,), pieces, {"shards": shards, **options}, hints))
+                tasks.append(Task(name, (place,), pieces, {"shards": shards, **options}))
         return tasks
 
 
@@ -380,15 +350,11 @@ def _ranges(path: Location, size: int) -> list[dict[str, Any]]:
     return [{"rows": asdict(part)} for part in row_ranges(path, ROWS_PER_TASK)]
 
 
-def _row(line: bytes) -> Document:
-    row = read_url(line)
-    if row is None:
-        raise ValueError("an empty line")
-    return row
-
-
-def _blocks(task: Task) -> Iterator[bytes]:
-    """The lines that a task splits, in blocks."""
-    path = task.inputs[0]
-    chunks = read_range(path, *task.options["range"]) if "range" in task.options else read_utf8(path)
-    return line_blocks(path, chunks, RUN_BYTES)
+def _rows(task: Task) -> Iterator[Document]:
+    """The rows that a task splits."""
+    path, options = task.inputs[0], task.options
+    if "rows" in options:
+        return read_urls(path, UrlPart(**options["rows"]))
+    if "range" in options:
+        return url_lines(path, read_range(path, *options["range"]))
+    return url_lines(path, read_utf8(path)) if "run" in options else read_urls(path)

@@ -15,17 +15,17 @@ from typing import Any, ClassVar
 from command_kit import setting
 from command_kit.plugins import find_plugins
 from indexed_tokens import Tokenizer
-from webtext_prep import languages, quality
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.stage_record import recorded_documents
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.folders.stage_record import recorded_documents
 from webtext_prep.errors import InputError
-from webtext_prep.languages.base import Guess, LanguageDetector, is_in
-from webtext_prep.quality.base import Rule
-from webtext_prep.repair import repair
 from webtext_prep.running.stage import DocumentStage, Run
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.text import languages, quality
+from webtext_prep.text.languages.base import Guess, LanguageDetector, is_in
+from webtext_prep.text.quality.base import Rule
+from webtext_prep.text.repair import repair
 
 
 def known_detectors() -> dict[str, type[LanguageDetector]]:

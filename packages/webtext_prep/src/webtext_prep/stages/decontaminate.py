@@ -8,6 +8,7 @@ written without the others (all cores). A document without a hit passes unchange
 
 from __future__ import annotations
 
+import array
 import dataclasses
 import functools
 import itertools
@@ -21,27 +22,25 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import setting
-from webtext_prep.contamination import plain
-from webtext_prep.contamination.cutting import cut
-from webtext_prep.contamination.words import places_of, words_of
-from webtext_prep.documents import storage
-from webtext_prep.documents.arrays import load_array, save_array
+from webtext_prep import storage
 from webtext_prep.documents.batches import batches
-from webtext_prep.documents.compression import write_zstd
 from webtext_prep.documents.document import Document, without_surrogates
-from webtext_prep.documents.lines import read_lines
-from webtext_prep.documents.shards import read_documents
-from webtext_prep.documents.side_tables import FREQUENT_NGRAMS, MATCHES
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.folders.shards import FREQUENT_NGRAMS, MATCHES, read_documents
+from webtext_prep.documents.formats.arrays import load_array, save_array
+from webtext_prep.documents.formats.compression import write_zstd
+from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
-from webtext_prep.running.checkpoint import Checkpoint
-from webtext_prep.running.shard_writing import REPORT_EVERY, write_shard_in_steps
+from webtext_prep.running.outputs.shard_writing import REPORT_EVERY, write_shard
 from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.text.contamination import plain
+from webtext_prep.text.contamination.cutting import cut
+from webtext_prep.text.contamination.matching import places_of, words_of
 
 if TYPE_CHECKING:
-    from webtext_prep.contamination.evaluation import NGrams
+    from webtext_prep.text.contamination.evaluation import NGrams
 
 
 PLAIN_BYTES = 4 << 20
@@ -71,7 +70,7 @@ class _Matcher:
         if self._numbers is not None:
             found = plain.find(own, self._numbers, self._lengths, self._chosen)
         else:
-            from webtext_prep.contamination import matching
+            from webtext_prep.text.contamination import matching
 
             table = self.ngrams
             found = matching.find(own, table.words, table.starts, table.sizes, table.table, self._lengths, self._chosen)
@@ -80,7 +79,7 @@ class _Matcher:
 
 @functools.lru_cache(maxsize=1)
 def _table(place: Location, stamp: tuple[Any, ...]) -> NGrams:
-    from webtext_prep.contamination.evaluation import NGrams
+    from webtext_prep.text.contamination.evaluation import NGrams
 
     return NGrams.load(place)
 
@@ -141,7 +140,7 @@ class Decontaminate(Stage):
 
     def read_evaluation(self, task: Task, context: Context) -> dict[str, int]:
         """Task: the evaluation files to the table of their n-grams."""
-        from webtext_prep.contamination.evaluation import NGrams, read_evaluation
+        from webtext_prep.text.contamination.evaluation import NGrams, read_evaluation
 
         texts = read_evaluation(self.setting_files(), self.evaluation_key)
         counted, compiled = _counted(texts, context), task.hints["compiled"]
@@ -157,24 +156,19 @@ class Decontaminate(Stage):
     def count_shard(self, task: Task, context: Context) -> int:
         """Task: which documents of a shard hold n-grams, and how often each n-gram is there."""
         place, shard = task.inputs
-        compiled, checkpoint = task.hints["compiled"], Checkpoint(task, context, parts=2)
+        compiled = task.hints["compiled"]
         matcher = _Matcher(_ngrams(place), compiled=compiled)
-        count = checkpoint.state or 0
-        context.report(count)
-        for documents in batches(read_documents(shard, count)):
+        count, held, numbers = 0, array.array("q"), array.array("q")
+        for documents in batches(read_documents(shard)):
             texts = [document.text for document in documents]
             for number, is_suspect in enumerate(matcher.ngrams.suspects(texts, compiled=compiled), count):
                 if is_suspect and (hits := matcher.hits(texts[number - count])):
-                    checkpoint.add(np.array([number], np.int64).tobytes(), 0)
-                    checkpoint.add(np.array([ngram for _, ngram in hits], np.int64).tobytes(), 1)
+                    held.append(number)
+                    numbers.extend(ngram for _, ngram in hits)
             count += len(documents)
             context.report(count)
-            if checkpoint.is_due():
-                checkpoint.save(count, units=count)
-        held, numbers = (np.frombuffer(b"".join(checkpoint.records(part)), np.int64) for part in range(2))
-        save_array(task.outputs[0], held)
-        save_array(task.outputs[1], np.array(np.unique(numbers, return_counts=True)))
-        checkpoint.remove()
+        save_array(task.outputs[0], np.array(held, np.int64))
+        save_array(task.outputs[1], np.array(np.unique(np.array(numbers, np.int64), return_counts=True)))
         return count
 
     def count_all(self, task: Task, context: Context) -> int:
@@ -200,22 +194,20 @@ class Decontaminate(Stage):
         matcher = _Matcher(_ngrams(place), load_array(chosen), compiled=task.hints["compiled"])
         affected = set(load_array(held).tolist())
         *outputs, table = task.outputs
-        checkpoint = Checkpoint(task, context, parts=len(task.outputs))
 
         def pieces(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for document in documents:
                 if tally.read - 1 in affected:
-                    yield from self._cut(document, matcher, tally, lambda row: checkpoint.add(row, len(outputs)))
+                    yield from self._cut(document, matcher, tally, rows.write)
                 else:
                     yield document
 
         shorter = dataclasses.replace(task, outputs=tuple(outputs))
-        return write_shard_in_steps(
-            shorter, context, functools.partial(read_documents, shard), pieces, checkpoint, table=table
-        )
+        with write_zstd(table, durable=False) as rows:
+            return write_shard(shorter, context, read_documents(shard), pieces)
 
     def _cut(
-        self, document: Document, matcher: _Matcher, tally: Tally, add_row: Callable[[bytes], None]
+        self, document: Document, matcher: _Matcher, tally: Tally, add_row: Callable[[bytes], object]
     ) -> Iterator[Document]:
         """The pieces of a document, which is itself where it holds nothing that counts."""
         found = matcher.hits(document.text)

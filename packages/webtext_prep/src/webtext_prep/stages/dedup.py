@@ -33,32 +33,29 @@ import numpy.typing as npt
 
 from command_kit import setting
 from command_kit.settings import flag_name
-from webtext_prep.deduplication.candidates import BLOCKS, SORTED_DOCUMENTS, groups_of
-from webtext_prep.deduplication.decisions import DecisionPhases
-from webtext_prep.documents import storage
-from webtext_prep.documents.arrays import load_array
+from webtext_prep import storage
+from webtext_prep.dedup.blocks import PART_CHARACTERS
+from webtext_prep.dedup.candidate_phases import BLOCKS, SORTED_DOCUMENTS, groups_of
+from webtext_prep.dedup.decision_phases import DecisionPhases
+from webtext_prep.dedup.reference_index import LOSERS
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.inputs import find_inputs
-from webtext_prep.documents.sampling import Sample, take_sample
-from webtext_prep.documents.shards import read_documents
-from webtext_prep.documents.side_tables import DUPLICATES, SUPERSEDED
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.folders.inputs import find_inputs
+from webtext_prep.documents.folders.sampling import Sample, take_sample
+from webtext_prep.documents.folders.shards import DUPLICATES, SUPERSEDED, read_documents
+from webtext_prep.documents.formats.arrays import load_array
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.near_duplicates.against import LOSERS
-from webtext_prep.near_duplicates.blocks import PART_CHARACTERS
-from webtext_prep.near_duplicates.fingerprints import Shingling, bands_for
-from webtext_prep.running.checkpoint import HELD_BYTES, Checkpoint
-from webtext_prep.running.findings import Findings
-from webtext_prep.running.markers import digest
-from webtext_prep.running.once import once
-from webtext_prep.running.shard_writing import LARGE_BYTES, write_shard, write_shard_in_steps
-from webtext_prep.running.space import Needs
+from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.outputs.shard_writing import write_shard
+from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import Outcome, Run, shards_outcome
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.text.fingerprints import Shingling, bands_for
 
 if TYPE_CHECKING:
-    from webtext_prep.near_duplicates.losses import Groups, Loss
+    from webtext_prep.dedup.drop_rates import Groups, Loss
 
 TABLE = DUPLICATES
 """The table of what each dropped document duplicates, in the output folder."""
@@ -91,12 +88,12 @@ class Dedup(DecisionPhases):
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
     preload: ClassVar[tuple[str, ...]] = (
         "datasketch",
-        "webtext_prep.near_duplicates.candidates",
-        "webtext_prep.near_duplicates.deciding",
+        "webtext_prep.dedup.pairs",
+        "webtext_prep.dedup.decisions",
     )
     compiled: ClassVar[tuple[str, ...]] = (
-        "webtext_prep.near_duplicates.kernels",
-        "webtext_prep.near_duplicates.greedy",
+        "webtext_prep.text.fingerprint_kernels",
+        "webtext_prep.dedup.greedy",
     )
     summary: ClassVar[str] = "documents -> documents without near-duplicates, and the table of those"
 
@@ -173,7 +170,7 @@ class Dedup(DecisionPhases):
 
     def preview_needs(self, sample: Sample, workers: int) -> Needs:
         """The same at the lowest similarity. Files between phases stay to the end, so that a preview resumes."""
-        from webtext_prep.near_duplicates.preview import THRESHOLDS
+        from webtext_prep.dedup.preview import THRESHOLDS
 
         scratch, memory, documents = dataclasses.replace(self, similarity=THRESHOLDS[0])._needs(sample, workers)
         return Needs(0, sum(scratch.values()), memory, documents)
@@ -187,8 +184,6 @@ class Dedup(DecisionPhases):
         printed = documents * (8 * bands + 8)
         sorted_bands = suspects * bands * 6  # members of 4 bytes, and the ends of their buckets
         collected = int(1.2 * SUSPECTS * packed) + suspects * 8 * bands  # packed faster, and in small frames
-        at_work = int(min(1.0, workers * sample.largest_share) * collected)
-        collected += max(0, at_work - workers * HELD_BYTES)  # checkpoints of the shards at work
         text = min(sample.text + old.text, PART_CHARACTERS[0])
         deciding = text + 2 * text * (2 if Shingling.parse(self.shingle).kind == "word" else 7)
         sorting = min(documents, SORTED_DOCUMENTS) * SORTING_BYTES
@@ -199,7 +194,7 @@ class Dedup(DecisionPhases):
 
     def drop_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without its duplicates."""
-        dropped, shard = set(load_array(task.inputs[1]).tolist()), task.inputs[0]
+        dropped = set(load_array(task.inputs[1]).tolist())
 
         def keep(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for document in documents:
@@ -208,14 +203,11 @@ class Dedup(DecisionPhases):
                 else:
                     yield document
 
-        if storage.size(shard) < LARGE_BYTES:
-            return write_shard(task, context, read_documents(shard), keep)
-        checkpoint = Checkpoint(task, context, parts=len(task.outputs))
-        return write_shard_in_steps(task, context, functools.partial(read_documents, shard), keep, checkpoint)
+        return write_shard(task, context, read_documents(task.inputs[0]), keep)
 
     def find_losses(self, task: Task, context: Context) -> list[list[Any]]:
         """Task: the domains and sources that lose most; each as its name, its documents and those that go."""
-        from webtext_prep.near_duplicates.losses import MOST_LISTED, Groups, largest_losses
+        from webtext_prep.dedup.drop_rates import MOST_LISTED, Groups, largest_losses
 
         def loader(groups: Location, dropped: Location) -> Callable[[], tuple[Groups, npt.NDArray[np.int64]]]:
             return lambda: (Groups.unpack(storage.read_bytes(groups)), load_array(dropped))
@@ -229,12 +221,12 @@ class Dedup(DecisionPhases):
 
     def run(self, job: Run) -> Outcome:
         """Find who may be alike, decide, drop."""
-        version = [self.version, self.identity()]
-        divided = once(job, "parts", version, lambda: self.divide(job))
+        blocks = job.scratch / BLOCKS
+        divided = job.once("parts", blocks, lambda: self.divide(job))
         _remove_scratch(job, "bands")
-        found = once(job, "suspects", version, lambda: self.collect(job, divided))
+        found = job.once("suspects", blocks, lambda: self.collect(job, divided))
         _remove_scratch(job, "fingerprints", "components")
-        decided = once(job, "decided", version, lambda: self.decide_parts(job, found))
+        decided = job.once("decided", blocks, lambda: self.decide_parts(job, found))
         _remove_scratch(job, "suspects", "pairs")
         receipts = self.receipts(job)
         losses = self._losses(job)
@@ -260,7 +252,7 @@ class Dedup(DecisionPhases):
 
     def preview(self, job: Run) -> Findings:
         """Find who may be alike at the lowest similarity, and decide at each."""
-        from webtext_prep.near_duplicates.preview import THRESHOLDS, combine, render
+        from webtext_prep.dedup.preview import THRESHOLDS, combine, render
 
         wide = dataclasses.replace(self, similarity=THRESHOLDS[0])
         found = wide.collect(job, wide.divide(job))
@@ -282,7 +274,7 @@ class Dedup(DecisionPhases):
 
     def _losses(self, job: Run) -> list[Loss]:
         """Who loses more than `alarm_share`. Raises WebtextError if anyone loses more than `stop_share`."""
-        from webtext_prep.near_duplicates.losses import Loss
+        from webtext_prep.dedup.drop_rates import Loss
 
         pairs = zip(groups_of(job), self.receipts(job), strict=False)
         files = tuple(path for groups, (dropped, _) in pairs for path in (groups, dropped))

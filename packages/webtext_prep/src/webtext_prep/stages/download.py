@@ -20,27 +20,27 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from command_kit import available_cores, setting
 from command_kit.settings import check_limits
-from webtext_prep.documents import storage
+from webtext_prep import storage
+from webtext_prep.crawl.archives.html_files import page_files_in, pages_of
+from webtext_prep.crawl.state.history import EARLIER, JOURNALS, ROUNDS, SUFFIX, History, retryable_below
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.inputs import is_url_list
-from webtext_prep.documents.outcomes import OUTCOMES
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import shards_in
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.url_lists import read_urls
+from webtext_prep.documents.folders.inputs import is_url_list
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import shards_in
+from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
-from webtext_prep.running.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
-from webtext_prep.running.space import USUAL_RATIO, Needs
+from webtext_prep.extraction.outcomes import OUTCOMES
+from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
+from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, shards_outcome
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
-from webtext_prep.web.history import EARLIER, JOURNALS, ROUNDS, SUFFIX, History, retryable_below
-from webtext_prep.web.page_files import page_files_in, pages_of
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
 
 if TYPE_CHECKING:
-    from webtext_prep.web.journals import Work
-    from webtext_prep.web.shard import Shard
-    from webtext_prep.web.visiting import Fetching
+    from webtext_prep.crawl.frontier.fetch_loop import Fetching
+    from webtext_prep.crawl.frontier.shard import Shard
+    from webtext_prep.crawl.state.databases import Work
 
 FEWEST_COUNTED, MOST_COUNTED = 100, 200_000
 """URLs of all lists together for which it is said how long they may take: fewer need no word, more would take a while
@@ -148,7 +148,7 @@ class Download(PageStage):
 
     def run(self, job: Run) -> Outcome:
         """Fetch all lists, and write their shards."""
-        from webtext_prep.web.rounds import fetch_in_rounds, lists_due
+        from webtext_prep.crawl.frontier.rounds import fetch_in_rounds, lists_due
 
         history = self._look_back(job)
         retry_pass = history.passes + 1
@@ -214,7 +214,7 @@ class Download(PageStage):
 
     def _say_worst_case(self, job: Run, limits: list[int | None], retry_pass: int) -> None:
         """One line: how long a list of some hundred or thousand URLs may take, and how much memory."""
-        from webtext_prep.web.worst_case import Lists, for_all, sentence
+        from webtext_prep.crawl.frontier.worst_case import Lists, for_all, sentence
 
         if self.private_addresses == "loopback":
             return  # one's own server, whose worst nobody needs to know
@@ -242,20 +242,20 @@ class Download(PageStage):
             history = History()
         earlier = job.scratch / EARLIER
         if history.lists != lists and (history.lists or self.outputs_in(job.output)):
-            from webtext_prep.web.earlier_results import set_aside
+            from webtext_prep.crawl.state.snapshots import set_aside
 
             set_aside(job.output, job.scratch / JOURNALS, earlier)
             storage.remove_folder(job.scratch / ROUNDS)
         own = job.state / "scratch" / JOURNALS
         if not job.is_here and any(file.name.endswith(SUFFIX) for file in storage.files_in(own)):
             # An earlier run was at work on this machine: its journals are copied to where nodes find them.
-            from webtext_prep.web.earlier_results import set_aside
+            from webtext_prep.crawl.state.snapshots import set_aside
 
             set_aside(job.output, own, earlier)
         history.version, history.lists = self.version, lists
         history.write(job.state)
         if storage.is_folder(earlier):
-            from webtext_prep.web.earlier_results import generations_in
+            from webtext_prep.crawl.state.snapshots import generations_in
 
             tasks = [
                 Task(
@@ -275,13 +275,13 @@ class Download(PageStage):
         """All that runs over other lists have fetched."""
         if not storage.is_folder(job.scratch / EARLIER):
             return ()
-        from webtext_prep.web.earlier_results import generations_in
+        from webtext_prep.crawl.state.snapshots import generations_in
 
         return tuple(file for generation in generations_in(job.scratch / EARLIER) for file in generation.files)
 
     def index_earlier(self, task: Task, context: Context) -> int:
         """Task: make what runs over other lists have fetched findable by URL."""
-        from webtext_prep.web.earlier_results import Generation
+        from webtext_prep.crawl.state.snapshots import Generation
 
         generation, buckets = Generation(task.inputs[0].parent), context.scratch / f"{task.name}.buckets"
         return generation.build_index(task.outputs, buckets, context.report)
@@ -291,7 +291,7 @@ class Download(PageStage):
     def fetch_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one list of URLs to documents and outcomes, where no other task fetches meanwhile."""
         # What the network needs takes a second to import, which `--help` should not.
-        from webtext_prep.web.journals import opened, remove
+        from webtext_prep.crawl.state.databases import opened, remove
 
         with opened(task.name, context, save_pages=self.save_pages) as work:
             self._carry_over(task, work, task.outputs)
@@ -303,9 +303,9 @@ class Download(PageStage):
 
     def fetch_list(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one list of URLs to its journal; visits that come to the hosts of others, to a file."""
-        from webtext_prep.web.hosts import Hosts
-        from webtext_prep.web.journals import opened
-        from webtext_prep.web.redirects import write_left
+        from webtext_prep.crawl.frontier.redirects import write_left
+        from webtext_prep.crawl.state.databases import opened
+        from webtext_prep.urls.hosts import Hosts
 
         number, lists, parts = (task.options[name] for name in ("list", "lists", "parts"))
         with opened(task.name, context, save_pages=self.save_pages) as work:
@@ -315,17 +315,17 @@ class Download(PageStage):
 
     def follow_redirects(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: visits that other tasks have left."""
-        from webtext_prep.web.redirects import follow
+        from webtext_prep.crawl.frontier.redirects import follow
 
         fetching = self._fetching(context.slots, task.hints["retry_pass"])
         return follow(task, context, fetching, save_pages=self.save_pages)
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what was fetched of one list, by its own task and by others, to documents and outcomes."""
-        from webtext_prep.web.earlier_results import add_all
-        from webtext_prep.web.journals import opened, remove
-        from webtext_prep.web.redirects import found_in
-        from webtext_prep.web.rounds import FOUND_SUFFIX
+        from webtext_prep.crawl.frontier.redirects import found_in
+        from webtext_prep.crawl.frontier.rounds import FOUND_SUFFIX
+        from webtext_prep.crawl.state.databases import opened, remove
+        from webtext_prep.crawl.state.snapshots import add_all
 
         files = [file for file in task.reads if file.name.endswith(FOUND_SUFFIX)]
         with opened(task.name, context, save_pages=self.save_pages, is_kept=False) as work:
@@ -340,13 +340,13 @@ class Download(PageStage):
     @staticmethod
     def _carry_over(task: Task, work: Work, outputs: Sequence[Location]) -> None:
         """Bring into a journal what earlier runs have fetched of a list, and left in `outputs` or elsewhere."""
-        from webtext_prep.web.earlier_results import carry_over, generations_of
+        from webtext_prep.crawl.state.snapshots import carry_over, generations_of
 
         urls = (row.url for row in _rows_of(task))
         carry_over(urls, work.journal, generations_of(task.reads), outputs, work.spool)
 
     def _shard(self, task: Task, context: Context, work: Work) -> Shard:
-        from webtext_prep.web.shard import Shard
+        from webtext_prep.crawl.frontier.shard import Shard
 
         fetching = self._fetching(context.slots, task.hints["retry_pass"])
         return Shard(lambda: _rows_of(task), work, fetching, context.report)
@@ -357,7 +357,7 @@ class Download(PageStage):
 
     def _fetching(self, slots: int, retry_pass: int) -> Fetching:
         """The settings of one of so many processes."""
-        from webtext_prep.web.visiting import Fetching
+        from webtext_prep.crawl.frontier.fetch_loop import Fetching
 
         return Fetching(
             extractor=self.extractor,

@@ -1,47 +1,49 @@
 """`webtext extract`: the pages of web archives and of folders of HTML to documents, without fetching them again.
 
-An archive is one task and one shard; files of HTML share them. Pages are read one after another, extracted by several
-sandboxed processes at once, and come out in the order in which they lie: the same bytes whatever the workers. What is
-finished goes into checkpoints, behind which reading goes on, as far as the archive allows from the middle of the file.
+A task makes one shard: of an archive, of some thousand pages of a large one, or of files of HTML. Two phases: a large
+archive is read once to find where such ranges of pages begin, which takes a twentieth of the time, and then range by
+range; one that can't be entered in the middle is one range. Pages are extracted by several sandboxed processes at once,
+and come out in the order in which they lie: the same bytes whatever the workers.
 Of a damaged archive all pages are kept but for those at the damage, and the summary says where it is.
 """
 
 from __future__ import annotations
 
 import contextlib
+import itertools
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field
+from dataclasses import astuple, dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from command_kit import available_cores, hide_credentials, setting
-from webtext_prep.documents import storage
-from webtext_prep.documents.compression import bare_name
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.outcomes import OUTCOMES
-from webtext_prep.documents.problems import Problems
-from webtext_prep.documents.raw_files import file_groups, file_names, sidecars_of
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import shards_in
-from webtext_prep.documents.stage_record import PAGES, RECORD
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.folders.raw_files import file_groups, file_names, sidecars_of
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import shards_in, write_documents
+from webtext_prep.documents.folders.stage_record import PAGES, RECORD
+from webtext_prep.documents.formats.base import DocumentWriter
+from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.errors import InputError
-from webtext_prep.running.checkpoint import HELD_BYTES, Checkpoint
-from webtext_prep.running.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
-from webtext_prep.running.shard_writing import Holder, write_held
-from webtext_prep.running.space import USUAL_RATIO, Needs
+from webtext_prep.extraction.outcomes import OUTCOMES
+from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
+from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, shards_outcome
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.problems import Problems
+from webtext_prep.storage.stores.base import Location
 
 if TYPE_CHECKING:
-    from webtext_prep.documents.records.base import SourceFile
-    from webtext_prep.web.archives import Damage, Found, Place
+    from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
 
 ARCHIVES = (".warc", ".wet")
 HTML = (".html", ".htm", ".xhtml")
 _ARCHIVE_COMPRESSIONS = ("", ".gz", ".zst")
 BYTES_PER_SHARD = 256 << 20
 """Of files of HTML in one shard, if they are not more than 4,096 times as many."""
+BYTES_PER_RANGE = 128 << 20
+"""A larger WARC file is read in ranges of pages, each a task and a shard."""
 PAGES_AHEAD = 2_000
 """Pages that may wait, finished, for one before them: while it takes its 20 seconds, the others go on."""
 TEXT_SHARE = 0.08
@@ -61,14 +63,12 @@ class _Item:
     Attributes:
         found: the page, if there is one.
         file: number of the file in its task.
-        place: where in it, if it is an archive.
         done: bytes of the task's files up to there.
         damage: why an archive can't be read there.
     """
 
     found: Found | None
     file: int
-    place: Place | None
     done: int
     damage: Damage | None = None
 
@@ -76,37 +76,6 @@ class _Item:
     def size(self) -> int:
         page = self.found.page if self.found is not None else None
         return len(page.body) if page is not None else 0
-
-
-@dataclass
-class _Progress:
-    """What a task has finished: the state of its checkpoints.
-
-    Attributes:
-        tally: what became of the pages.
-        page_bytes: of the pages with text.
-        file: number of the file of the last page; -1 before the first.
-        place: of the last page in it, if it is an archive.
-        done: bytes of the files that were read.
-        problems: of files that could not be read.
-    """
-
-    tally: Tally = field(default_factory=Tally)
-    page_bytes: int = 0
-    file: int = -1
-    place: list[Any] | None = None
-    done: int = 0
-    problems: Problems = field(default_factory=Problems)
-
-    def as_state(self) -> dict[str, Any]:
-        return {**vars(self), "tally": self.tally.as_dict(), "problems": self.problems.found}
-
-    @classmethod
-    def from_state(cls, state: dict[str, Any] | None) -> _Progress:
-        if state is None:
-            return cls()
-        problems = Problems({reason: tuple(entry) for reason, entry in state["problems"].items()})
-        return cls(**{**state, "tally": Tally.from_dict(state["tally"]), "problems": problems})
 
 
 @dataclass(frozen=True)
@@ -124,10 +93,13 @@ class Extract(PageStage):
 
     name: ClassVar[str] = "extract"
     order: ClassVar[int] = 35
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     summary: ClassVar[str] = "web archives and HTML files -> documents, without fetching"
     unit: ClassVar[str] = "pages"
     input_kinds: ClassVar[str] = "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)"
+
+    pages_per_range: ClassVar[int] = 5_000
+    """A large archive is read in ranges of so many pages: a minute of one core with the slowest extractor."""
 
     truncated: bool = setting(False, "also take pages that the crawler cut off (WARC-Truncated)")
 
@@ -155,39 +127,45 @@ class Extract(PageStage):
         return [str(place / PAGES)]
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """Documents, and outcomes; checkpoints of the files at work; pages in memory, and extractors."""
+        """Documents, and outcomes; pages in memory, and extractors."""
         is_text = CONVERTED in sample.excerpt
         pages = sample.text // BYTES_A_PAGE
         text = sample.text if is_text else int(sample.text * TEXT_SHARE)
         output = int(text / USUAL_RATIO) + pages * BYTES_A_ROW
-        at_work = int(output * min(1.0, workers * sample.largest_share))
-        memory = workers * (PROCESS_BYTES + HELD_BYTES) + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
-        return Needs(output, at_work, memory, pages)
+        memory = workers * PROCESS_BYTES + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
+        return Needs(output, 0, memory, pages)
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Shards of documents, of outcomes, and of what was dropped."""
         return [*super().outputs_in(output), *shards_in(output / OUTCOMES)]
 
     def run(self, job: Run) -> Outcome:
-        """Each archive, and each group of HTML files, by itself."""
+        """Each range of pages of an archive, and each group of HTML files, by itself."""
         files = [path for path in job.inputs if path.suffix.lower() != ".json"]
         sidecars = sidecars_of(files, is_one_text=_is_html)
         names = dict(zip(files, file_names(files), strict=True))
-        sizes = storage.sizes(files)
+        sizes = dict(zip(files, storage.sizes(files), strict=True))
         archives = {path for path in files if _is_archive(path)}
-        tasks = []
-        for number, group in enumerate(file_groups(files, sizes, archives, at_least=BYTES_PER_SHARD)):
-            shard, *dropped = job.shard_outputs(number)
+        ranges = self._ranges(job, {path: size for path, size in sizes.items() if path in archives})
+        tasks: list[Task] = []
+        for group in file_groups(files, list(sizes.values()), archives, at_least=BYTES_PER_SHARD):
             theirs = [sidecars[path] for path in group if path in sidecars]
-            options = {"files": [[names[path], path in sidecars] for path in group]}
-            outputs = (shard, job.output / OUTCOMES / shard.name, *dropped)
-            tasks.append(Task(f"part-{number:05}", (*group, *theirs), outputs, options))
-        results = job.map("shards", self.extract_files, tasks, unit="bytes", total=sum(sizes))
+            for behind, until in ranges.get(group[0], [(None, None)]):
+                shard, *dropped = job.shard_outputs(len(tasks))
+                options = {"files": [[names[path], path in sidecars] for path in group]}
+                options |= {"behind": behind, "until": until} if group[0] in ranges else {}
+                outputs = (shard, job.output / OUTCOMES / shard.name, *dropped)
+                begin, end = behind[0] if behind else 0, until[0] if until else sum(sizes[path] for path in group)
+                hints = {"bytes": end - begin}
+                tasks.append(Task(f"part-{len(tasks):05}", (*group, *theirs), outputs, options, hints))
+        results = job.map("shards", self.extract_files, tasks, unit="bytes", total=sum(sizes.values()))
         outcome = shards_outcome(tasks, results)
         problems = Problems()
         for result in results:
             for reason, (sentence, places, count) in result["unreadable"].items():
                 problems.add(reason, sentence, places, count)
+        if damaged := len(problems.found.keys() & set(map(str, archives))):
+            outcome.tally.notes["damaged archives"] = damaged
         sentences = problems.sentences()
         if outcome.tally.read == 0 and sentences:
             raise InputError(f"{self.name}: no pages in the input: {sentences[0]}")
@@ -199,31 +177,49 @@ class Extract(PageStage):
         outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)
         return outcome
 
-    def extract_files(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: an archive, or some files of HTML, to documents and outcomes."""
-        from webtext_prep.running.event_loop import run_until_done
+    def _ranges(self, job: Run, sizes: dict[Location, int]) -> dict[Location, list[tuple[Any, Any]]]:
+        """Large archives, each with its ranges of pages: the place behind which one begins, and that of its last page.
 
-        checkpoint = Checkpoint(task, context, parts=len(task.outputs))
-        progress = _Progress.from_state(checkpoint.state)
-        run_until_done(self._extract(task, context, checkpoint, progress))
-        write_held(task, checkpoint, progress.as_state(), units=progress.done)
+        None stands for the beginning and for the end.
+        """
+        large = [path for path, size in sizes.items() if size > BYTES_PER_RANGE and not _is_text(path)]
+        tasks = [Task(f"archive-{number:05}", (path,), ()) for number, path in enumerate(large)]
+        found = job.map("ranges", self.find_ranges, tasks, unit="bytes", total=sum(sizes[path] for path in large))
         return {
-            **progress.tally.as_dict(),
-            "page_bytes": progress.page_bytes,
-            "unreadable": progress.problems.found,
+            path: list(itertools.pairwise([None, *places, None])) for path, places in zip(large, found, strict=True)
         }
 
-    async def _extract(self, task: Task, context: Context, checkpoint: Checkpoint, progress: _Progress) -> None:
-        """Extract what is left, into the checkpoint."""
+    def find_ranges(self, task: Task, context: Context) -> list[list[Any]]:
+        """Task: the places in an archive behind which a range of its pages begins."""
+        places = self._reader(task.inputs[0]).entrances(self.pages_per_range, context.report)
+        return [list(astuple(place)) for place in places]
+
+    def extract_files(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: an archive or a range of it, or some files of HTML, to documents and outcomes."""
+        from webtext_prep.running.tasks.event_loop import run_until_done
+
+        tally, problems = Tally(), Problems()
+        with contextlib.ExitStack() as stack:
+            documents, outcomes, *dropped = (stack.enter_context(write_documents(place)) for place in task.outputs)
+            tally.dropped_writer = next(iter(dropped), None)
+            page_bytes = run_until_done(self._extract(task, context, documents, outcomes, tally, problems))
+            tally.kept = documents.written
+        return {**tally.as_dict(), "page_bytes": page_bytes, "unreadable": problems.found}
+
+    async def _extract(
+        self,
+        task: Task,
+        context: Context,
+        documents: DocumentWriter,
+        outcomes: DocumentWriter,
+        tally: Tally,
+        problems: Problems,
+    ) -> int:
+        """Extract the pages of a task. Returns the bytes of those with text."""
         from webtext_prep.extraction.in_order import in_order
         from webtext_prep.extraction.pages import make_row, outcome_row
 
-        documents, outcomes, *dropped = [Holder(path, checkpoint, part) for part, path in enumerate(task.outputs)]
-        tally = progress.tally
-        documents.written = tally.kept
-        tally.dropped_writer = next(iter(dropped), None)
-        context.report(progress.done)
-
+        page_bytes = 0
         async with self.pool(context) as pool:
 
             async def extract(item: _Item) -> tuple[dict[str, Any], Document | None]:
@@ -235,7 +231,7 @@ class Extract(PageStage):
                 return outcome_row(found.url, found.outcome, status=found.status, final_url=found.final_url), None
 
             pages = in_order(
-                self._items(task, progress),
+                self._items(task),
                 extract,
                 size=lambda item: item.size,
                 most=PAGES_AHEAD,
@@ -244,7 +240,7 @@ class Extract(PageStage):
             async with contextlib.aclosing(pages):
                 async for item, (row, document) in pages:
                     if item.damage is not None:
-                        _note_damage(progress, task.inputs[item.file], item.damage)
+                        _note_damage(problems, task.inputs[item.file], item.damage)
                     found = item.found
                     if found is not None:
                         tally.read += 1
@@ -254,47 +250,41 @@ class Extract(PageStage):
                         if document is not None:
                             document.metadata = {**found.metadata, **document.metadata}
                             documents.write(document)
-                            progress.page_bytes += row["bytes"]
+                            page_bytes += row["bytes"]
                         else:
                             tally.drop(Document(found.url, metadata=found.metadata), row["outcome"])
                         if found.problem:
-                            progress.problems.add(found.outcome, found.problem, [str(task.inputs[item.file])])
-                    tally.kept = documents.written
-                    progress.file, progress.done = item.file, item.done
-                    progress.place = None if item.place is None else list(asdict(item.place).values())
+                            problems.add(found.outcome, found.problem, [str(task.inputs[item.file])])
                     if tally.read % 16 == 0:
-                        context.report(progress.done)
-                    if checkpoint.is_due():
-                        checkpoint.save(progress.as_state(), units=progress.done)
-        context.report(sum(storage.size(path) for path in task.inputs[: len(task.options["files"])]))
+                        context.report(item.done)
+        context.report(task.hints["bytes"])
+        return page_bytes
 
-    def _items(self, task: Task, progress: _Progress) -> Iterator[_Item]:
-        """What the files of a task hold, behind what is finished."""
+    def _items(self, task: Task) -> Iterator[_Item]:
+        """What the files of a task hold, or the range of an archive that it is for."""
+        from webtext_prep.crawl.archives.html_files import read_html_file
+        from webtext_prep.crawl.archives.warc import Damage, Place
         from webtext_prep.documents.records.base import SourceFile
-        from webtext_prep.web.archives import Damage, Place
-        from webtext_prep.web.html_files import read_html_file
 
         named = task.options["files"]
         sidecars = iter(task.inputs[len(named) :])
         before = 0
         for number, (path, (name, has_sidecar)) in enumerate(zip(task.inputs, named, strict=False)):
-            file = SourceFile(path, name, next(sidecars) if has_sidecar else None)
-            size = storage.size(path)
             if _is_archive(path):
-                behind = Place(*progress.place) if number == progress.file and progress.place is not None else None
-                if number > progress.file or behind is not None:
-                    for entry, place in self._archive_pages(file, behind):
-                        found, damage = (entry.page, entry) if isinstance(entry, Damage) else (entry, None)
-                        yield _Item(found, number, place, before + place.offset, damage)
-            elif number > progress.file:
-                yield _Item(read_html_file(file, self.max_bytes), number, None, before + size)
-            before += size
+                behind, until = (Place(*at) if (at := task.options.get(end)) else None for end in ("behind", "until"))
+                begin = behind.offset if behind is not None else 0
+                for entry, place in self._reader(path, name).pages(behind, until):
+                    found, damage = (entry.page, entry) if isinstance(entry, Damage) else (entry, None)
+                    yield _Item(found, number, place.offset - begin, damage)
+            else:
+                before += storage.size(path)
+                file = SourceFile(path, name, next(sidecars) if has_sidecar else None)
+                yield _Item(read_html_file(file, self.max_bytes), number, before)
 
-    def _archive_pages(self, file: SourceFile, behind: Place | None) -> Iterator[tuple[Found | Damage, Place]]:
-        from webtext_prep.web.archives import ArchiveReader
+    def _reader(self, place: Location, name: str = "") -> ArchiveReader:
+        from webtext_prep.crawl.archives.warc import ArchiveReader
 
-        reader = ArchiveReader(file.location, file.name, max_bytes=self.max_bytes, keep_truncated=self.truncated)
-        return reader.pages(behind)
+        return ArchiveReader(place, name, max_bytes=self.max_bytes, keep_truncated=self.truncated)
 
 
 def _is_archive(path: Location) -> bool:
@@ -303,18 +293,21 @@ def _is_archive(path: Location) -> bool:
     return compression in _ARCHIVE_COMPRESSIONS and bare_name(path).lower().endswith(ARCHIVES)
 
 
+def _is_text(path: Location) -> bool:
+    """Whether the name is that of a WET file, whose texts take no longer to write than to find."""
+    return bare_name(path).lower().endswith(".wet")
+
+
 def _is_html(path: Location) -> bool:
     return bare_name(path).lower().endswith(HTML)
 
 
-def _note_damage(progress: _Progress, path: Location, damage: Damage) -> None:
+def _note_damage(problems: Problems, path: Location, damage: Damage) -> None:
     """Say where an archive can't be read; what was read of it is kept."""
-    is_first = f"{path}" not in progress.problems.found
-    progress.tally.notes["damaged archives"] += is_first
     what = "it can't be read beyond byte" if damage.is_last else "it is damaged at byte"
     kept = "what was before that" if damage.is_last else "what is before and behind that"
     sentence = (
         f"{what} {damage.offset:,} ({damage.reason}), and {kept} is kept: fetch it again, and run the command again"
     )
-    place = hide_credentials(str(path)) if is_first else f"byte {damage.offset:,}"
-    progress.problems.add(f"{path}", sentence, [place])
+    place = f"byte {damage.offset:,}" if f"{path}" in problems.found else hide_credentials(str(path))
+    problems.add(f"{path}", sentence, [place])

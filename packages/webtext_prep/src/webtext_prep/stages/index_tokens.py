@@ -31,18 +31,18 @@ from indexed_tokens.suffix_index import (
     index_folder,
     part_name,
 )
-from webtext_prep.documents import storage
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.stores.base import Location
+from webtext_prep import storage
+from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.errors import InputError
-from webtext_prep.running.findings import Findings
-from webtext_prep.running.space import Needs, readable
+from webtext_prep.running.preflight import Needs, readable
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
-from webtext_prep.running.token_stage import pair_named
-from webtext_prep.token_index import prefix_doubling
-from webtext_prep.token_index.document_urls import read_shard, shard_tasks, tokenized, write_urls
+from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.tokens import prefix_doubling
+from webtext_prep.tokens.document_urls import read_shard, shard_tasks, tokenized, write_urls
+from webtext_prep.tokens.token_stage import pair_named
 
 SORT_BYTES = 21
 """Memory for each token that is being sorted, the result included."""
@@ -70,7 +70,7 @@ class IndexTokens(Stage):
     input_kinds: ClassVar[str] = "token files (the prefix of a .bin and .idx)"
     is_passed_on: ClassVar[bool] = False
     process_bytes: ClassVar[int] = PROCESS_BYTES + MACHINE_CODE_BYTES
-    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.token_index.suffix_sorting",)
+    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.suffix_sorting",)
 
     part_tokens: int = setting(
         32_000_000, "tokens that are sorted together: each takes 21 bytes of memory a worker", ge=1, le=1_000_000_000
@@ -125,7 +125,7 @@ class IndexTokens(Stage):
         """Task: the suffixes of one part in order. Returns the checksum of the file."""
         sort = prefix_doubling.document_suffixes
         if task.hints["compiled"]:
-            from webtext_prep.token_index import suffix_sorting
+            from webtext_prep.tokens import suffix_sorting
 
             sort = suffix_sorting.document_suffixes
         tokens = IndexedTokens(storage.local_path(task.inputs[0]).with_suffix(""))
@@ -206,7 +206,7 @@ class IndexTokens(Stage):
 
     def preview(self, job: Run) -> Findings:
         """Sort a sample, and say what all of it takes."""
-        from webtext_prep.token_index.suffix_sorting import document_suffixes
+        from webtext_prep.tokens.suffix_sorting import document_suffixes
 
         tokens = _opened(storage.local_path(job.inputs[0]).with_suffix(""))
         begins = document_begins(tokens)
@@ -240,7 +240,7 @@ def _opened(prefix: Path) -> IndexedTokens:
 
 def _refuse_too_many(parts: Sequence[Part]) -> None:
     """Raise InputError for a part that can't be sorted."""
-    from webtext_prep.token_index.suffix_sorting import MOST_TOKENS
+    from webtext_prep.tokens.suffix_sorting import MOST_TOKENS
 
     longest = max((part.size + part.documents[1] - part.documents[0] for part in parts), default=0)
     if longest > MOST_TOKENS:

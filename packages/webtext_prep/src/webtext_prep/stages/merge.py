@@ -21,14 +21,11 @@ from dataclasses import astuple, dataclass, replace
 from typing import Any, ClassVar
 
 from command_kit import hide_credentials, setting
-from webtext_prep.documents import storage
-from webtext_prep.documents.compression import MAX_LINE_BYTES
-from webtext_prep.documents.dataset_folders import choose_splits, counts_of, splits_of, without_descriptions
+from webtext_prep import storage
 from webtext_prep.documents.document import Document, decode_document, encode_document
-from webtext_prep.documents.formats.base import DocumentWriter
-from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
-from webtext_prep.documents.problems import Problems
-from webtext_prep.documents.raw_files import (
+from webtext_prep.documents.folders.dataset_folders import choose_splits, counts_of, splits_of, without_descriptions
+from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
+from webtext_prep.documents.folders.raw_files import (
     MOST_TASKS,
     file_groups,
     file_names,
@@ -37,21 +34,22 @@ from webtext_prep.documents.raw_files import (
     reader_of,
     sidecars_of,
 )
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.seen_pages import SeenPages, page_keys
+from webtext_prep.documents.folders.shards import write_documents
+from webtext_prep.documents.formats.base import DocumentWriter
+from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.records.base import Keys, Part, Record, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.seen_pages import SeenPages, page_keys
-from webtext_prep.documents.shards import write_documents
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.urls import bucket_of, shards_for, url_key
 from webtext_prep.errors import InputError
-from webtext_prep.running.checkpoint import Checkpoint
-from webtext_prep.running.cutting import cut_into_runs, run_file
-from webtext_prep.running.shard_writing import LARGE_BYTES, Holder, write_held
-from webtext_prep.running.space import Needs
+from webtext_prep.running.file_ranges import cut_into_runs, run_file
+from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tally import CollectingTally, Tally, with_reason
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks.tally import CollectingTally, Tally, with_reason
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.problems import Problems
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import bucket_of, shards_for, url_key
 
 BYTES_PER_SHARD = 64 << 20
 """With `--shards 0`: bytes of input files for each shard."""
@@ -135,15 +133,13 @@ class Merge(Stage):
     def needs(self, sample: Sample, workers: int) -> Needs:
         """All documents twice: by task, and in shards. Memory for runs, and for the URLs of the shards at work.
 
-        A large file may be cut into runs before, and large shards at work have checkpoints."""
+        A large file may be cut into runs before."""
         shards = self.shards or shards_for(sample.size, BYTES_PER_SHARD)
         urls = sample.documents * min(workers, shards) // shards * BYTES_PER_URL
         run = 2 * min(RUN_BYTES, sample.text)
         scratch = sample.packed
         if sample.largest > BYTES_PER_STREAM:
             scratch += int(sample.packed * sample.largest_share)
-        if sample.packed > shards * LARGE_BYTES:
-            scratch += sample.packed * min(workers, shards) // shards
         return Needs(sample.written, scratch, workers * (PROCESS_BYTES + run) + urls, sample.documents)
 
     def read(self, file: SourceFile, tally: Tally, problems: Problems, shown: object) -> Iterator[Document]:
@@ -238,8 +234,6 @@ class Merge(Stage):
 
     def merge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the bucket of one shard, in order of the files, to the shard: the first document of each URL."""
-        if task.hints["large"]:
-            return self._merge_in_steps(task, context)
         tally = Tally()
         with contextlib.ExitStack() as stack:
             if len(task.outputs) > 1:
@@ -251,25 +245,6 @@ class Merge(Stage):
                 context.report(tally.read)
         return tally.as_dict()
 
-    def _merge_in_steps(self, task: Task, context: Context) -> dict[str, Any]:
-        """The same with checkpoints: of the documents so far, and of the keys of those that were kept."""
-        of_keys = len(task.outputs)
-        checkpoint = Checkpoint(task, context, parts=of_keys + 1)
-        state, passed = checkpoint.state or (Tally().as_dict(), 0)
-        tally = Tally.from_dict(state)
-        seen = SeenPages(checkpoint.records(of_keys))
-        writer, *dropped = [Holder(place, checkpoint, part) for part, place in enumerate(task.outputs)]
-        tally.dropped_writer, writer.written = next(iter(dropped), None), tally.kept
-        for lines in read_partitions(task.inputs, task.options["bucket"], passed=passed):
-            for key in _add_new(lines, seen, writer, tally):
-                checkpoint.add(key, of_keys)
-            passed += 1
-            context.report(tally.read)
-            if checkpoint.is_due():
-                checkpoint.save([tally.as_dict(), passed], units=tally.read)
-        write_held(task, checkpoint, [tally.as_dict(), passed], units=tally.read)
-        return tally.as_dict()
-
     def run(self, job: Run) -> Outcome:
         """Read and split the files, then merge shard by shard."""
         tasks, shards = self._reading_tasks(job)
@@ -277,10 +252,8 @@ class Merge(Stage):
         read = self._checked(results)
         kept = read.kept
         pieces = tuple(task.outputs[0] for task in tasks)
-        hints = {"large": sum(storage.sizes(pieces)) > shards * LARGE_BYTES}
         merging = [
-            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}, hints)
-            for shard in range(shards)
+            Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}) for shard in range(shards)
         ]
         outcome = shards_outcome(merging, job.map("shards", self.merge_shard, merging, total=kept))
         # What one phase kept the other one read: together they account for every record of the files.
@@ -380,17 +353,13 @@ def _within_limits(record: Record) -> Document | Unreadable:
     return document
 
 
-def _add_new(lines: bytes, seen: SeenPages, writer: DocumentWriter, tally: Tally) -> list[bytes]:
-    """Write the documents of some lines of a bucket that were not seen before; returns what is new of their keys."""
-    found = []
+def _add_new(lines: bytes, seen: SeenPages, writer: DocumentWriter, tally: Tally) -> None:
+    """Write the documents of some lines of a bucket that were not seen before."""
     for line in lines[:-1].split(b"\n"):
         tally.read += 1
         begin = line.index(b"{")
-        new = seen.add(line[:begin])
-        if new:
-            found += new
+        if seen.add(line[:begin]):
             writer.write_lines(line[begin:] + b"\n", 1)
         else:
             tally.drop(decode_document(line[begin:]), "duplicate_url")
     tally.kept = writer.written
-    return found

@@ -26,25 +26,17 @@ from indexed_tokens import (
 )
 from indexed_tokens.checksums import Checksum, check_checksum, joined, recorded_checksums
 from indexed_tokens.draft import PairDraft, Written
-from webtext_prep.documents import storage
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.stage_record import TOKEN_SUFFIXES
-from webtext_prep.documents.stores.base import Location
+from webtext_prep import storage
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError
-from webtext_prep.running.markers import digest
-from webtext_prep.running.space import Needs
+from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
-from webtext_prep.running.token_stage import (
-    SUFFIX,
-    Checksums,
-    TokenFileStage,
-    open_draft,
-    pair_named,
-    publish,
-    token_files,
-)
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, pair_named, publish, token_files
 
 Shape = tuple[str, int, int, int]
 """Of a draft: the type of a token, sequences, documents, and bytes of tokens."""
@@ -151,7 +143,7 @@ class MergeTokens(TokenFileStage):
         if tokenizer:
             facts |= {"vocabulary_size": tokenizer.vocabulary_size, "tokenizer": tokenizer.fingerprint}
         tally = Tally(read=documents, kept=documents)
-        facts |= {"data": job.output.name + SUFFIX, "checksums": checksums}
+        facts |= {"data": job.output.name + TOKENS_SUFFIX, "checksums": checksums}
         return Outcome(tally, list(outputs), facts=facts)
 
     def _copy_together(

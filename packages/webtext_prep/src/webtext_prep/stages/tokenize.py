@@ -14,7 +14,6 @@ from __future__ import annotations
 import dataclasses
 import functools
 import itertools
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import astuple, dataclass
 from pathlib import Path
@@ -29,22 +28,21 @@ from indexed_tokens.checksums import checksum_of_file
 from indexed_tokens.draft import PairDraft, Written
 from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
-from webtext_prep.documents import storage
-from webtext_prep.documents.arrays import load_array, save_array
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import read_documents
-from webtext_prep.documents.stage_record import RECORD, read_record
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.token_plan import Part, Plan, parts_by_key, parts_in_order, read_plan
-from webtext_prep.documents.token_runs import EncodedShard, RunWriter, shuffle_key
+from webtext_prep import storage
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import read_documents
+from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, read_record
+from webtext_prep.documents.formats.arrays import load_array, save_array
 from webtext_prep.errors import InputError
-from webtext_prep.running.checkpoint import TaskState
-from webtext_prep.running.markers import digest
-from webtext_prep.running.space import Needs
+from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
-from webtext_prep.running.token_stage import SUFFIX, Checksums, TokenFileStage, open_draft, publish, token_files
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.tokens.plan import Part, Plan, parts_by_key, parts_in_order, read_plan
+from webtext_prep.tokens.runs import EncodedShard, RunWriter, shuffle_key
+from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, publish, token_files
 
 Files = tuple[Location, ...]
 KINDS = ("tokens", "table")
@@ -85,8 +83,6 @@ class Tokenize(TokenFileStage):
     libraries: ClassVar[tuple[str, ...]] = ("tiktoken",)
     run_bytes: ClassVar[int] = 32 << 20
     """A run ends when it takes so much memory,"""
-    run_seconds: ClassVar[float] = 15.0
-    """or after this time, so that a kill costs no more."""
     part_bytes: ClassVar[int] = 64 << 20
     """Bytes of each part of the second phase, about."""
 
@@ -182,20 +178,13 @@ class Tokenize(TokenFileStage):
         return Needs(size + index, size + table, memory, sample.documents)
 
     def encode_shard(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: one shard to sorted runs. Returns its tally, and the number of documents in each run.
-
-        A run and the tally up to it are recorded together: what was killed goes on behind the last one.
-        """
+        """Task: one shard to sorted runs. Returns its tally, and the number of documents in each run."""
         tokens, table = map(storage.local_path, task.outputs)
-        state = TaskState(tokens.with_suffix(".state.json"), task)
-        earlier = state.read() or {"tally": Tally().as_dict(), "runs": []}
-        tally = Tally.from_dict(earlier["tally"])
+        tally = Tally()
         encode, tokenizer = self.encoder(), self.open_tokenizer()
         end = [tokenizer.end_of_text] if self.append_eod else []
-        started = time.monotonic()
-        documents = read_documents(task.inputs[0], tally.read)
-        with RunWriter(tokens, table, smallest_dtype(tokenizer.vocabulary_size), earlier["runs"]) as writer:
-            for document in tally.counted(documents):
+        with RunWriter(tokens, table, smallest_dtype(tokenizer.vocabulary_size)) as writer:
+            for document in tally.counted(read_documents(task.inputs[0])):
                 ids = encode(document.text)
                 if len(ids):
                     writer.add(shuffle_key(document, self.seed) if self.shuffle else tally.read, ids, end)
@@ -204,12 +193,9 @@ class Tokenize(TokenFileStage):
                     tally.drop(document, "empty")
                 if tally.read % REPORT_EVERY == 0:
                     context.report(tally.read)
-                if writer.pending >= self.run_bytes or time.monotonic() - started >= self.run_seconds:
+                if writer.pending >= self.run_bytes:
                     writer.flush()
-                    state.write({"tally": tally.as_dict(), "runs": writer.runs})
-                    started = time.monotonic()
             writer.flush()
-            state.write({"tally": tally.as_dict(), "runs": writer.runs})
         context.report(tally.read)
         return {**tally.as_dict(), "runs": writer.runs}
 
@@ -290,7 +276,7 @@ class Tokenize(TokenFileStage):
             "bytes": size,
             "vocabulary_size": tokenizer.vocabulary_size,
             "tokenizer": tokenizer.fingerprint,
-            "data": job.output.name + SUFFIX,
+            "data": job.output.name + TOKENS_SUFFIX,
             "checksums": checksums,
         }
         return Outcome(tally, list(outputs), facts=facts)

@@ -25,18 +25,18 @@ import numpy.typing as npt
 from command_kit import available_cores, setting
 from indexed_tokens import Tokenizer
 from indexed_tokens.checksums import checksum_of_file
-from webtext_prep.documents import storage
-from webtext_prep.documents.arrays import load_array, save_array
-from webtext_prep.documents.bpe_training import train_bpe
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import read_documents, write_documents
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.token_runs import shuffle_key
-from webtext_prep.running.space import Needs
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import read_documents, write_documents
+from webtext_prep.documents.formats.arrays import load_array, save_array
+from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage
-from webtext_prep.running.tally import Tally, with_reason
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks.tally import Tally, with_reason
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.tokens.bpe_training import train_bpe
+from webtext_prep.tokens.runs import shuffle_key
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json")
 KINDS = ("sample", "held_out")

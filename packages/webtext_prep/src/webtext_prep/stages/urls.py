@@ -22,24 +22,15 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from command_kit import setting
-from webtext_prep.documents import storage
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.lines import has_ranges
-from webtext_prep.documents.partitions import RUN_BYTES, read_partitions, write_partitions
-from webtext_prep.documents.problems import Problems
-from webtext_prep.documents.sampling import Sample
-from webtext_prep.documents.shards import write_documents
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.urls import shards_for
+from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import write_documents
+from webtext_prep.documents.formats.lines import has_ranges
 from webtext_prep.errors import InputError
-from webtext_prep.running.checkpoint import SECONDS, TaskState
-from webtext_prep.running.space import Needs
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tally import Tally
-from webtext_prep.running.task import Context, Task
-from webtext_prep.submissions.choosing import Rules, is_list_of_names, subreddit_names, time_of
-from webtext_prep.submissions.dumps import KINDS, is_dump, read_blocks
-from webtext_prep.submissions.pages import (
+from webtext_prep.reddit.dumps import KINDS, is_dump, read_blocks
+from webtext_prep.reddit.pages import (
     Link,
     Page,
     best_of,
@@ -49,8 +40,17 @@ from webtext_prep.submissions.pages import (
     page_of,
     without_repeats,
 )
-from webtext_prep.submissions.rows import Submission, read_rows
-from webtext_prep.submissions.splitting import Splitter
+from webtext_prep.reddit.partition import Splitter
+from webtext_prep.reddit.rows import Submission, read_rows
+from webtext_prep.reddit.selection import Rules, is_list_of_names, subreddit_names, time_of
+from webtext_prep.running.preflight import Needs
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage, shards_outcome
+from webtext_prep.running.tasks.state import SECONDS, TaskState
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.problems import Problems
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import shards_for
 
 BYTES_PER_SHARD = 256 << 20
 """With `--shards 0`: bytes of dumps for each shard."""
@@ -180,12 +180,11 @@ class Urls(Stage):
         """
         span = task.options.get("range")
         state = TaskState(storage.local_path(task.outputs[0]), task)
-        found: dict[str, Any] = state.read() or {"runs": 0, "bytes": 0, "splitter": None}
+        found: dict[str, Any] = state.read() or {"runs": 0, "bytes": 0, "splitter": None, "is_whole": False}
         buckets, keep_dropped = task.options["buckets"], len(task.outputs) > 1
         splitter = Splitter(self.rules, buckets, task.inputs[0], keep_dropped=keep_dropped, state=found["splitter"])
         blocks = read_blocks(task.inputs[0], (span[0], span[1]) if span else None, found["bytes"])
-        is_at_end = False
-        while not is_at_end:
+        while not found["is_whole"]:
             start, done = time.monotonic(), found["bytes"]
             with write_partitions(_run_file(task.outputs[0], found["runs"]), buckets + keep_dropped) as writer:
                 is_at_end = True
@@ -196,7 +195,7 @@ class Urls(Stage):
                     if time.monotonic() - start >= SECONDS:
                         is_at_end = False
                         break
-            found = {"runs": found["runs"] + 1, "bytes": done, "splitter": splitter.state()}
+            found = {"runs": found["runs"] + 1, "bytes": done, "splitter": splitter.state(), "is_whole": is_at_end}
             state.write(found)
         if keep_dropped:
             runs = [_run_file(task.outputs[0], run) for run in range(found["runs"])]

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import abc
-import itertools
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from typing import BinaryIO, ClassVar
 
-import msgspec
-
-from webtext_prep.documents.compressed_streams import Border, CompressedStream
-from webtext_prep.documents.document import Document, decode_document, without_surrogates
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.document import Document, decode_document
+from webtext_prep.storage.stores.base import Location
 
 
 class DocumentWriter(abc.ABC):
@@ -33,11 +29,6 @@ class DocumentWriter(abc.ABC):
         """Add `count` documents, given as `encode_document` writes them, with a newline behind each."""
         for line in bytes(lines).splitlines():
             self.write(decode_document(line))
-
-    def write_packed(self, packed: bytes) -> None:
-        """Add one document that `Format.pack` of the same format has packed."""
-        url, text, metadata = msgspec.json.decode(packed)
-        self.write(Document(url, text, metadata))
 
 
 class Format(abc.ABC):
@@ -64,29 +55,6 @@ class Format(abc.ABC):
         """
         return ((number, document) for number, document in enumerate(self.read(location)) if is_chosen(number))
 
-    def read_from(self, location: Location, start: int) -> Iterator[Document]:
-        """The documents of one file from number `start` on, counted from 0. A format may leave the others undecoded."""
-        return itertools.islice(self.read(location), start, None)
-
-    def pack(self, document: Document) -> bytes:
-        """A document as bytes that are kept until it can be written; for `DocumentWriter.write_packed`."""
-        row = [document.url, document.text, document.metadata]
-        try:
-            return msgspec.json.encode(row)
-        except UnicodeEncodeError:
-            return msgspec.json.encode(without_surrogates(row))
-
-    def pack_line(self, line: bytes) -> bytes:
-        """The same, of a document that `encode_document` has encoded."""
-        return self.pack(decode_document(line))
-
     @abc.abstractmethod
     def write(self, stream: BinaryIO) -> AbstractContextManager[DocumentWriter]:
         """Write documents to a stream; the bytes follow from the documents alone."""
-
-    def open_stream(self, stream: BinaryIO, begin: Border | None = None, *, at: int = 0) -> CompressedStream | None:
-        """For a format whose documents are what `pack` made of them, with a newline: the stream for such lines.
-
-        It may continue a file; see `CompressedStream`. None for any other format.
-        """
-        return None

@@ -8,25 +8,21 @@ from typing import BinaryIO, ClassVar
 
 import msgspec
 
-from webtext_prep.documents.compressed_streams import STREAMS, Border, CompressedStream
-from webtext_prep.documents.compression import compressed
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.formats.base import DocumentWriter, Format
-from webtext_prep.documents.lines import numbered_lines, read_utf8
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.documents.formats.compression import compressed
+from webtext_prep.documents.formats.lines import numbered_lines, read_utf8
 from webtext_prep.errors import InputError
+from webtext_prep.storage.stores.base import Location
 
 
 class _LineWriter(DocumentWriter):
-    def __init__(self, stream: CompressedStream) -> None:
+    def __init__(self, stream: BinaryIO) -> None:
         super().__init__()
         self._stream = stream
 
     def write(self, document: Document) -> None:
-        self.write_packed(encode_document(document))
-
-    def write_packed(self, packed: bytes) -> None:
-        self._stream.write(packed + b"\n")
+        self._stream.write(encode_document(document) + b"\n")
         self.written += 1
 
     def write_lines(self, lines: bytes | memoryview, count: int) -> None:
@@ -57,22 +53,6 @@ class JsonLines(Format):
                     f"{location}, line {line_number}, is not a document ({error}): run `webtext merge` on the folder "
                     "first, which skips and counts what can't be read."
                 ) from error
-
-    def read_from(self, location: Location, start: int) -> Iterator[Document]:
-        """See `Format`."""
-        return (document for _, document in self.read_chosen(location, lambda number: number >= start))
-
-    def pack(self, document: Document) -> bytes:
-        """See `Format`. Here it is the line that is written."""
-        return encode_document(document)
-
-    def pack_line(self, line: bytes) -> bytes:
-        """See `Format`."""
-        return line
-
-    def open_stream(self, stream: BinaryIO, begin: Border | None = None, *, at: int = 0) -> CompressedStream:
-        """See `Format`."""
-        return STREAMS[self.compression](stream, begin, at=at)
 
     @contextlib.contextmanager
     def write(self, stream: BinaryIO) -> Iterator[DocumentWriter]:

@@ -15,10 +15,10 @@ import msgspec
 
 from webtext_prep.documents.document import Document, without_surrogates
 from webtext_prep.documents.formats.base import DocumentWriter, Format
-from webtext_prep.documents.parquet_files import new_parquet, read_rows
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.urls import clean_metadata, without_credentials
+from webtext_prep.documents.formats.parquet_files import new_parquet, read_rows
 from webtext_prep.errors import InputError
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import clean_metadata, without_credentials
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -88,7 +88,7 @@ class Parquet(Format):
         return self.read_from(location, 0)
 
     def read_from(self, location: Location, start: int) -> Iterator[Document]:
-        """See `Format`."""
+        """The documents of one file from number `start` on, counted from 0."""
         for number, row in enumerate(read_rows(location, start), start + 1):
             if isinstance(row, ValueError):
                 raise InputError(f"{location}, row {number}, can't be read ({row}): write it again.") from row

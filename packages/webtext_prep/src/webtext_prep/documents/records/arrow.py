@@ -8,11 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar
 
-from webtext_prep.documents import storage
-from webtext_prep.documents.arrow_rows import BATCH_ROWS, arrow_errors, rows_of
+from webtext_prep import storage
+from webtext_prep.documents.formats.arrow_rows import BATCH_ROWS, arrow_errors, rows_of
 from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile
 from webtext_prep.documents.records.parquet import records_of_rows
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.storage.stores.base import Location
 
 if TYPE_CHECKING:
     import pyarrow as pa

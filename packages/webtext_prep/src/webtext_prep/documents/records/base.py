@@ -17,10 +17,10 @@ from urllib.parse import quote
 import msgspec
 
 from command_kit import hide_credentials
-from webtext_prep.documents.compression import COMPRESSED_SUFFIXES
 from webtext_prep.documents.document import Document, without_surrogates
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.urls import clean_metadata, without_credentials
+from webtext_prep.documents.formats.compression import COMPRESSED_SUFFIXES
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import clean_metadata, without_credentials
 
 _KEYS_SHOWN = 8
 

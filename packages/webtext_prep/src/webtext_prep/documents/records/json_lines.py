@@ -9,13 +9,13 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from webtext_prep.documents import storage
-from webtext_prep.documents.compression import compression_of
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.lines import has_ranges, line_blocks, numbered_lines, read_range, read_utf8
+from webtext_prep.documents.formats.compression import compression_of
+from webtext_prep.documents.formats.lines import has_ranges, line_blocks, numbered_lines, read_range, read_utf8
 from webtext_prep.documents.records.base import Block, Keys, Part, Record, RecordReader, SourceFile, Unreadable
-from webtext_prep.documents.stores.base import Location
-from webtext_prep.documents.urls import clean_metadata
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import clean_metadata
 
 _OWN = ("url", "text")
 

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar
 
-from webtext_prep.documents.lines import read_utf8
+from webtext_prep.documents.formats.lines import read_utf8
 from webtext_prep.documents.records.base import (
     Block,
     Keys,
@@ -22,7 +22,7 @@ from webtext_prep.documents.records.base import (
     Unreadable,
 )
 from webtext_prep.documents.records.json_lines import JsonLineRecords, decode_utf8, json_values
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.storage.stores.base import Location
 
 LIST, VALUES, LINES = "list", "values", "lines"
 """What a file holds: the head of its blocks. Many a .json file in the wild is JSON lines."""

@@ -8,9 +8,9 @@ from typing import Any, ClassVar
 
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.parquet import metadata_of
-from webtext_prep.documents.parquet_files import read_rows, row_groups
+from webtext_prep.documents.formats.parquet_files import read_rows, row_groups
 from webtext_prep.documents.records.base import Keys, Part, Record, RecordReader, SourceFile, Unreadable
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.storage.stores.base import Location
 
 
 class ParquetRecords(RecordReader):

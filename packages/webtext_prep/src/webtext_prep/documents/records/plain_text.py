@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 from urllib.parse import unquote
 
 from command_kit import parse_json
-from webtext_prep.documents import storage
-from webtext_prep.documents.compression import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.front_matter import split_front_matter
-from webtext_prep.documents.lines import EncodingError, read_utf8
+from webtext_prep.documents.formats.compression import COMPRESSED_SUFFIXES, MAX_LINE_BYTES
+from webtext_prep.documents.formats.front_matter import split_front_matter
+from webtext_prep.documents.formats.lines import EncodingError, read_utf8
 from webtext_prep.documents.records.base import Keys, Record, RecordReader, SourceFile, Unreadable
 from webtext_prep.documents.records.json_lines import decode_utf8
-from webtext_prep.documents.urls import clean_metadata, without_credentials
+from webtext_prep.urls.urls import clean_metadata, without_credentials
 
 _WEB = ("http://", "https://")
 _PAGE = re.compile(r"(?:\s|<\?xml[^>]*>|<!--(?s:.*?)-->)*+<(?:!doctype\s+html|html|head|body)\b", re.IGNORECASE)

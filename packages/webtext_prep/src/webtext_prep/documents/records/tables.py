@@ -16,10 +16,10 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 from typing import Any, ClassVar, NamedTuple
 
-from webtext_prep.documents.compression import MAX_LINE_BYTES
-from webtext_prep.documents.lines import lines_in, read_lines
+from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
+from webtext_prep.documents.formats.lines import lines_in, read_lines
 from webtext_prep.documents.records.base import Block, Keys, Record, RecordReader, SourceFile, Unreadable
-from webtext_prep.documents.stores.base import Location
+from webtext_prep.storage.stores.base import Location
 
 _EMPTY = (b"", b"\r")
 _MANY_LINES = 100

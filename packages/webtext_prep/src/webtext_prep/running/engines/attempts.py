@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from webtext_prep.errors import RetryableError, WebtextError
 from webtext_prep.running.engines.base import MAX_ATTEMPTS
-from webtext_prep.running.task import Task
+from webtext_prep.running.tasks.task import Task
 
 
 class Attempts:

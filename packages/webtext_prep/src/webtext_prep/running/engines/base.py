@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from command_kit import available_cores
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks.task import Context, Task
 
 MAX_ATTEMPTS = 4
 """How often a task is tried: once, and three times again."""

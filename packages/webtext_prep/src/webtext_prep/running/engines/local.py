@@ -6,83 +6,47 @@ it was running, and no other. A task that has brought down two workers is tried 
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
-import multiprocessing
-import os
 import signal
-import sys
-import tempfile
-import threading
-import time
 from collections import deque
 from collections.abc import Iterator, Sequence
+from multiprocessing import RawArray
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
 from typing import Any, ClassVar
 
-from webtext_prep.documents import storage
-from webtext_prep.errors import InputError, RetryableError
-from webtext_prep.running import wire
+from command_kit.processes import STOP_SECONDS, WorkerProcess
+from webtext_prep import storage
+from webtext_prep.errors import RetryableError
 from webtext_prep.running.engines.attempts import Attempts
 from webtext_prep.running.engines.base import Call, Engine, OnProgress, stage_of
-from webtext_prep.running.task import Context, Task
+from webtext_prep.running.tasks import codec
+from webtext_prep.running.tasks.task import Context, Task
 
 ALONE_AFTER = 2
 """So many deaths of a worker after which the task is run with no other beside it."""
 PROGRESS_SECONDS = 0.2
-STOP_SECONDS = 5
-"""How long a worker that is told to stop may take before it is killed."""
 
 
 # In a worker
 
 
-def end_with_parent() -> None:
-    """Have this process end when its parent does, even if it is stuck in a library that lets no other thread run."""
-    parent = multiprocessing.parent_process()
-
-    def watch() -> None:
-        if parent is not None:
-            wait_for_any([parent.sentinel])
-            os._exit(1)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
-    if parent is not None and sys.platform == "linux":
-        # The kernel kills this process when the other end of the pipe goes. The signal at a parent's death would not
-        # do: the system's parent is the server that forks, which lives on as long as one of its children does.
-        import fcntl
-
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(parent.sentinel, fcntl.F_SETOWN, os.getpid())
-            fcntl.fcntl(parent.sentinel, fcntl.F_SETSIG, signal.SIGKILL)
-            fcntl.fcntl(parent.sentinel, fcntl.F_SETFL, fcntl.fcntl(parent.sentinel, fcntl.F_GETFL) | os.O_ASYNC)
-
-
-def _work(
-    connection: Connection, environment: dict[str, str], call: Call, totals: Any, scratch: Path, slots: int
-) -> None:
+def _work(tasks: Connection, results: Connection, call: Call, totals: Any, scratch: Path, slots: int) -> None:
     """A worker's life: a task at a time from the pipe, its result or its exception back, until the pipe ends."""
-    os.environ.clear()  # of the server that forks, which may be older than the parent's settings
-    os.environ.update(environment)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent handles Ctrl-C
-    signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    end_with_parent()
-    with contextlib.suppress(EOFError, ConnectionError):  # the parent is gone, or wants no more
-        while True:
-            position, task = connection.recv()
+    while True:
+        position, task = tasks.recv()
 
-            def report(units: int, position: int = position) -> None:
-                totals[position] = units
+        def report(units: int, position: int = position) -> None:
+            totals[position] = units
 
-            is_good, value = _answer(call, task, Context(scratch, slots, report))
-            try:
-                connection.send((is_good, value))
-            except ConnectionError:
-                raise
-            except Exception as error:  # the result can't travel
-                connection.send((False, _travelling(error)))
+        answer = _answer(call, task, Context(scratch, slots, report))
+        try:
+            results.send(answer)
+        except ConnectionError:
+            raise
+        except Exception as error:  # the result can't travel
+            results.send((False, _travelling(error)))
 
 
 def _answer(call: Call, task: Task, context: Context) -> tuple[bool, Any]:
@@ -95,27 +59,22 @@ def _answer(call: Call, task: Task, context: Context) -> tuple[bool, Any]:
 
 def _travelling(error: Exception | SystemExit) -> Exception:
     """An exception as engines of other machines have it arrive; what they can't send can't always be pickled either."""
-    return wire.decode_error(wire.encode_error(error))
+    return codec.decode_error(codec.encode_error(error))
 
 
 # In the parent
 
 
-class _Worker:
+class _Worker(WorkerProcess):
     """A worker process, and the task that it is at."""
 
-    def __init__(self, context: Any, arguments: tuple[Any, ...]) -> None:
-        self.connection, other_end = multiprocessing.Pipe()
-        self.process = context.Process(target=_work, args=(other_end, dict(os.environ), *arguments), daemon=True)
-        self.process.start()
-        other_end.close()
-        self.position: int | None = None
-        self.is_proven = False  # has answered once
+    position: int | None = None
+    is_proven = False  # has answered once
 
     def start(self, position: int, task: Task) -> bool:
         """Hand over a task; False if the worker is dead."""
         try:
-            self.connection.send((position, task))
+            self.tasks.send((position, task))
         except (BrokenPipeError, ConnectionResetError):
             return False
         self.position = position
@@ -167,45 +126,17 @@ class LocalEngine(Engine):
                     break
 
 
-def _start_context(preload: Sequence[str] = ()) -> Any:
-    """How workers are started: forked by a server, which has imported `preload`, where the system has it.
-
-    Ctrl-C reaches every process of a terminal. The server starts with it blocked, and so do the workers that it forks:
-    one that came while they import would be a traceback each.
-    """
-    if "forkserver" not in multiprocessing.get_all_start_methods():
-        return multiprocessing.get_context("spawn")
-    from multiprocessing import forkserver, resource_tracker
-
-    forkserver.set_forkserver_preload(["__main__", *preload])
-    resource_tracker.ensure_running()  # by itself: it unblocks what is blocked here
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
-    try:
-        forkserver.ensure_running()
-    except OSError as error:
-        if "too long" not in str(error):
-            raise
-        raise InputError(
-            f"the folder for temporary files, {tempfile.gettempdir()}, has too long a name for the sockets of worker "
-            "processes: set TMPDIR to a shorter one, or give --workers 1."
-        ) from error
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    return multiprocessing.get_context("forkserver")
-
-
 class _Pool:
     """One run of many tasks in several processes."""
 
     def __init__(self, call: Call, tasks: Sequence[Task], workers: int, scratch: Path, on_progress: OnProgress) -> None:
         of_stores = {name for task in tasks for name in storage.modules_of((*task.inputs, *task.outputs))}
         stage = stage_of(call)
-        modules = [*getattr(stage, "preload", ()), *sorted(of_stores)]
+        self._preload = [*getattr(stage, "preload", ()), *sorted(of_stores)]
         if any(task.hints.get("compiled") for task in tasks):
-            modules += getattr(stage, "compiled", ())
-        self._context = _start_context(modules)
+            self._preload += getattr(stage, "compiled", ())
         self._tasks, self._count, self._on_progress = tasks, workers, on_progress
-        self._totals = self._context.RawArray(ctypes.c_uint64, len(tasks))
+        self._totals = RawArray(ctypes.c_uint64, len(tasks))
         self._arguments = (call, self._totals, scratch, workers)
         self._workers: list[_Worker] = []
         self._todo = deque(range(len(tasks)))
@@ -218,15 +149,12 @@ class _Pool:
             while self._todo or self._busy():
                 self._hand_out()
                 busy = self._busy()
-                wait_for_any(
-                    [entry for worker in busy for entry in (worker.connection, worker.process.sentinel)],
-                    timeout=PROGRESS_SECONDS,
-                )
+                wait_for_any([worker.results for worker in busy], timeout=PROGRESS_SECONDS)
                 for worker in busy:
                     position = worker.position
                     assert position is not None
                     self._on_progress(position, self._totals[position])
-                    if worker.connection.poll() or not worker.process.is_alive():
+                    if worker.results.poll():
                         yield from self._take(worker, position)
             is_done = True
         finally:
@@ -245,11 +173,11 @@ class _Pool:
             if worker is None:
                 if len(self._workers) >= self._count:
                     return
-                worker = _Worker(self._context, self._arguments)
+                worker = _Worker(_work, *self._arguments, preload=self._preload)
                 self._workers.append(worker)
             position = self._todo.popleft()
             if not worker.start(position, self._tasks[position]):
-                self._remove(worker)
+                self._workers.remove(worker)
                 if worker.is_proven:
                     self._todo.appendleft(position)
                 else:  # workers that die before they take a task would be started for ever
@@ -261,9 +189,9 @@ class _Pool:
     def _take(self, worker: _Worker, position: int) -> Iterator[tuple[int, Any]]:
         """What a worker has to say of its task; or, if it is dead, the task once more."""
         try:
-            is_good, value = worker.connection.recv()
+            is_good, value = worker.results.recv()
         except (EOFError, OSError):
-            self._remove(worker)
+            self._workers.remove(worker)
             self._fail(position, f"its worker process {worker.how_it_ended()}")
             return
         worker.position, worker.is_proven = None, True
@@ -273,10 +201,6 @@ class _Pool:
         else:
             self._attempts.refuse_or_fail(position, value)
             self._again(position)
-
-    def _remove(self, worker: _Worker) -> None:
-        self._workers.remove(worker)
-        worker.connection.close()
 
     def _fail(self, position: int, reason: str) -> None:
         self._attempts.fail(position, reason)
@@ -289,12 +213,8 @@ class _Pool:
 
     def _stop(self, *, at_once: bool) -> None:
         for worker in self._workers:
-            worker.connection.close()
+            worker.tasks.close()
             if at_once:
                 worker.process.terminate()
-        deadline = time.monotonic() + STOP_SECONDS
         for worker in self._workers:
-            worker.process.join(max(0.0, deadline - time.monotonic()))
-            if worker.process.is_alive():
-                worker.process.kill()
-                worker.process.join()
+            worker.close()

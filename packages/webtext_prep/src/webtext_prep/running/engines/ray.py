@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from command_kit import setting
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.base import Call, Engine, OnProgress
-from webtext_prep.running.task import Task
+from webtext_prep.running.tasks.task import Task
 
 if TYPE_CHECKING:
     from webtext_prep.running.ray.cluster import Cluster

@@ -10,6 +10,7 @@ If this process is killed its jobs go on, and the same command finds them again.
 from __future__ import annotations
 
 import shlex
+import shutil
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,10 +19,8 @@ from typing import Any, ClassVar
 from command_kit import setting
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.base import Call, Engine, OnProgress
-from webtext_prep.running.slurm import commands
-from webtext_prep.running.slurm.cancelling import cancel_all
-from webtext_prep.running.slurm.waiting import FOLDER, Submitting, Waiting
-from webtext_prep.running.task import Task
+from webtext_prep.running.slurm.waiting import FOLDER, Submitting, Waiting, cancel_all
+from webtext_prep.running.tasks.task import Task
 
 _NOT_FOR_USERS = (
     "--array", "-a", "--job-name", "-J", "--output", "-o", "--chdir", "-D", "--wrap", "--wait", "-W", "--test-only",
@@ -58,7 +57,11 @@ class SlurmEngine(Engine):
         if wrong := [word for word in options if word.partition("=")[0] in _NOT_FOR_USERS]:
             raise InputError(f"--slurm-options may not have {wrong[0]}: the engine says that itself. Leave it out.")
         self._how = Submitting(options, self.settings.slurm_tasks_per_job, workers)
-        commands.require()
+        if shutil.which("sbatch") is None:
+            raise InputError(
+                "--engine slurm needs Slurm's commands, and there is no sbatch here: start it on a login node of the "
+                "cluster."
+            )
 
     def run(
         self, call: Call, tasks: Sequence[Task], *, scratch: Path, on_progress: OnProgress

@@ -1,8 +1,7 @@
 """What a task of ours is on a node of a Ray cluster: one call, its answer, and reports while it runs.
 
-How far a task is goes to the control store of the cluster, a few bytes every other second: Ray gives no other way out
-of a task that still runs, but actors and the object store. That interface is not a public one of Ray's. Where it should
-fail, progress comes as tasks end, and nothing else is lost.
+How far a task is goes to an actor, a few bytes every other second, which the command asks. Only a phase that takes more
+than some seconds has one: it is a process of its own. If it is lost with its node, progress comes as tasks end.
 """
 
 from __future__ import annotations
@@ -13,26 +12,23 @@ import os
 import platform
 import sys
 import time
-from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
 import ray
-from ray.experimental.internal_kv import _internal_kv_del, _internal_kv_get, _internal_kv_put
 
 from command_kit import available_cores
 from webtext_prep.errors import InputError
-from webtext_prep.running import wire
 from webtext_prep.running.engines.base import Call
-from webtext_prep.running.open_files import allow_open_files
-from webtext_prep.running.task import Context
+from webtext_prep.running.tasks import codec
+from webtext_prep.running.tasks.open_files import allow_open_files
+from webtext_prep.running.tasks.task import Context
 from webtext_prep.running.versions import refuse_others, versions_here
 
 REPORT_SECONDS = 2.0
 """Between two reports of a task."""
-NAMESPACE = b"webtext"
 
 
 @dataclass(frozen=True)
@@ -54,42 +50,62 @@ class Surroundings:
     search: tuple[str, ...]
 
 
-def work(phase: str, task: str, report_as: str) -> str:
+class Reports:
+    """The actor that knows how many units of each running task are done."""
+
+    def __init__(self) -> None:
+        self._units: dict[int, int] = {}
+
+    def put(self, position: int, units: int) -> None:
+        """Note how far a task is."""
+        self._units[position] = units
+
+    def take(self) -> dict[int, int]:
+        """What was noted since this was asked last."""
+        found, self._units = self._units, {}
+        return found
+
+
+def work(phase: str, task: str, position: int, reports: str) -> str:
     """Run a task.
 
     Args:
-        phase: the `Surroundings` and the call, as `pack` puts them together.
-        task: the task, encoded by `wire`, as JSON.
-        report_as: the key of its reports in the control store.
+        phase: the `Surroundings` and the call, encoded by `wire`, as JSON.
+        task: the task, likewise.
+        position: of the task.
+        reports: the name of the actor.
 
     Returns the JSON object of the units that it reported, and its `result` or its `error`, encoded by `wire`.
     """
-    reports = _Reports(report_as)
+    done, due = 0, time.monotonic() + REPORT_SECONDS
+
+    def report(units: int) -> None:
+        nonlocal done, due
+        done = units
+        if time.monotonic() >= due:
+            due = time.monotonic() + REPORT_SECONDS
+            with contextlib.suppress(Exception):  # it is not there, or not yet
+                ray.get_actor(reports).put.remote(position, units)
+
     said: dict[str, Any]
     try:
         surroundings, call = _unpack(phase)
         slots = min(surroundings.at_once, _cores_here())
-        result = call(wire.decode(json.loads(task)), Context(surroundings.scratch, slots, reports))
-        said = {"result": wire.encode(result)}
+        result = call(codec.decode(json.loads(task)), Context(surroundings.scratch, slots, report))
+        said = {"result": codec.encode(result)}
     except (Exception, SystemExit) as error:
-        said = {"error": wire.encode_error(error)}
-    return json.dumps({"units": reports.units, **said})
-
-
-def pack(surroundings: Surroundings, call: Call) -> str:
-    """What all tasks of a phase are told. Raises TypeError for a call that can't travel."""
-    return json.dumps({"surroundings": wire.encode(surroundings), "call": wire.encode(call)})
+        said = {"error": codec.encode_error(error)}
+    return json.dumps({"units": done, **said})
 
 
 @lru_cache(maxsize=1)
 def _unpack(phase: str) -> tuple[Surroundings, Call]:
-    """The inverse of `pack`; makes this process look like the driver. Ray keeps it for tasks of one driver alone.
+    """The surroundings and the call; makes this process look like the driver. Ray keeps it for tasks of one driver.
 
-    Raises InputError where it can't: other versions are installed (a node may have come after they were asked), or a
-    setting does not hold here.
+    Raises InputError where it can't: other versions are installed, or a setting does not hold here.
     """
-    values = json.loads(phase)
-    surroundings: Surroundings = wire.decode(values["surroundings"])
+    encoded_surroundings, encoded_call = json.loads(phase)
+    surroundings: Surroundings = codec.decode(encoded_surroundings)
     refuse_others(versions_here(surroundings.versions.keys() - {"Python"}), surroundings.versions, platform.node())
     with contextlib.suppress(OSError):  # a node that sees storage alone
         surroundings.scratch.mkdir(parents=True, exist_ok=True)
@@ -97,7 +113,7 @@ def _unpack(phase: str) -> tuple[Surroundings, Call]:
     sys.path += [folder for folder in surroundings.search if folder not in sys.path]
     allow_open_files()
     try:
-        return surroundings, wire.decode(values["call"])
+        return surroundings, codec.decode(encoded_call)
     except InputError as error:  # a file that a setting names, which this machine has not
         raise InputError(f"on the machine {platform.node()}: {error}") from error
 
@@ -108,33 +124,3 @@ def _cores_here() -> int:
     own = ray.get_runtime_context().get_node_id()
     found = (node["Resources"].get("CPU", 0) for node in ray.nodes() if node["NodeID"] == own)
     return max(1, int(next(found, available_cores())))
-
-
-class _Reports:
-    """`Context.report` of a task."""
-
-    def __init__(self, key: str) -> None:
-        self._key, self._next = key, time.monotonic() + REPORT_SECONDS
-        self.units = 0
-
-    def __call__(self, units: int) -> None:
-        self.units = units
-        now = time.monotonic()
-        if now >= self._next:
-            self._next = now + REPORT_SECONDS
-            with contextlib.suppress(Exception):
-                _internal_kv_put(self._key, str(units), namespace=NAMESPACE)
-
-
-def look(keys: Iterable[tuple[int, str]], seen: Callable[[int, int], None]) -> None:
-    """Tell `seen(position, units)` what tasks have reported under the keys `run/position/attempt`."""
-    with contextlib.suppress(Exception):
-        for position, key in keys:
-            if found := _internal_kv_get(key, namespace=NAMESPACE):
-                seen(position, int(found))
-
-
-def forget(run: str) -> None:
-    """Remove all reports of a run."""
-    with contextlib.suppress(Exception):
-        _internal_kv_del(f"{run}/", del_by_prefix=True, namespace=NAMESPACE)

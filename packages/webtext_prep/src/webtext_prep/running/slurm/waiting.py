@@ -2,7 +2,7 @@
 
 A result in a file is what counts; Slurm is asked, more and more seldom, which jobs still run and how the others ended.
 A job that died, of its node, its memory or its time limit, costs the tasks that it had begun one of their attempts; one
-that was preempted costs none. The tasks without a result go into a new array.
+that was preempted costs none. The tasks without a result go into a new array, those that have failed each as a job.
 
 Arrays that an earlier process has left are found by their folders: results that came meanwhile are taken, jobs that
 still run are waited for, and only what is left is submitted. An array belongs to this run as far as its call and tasks
@@ -11,42 +11,51 @@ are the same, to the letter; jobs that only do other tasks are cancelled.
 
 from __future__ import annotations
 
+import json
 import shutil
+import sys
 import time
 from collections import Counter, deque
-from collections.abc import Collection, Generator, Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import wire
+from webtext_prep.running.engines.attempts import Attempts
 from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, OnProgress, libraries_of, stage_of
 from webtext_prep.running.slurm import commands
-from webtext_prep.running.slurm.arrays import JobArray, digest_of, stamps
-from webtext_prep.running.slurm.cancelling import arrays_in, cancel_all, say
+from webtext_prep.running.slurm.arrays import JobArray, arrays_in, stamps
 from webtext_prep.running.slurm.commands import JobState, SlurmError
-from webtext_prep.running.slurm.jobs import NODE_TROUBLES, Job
-from webtext_prep.running.slurm.pace import Pace
-from webtext_prep.running.task import Task
+from webtext_prep.running.tasks import codec
+from webtext_prep.running.tasks.task import Task
 from webtext_prep.running.versions import versions_here
 
 FOLDER = "slurm"
 """In the job's scratch folder: the folders of arrays."""
-ALONE_AFTER = 2
-"""So many deaths of its job after which a task gets a job of its own."""
 LOOK_SECONDS = (0.2, 10.0)
 """Between two looks for results, soon after the last one and long after it."""
 ASK_SECONDS = (2.0, 60.0)
-"""Between two questions to Slurm, at first and later."""
+"""Between two questions to Slurm, soon after something was submitted and long after it."""
 LATE_SECONDS = 10.0
 """So long after the end of a job its results may come into sight."""
 WAIT_SECONDS = 60.0
 """After waiting so long for a first job it is said why."""
+STOP_SECONDS = 15.0
+"""So long jobs that were cancelled may take to end before they are left to Slurm."""
+_NOT_ITS_FAULT = frozenset(["BOOT_FAIL", "LAUNCH_FAILED", "NODE_FAIL", "PREEMPTED", "RECONFIG_FAIL", "REVOKED"])
+"""States that say nothing of the job itself."""
+_ENDS = {
+    "OUT_OF_MEMORY": "was killed, because memory ran out",
+    "TIMEOUT": "came to its time limit (ask for more, as with --slurm-options '--time=8:00:00', or give fewer "
+    "--slurm-tasks-per-job)",
+    "NODE_FAIL": "lost its node",
+    "PREEMPTED": "was preempted",
+    "FORGOTTEN": "ended without a result, and Slurm does not know why",
+}
 
 
-@dataclass(frozen=True)
-class Submitting:
+class Submitting(NamedTuple):
     """How tasks become jobs.
 
     Attributes:
@@ -58,6 +67,57 @@ class Submitting:
     options: Sequence[str]
     tasks_per_job: int
     at_once: int
+
+
+@dataclass
+class Job:
+    """One job that may still give results.
+
+    Attributes:
+        array: the array that it belongs to.
+        number: its number there.
+        positions: of its tasks among those of this run; None for one that this run does not wait for.
+        state: what Slurm said last.
+        ended: when it was first said to have ended.
+    """
+
+    array: JobArray
+    number: int
+    positions: Sequence[int | None]
+    state: JobState
+    ended: float | None = None
+
+    def __str__(self) -> str:
+        return f"Slurm job {self.state.array}_{self.number}"
+
+    @property
+    def progress(self) -> dict[int | None, int | None]:
+        """The units of its tasks that are done, None of one that has not begun; empty if the job has not."""
+        return dict(zip(self.positions, self.array.read(f"progress/{self.number}") or (), strict=False))
+
+    @property
+    def how_it_ended(self) -> str:
+        """The end of a sentence about it."""
+        reason = f", {self.state.reason}" if self.state.reason not in ("", "None") else ""
+        return _ENDS.get(self.state.state, f"ended early ({self.state.state}{reason})")
+
+    def with_log(self, sentence: str) -> WebtextError:
+        """An error that has the end of the job's log as a note; `{said}` in the sentence is its last line.
+
+        A job whose log is not there is an InputError of its own: its node does not see the folder.
+        """
+        log = self.array.log(self.number)
+        try:
+            lines = log.read_text(encoding="utf-8", errors="replace").splitlines()[-20:]
+        except OSError:
+            return InputError(
+                f"{self} left no log in {log.parent}: the state folder must lie on a file system that this machine and "
+                "all nodes of the cluster see under the same path, give such a one with --state DIR."
+            )
+        said = next((line for line in reversed(lines) if line.strip()), "it says nothing").strip().rstrip(".")
+        error = WebtextError(sentence.replace("{said}", said))
+        error.add_note("\n".join([f"the end of {log}:", *lines]))
+        return error
 
 
 class Waiting:
@@ -74,94 +134,93 @@ class Waiting:
         self._folder = scratch / FOLDER
         self._versions = versions_here(libraries_of(call))
         self._label = getattr(stage_of(call), "name", "") or getattr(call, "__name__", "tasks")
-        self._call, self._encoded = wire.encode(call), [wire.encode(task) for task in tasks]
-        self._digests = [digest_of(self._call, task) for task in self._encoded]
+        self._call, self._encoded = codec.encode(call), [codec.encode(task) for task in tasks]
         self._left = set(range(len(tasks)))
-        self._failures: Counter[int] = Counter()
-        self._queue: deque[Sequence[Sequence[int]]] = deque()  # arrays to submit: for each job the positions of tasks
+        self._attempts = Attempts(tasks, "ask for more, as with --slurm-options '--mem=16G'")
+        self._queue: deque[list[list[int]]] = deque()  # arrays to submit: for each job the positions of tasks
         self._jobs: dict[tuple[str, int], Job] = {}
         self._has_begun = False  # whether any job ever has
         self._has_failed = False  # by an exception of a task, which needs no logs
-        self._look, self._ask = Pace(*LOOK_SECONDS), Pace(*ASK_SECONDS)
-        self._submit_due, self._refusals = 0.0, 0
-        self._start, self._said = time.monotonic(), ""
+        self._start = self._news = self._submitted = time.monotonic()
+        self._submit_due = self._ask_due = 0.0
+        self._refusals, self._said = 0, ""
 
     def run(self) -> Iterator[tuple[int, Any]]:
         """Yield (position, result) as tasks finish."""
         try:
-            at_work = yield from self._take_over()
-            self._line_up(self._left - at_work)
+            yield from self._take_over()
+            self._line_up(self._left - self._at_work())
             while self._left:
                 self._submit()
-                if self._look.is_due():
-                    yield from self._take_results()
-                if self._left and self._jobs and self._ask.is_due():
+                yield from self._take_results()
+                if self._left and self._jobs and time.monotonic() >= self._ask_due:
                     self._ask_slurm()
                     yield from self._bury()
                 if self._left:
-                    due = min(self._look.due, self._ask.due) if self._jobs else self._look.due
-                    time.sleep(max(0.0, due - time.monotonic()))
+                    time.sleep(_pause(self._news, LOOK_SECONDS))
         finally:
             if self._left:
-                cancel_all(self._folder)
+                try:
+                    cancel_all(self._folder)
+                except SlurmError as error:
+                    names = ", ".join(array.name for array in arrays_in(self._folder))
+                    _say(f"{error} Cancel by hand what is left of the jobs called {names}.")
             if not self._left or self._has_failed:
                 shutil.rmtree(self._folder, ignore_errors=True)
 
+    def _at_work(self) -> set[int]:
+        """The positions of tasks that jobs are to give results of."""
+        return {position for job in self._jobs.values() for position in job.positions if position is not None}
+
     # What an earlier process has left
 
-    def _take_over(self) -> Generator[tuple[int, Any], None, set[int]]:
-        """Yield what earlier arrays have done; returns the positions of tasks that they are still at."""
+    def _take_over(self) -> Iterator[tuple[int, Any]]:
+        """Wait for the jobs of earlier arrays that are still at work, and yield what they have done."""
         arrays = arrays_in(self._folder)
-        if not arrays:
-            return set()
-        states = self._states_by_all_means([array.name for array in arrays])
-        wanted = {digest: position for position, digest in enumerate(self._digests)}
-        unwanted: dict[str, list[int]] = {}
+        # Without an answer, work that is being done would be done twice.
+        while (states := self._states([array.name for array in arrays]) if arrays else {}) is None:
+            time.sleep(ASK_SECONDS[0])
+        wanted = {_text(task): position for position, task in enumerate(self._encoded)}
+        unwanted = []
         for array in arrays:
-            yield from self._earlier_results(array, wanted)
-            for number, digests in enumerate(array.jobs):
+            done, failed = set(array.names("results", afresh=True)), set(array.names("errors"))
+            for (number,) in array.names("tasks"):
+                positions: list[int | None] = []
+                for at, task in enumerate(array.read(f"tasks/{number}") or ()):
+                    position = wanted.get(_text(task)) if array.call == self._call else None
+                    if position in self._left and (number, at) in done:
+                        found = array.read(f"results/{number}-{at}")
+                        # What the task made may have been removed or replaced since then.
+                        if found is not None and found["outputs"] == stamps(self._tasks[position]):
+                            yield from self._take(position, found)
+                        position = None
+                    positions.append(position if position in self._left else None)
                 state = states.get((array.name, number))
-                positions = [wanted.get(digest) for digest in digests]
-                if state is None or state.has_ended:
+                if state is None or state.has_ended or (number,) in failed:
                     continue
-                if self._left.isdisjoint(positions):
-                    unwanted.setdefault(state.array, []).append(number)
-                else:
+                if any(position is not None for position in positions):
                     self._jobs[array.name, number] = Job(array, number, positions, state)
+                else:
+                    unwanted.append(f"{state.array}_{number}")
         commands.cancel(unwanted)
-        at_work = {position for job in self._jobs.values() for position in job.positions if position in self._left}
-        if at_work:
+        if self._jobs:
             numbers = ", ".join(sorted({job.state.array for job in self._jobs.values()}))
-            say(f"Slurm job {numbers} of an earlier run is still at work on {_several(len(at_work), 'task%s')}.")
-        return at_work
+            _say(f"Slurm job {numbers} of an earlier run is still at work on {_several(self._at_work(), 'task')}.")
 
-    def _earlier_results(self, array: JobArray, wanted: dict[str, int]) -> Iterator[tuple[int, Any]]:
-        for number, task in array.results(afresh=True):
-            if task is None:
-                array.forget_error(number)
-                continue
-            position, found = wanted.get(array.jobs[number][task]), array.result(number, task)
-            # What the task made may have been removed or replaced since then.
-            if position in self._left and found is not None and found["outputs"] == stamps(self._tasks[position]):
-                yield from self._take(array, number, task, position, found)
-
-    def _states_by_all_means(self, names: Collection[str]) -> dict[tuple[str, int], JobState]:
-        """What Slurm knows of earlier arrays: without an answer, work that is being done would be done twice."""
-        while True:
-            try:
-                return commands.states(names)
-            except SlurmError as error:
-                if not error.may_succeed_later:
-                    raise
-                self._say_once(f"{error} Asking again until it answers.")
-                time.sleep(ASK_SECONDS[0])
+    def _states(self, names: Collection[str]) -> dict[tuple[str, int], JobState] | None:
+        """What Slurm says of the jobs of such names; None if it does not answer now."""
+        try:
+            return commands.states(names)
+        except SlurmError as error:
+            self._say_once(f"{error} Asking again until it answers.")
+            return None
 
     # Submitting
 
     def _line_up(self, positions: Collection[int]) -> None:
-        """Line up tasks to be submitted."""
-        alone = [[position] for position in sorted(positions) if self._failures[position] >= ALONE_AFTER]
-        others = [position for position in sorted(positions) if self._failures[position] < ALONE_AFTER]
+        """Line up tasks to be submitted; one that has failed gets a job of its own."""
+        alone = [[position] for position in sorted(positions) if self._attempts.failed(position)]
+        others = [position for position in sorted(positions) if not self._attempts.failed(position)]
         size = self._how.tasks_per_job
         jobs = [*alone, *(others[at : at + size] for at in range(0, len(others), size))]
         most = commands.most_jobs() if jobs else 1
@@ -171,30 +230,25 @@ class Waiting:
         """Submit what is lined up; with a limit on jobs at once one array at a time."""
         while self._queue and time.monotonic() >= self._submit_due and not (self._jobs and self._how.at_once):
             jobs = self._queue[0]
-            tasks, digests = ([[of[at] for at in job] for job in jobs] for of in (self._encoded, self._digests))
-            array = JobArray.create(
-                self._folder, self._label, self._call, tasks, digests, self._scratch, self._versions
-            )
-            script = commands.script_for("webtext_prep.running.slurm.job", str(array.folder))
-            logs = array.log(0).parent
+            tasks = [[self._encoded[position] for position in positions] for positions in jobs]
+            array = JobArray.create(self._folder, self._label, self._call, tasks, self._scratch, self._versions)
+            script, logs = commands.script_for("webtext_prep.running.slurm.job", str(array.folder)), array.log(0).parent
+            options, at_once = self._how.options, self._how.at_once
             try:
-                number = commands.submit(
-                    array.name, len(jobs), script, logs, self._how.options, at_once=self._how.at_once
-                )
+                number = commands.submit(array.name, len(jobs), script, logs, options, at_once=at_once)
             except SlurmError as error:
-                self._refused(array, error)
+                shutil.rmtree(array.folder, ignore_errors=True)
+                self._refused(error)
                 return
             self._queue.popleft()
-            self._refusals = 0
+            self._refusals, self._submitted = 0, time.monotonic()
             for at, positions in enumerate(jobs):
-                self._jobs[array.name, at] = Job(array, at, positions, JobState(number, "PENDING", ""))
-            self._ask.news()
-            count = _several(sum(map(len, jobs)), f"task%s of {self._label}")
-            say(f"Slurm job {number}: {count} in {_several(len(jobs), 'job%s')}, logs in {logs}")
+                self._jobs[array.name, at] = Job(array, at, positions, JobState(number, "PENDING"))
+            count = _several([task for job in tasks for task in job], "task")
+            _say(f"Slurm job {number}: {count} of {self._label} in {_several(jobs, 'job')}, logs in {logs}")
 
-    def _refused(self, array: JobArray, error: SlurmError) -> None:
+    def _refused(self, error: SlurmError) -> None:
         """Try again later what may succeed then. Raises InputError for what will not."""
-        shutil.rmtree(array.folder, ignore_errors=True)
         if not error.may_succeed_later:
             raise InputError(f"{str(error).rstrip('.')}: correct --slurm-options.") from error
         self._refusals += not self._jobs
@@ -207,68 +261,50 @@ class Waiting:
 
     def _take_results(self, *, afresh: bool = False) -> Iterator[tuple[int, Any]]:
         """Take the results that are there. Raises the exception of a task."""
-        begun = time.monotonic()
         for array in {name: job.array for (name, _), job in self._jobs.items()}.values():
-            for number, task in array.results(afresh=afresh):
+            for number, at in array.names("results", afresh=afresh):
                 job = self._jobs.get((array.name, number))
-                if job is None:
+                position = None if job is None else job.positions[at]
+                if position not in self._left or (found := array.read(f"results/{number}-{at}")) is None:
                     continue
-                if task is None:
-                    if (error := array.error(number)) is not None:
-                        self._has_failed = True
-                        raise error
-                elif (found := array.result(number, task)) is not None:
-                    self._look.news()
-                    yield from self._take(array, number, task, job.positions[task], found)
-                    if self._left.isdisjoint(job.positions):
-                        del self._jobs[array.name, number]
-        self._look.looked(begun)
+                self._news = time.monotonic()
+                yield from self._take(position, found)
+                if job is not None and self._left.isdisjoint(job.positions):
+                    del self._jobs[array.name, number]
+            for (number,) in array.names("errors"):
+                if (array.name, number) in self._jobs and (found := array.read(f"errors/{number}")) is not None:
+                    self._has_failed = True
+                    raise codec.decode_error(found)
 
-    def _take(
-        self, array: JobArray, number: int, task: int, position: int | None, found: dict[str, Any]
-    ) -> Iterator[tuple[int, Any]]:
+    def _take(self, position: int, found: dict[str, Any]) -> Iterator[tuple[int, Any]]:
         self._has_begun = True
-        if position is not None and position in self._left:
-            self._on_progress(position, found["units"])
-            yield position, wire.decode(found["result"])
-            self._left.remove(position)
-        array.take(number, task)
+        self._on_progress(position, found["units"])
+        yield position, codec.decode(found["result"])
+        self._left.remove(position)
 
     def _ask_slurm(self) -> None:
         """Learn which jobs run, how far they are, and which have ended."""
-        begun = time.monotonic()
-        try:
-            states = commands.states({name for name, _ in self._jobs})
-            # What squeue has forgotten is asked of accounting, array by array.
-            forgotten = {job.state.array for key, job in self._jobs.items() if key not in states and job.ended is None}
-            earlier = {array: commands.earlier_states(array) for array in forgotten}
-        except SlurmError as error:
-            self._say_once(f"{error} Asking again until it answers.")
-            self._ask.looked(begun)
+        self._ask_due = time.monotonic() + _pause(self._submitted, ASK_SECONDS)
+        if (states := self._states({name for name, _ in self._jobs})) is None:
             return
+        # What squeue has forgotten is asked of accounting, array by array.
+        forgotten = {job.state.array for key, job in self._jobs.items() if key not in states and job.ended is None}
+        earlier = {array: commands.earlier_states(array) for array in forgotten}
         for key, job in self._jobs.items():
             if key in states:
                 job.state = states[key]
             elif job.ended is None:
-                state = earlier[job.state.array].get(job.number, "FORGOTTEN")
-                job.state = JobState(job.state.array, state if state in commands.ENDED else "FORGOTTEN", "")
+                known = JobState(job.state.array, earlier[job.state.array].get(job.number, ""))
+                job.state = known if known.has_ended else known._replace(state="FORGOTTEN")
             job.ended = (job.ended or time.monotonic()) if job.state.has_ended else None
             if job.state.state != "PENDING":
-                self._show_progress(job)
-        self._say_why_they_wait()
-        self._ask.looked(begun)
-
-    def _show_progress(self, job: Job) -> None:
-        for position, units in zip(job.positions, job.array.progress(job.number) or (), strict=False):
-            self._has_begun = True
-            if units is not None and position is not None and position in self._left:
-                self._on_progress(position, units)
-
-    def _say_why_they_wait(self) -> None:
-        if time.monotonic() - self._start > WAIT_SECONDS:
-            waiting = Counter(job.state.reason for job in self._jobs.values() if job.state.state == "PENDING")
-            if waiting.total() == len(self._jobs):
-                self._say_once(f"the Slurm jobs wait, most of them for this reason: {waiting.most_common(1)[0][0]}.")
+                for position, units in job.progress.items():
+                    self._has_begun = True
+                    if units is not None and position in self._left:
+                        self._on_progress(position, units)
+        waiting = Counter(job.state.reason for job in self._jobs.values() if job.state.state == "PENDING")
+        if time.monotonic() - self._start > WAIT_SECONDS and waiting.total() == len(self._jobs):
+            self._say_once(f"the Slurm jobs wait, most of them for this reason: {waiting.most_common(1)[0][0]}.")
 
     # What has died
 
@@ -287,27 +323,62 @@ class Waiting:
         Raises WebtextError where trying again would not help, or has not.
         """
         positions = {position for position in job.positions if position in self._left}
-        ended = job.how_it_ended()
         if job.state.state == "CANCELLED":
             raise WebtextError(f"{job} was cancelled: run the same command again, it resumes.")
-        if not (self._has_begun or job.state.state in NODE_TROUBLES):
-            raise job.never_begun()
-        units = dict(zip(job.positions, job.array.progress(job.number) or (), strict=False))
-        begun = {position for position in positions if units.get(position) is not None}
-        for position in begun or {min(positions)}:  # they are begun in their order
-            self._failures[position] += job.state.state != "PREEMPTED"
+        if not (self._has_begun or job.state.state in _NOT_ITS_FAULT):
+            raise job.with_log(
+                f"{job} ended ({job.state.state}) before its first task: {{said}}: see {job.array.log(job.number)}, "
+                "and run the same command again."
+            )
+        progress = job.progress
+        begun = [position for position in positions if progress.get(position) is not None]
+        for position in begun or sorted(positions)[:1]:  # they are begun in their order
             self._on_progress(position, 0)
-            if self._failures[position] >= MAX_ATTEMPTS:
-                raise job.given_up(self._tasks[position], MAX_ATTEMPTS)
-        say(f"{ended.removeprefix('its ')}: {_several(len(positions), 'task%s')} of it tried again.")
+            if job.state.state != "PREEMPTED":
+                try:
+                    self._attempts.fail(position, f"its {job} {job.how_it_ended}")
+                except WebtextError as error:
+                    raise job.with_log(str(error)) from None
+        _say(f"{job} {job.how_it_ended}: {_several(positions, 'task')} of it tried again.")
         return positions
 
     def _say_once(self, sentence: str) -> None:
         if sentence != self._said:
-            say(sentence)
+            _say(sentence)
         self._said = sentence
 
 
-def _several(count: int, word: str) -> str:
-    """`1 task`, `1,000 tasks`; the word has `%s` for the plural's letter."""
-    return f"{count:,} {word.replace('%s', '' if count == 1 else 's')}"
+def cancel_all(folder: Path) -> None:
+    """Cancel all jobs of the arrays in a folder, and give them a moment to end. Raises SlurmError."""
+    names = [array.name for array in arrays_in(folder)]
+
+    def at_work() -> list[str]:
+        states = commands.states(names).values() if names else ()
+        return sorted({state.array for state in states if not state.has_ended})
+
+    if numbers := at_work():
+        commands.cancel(numbers)
+        _say(f"Slurm job {', '.join(numbers)} was cancelled.")
+        deadline = time.monotonic() + STOP_SECONDS
+        while at_work() and time.monotonic() < deadline:
+            time.sleep(LOOK_SECONDS[0])
+
+
+def _pause(since: float, limits: tuple[float, float]) -> float:
+    """Seconds between two looks: a twentieth of the time since there were news, within limits."""
+    return min(max(limits[0], (time.monotonic() - since) / 20), limits[1])
+
+
+def _text(task: Any) -> str:
+    return json.dumps(task, sort_keys=True)
+
+
+def _several(things: Collection[Any], word: str) -> str:
+    """`1 task`, `1,000 tasks`."""
+    return f"{len(things):,} {word}{'' if len(things) == 1 else 's'}"
+
+
+def _say(sentence: str) -> None:
+    """Print a line, also where the line of progress is redrawn."""
+    clear = "\r\x1b[K" if sys.stderr.isatty() else ""
+    print(f"{clear}webtext: {sentence}", file=sys.stderr, flush=True)

@@ -1,0 +1,1 @@
+"""What reads finished outputs: `webtext why`, `report`, `inspect`, `takedown`, `plan`, `export`."""

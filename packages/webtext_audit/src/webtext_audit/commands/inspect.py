@@ -1,0 +1,204 @@
+"""`webtext inspect`: what a shard folder, a shard, a URL list or a pair of token files holds, with a decoded sample."""
+
+from __future__ import annotations
+
+import itertools
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from command_kit import Progress, hide_credentials, setting
+from indexed_tokens import (
+    IndexedTokens,
+    IndexedTokensError,
+    Tokenizer,
+    bin_path,
+    check_token_files,
+    corpus_tokenizer,
+    idx_path,
+    prefix_of,
+    tokenizer_path,
+)
+from indexed_tokens.checksums import record_path
+from webtext_audit.lookup.dropped import sample_dropped
+from webtext_prep import storage
+from webtext_prep.commands.base import Command
+from webtext_prep.commands.known_stages import known_stages
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
+from webtext_prep.documents.folders.lineage import trace
+from webtext_prep.documents.folders.shards import is_document_shard, read_documents
+from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, read_record
+from webtext_prep.documents.folders.url_lists import read_urls
+from webtext_prep.errors import InputError
+from webtext_prep.running.tasks.result import Findings
+
+SAMPLE_CHARACTERS = 300
+SAMPLE_TOKENS = 80
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+@dataclass(frozen=True)
+class Inspect(Command):
+    """Show what a shard folder, a shard, or a .bin/.idx pair holds, with a decoded sample."""
+
+    name: ClassVar[str] = "inspect"
+    order: ClassVar[int] = 10
+    summary: ClassVar[str] = "any of the above -> what it holds: counts, sizes, a sample"
+
+    path: str = setting(
+        "", "a folder or file that a stage wrote, or a token file's prefix", metavar="PATH", positional=True
+    )
+    samples: int = setting(2, "documents to show", ge=0)
+    verify: bool = setting(False, "read token files whole and compare them with the checksums that are on record")
+    dropped: str = setting(
+        "",
+        "show what the stage dropped for that reason; without --keep-dropped its input is read again",
+        metavar="REASON",
+    )
+
+    def find(self) -> Findings:
+        """What lies at `path`. Raises InputError if there is nothing to show."""
+        if not self.path:
+            raise InputError("webtext inspect needs a PATH: say what to look at.")
+        if self.dropped:
+            found = inspect_dropped(self.path, self.dropped, self.samples)
+            return Findings(_shown(found), found)
+        prefix = _token_prefix(self.path)
+        if self.verify:
+            verify_tokens(prefix, self.path)
+        found = inspect_tokens(prefix, self.samples) if prefix else inspect_documents(self.path, self.samples)
+        if self.verify:
+            found = {"path": found.pop("path"), "verified": True, **found}
+        return Findings(_shown(found), found)
+
+
+def _token_prefix(path: str) -> Path | None:
+    for prefix in (prefix_of(path), Path(f"{path}{TOKENS_SUFFIX}")):
+        if Path(path).suffix in (".bin", ".idx") or idx_path(prefix).is_file() or bin_path(prefix).is_file():
+            return prefix
+    return None
+
+
+def inspect_documents(path: str, samples: int) -> dict[str, Any]:
+    """Counts, sizes and the first documents of a folder of shards or one shard. Raises InputError."""
+    folder = Path(path)
+    shards = find_inputs(
+        [path], accepts=lambda file: is_document_shard(file) or is_url_list(file), kinds="document shards or URL lists"
+    ).files
+    record = read_record(folder) if folder.is_dir() else None
+    documents = characters = 0
+    shown: list[Document] = []
+    for document in itertools.chain.from_iterable(
+        read_documents(shard) if is_document_shard(shard) else read_urls(shard) for shard in shards
+    ):
+        documents += 1
+        characters += len(document.text)
+        if len(shown) < samples:
+            shown.append(document)
+    found: dict[str, Any] = {"path": hide_credentials(path)}
+    if record is not None:
+        found |= {key: record[key] for key in ("stage", "settings", "in", "added", "out", "dropped") if key in record}
+    found |= {
+        "shards": len(shards),
+        "bytes": sum(storage.sizes(shards)),
+        "documents": documents,
+        "characters": characters,
+        "samples": [
+            {"url": document.url, **document.metadata, "text": document.text[:SAMPLE_CHARACTERS]} for document in shown
+        ],
+    }
+    return found
+
+
+def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
+    """The first documents that the stage which made a folder dropped for a reason. Raises as `sample_dropped` does."""
+    step = trace(path)
+    documents = sample_dropped(step, reason, samples, known_stages())
+    return {
+        "path": hide_credentials(path),
+        "stage": step.stage,
+        "in": step.record["in"],
+        "dropped": {reason: step.record["dropped"][reason]},
+        "samples": [
+            {"url": document.url, **document.metadata, "text": document.text[:SAMPLE_CHARACTERS]}
+            for document in documents
+        ],
+    }
+
+
+def verify_tokens(prefix: Path | None, path: str) -> None:
+    """Compare a `.bin/.idx` pair with the checksums in its record.
+
+    Raises IndexedTokensError naming the file that is not what was written, InputError where nothing is on record.
+    """
+    if prefix is None:
+        raise InputError(f"--verify is for token files, and {path} names none: give their prefix.")
+    IndexedTokens(prefix)
+    size = bin_path(prefix).stat().st_size + idx_path(prefix).stat().st_size
+    with Progress("verify", "bytes", size) as progress:
+        if not check_token_files(prefix, whole=True, count=progress.advance):
+            raise InputError(
+                f"{record_path(prefix)} has no checksums of {prefix}: `webtext tokenize` and `merge-tokens` record "
+                "them; leave out --verify for token files of other programs."
+            )
+
+
+def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
+    """Counts, lengths and decoded beginnings of a `.bin/.idx` pair. Raises IndexedTokensError."""
+    tokens = IndexedTokens(prefix)
+    # Megatron-LM's own files have no tokenizer beside them, and are GPT-2's as a rule.
+    known = corpus_tokenizer(prefix)
+    tokenizer = known or Tokenizer.gpt2()
+    largest = max((int(sequence.max()) for sequence in itertools.islice(tokens, 1000) if len(sequence)), default=0)
+    found: dict[str, Any] = {
+        "path": str(tokens.prefix),
+        "bytes": bin_path(tokens.prefix).stat().st_size,
+        "token_type": tokens.dtype.name,
+        "documents": tokens.documents,
+        "sequences": len(tokens),
+        "tokens": tokens.total_tokens,
+        "tokenizer": known.fingerprint if known else "not recorded, taken for GPT-2's",
+    }
+    if len(tokens):
+        found["tokens_per_sequence"] = {
+            "least": int(tokens.lengths.min()),
+            "median": float(np.median(tokens.lengths)),
+            "most": int(tokens.lengths.max()),
+        }
+    if largest >= tokenizer.vocabulary_size:
+        vocabulary = f"the vocabulary of {tokenizer_path(prefix).name}" if known else "GPT-2's vocabulary"
+        raise IndexedTokensError(
+            f"{tokens.prefix} holds token {largest}, which {vocabulary} of {tokenizer.vocabulary_size} lacks: "
+            "it was made with another tokenizer."
+        )
+    found["samples"] = [
+        {"text": tokenizer.decode(tokens.slice(row, 0, min(SAMPLE_TOKENS, int(tokens.lengths[row]))))}
+        for row in range(min(samples, len(tokens)))
+    ]
+    return found
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return f"{value:,}" if isinstance(value, int) else str(value) or "(none)"
+
+
+def _shown(found: dict[str, Any]) -> str:
+    lines = []
+    for name, value in found.items():
+        if name == "samples":
+            continue
+        if isinstance(value, dict):
+            value = ", ".join(f"{key} {_figure(entry)}" for key, entry in value.items())
+        lines.append(f"{name.replace('_', ' '):<20}{_figure(value)}")
+    for sample in found["samples"]:
+        lines.append("")
+        lines += [f"  {name}: {value}" for name, value in sample.items() if name != "text"]
+        lines += [f"  | {line}" for line in sample["text"].splitlines()]
+    # Documents come from anywhere: what they hold must not steer the terminal.
+    return _CONTROL.sub("\ufffd", "\n".join(lines))

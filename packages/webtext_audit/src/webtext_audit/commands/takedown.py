@@ -1,0 +1,249 @@
+"""`webtext takedown`: what the removal of some URLs would touch at every stage, what has seen them, and the removal.
+
+Without --apply it looks and writes nothing but the indices of `webtext why`. A URL stands for all documents that
+`webtext merge` takes for the same page.
+
+The removal is no surgery: the lists without those URLs are run through the same stages again (`lineage/again.py`), and
+so the outputs are those of a run that never had them: documents that were dropped as duplicates of theirs come back.
+"""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from command_kit import available_cores, setting
+from indexed_tokens import IndexedTokens
+from webtext_audit.commands.why import seen_in_training, steps_of
+from webtext_audit.lineage.rebuild import Planned, plan_of, read_plan, stamps_of, write_plan
+from webtext_audit.lookup import catalogue as kinds
+from webtext_audit.lookup.catalogue import Catalogue
+from webtext_audit.lookup.index import FOLDER, Hit
+from webtext_prep.commands.base import Command
+from webtext_prep.commands.known_stages import known_stages
+from webtext_prep.documents.folders.lineage import Step, state_of, trace
+from webtext_prep.documents.folders.shards import read_chosen_documents
+from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
+from webtext_prep.documents.folders.url_lists import read_urls
+from webtext_prep.errors import InputError
+from webtext_prep.running.outputs.summary import show
+from webtext_prep.running.tasks.result import Findings
+from webtext_prep.storage import location
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.tokens.runs import shuffle_key
+from webtext_prep.urls.urls import url_key
+
+SHOWN = 5
+PLAN = "takedown.json"
+"""In the state of DIR, until a removal is done: which URLs, what was found of them, and the steps to make again."""
+
+
+@dataclass(frozen=True)
+class Takedown(Command):
+    """Say what the removal of some pages touches: which lists, shards and token files hold them, at every stage that
+    DIR was made from, and with --run which checkpoints have seen them.
+
+    Nothing is removed, unless --apply is given: take the URLs out of the lists (or files) that you began with, and
+    every output from there to DIR becomes what it would be if they had never been there. Only what differs is written,
+    and nothing is fetched again. Killed, the same command goes on."""
+
+    name: ClassVar[str] = "takedown"
+    order: ClassVar[int] = 40
+    summary: ClassVar[str] = "a list of URLs -> which shards, token files and checkpoints hold them"
+
+    folder: str = setting("", "the output of a stage, or the prefix of token files", metavar="DIR", positional=True)
+    urls: str = setting("", "a list of the URLs", metavar="FILE")
+    run: str = setting("", "folder of a `gpt2 train`: also say which checkpoints have seen them", metavar="RUN")
+    apply: bool = setting(False, "remove the pages from all outputs that DIR was made from, and from DIR")
+    workers: int = setting(0, "processes at once; 0 means all cores", ge=0)
+
+    def find(self) -> Findings:
+        """Look for all URLs. Raises InputError for an empty list, or one that can't be read."""
+        if not self.urls or not self.folder:
+            raise InputError("webtext takedown needs --urls FILE and a DIR: say what to look for, and where.")
+        urls = list({url_key(row.url): row.url for row in read_urls(location(self.urls))}.values())
+        if not urls:
+            raise InputError(f"{self.urls} holds no URL: give one a line.")
+        plan_path = self._unfinished()
+        if plan_path is not None:
+            return self._go_on(plan_path, urls)
+        steps = steps_of(self.folder, self.run)
+        search = _Search(urls, Catalogue(steps, known_stages(), self.workers or available_cores()))
+        touched = [search.touched(step) for step in steps]
+        values: dict[str, Any] = {
+            "urls": len(urls),
+            "not_found": [url for url in urls if url not in search.found],
+            "steps": touched,
+        }
+        if self.run:
+            values["training"] = seen_in_training(self.run, search.tokens)
+        if not self.apply:
+            return Findings(_shown(values), values)
+        end = trace(self.folder)
+        plan = plan_of(end, known_stages())
+        _refuse_listed(touched)
+        assert end.state is not None
+        write_plan(end.state / PLAN, plan, urls=urls, found=values)
+        return self._go_on(end.state / PLAN, urls)
+
+    def _unfinished(self) -> Path | None:
+        """The plan of a removal that was killed."""
+        place = location(self.folder)
+        if not isinstance(place, Path):
+            return None
+        name = next((place.name.removesuffix(end) for end in TOKEN_SUFFIXES if place.name.endswith(end)), place.name)
+        names = dict.fromkeys((place.name, name, name + TOKENS_SUFFIX))
+        paths = [state_of(place.with_name(one)) / PLAN for one in names if one]
+        return next((path for path in paths if path.is_file()), None)
+
+    def _go_on(self, path: Path, urls: list[str]) -> Findings:
+        """Make all steps again, one after the other. Raises InputError where the pages are still in the sources."""
+        found = read_plan(path)
+        assert found is not None
+        plan, more = found
+        if not self.apply or set(urls) != set(more["urls"]):
+            raise InputError(
+                f"a removal of {len(more['urls']):,} pages from {self.folder} was interrupted ({path} names them): "
+                "give its command again, with --apply and the same URLs, to finish it."
+            )
+        values, known, workers = more["found"], known_stages(), self.workers or available_cores()
+        written: dict[str, list[str]] = {}
+        for planned in plan:
+            place = Path(planned.place)
+            before = stamps_of(place)
+            show(planned.job(known, workers).run(), as_json=False)
+            now = stamps_of(place)
+            changed = [name for name in {**before, **now} if before.get(name) != now.get(name)]
+            written[planned.place] = changed
+            if changed:
+                shutil.rmtree(state_of(place) / FOLDER, ignore_errors=True)  # indices of what was there before
+            if planned.is_source:
+                try:
+                    self._refuse_held(planned, urls)
+                except InputError:
+                    if not any(written.values()):
+                        path.unlink()  # nothing has been done
+                    raise
+        path.unlink()
+        values = {**values, "written": written}
+        return Findings(_shown(values), values)
+
+    def _refuse_held(self, planned: Planned, urls: list[str]) -> None:
+        """Raise InputError if an output that was made again from the sources holds some of the pages."""
+        step = trace(planned.place)
+        search = _Search(urls, Catalogue([step], known_stages(), self.workers or available_cores()))
+        touched = search.touched(step)
+        _refuse_listed([touched])
+        if touched.get("files"):
+            raise InputError(
+                f"{step.name} was made from {', '.join(planned.folders)}, and what lies there still holds "
+                f"{len(search.found):,} of the pages: take them out, and give the command again."
+            )
+
+
+def _refuse_listed(touched: list[dict[str, Any]]) -> None:
+    """Raise InputError if files of the user's own, from which steps were made, name some of the pages."""
+    held = {name: lines for step in touched for name, lines in step.get("rows", {}).items()}
+    if held:
+        (name, lines), *others = held.items()
+        numbers = ", ".join(f"{line:,}" for line in lines[:SHOWN]) + (", ..." if len(lines) > SHOWN else "")
+        more = f", and {len(others):,} files more (--json without --apply names all)" if others else ""
+        raise InputError(
+            f"{name} still names the pages, in row {numbers}{more}: take them out of there, and give the command again."
+        )
+
+
+class _Search:
+    """Finds all URLs in one step after another."""
+
+    def __init__(self, urls: list[str], catalogue: Catalogue) -> None:
+        self.found: set[str] = set()
+        self.tokens: dict[str, list[int]] = {}
+        self._urls, self._catalogue = urls, catalogue
+        self._hits: dict[int, list[Hit]] = {}
+
+    def touched(self, step: Step) -> dict[str, Any]:
+        """What of one step holds some of the URLs."""
+        told: dict[str, Any] = {"stage": step.stage, "place": step.name}
+        if step.state is None:
+            return {**told, "note": "not searched: it is gone, made again since, or not on this machine"}
+        if not step.is_tokens:
+            self._hits[id(step)] = self._all(step, kinds.URLS)
+            told["files"] = _by_file(
+                self._hits[id(step)] + self._all(step, kinds.GONE) + self._all(step, kinds.OUTCOME)
+            )
+            listed = self._all(step, kinds.LISTED)
+            told["lists"] = _by_file(listed)
+            told["rows"] = {name: [hit.row + 1 for hit in listed if str(hit.file) == name] for name in told["lists"]}
+            return told
+        numbers = self._joined(step) if step.stage == "merge-tokens" else self._encoded(step)
+        if numbers is None:
+            return {**told, "note": "not searched: what it was made from is gone"}
+        self.tokens[step.name] = numbers
+        if numbers:
+            told["files"] = {f"{step.name}.bin": len(numbers)}
+        return told
+
+    def _all(self, step: Step, kind: str) -> list[Hit]:
+        hits = {url: self._catalogue.find(step, kind, url) for url in self._urls}
+        self.found |= {url for url, places in hits.items() if places}
+        return [hit for places in hits.values() for hit in places]
+
+    def _encoded(self, step: Step) -> list[int] | None:
+        """The numbers of the documents in the token files of `tokenize`: a pass over each shard that holds some."""
+        if not self._catalogue.has(step, kinds.ORDER):
+            return None
+        hits = [hit for before in step.inputs for hit in self._hits.get(id(before), [])]
+        rows: dict[Location, set[int]] = {}
+        for hit in hits or self._all(step, kinds.LISTED):
+            rows.setdefault(hit.file, set()).add(hit.row)
+        settings, numbers = step.record["settings"], []
+        for file, chosen in rows.items():
+            for row, document in read_chosen_documents(file, chosen.__contains__):
+                if document.text and settings["shuffle"]:
+                    number = self._catalogue.rank(step, shuffle_key(document, settings["seed"]), file, row)
+                else:
+                    number = self._catalogue.place(step, file, row) if document.text else None
+                numbers += [] if number is None else [number]
+        return sorted(numbers)
+
+    def _joined(self, step: Step) -> list[int] | None:
+        before, numbers = 0, []
+        if step.plain_files or any(source.place is None for source in step.inputs):
+            return None
+        for source in step.inputs:
+            if source.name not in self.tokens:
+                return None
+            numbers += [before + number for number in self.tokens[source.name]]
+            before += IndexedTokens(source.name).documents
+        return numbers
+
+
+def _by_file(hits: list[Hit]) -> dict[str, int]:
+    """How many of the rows each file has, by file."""
+    counts: dict[str, int] = {}
+    for hit in hits:
+        counts[str(hit.file)] = counts.get(str(hit.file), 0) + 1
+    return dict(sorted(counts.items()))
+
+
+def _shown(values: dict[str, Any]) -> str:
+    missing = values["not_found"]
+    lines = [f"{values['urls']:,} URLs, {values['urls'] - len(missing):,} of them found"]
+    for step in values["steps"]:
+        files = {**step.get("lists", {}), **step.get("files", {})}
+        count_of_files = f"{len(files):,} file{'s' if len(files) != 1 else ''}"
+        lines.append(f"  {step['stage']:<16}{step['place']}: {step.get('note') or count_of_files}")
+        lines += [f"  {'':<16}  {name}: {count:,}" for name, count in files.items()]
+    if "training" in values:
+        training = values["training"]
+        seen = [document for document in training["documents"] if document["steps"]]
+        lines.append(f"  training {training['run']}: has read {len(seen):,} document{'s' * (len(seen) != 1)} of them")
+        lines += [f"    {each['checkpoint']}: has seen {each['has_seen']:,}" for each in training["checkpoints"]]
+    for place, names in values.get("written", {}).items():
+        lines.append(f"  made again: {place}: {len(names):,} files have changed")
+    if missing:
+        lines.append(f"  not found: {', '.join(missing[:SHOWN])}{', ...' if len(missing) > SHOWN else ''}")
+    return "\n".join("".join(c if c.isprintable() else "\ufffd" for c in line) for line in lines)

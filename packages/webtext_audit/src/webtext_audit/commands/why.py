@@ -1,0 +1,235 @@
+"""`webtext why`: the story of one document through every stage below a folder, by its URL or a passage of its text.
+
+Indices of URLs lie beside each output and are built once (`lookup/`); passages have an index of their own, built when
+the first one is asked for. The story itself reads a few files.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+from command_kit import available_cores, setting
+from webtext_audit.lineage.tables import has_dropped
+from webtext_audit.lookup.catalogue import MOST_DUMP_BYTES, Catalogue, is_too_large
+from webtext_audit.lookup.entries import same_page
+from webtext_audit.lookup.provenance import ABSENT, DROPPED, Story
+from webtext_audit.lookup.search import find_passage
+from webtext_prep import storage
+from webtext_prep.commands.base import Command
+from webtext_prep.commands.known_stages import known_stages
+from webtext_prep.documents.folders.lineage import Step, all_steps, trace, trace_all
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running.tasks.result import Findings
+
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+_URL = re.compile(r"\s*([a-z][a-z0-9+.-]*://|file:|id:)\S*\s*", re.IGNORECASE)
+SHOWN_STEPS = 20
+
+
+@dataclass(frozen=True)
+class Why(Command):
+    """Tell what became of one document, and why: from the list that named it to its tokens and training steps.
+
+    WHAT is a URL, or a passage of a text. DIR is any output of a stage, or the prefix of token files: all stages that
+    it was made from are looked at. Indices are built once and kept beside each output, in .state/why; they may be
+    deleted."""
+
+    name: ClassVar[str] = "why"
+    order: ClassVar[int] = 30
+    summary: ClassVar[str] = "a URL, or a passage -> what became of that document at every stage, and why"
+
+    what: str = setting("", "a URL, or a passage of a text", metavar="URL|TEXT", positional=True)
+    folder: str = setting("", "the output of a stage, or the prefix of token files", metavar="DIR", positional=True)
+    run: str = setting("", "folder of a `gpt2 train`: also say in which steps it was read", metavar="RUN")
+    most: int = setting(3, "of documents that hold the passage, tell of so many", ge=1)
+    workers: int = setting(0, "processes that build an index; 0 means all cores", ge=0)
+
+    def find(self) -> Findings:
+        """Follow the document. Raises InputError if nothing of that kind was ever there."""
+        if not self.what.strip() or not self.folder:
+            raise InputError("webtext why needs a URL or a passage, and a DIR: say what to look for, and where.")
+        known = known_stages()
+        if not storage.is_local(storage.location(self.folder)):
+            raise InputError(
+                f"{self.folder} is a URL, and the indices that answer this lie in an output on this machine: copy the "
+                "outputs here, and ask for the copy of the last one."
+            )
+        steps = steps_of(self.folder, self.run)
+        catalogue = Catalogue(steps, known, self.workers or available_cores())
+        notes: list[str] = []
+        if _URL.fullmatch(self.what):
+            story = self._story_of_url(steps, catalogue)
+            # Pieces of a page are documents of their own, each with its own fate.
+            stories = [Story(piece, steps, catalogue, known) for piece in story.pieces] or [story]
+        else:
+            found, notes = find_passage(self.what, steps, catalogue, self.most, self.workers or available_cores())
+            stories = [Story(url, steps, catalogue, known) for url in found]
+        told = [self._with_training(story) for story in stories]
+        text = "\n\n".join([*map(_shown, told), *notes])
+        # Documents come from anywhere: what they hold must not steer the terminal.
+        return Findings(_CONTROL.sub("\ufffd", text), {"stories": told, "notes": notes})
+
+    def _story_of_url(self, steps: list[Step], catalogue: Catalogue) -> Story:
+        candidates = same_page(self.what)
+        for url in candidates:
+            story = Story(url, steps, catalogue, known_stages())
+            if story.is_found:
+                if url != candidates[0]:
+                    raise InputError(f"no document has the URL {candidates[0]}, but one has {url}: ask for that one.")
+                return story
+        gone = [step.name for step in steps if step.place is None]
+        hint = f" Not searched, as they are gone: {', '.join(gone)}." if gone else ""
+        large = [step.name for step in steps if is_too_large(step) and not has_dropped(step)]
+        if large:
+            hint += (
+                f" Nor what {', '.join(large)} dropped, as dumps of more than {MOST_DUMP_BYTES >> 20} MiB are not "
+                "searched: make it again with --keep-dropped."
+            )
+        raise InputError(f"no stage below {self.folder} has met the URL {candidates[0]}: check its spelling.{hint}")
+
+    def _with_training(self, story: Story) -> dict[str, Any]:
+        found = story.as_dict()
+        if self.run:
+            found["training"] = seen_in_training(self.run, story.tokens)
+        return found
+
+
+def steps_of(folder: str, run: str) -> list[Step]:
+    """The steps behind an output, and those behind the token files of a training run, if one is given."""
+    trained_on = _with_record(_prefixes(run)) if run else []
+    return all_steps(*trace_all([folder, *trained_on]))
+
+
+def _with_record(prefixes: list[str]) -> list[str]:
+    """The token files whose record is there."""
+    found = []
+    for prefix in prefixes:
+        with contextlib.suppress(InputError):
+            found.append(trace(prefix).name)
+    return found
+
+
+def _prefixes(run: str) -> list[str]:
+    """The token files in a run's settings. Raises InputError where there are none."""
+    path = Path(run) / "config.toml"
+    try:
+        entries = tomllib.loads(path.read_text(encoding="utf-8"))["train"]["data"]
+    except (OSError, ValueError, KeyError) as error:
+        raise InputError(f"{run} is not the folder of a `gpt2 train` (no settings in {path}).") from error
+    return [re.sub(r"^\d*\.?\d+:", "", entry) for entry in entries]
+
+
+def seen_in_training(run: str, tokens: dict[str, list[int]]) -> dict[str, Any]:
+    """What `gpt2 seen` says of documents, given by the prefix of their token files and their numbers.
+
+    The two packages know nothing of each other: it is asked as a command. Raises WebtextError where that fails.
+    """
+    used = _prefixes(run)
+    # The same files, or where both were moved those of the same name.
+    same = {str(Path(prefix).resolve()) for prefix in used}, {Path(prefix).name for prefix in used}
+    own = next((item for item in tokens.items() if str(Path(item[0]).resolve()) in same[0]), None) or next(
+        (item for item in tokens.items() if Path(item[0]).name in same[1]), None
+    )
+    if own is None or not own[1]:
+        return {
+            "run": run,
+            "steps": 0,
+            "documents": [],
+            "checkpoints": [],
+            "note": "nothing of it is in the data of this run",
+        }
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as numbers:
+        numbers.write("\n".join(map(str, own[1])))
+        numbers.flush()
+        words = [sys.executable, "-m", "gpt2_train", "seen", "--run", run, "--data", own[0], "--json"]
+        words += ["--documents-file", numbers.name]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1:] or ["is gpt2-train installed?"]
+        raise WebtextError(f"`gpt2 seen` failed: {reason[0]}")
+    found: dict[str, Any] = json.loads(done.stdout)
+    return found
+
+
+# What people read
+
+
+def _shown(story: dict[str, Any]) -> str:
+    lines = [story["url"]]
+    for event in story["events"]:
+        if event["verdict"] != ABSENT:
+            lines += _event_lines(event)
+    if story["text"]:
+        lines += ["", *(f"  | {line}" for line in story["text"].splitlines())]
+    if "training" in story:
+        lines += ["", *_training_lines(story["training"])]
+    return "\n".join(lines)
+
+
+def _event_lines(event: dict[str, Any]) -> list[str]:
+    values = dict(event)
+    stage, place, verdict = (values.pop(name) for name in ("stage", "place", "verdict"))
+    reason = values.pop("reason", None)
+    told = f"{verdict}: {reason}" if reason and verdict == DROPPED else verdict
+    when = f", {values.pop('finished_at')}" if "finished_at" in values else ""
+    lines = [f"  {stage:<16}{told:<28}  {place}{when}"]
+    for name, value in values.items():
+        lines += [f"  {'':<16}{line}" for line in _value_lines(name, value, verdict)]
+    return lines
+
+
+def _value_lines(name: str, value: Any, verdict: str) -> list[str]:
+    if name in ("listed", "at"):
+        return [_place_line(place, name) for place in value]
+    if name == "values":
+        return [f"{key.replace('_', ' ')}: {_figure(entry)}" for key, entry in value.items()]
+    if name == "cut_out":
+        return [f"cut out: {row['match']!r} (from {row.get('evaluation', '?')})" for row in value]
+    if name == "note":
+        return [str(value)]
+    return [f"{name.replace('_', ' ')}: {_figure(value)}"]
+
+
+def _place_line(place: dict[str, Any], name: str) -> str:
+    if "document" in place:
+        first, count = place["first_token"], place["tokens"]
+        begins = f", which begin {place['begins']!r}" if "begins" in place else ""
+        return f"document {place['document']:,}, tokens {first:,} to {first + count:,}{begins}"
+    number = f"line {place['line']:,}" if "line" in place else f"row {place['row']:,}"
+    return f"{'in the list ' if name == 'listed' else ''}{place['file']}, {number}"
+
+
+def _figure(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return (
+        f"{value:,}"
+        if isinstance(value, int)
+        else ", ".join(map(str, value))
+        if isinstance(value, list)
+        else str(value)
+    )
+
+
+def _training_lines(training: dict[str, Any]) -> list[str]:
+    lines = [f"  training {training['run']}, {training['steps']:,} steps"]
+    for entry in training["documents"]:
+        steps = entry["steps"]
+        shown = ", ".join(f"{step:,}" for step in steps[:SHOWN_STEPS]) + (", ..." if len(steps) > SHOWN_STEPS else "")
+        told = f"read in {len(steps):,} steps: {shown}" if steps else "not read"
+        lines.append(f"    document {entry['document']:,} (split {entry['split'] or 'none'}): {told}")
+    seen = [entry["checkpoint"] for entry in training["checkpoints"] if entry["has_seen"]]
+    if training["checkpoints"]:
+        lines.append(f"    checkpoints that have seen it: {', '.join(seen) or 'none'}")
+    if "note" in training:
+        lines.append(f"    {training['note']}")
+    return lines

@@ -1,0 +1,182 @@
+"""The columns of an exported dataset: `url`, `text`, one for each usual key of the metadata, and one for the rest.
+
+Metadata has no schema: keys come and go, and one key may hold a number here and a text there. A key becomes a column if
+enough documents have it, of the type that most of its values have. What does not fit (a rare key, an object, a text
+among numbers, null) goes to the column `metadata`, as JSON, in its own row: every document comes out again as it was.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+import re
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+
+REST = "metadata"
+"""The column of JSON objects."""
+FIRST = ("title", "domain", "language")
+"""Columns that come first where they are; the others follow by name."""
+MOST_COLUMNS = 64
+LEAST_SHARE = 0.01
+"""A key that fewer of the documents have becomes no column."""
+OTHER_SHARE = 0.1
+"""A column of times has at most this share of other texts; with more of them it is one of texts."""
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,63}")
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ")
+_EXACT_IN_FLOAT = 1 << 53
+_INT64 = range(-(1 << 63), 1 << 63)
+_LIST = "list"
+_EMPTY_LIST = "list of nothing"
+
+DTYPES = {
+    "string": "string",
+    "bool": "bool",
+    "int": "int64",
+    "float": "float64",
+    "time": "timestamp[s, tz=UTC]",
+    "list of string": "string",
+    "list of int": "int64",
+    "list of float": "float64",
+}
+"""Kind of column to the type of its values, as Hugging Face's `datasets` calls it."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column.
+
+    Attributes:
+        name: as the metadata calls it.
+        kind: a key of `DTYPES`.
+    """
+
+    name: str
+    kind: str
+
+    @property
+    def is_list(self) -> bool:
+        """Whether each value is a list."""
+        return self.kind.startswith(_LIST)
+
+    def fits(self, value: Any) -> bool:
+        """Whether it can hold a value, and give back the same."""
+        kind = kind_of(value)
+        return (
+            kind == self.kind
+            or (self.kind == "string" and kind == "time")
+            or (self.kind == "float" and kind == "int" and abs(value) <= _EXACT_IN_FLOAT)
+            or (self.is_list and kind == _EMPTY_LIST)
+        )
+
+
+def kind_of(value: Any) -> str:
+    """The kind of column that a value of metadata is for; empty if it is for none."""
+    if isinstance(value, str):
+        return "time" if _TIME.fullmatch(value) and _is_time(value) else "string"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "int" if value in _INT64 else ""
+    if isinstance(value, float):
+        return "float" if math.isfinite(value) else ""
+    if isinstance(value, list):
+        if not value:
+            return _EMPTY_LIST
+        kinds = {kind_of(entry) for entry in value}
+        kinds = {"string" if kind == "time" else kind for kind in kinds}
+        name = f"{_LIST} of {kinds.pop()}" if len(kinds) == 1 else ""
+        return name if name in DTYPES else ""
+    return ""
+
+
+def _is_time(text: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return datetime.datetime.fromisoformat(text).isoformat() == f"{text[:-1]}+00:00"
+    return False
+
+
+def may_be_column(key: str) -> bool:
+    """Whether a key of metadata can be the name of a column."""
+    return _NAME.fullmatch(key) is not None and key not in ("url", "text", REST)
+
+
+def choose_columns(kinds: Mapping[str, Mapping[str, int]], documents: int) -> list[Column]:
+    """The columns besides `url`, `text` and the rest.
+
+    Args:
+        kinds: key of metadata to kind of value to the number of documents that have such a value under it.
+        documents: how many there are in all.
+    """
+    counts = {key: Counter({kind: count for kind, count in of_key.items() if kind}) for key, of_key in kinds.items()}
+    enough = [key for key, of_key in counts.items() if of_key and of_key.total() >= LEAST_SHARE * documents]
+    usual = sorted(enough, key=lambda key: (key not in FIRST, -counts[key].total(), key))[:MOST_COLUMNS]
+    in_order = [key for key in FIRST if key in usual] + sorted(key for key in usual if key not in FIRST)
+    return [Column(key, _common_kind(counts[key])) for key in in_order]
+
+
+def _common_kind(counts: Counter[str]) -> str:
+    """The kind that most values have; those that another kind can hold count for that one."""
+    counts = counts.copy()
+    empty = counts.pop(_EMPTY_LIST, 0)
+    if counts["string"] > OTHER_SHARE * (counts["string"] + counts["time"]):
+        counts["string"] += counts.pop("time", 0)
+    if counts["float"]:
+        counts["float"] += counts.pop("int", 0)
+    if empty and not any(kind.startswith(_LIST) for kind in +counts):
+        counts["list of string"] += empty
+    return min(+counts, key=lambda kind: (-counts[kind], kind))
+
+
+def row_of(columns: Iterable[Column], metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """What a document's metadata puts into which column; columns that get nothing are not there."""
+    rest, row = dict(metadata), {}
+    for column in columns:
+        if column.name in rest and column.fits(rest[column.name]):
+            row[column.name] = rest.pop(column.name)
+    if rest:
+        row[REST] = msgspec.json.encode(rest).decode()
+    return row
+
+
+def arrow_schema(columns: Iterable[Column]) -> pa.Schema:
+    """The schema of the Parquet files."""
+    import pyarrow as pa
+
+    of_kind = {
+        "string": pa.string(),
+        "bool": pa.bool_(),
+        "int": pa.int64(),
+        "float": pa.float64(),
+        "time": pa.timestamp("s", "UTC"),
+    }
+
+    def type_of(column: Column) -> pa.DataType:
+        inner = of_kind[column.kind.removeprefix(f"{_LIST} of ")]
+        return pa.list_(inner) if column.is_list else inner
+
+    fields = [("url", pa.string()), ("text", pa.string())]
+    return pa.schema([*fields, *((column.name, type_of(column)) for column in columns), (REST, pa.string())])
+
+
+def features(columns: Iterable[Column]) -> list[dict[str, Any]]:
+    """The columns as the header of a dataset's card lists them."""
+    fixed = [{"name": name, "dtype": "string"} for name in ("url", "text")]
+    chosen = [{"name": column.name, "list" if column.is_list else "dtype": DTYPES[column.kind]} for column in columns]
+    return [*fixed, *chosen, {"name": REST, "dtype": "string"}]
+
+
+def times_of(columns: Iterable[Column], rows: Iterable[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Rows with the values of columns of times as times."""
+    names = [column.name for column in columns if column.kind == "time"]
+    for row in rows:
+        yield {**row, **{name: datetime.datetime.fromisoformat(row[name]) for name in names if name in row}}

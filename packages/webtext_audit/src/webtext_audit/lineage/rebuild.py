@@ -1,0 +1,226 @@
+"""The steps behind an output made again, each by its own stage with its own settings, after what they read has changed.
+
+The result is what a run over the changed input would have made, since it is such a run: a stage does again only the
+tasks whose input changed, and a file that comes out with the same bytes is left as it is. As the records change on the
+way, by which steps find each other, what is to be done is planned first, and kept as a file until all is done.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from webtext_audit.lineage.tables import stage_of
+from webtext_prep import storage
+from webtext_prep.documents.folders.inputs import Inputs, find_inputs
+from webtext_prep.documents.folders.lineage import Step, relocated, trace
+from webtext_prep.documents.folders.shards import DEFAULT_FORMAT
+from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, read_record
+from webtext_prep.errors import InputError
+from webtext_prep.running.job import Job
+from webtext_prep.running.stage import Stage
+from webtext_prep.storage import location
+
+UNSUPPORTED = {
+    "merge-tokens": "join the token files again by hand, once those that it joins have been made again",
+    "index-tokens": "do it for the token files, and index those again",
+    "train-tokenizer": "train the tokenizer again by hand",
+    "export": "do it for the folder that it was made from, and export that again by hand",
+}
+"""Stages that are not made again, with what to do instead."""
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A step that is to be made again.
+
+    Attributes:
+        place: its folder, or the prefix of its token files.
+        record: its record, as it was.
+        inputs: the folders of the steps that it reads, in order; none if it reads files that no stage wrote.
+        folders: where those files lie,
+        files: and which they were, the first thousand of them,
+        plain_files: of so many.
+    """
+
+    place: str
+    record: dict[str, Any]
+    inputs: list[str]
+    folders: list[str]
+    files: list[str]
+    plain_files: int
+
+    @property
+    def is_source(self) -> bool:
+        """Whether it reads files that no stage wrote."""
+        return not self.inputs
+
+    def stage(self, known: Mapping[str, type[Stage]]) -> Stage:
+        """Its stage, which works on nothing but what has changed. Raises InputError as `stage_of`."""
+        place = Path(self.place)
+        return stage_of(Step(place, self.place, self.record, ""), known).settled()
+
+    def job(self, known: Mapping[str, type[Stage]], workers: int) -> Job:
+        """The run that makes it again. Raises InputError if what it reads is gone."""
+        stage, settings = self.stage(known), self.record["settings"]
+        place = Path(self.place)
+        output = place.with_name(place.name.removesuffix(TOKENS_SUFFIX)) if stage.output_is_prefix else place
+        files, notes = self._read_by(stage, output)
+        return Job(
+            stage,
+            files,
+            output,
+            workers=workers,
+            keep_dropped=settings.get("keep_dropped", False),
+            format=settings.get("format", DEFAULT_FORMAT),
+            problems=notes,
+        )
+
+    def files_now(self) -> list[Path]:
+        """Of the files that no stage wrote those that are still there."""
+        return [Path(name) for name in self.files if Path(name).is_file()]
+
+    def _read_by(self, stage: Stage, output: Path) -> tuple[Sequence[Any], list[str]]:
+        """The files that the stage reads, and its notes on others: those that it had when folders were given to it."""
+
+        def found(given: Sequence[str]) -> tuple[Sequence[Any], list[str]]:
+            inputs: Inputs = find_inputs(given, accepts=stage.accepts, kinds=stage.input_kinds, output=output)
+            inputs.files, notes = stage.select(inputs.files, inputs.folders)
+            return inputs.files, [*inputs.notes(), *notes]
+
+        if not self.is_source:
+            return found(self.inputs)
+        present = self.files_now()
+        is_all_known = self.plain_files <= len(self.files)
+        if self.folders:
+            files, notes = found(self.folders)
+            known = {str(location(file)) for file in map(_resolved, files)}
+            is_same = [*map(_resolved, files)] == present if is_all_known else known >= set(map(str, present))
+            if is_same and len(files) <= self.plain_files and set(notes) <= set(self.record.get("problems", [])):
+                return files, notes
+        if not is_all_known:
+            raise InputError(
+                f"only {len(self.files):,} of {self.plain_files:,} files that {self.place} was made from are known: "
+                f"run `webtext {stage.name}` again by hand, and every stage behind it."
+            )
+        return found([str(path) for path in present])
+
+
+def plan_of(end: Step, known: Mapping[str, type[Stage]]) -> list[Planned]:
+    """The steps behind an output and itself, none before one that it was made from.
+
+    Raises InputError for a step that can't be made again, before anything is changed.
+    """
+    plan: dict[str, Planned] = {}
+
+    def add(step: Step) -> None:
+        inputs = [_as_it_is_now(step, number) for number in range(len(step.inputs))]
+        for source in inputs:
+            add(source)
+        planned = _planned(step, inputs)
+        plan.setdefault(planned.place, planned)
+
+    add(end)
+    for planned in plan.values():
+        planned.stage(known)
+    return list(plan.values())
+
+
+def write_plan(path: Path, plan: Sequence[Planned], **more: Any) -> None:
+    """Keep a plan, with whatever else is known, until all is done."""
+    storage.write_json(path, {**more, "steps": [dataclasses.asdict(planned) for planned in plan]})
+
+
+def read_plan(path: Path) -> tuple[list[Planned], dict[str, Any]] | None:
+    """A plan that was not carried out to its end, and what else was kept; None if there is none."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    return [Planned(**planned) for planned in found.pop("steps")], found
+
+
+def _as_it_is_now(step: Step, number: int) -> Step:
+    """An input of a step; or what lies there now, where the same stage has made it again with the same settings."""
+    source, folders = step.inputs[number], step.run.get("folders", [])
+    if source.place is None and len(folders) == len(step.inputs) and storage.is_file(Path(folders[number]) / RECORD):
+        found = trace(folders[number])
+        if all(found.record.get(key) == source.record.get(key) for key in ("stage", "version", "settings")):
+            return found
+    return source
+
+
+def _planned(step: Step, inputs: Sequence[Step]) -> Planned:
+    """What to do for one step. Raises InputError if that can't be done."""
+    settings, hint = step.record.get("settings", {}), UNSUPPORTED.get(step.stage)
+    if step.state is None:
+        raise InputError(f"{step.name} is gone, was made again since, or is not on this machine: run its stages again.")
+    if hint is not None:
+        raise InputError(f"{step.name} was made by `webtext {step.stage}`, which is not done again here: {hint}.")
+    if not step.run:
+        raise InputError(f"how {step.name} was made is not known, as its state is not beside it: run its stages again.")
+    place = Path(str(step.place))
+    was = Path(step.run.get("output", ""))
+    if was.name and was.resolve() != _output_of(step).resolve() and _record_of(step, was).is_file():
+        raise InputError(f"{step.name} is a copy of {was}, and reads what that one reads: give that one.")
+    if settings.get("against"):
+        raise InputError(f"{step.name} was compared with another corpus (--against): run its stages again by hand.")
+    _refuse_own_tokenizer(step, settings)
+    if step.plain_files and inputs:
+        raise InputError(f"{step.name} was made from other stages' output and from other files: run its stages again.")
+    read = sum(source.record["out"] for source in step.inputs)  # as they were when it read them
+    if inputs and not settings.get("max_urls") and read != step.record["in"]:
+        given = ", ".join(source.name for source in inputs)
+        raise InputError(
+            f"{step.name} does not read all documents of {given}, or other files of it: run its stages again."
+        )
+    return Planned(
+        str(place),
+        {key: value for key, value in step.record.items() if key not in ("inputs", "shards", "facts")},
+        [str(source.place) for source in inputs],
+        [str(relocated(location(folder), step.run, place)) for folder in step.run.get("folders", [])],
+        [str(file) for file in step.files],
+        step.plain_files,
+    )
+
+
+def _output_of(step: Step) -> Path:
+    """What `--output` said: for token files the prefix that is given, without what every pair of them ends with."""
+    place = Path(str(step.place))
+    return place.with_name(place.name.removesuffix(TOKENS_SUFFIX)) if step.is_tokens else place
+
+
+def _record_of(step: Step, output: Path) -> Path:
+    return output.with_name(f"{output.name}{TOKENS_SUFFIX}.json") if step.is_tokens else output / RECORD
+
+
+def _refuse_own_tokenizer(step: Step, settings: Mapping[str, Any]) -> None:
+    given = settings.get("tokenizer") or settings.get("vocabulary")
+    if not given or given == "gpt2":
+        return
+    for folder in (Path(given), Path(given).parent):
+        record = read_record(folder)
+        if record is not None and record["stage"] == "train-tokenizer":
+            raise InputError(
+                f"the tokenizer of {step.name} was trained on documents ({folder}): take the pages out of what it was "
+                "trained on, and train it and tokenize again by hand."
+            )
+
+
+def _resolved(place: Any) -> Any:
+    return place.resolve() if isinstance(place, Path) else place
+
+
+def stamps_of(place: Path) -> dict[str, Any]:
+    """What changes when a file of an output does: its shards, dropped documents and side tables, or token files."""
+    if place.is_dir():
+        below = [
+            path for path in place.rglob("*") if path.is_file() and not path.relative_to(place).parts[0].startswith(".")
+        ]
+    else:
+        below = [path for path in place.parent.glob(f"{place.name}.*") if path.is_file()]
+    return {str(path): storage.stamp(path) for path in sorted(below)}

@@ -1,0 +1,320 @@
+"""Sorted hashes on disk, by which a row among millions of rows is found with a binary search.
+
+An index belongs to one finished output and lies in its state, in `why/DIGEST/KIND/`, under the digest of its record:
+an output that is made again has none. It is built once, a file of the output a task, and appears complete or not at
+all; a build that is interrupted goes on behind the files that it had finished. It may be deleted at any time.
+
+`keys.npy` holds the hashes of all files, those of one file sorted and side by side, `rows.npy` the number of the row of
+each, and `files.json` the files' names and where their hashes end. Both arrays are mapped, not read: a search costs a
+few pages for each file. Memory to build it is that of one file's hashes a process.
+
+Fingerprints of a text in compiled code: the hashes of its runs of words, and which of them winnowing keeps.
+
+Winnowing: Schleimer, Wilkerson, Aiken 2003, "Winnowing: Local Algorithms for Document Fingerprinting",
+https://doi.org/10.1145/872757.872770, section 3: of each window of hashes the smallest is kept, the last one of equals.
+Which ones are kept follows from the window alone: two texts that share a passage share its fingerprints.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+import json
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from command_kit import Progress, parse_json
+from command_kit.atomic import atomic_folder, waiting_lock
+from webtext_prep import storage
+from webtext_prep.documents.folders.lineage import Step
+from webtext_prep.documents.formats.arrays import save_array
+from webtext_prep.errors import InputError
+from webtext_prep.running.engines.base import Engine
+from webtext_prep.running.engines.local import LocalEngine
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.text.compiled import compiled
+
+FOLDER = "why"
+"""In the state of an output: its indices."""
+LOCK = "lock"
+"""In that folder: the lock of the command that builds some of them; others wait for it."""
+SMALL_BYTES = 8 << 20
+"""So little input is indexed in this process: starting others would take longer."""
+Entries = tuple[npt.NDArray[Any], npt.NDArray[np.uint32]]
+"""Hashes and the numbers of their rows, in any order."""
+
+
+@dataclass(frozen=True)
+class Wanted:
+    """An index that is asked for.
+
+    Attributes:
+        step: whose output it belongs to.
+        kind: the name of its folder.
+        files: what is indexed.
+        entries: the hashes of one file: called in worker processes with the file, the options and a function that is
+            told how many rows are done.
+        options: what the hashes depend on besides, as picklable values.
+        rows: how many rows there are, for the progress; 0 if that is unknown.
+    """
+
+    step: Step
+    kind: str
+    files: tuple[Location, ...]
+    entries: Callable[[Location, dict[str, Any], Callable[[int], None]], Entries]
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    rows: int = 0
+
+    @property
+    def folder(self) -> Path:
+        """Where it lies. Raises InputError for an output that is not on this machine."""
+        state = self.step.state
+        if state is None:
+            raise InputError(f"{self.step.name} is not on this machine: copy it here to look into it.")
+        return state / FOLDER / self.step.sha256[:16] / self.kind
+
+
+@dataclass(frozen=True)
+class Hit:
+    """A row that was found: row `row`, from 0 on, of `file`, file number `number` of those that were indexed."""
+
+    number: int
+    file: Location
+    row: int
+
+
+class Index:
+    """An index on disk.
+
+    Args:
+        wanted: which one; it must have been built.
+
+    Raises OSError or ValueError where it is damaged.
+    """
+
+    def __init__(self, wanted: Wanted) -> None:
+        folder = wanted.folder
+        self.files = wanted.files
+        self.keys: npt.NDArray[Any] = _mapped(folder / "keys.npy")
+        self.rows: npt.NDArray[np.uint32] = _mapped(folder / "rows.npy")
+        self.ends: list[int] = parse_json((folder / "files.json").read_bytes())["ends"]
+
+    def segments(self) -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.uint32]]]:
+        """The sorted hashes of each file, and their rows."""
+        begin = 0
+        for end in self.ends:
+            yield self.keys[begin:end], self.rows[begin:end]
+            begin = end
+
+    def find(self, key: int) -> list[Hit]:
+        """The rows of that hash, in the order of the files and rows."""
+        wanted = self.keys.dtype.type(key)
+        found = []
+        for number, (keys, rows) in enumerate(self.segments()):
+            begin = int(np.searchsorted(keys, wanted, side="left"))
+            while begin < len(keys) and keys[begin] == wanted:
+                found.append(Hit(number, self.files[number], int(rows[begin])))
+                begin += 1
+        return found
+
+    def count(self, key: int) -> int:
+        """How many rows have that hash."""
+        wanted = self.keys.dtype.type(key)
+        sides = (
+            (np.searchsorted(keys, wanted), np.searchsorted(keys, wanted, side="right")) for keys, _ in self.segments()
+        )
+        return sum(int(right) - int(left) for left, right in sides)
+
+    def rank(self, key: int, hit: Hit) -> int:
+        """How many rows of all files come before a row that has that hash, in the order of the hashes."""
+        wanted = self.keys.dtype.type(key)
+        before = 0
+        for number, (keys, rows) in enumerate(self.segments()):
+            left, right = (int(np.searchsorted(keys, wanted, side=side)) for side in ("left", "right"))
+            before += left
+            if number < hit.number:
+                before += right - left
+            elif number == hit.number:
+                before += int((rows[left:right] < hit.row).sum())
+        return before
+
+
+def open_indices(wanted: Sequence[Wanted], *, workers: int, label: str) -> list[Index]:
+    """The indices that are asked for; those that are not there, or no longer belong to their files, are built first.
+
+    Of several commands that need the same index, one builds it and the others wait.
+
+    Raises InputError for a file that can't be read, and for an output whose state can't be written.
+    """
+    if not all(map(_is_built, wanted)):
+        try:
+            with contextlib.ExitStack() as locks:
+                for folder in sorted({one.folder.parent.parent for one in wanted}):
+                    locks.enter_context(waiting_lock(folder / LOCK))
+                missing = [one for one in wanted if not _is_built(one)]
+                _build(missing, workers, label)
+        except PermissionError as error:
+            raise InputError(
+                f"the index can't be written ({error.filename}): make that folder writable, or copy the output to "
+                "where you may write."
+            ) from error
+    return [Index(one) for one in wanted]
+
+
+def _is_built(wanted: Wanted) -> bool:
+    try:
+        found = parse_json((wanted.folder / "files.json").read_bytes())
+        return bool(found["files"] == storage.stamps(wanted.files) and found["options"] == wanted.options)
+    except (OSError, ValueError, KeyError):
+        return False
+
+
+def _build(missing: Sequence[Wanted], workers: int, label: str) -> None:
+    tasks, size = [], 0
+    for one in missing:
+        scratch = _scratch(one)
+        for number, file in enumerate(one.files):
+            stem = scratch / f"{number:05}"
+            outputs = (stem.with_suffix(".keys.npy"), stem.with_suffix(".rows.npy"))
+            hints = {"entries": one.entries, "options": one.options}
+            if not all(path.is_file() for path in outputs):
+                tasks.append(Task(f"{one.kind}-{number:05}", (file,), outputs, {}, hints))
+                size += storage.size(file)
+    counts = [0] * len(tasks)
+    total = sum(one.rows for one in missing)
+    with Progress(label, "rows", total or None) as progress:
+
+        def show(position: int, count: int) -> None:
+            counts[position] = count
+            progress.update(sum(counts), f"{len(tasks)} files" if len(tasks) > 1 else "")
+
+        if size <= SMALL_BYTES:
+            for position, task in enumerate(tasks):
+                _index_file(task, Context(Path(), 1, lambda count, position=position: show(position, count)))  # type: ignore[misc]
+        elif tasks:
+            engine: Engine = LocalEngine(workers)
+            for _ in engine.run(_index_file, tasks, scratch=Path(), on_progress=show):
+                pass
+    for one in missing:
+        _join(one)
+
+
+def _scratch(wanted: Wanted) -> Path:
+    """Where the parts of an index lie until all are there. Those of other files or options are removed."""
+    scratch = wanted.folder.with_name(f"{wanted.kind}.parts")
+    says = json.dumps([storage.stamps(wanted.files), wanted.options])
+    told = scratch / "files.json"
+    if not (told.is_file() and told.read_text() == says):
+        shutil.rmtree(scratch, ignore_errors=True)
+        scratch.mkdir(parents=True)
+        told.write_text(says)
+    return scratch
+
+
+def _index_file(task: Task, context: Context) -> None:
+    """Task: the sorted hashes of one file and their rows, by hash and then by row."""
+    keys, rows = task.hints["entries"](task.inputs[0], task.hints["options"], context.report)
+    order = np.lexsort((rows, keys))
+    save_array(task.outputs[1], rows[order])
+    save_array(task.outputs[0], keys[order])
+
+
+def _join(wanted: Wanted) -> None:
+    """All parts to one index, which appears complete."""
+    scratch = _scratch(wanted)
+    shutil.rmtree(wanted.folder, ignore_errors=True)
+    ends: list[int] = []
+    with atomic_folder(wanted.folder) as unfinished:
+        for kind in ("keys", "rows"):
+            parts = [scratch / f"{number:05}.{kind}.npy" for number in range(len(wanted.files))]
+            ends = _concatenate(parts, unfinished / f"{kind}.npy")
+        says = {"files": storage.stamps(wanted.files), "options": wanted.options, "ends": ends}
+        (unfinished / "files.json").write_text(json.dumps(says))
+    shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _concatenate(parts: Sequence[Path], place: Path) -> list[int]:
+    """Write several arrays as one, a part in memory at a time; returns where each ends."""
+    mapped = [_mapped(part) for part in parts]
+    ends = list(itertools.accumulate(map(len, mapped)))
+    if not ends or not ends[-1]:
+        np.save(place, mapped[0] if mapped else np.zeros(0, np.uint32))
+        return ends
+    joined = np.lib.format.open_memmap(place, mode="w+", dtype=mapped[0].dtype, shape=(ends[-1],))
+    for part, end in zip(mapped, ends, strict=True):
+        joined[end - len(part) : end] = part
+    joined.flush()
+    return ends
+
+
+def _mapped(path: Path) -> npt.NDArray[Any]:
+    """An array in a file, mapped into memory unless it is empty, which can't be. Raises OSError or ValueError."""
+    try:
+        return np.load(path, mmap_mode="r", allow_pickle=False)
+    except ValueError:
+        return np.load(path, allow_pickle=False)
+
+
+U64: Any = np.uint64
+SPACE = 32
+PRIME = np.uint64(0x9E3779B185EBCA87)
+FOLD = np.uint64(0xC2B2AE3D27D4EB4F)
+
+
+@compiled
+def run_hashes(text: npt.NDArray[np.uint8], size: int) -> npt.NDArray[np.uint32]:
+    """The hashes of all runs of `size` words, of a text whose words are separated by single spaces."""
+    count = 1 if len(text) else 0
+    for byte in text:
+        if byte == SPACE:
+            count += 1
+    words = np.zeros(count, np.uint64)
+    word, value = 0, U64(0)
+    for byte in text:
+        if byte == SPACE:
+            words[word] = value
+            word, value = word + 1, U64(0)
+        else:
+            value = (value ^ U64(byte)) * PRIME
+            value ^= value >> U64(29)
+    if count:
+        words[word] = value
+    runs = np.zeros(max(0, count - size + 1), np.uint32)
+    for first in range(len(runs)):
+        value = U64(size)
+        for word in range(first, first + size):
+            value = (value ^ words[word]) * FOLD
+            value ^= value >> U64(31)
+        runs[first] = value >> U64(32)
+    return runs
+
+
+@compiled
+def winnow(hashes: npt.NDArray[np.uint32], window: int) -> npt.NDArray[np.uint32]:
+    """The smallest hash of each window, once for windows that share it; of fewer hashes than a window the smallest."""
+    kept = np.zeros(len(hashes), np.uint32)
+    count, least = 0, -1
+    for last in range(min(window, len(hashes)) - 1, len(hashes)):
+        if last < 0:
+            break
+        first = max(0, last - window + 1)
+        before = least
+        if least < first:
+            least = first
+            for place in range(first + 1, last + 1):
+                if hashes[place] <= hashes[least]:
+                    least = place
+        elif hashes[last] <= hashes[least]:
+            least = last
+        if least != before:
+            kept[count] = hashes[least]
+            count += 1
+    return kept[:count].copy()

@@ -1,0 +1,233 @@
+"""The sample of the input that the stages of a plan run on: chosen by hashes, so that it is the same each time.
+
+Of a list of URLs, and of document shards, rows are chosen by the hash of what makes two URLs one page: copies of a row
+are all in the sample or none of them is, so that their share is that of the whole. Files that are one document each are
+chosen like rows; of anything else (dumps, web archives) whole files for a share of the bytes: both by the hash of their
+names. Costs two passes over a list; of document shards some ten times the bytes of the sample are read.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import xxhash
+
+from command_kit import Progress, atomic_file, parse_json, write_json
+from webtext_prep import storage
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.inputs import find_inputs
+from webtext_prep.documents.folders.shards import read_documents
+from webtext_prep.documents.folders.url_lists import encode_url, read_urls
+from webtext_prep.errors import InputError
+from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.stage import Stage
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import host_of, url_key
+
+NAME = "sample.json"
+FILES = "files"
+"""What a sample of whole files counts."""
+FILES_FOR_ROWS = 10
+"""Of document shards, rows are chosen from files that hold so many times the share that is wanted."""
+MOST_HOSTS = 500_000
+"""Hosts that are counted at once; a host with fewer than one URL in so many may be missed."""
+KEPT_HOSTS = 1000
+"""The busiest ones, which are remembered."""
+REPORT_EVERY = 10_000
+Read = Callable[[Location], Iterator[Document]]
+
+
+@dataclass(frozen=True)
+class Sample:
+    """A sample of the input.
+
+    Attributes:
+        key: what it depends on.
+        files: where it lies: files of its own, or those of the input that were chosen.
+        unit: what `rows` and `total` count, "files" where whole files were chosen.
+        rows: how many it holds,
+        total: of so many. Of shards that were not all read this is an estimate.
+        scale: how many times as much the whole input is: in rows, or in bytes where whole files were chosen.
+        hosts: of a list of URLs the busiest hosts: URLs in all, and URLs in the sample.
+    """
+
+    key: str
+    files: tuple[str, ...]
+    unit: str
+    rows: int
+    total: int
+    scale: float
+    hosts: dict[str, tuple[int, int]]
+
+    @property
+    def share(self) -> float:
+        """The sample's part of the input, up to 1."""
+        return 1 / self.scale
+
+
+def take(
+    paths: Sequence[str], stage: Stage, folder: Path, *, share: float, at_least: int, at_most: int, label: str = "plan"
+) -> Sample:
+    """The sample of what `paths` name, as the first stage reads it; written to `folder`, if it is not there already.
+
+    Args:
+        paths: files, folders, globs.
+        stage: the first stage, which says what it reads.
+        folder: where the sample goes.
+        share: of the rows, or of the bytes where whole files are chosen.
+        at_least, at_most: rows.
+        label: what the progress begins with.
+
+    Raises InputError for input that is not there, or holds no rows.
+    """
+    found = find_inputs(paths, accepts=stage.accepts, kinds=stage.input_kinds, output=folder)
+    files, _ = stage.select(found.files, found.folders)
+    stamps = storage.stamps(files)
+    key = digest([stage.name, stage.unit, [str(file) for file in files], stamps, share, at_least, at_most])
+    kept = folder / NAME
+    if (earlier := _read(kept)) is not None and earlier.key == key:
+        return earlier
+    folder.mkdir(parents=True, exist_ok=True)
+    if _reads_urls(stage) or type(stage).accepts is Stage.accepts:
+        sample = _of_rows(files, stage, folder, share, at_least, at_most, label)
+    elif all(map(stage.is_one_document, files)):
+        wanted = min(max(at_least, round(share * len(files))), at_most, len(files))
+        names = tuple(map(str, _in_order_of_hashes(files)[:wanted]))
+        sample = Sample("", names, stage.unit, wanted, len(files), len(files) / wanted, {})
+    else:
+        chosen = _by_hash(files, share)
+        sizes = [sum(storage.sizes(some)) for some in (files, chosen)]
+        scale = max(1.0, sizes[0] / max(sizes[1], 1))
+        sample = Sample("", tuple(map(str, chosen)), FILES, len(chosen), len(files), scale, {})
+    sample = dataclasses.replace(sample, key=key)
+    write_json(kept, dataclasses.asdict(sample))
+    return sample
+
+
+def _reads_urls(stage: Stage) -> bool:
+    """Whether it reads lists of URLs, and nothing else with that suffix."""
+    return stage.accepts(Path("a.urls"))
+
+
+def _read(path: Path) -> Sample | None:
+    try:
+        values = parse_json(path.read_bytes())
+        values["files"] = tuple(values["files"])
+        values["hosts"] = {host: tuple(counts) for host, counts in values["hosts"].items()}
+        return Sample(**values)
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def _in_order_of_hashes(files: Sequence[Location]) -> list[Location]:
+    return sorted(files, key=lambda file: (xxhash.xxh3_64_intdigest(os.fsencode(file.name)), str(file)))
+
+
+def _by_hash(files: Sequence[Location], share: float) -> list[Location]:
+    """Files by the hash of their names until they hold `share` of the bytes, one at least, in their order."""
+    sizes = dict(zip(files, storage.sizes(files), strict=True))
+    wanted, taken = share * sum(sizes.values()), 0
+    chosen: set[Location] = set()
+    for file in _in_order_of_hashes(files):
+        if chosen and taken >= wanted:
+            break
+        chosen.add(file)
+        taken += sizes[file]
+    return [file for file in files if file in chosen]
+
+
+def row_hash(row: Document) -> int:
+    """64 bits, the same for two URLs that name one page."""
+    return xxhash.xxh3_64_intdigest(url_key(row.url).encode("utf-8", "surrogatepass"))
+
+
+def _of_rows(
+    files: Sequence[Location], stage: Stage, folder: Path, share: float, at_least: int, at_most: int, label: str
+) -> Sample:
+    is_list = _reads_urls(stage)
+    read: Read = read_urls if is_list else read_documents
+    some = list(files) if is_list else _by_hash(files, min(1.0, FILES_FOR_ROWS * share))
+    lowest: list[int] = []  # the negated `at_most` lowest hashes, the highest of them first
+    hosts, count = BusyHosts(), 0
+    with Progress(f"{label}: choosing the sample", stage.unit) as progress:
+        for file in some:
+            for row in read(file):
+                value = -row_hash(row)
+                if len(lowest) < at_most:
+                    heapq.heappush(lowest, value)
+                elif value > lowest[0]:
+                    heapq.heapreplace(lowest, value)
+                if is_list:
+                    hosts.add(row.url)
+                count += 1
+                if count % REPORT_EVERY == 0:
+                    progress.update(count)
+    if not count:
+        raise InputError(f"no {stage.unit} in the input ({', '.join(map(str, files[:3]))}): check what made it.")
+    read_share = sum(storage.sizes(some)) / max(1, sum(storage.sizes(files)))
+    total = round(count / read_share) if read_share else count
+    wanted = min(max(at_least, round(share * total)), at_most, count)
+    limit = sorted(-value for value in lowest)[wanted - 1]
+    # A name of its own, as a document shard or as a list: the first stage goes by it.
+    place = folder / ("urls.txt" if is_list else "part-00000.jsonl")
+    rows, sampled = 0, Counter[str]()
+    with atomic_file(place) as file_:
+        for file in some:
+            for row in read(file):
+                if row_hash(row) <= limit:
+                    file_.write(encode_url(row) + b"\n")
+                    rows += 1
+                    sampled[host_of(row.url)] += is_list
+    busiest = hosts.most_common(KEPT_HOSTS) if is_list else []
+    return Sample(
+        "",
+        (str(place),),
+        stage.unit,
+        rows,
+        total,
+        max(1.0, total / rows),
+        {host: (number, sampled[host]) for host, number in busiest},
+    )
+
+
+class BusyHosts:
+    """URLs by host, in bounded memory: Misra and Gries, "Finding repeated elements" (1982).
+
+    Counts are too low by at most the number of URLs divided by `most`, and exact while there are no more hosts.
+    """
+
+    def __init__(self, most: int = MOST_HOSTS) -> None:
+        self._most, self._counts = most, dict[str, int]()
+
+    def add(self, url: str) -> None:
+        """Count one URL; what is none is left out."""
+        host = host_of(url)
+        if not host:
+            return
+        if host in self._counts or len(self._counts) < self._most:
+            self._counts[host] = self._counts.get(host, 0) + 1
+            return
+        self._counts = {name: count - 1 for name, count in self._counts.items() if count > 1}
+
+    def most_common(self, number: int) -> list[tuple[str, int]]:
+        """The busiest hosts, equal ones by name."""
+        return heapq.nsmallest(number, self._counts.items(), key=lambda item: (-item[1], item[0]))
+
+
+def some_rows(files: Sequence[Location], stage: Stage, one_in: int, place: Path) -> int:
+    """Write one row in `one_in` of what a stage reads, by hash, to `place`; returns how many."""
+    read: Read = read_urls if _reads_urls(stage) else read_documents
+    count = 0
+    with atomic_file(place) as file_:
+        for file in files:
+            for row in read(file):
+                if row_hash(row) % one_in == 0:
+                    file_.write(encode_url(row) + b"\n")
+                    count += 1
+    return count

@@ -1,0 +1,273 @@
+"""Everything that a report shows, from the folders themselves: the steps, one pass over each table, a training run.
+
+What is gone is left out: a step whose folder was deleted still has its funnel and its settings, from the record of the
+step after it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from command_kit import Progress
+from command_kit.plugins import find_plugins
+from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
+from webtext_audit.lineage.tables import dropped_of, has_dropped, stage_of
+from webtext_audit.plan.plan_file import Plan
+from webtext_audit.report.counting import BINS_PER_DOUBLING, LogHistogram
+from webtext_audit.report.figures import DocumentFigures, DuplicateFigures, OutcomeFigures
+from webtext_audit.report.scan import TOKEN_DOCUMENTS, DocumentPass, DuplicatePass, OutcomePass, pass_over, shown
+from webtext_audit.report.training import TrainingRun
+from webtext_prep import stages, storage
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.lineage import Step, all_steps
+from webtext_prep.documents.folders.shards import DUPLICATES, shards_in
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.extraction.outcomes import OUTCOMES
+from webtext_prep.running.stage import Stage
+
+EXAMPLES = 3
+"""Of each reason."""
+MOST_DROPPED = 200_000
+"""So many dropped documents are looked at for examples, at most."""
+MOST_JUDGED = 5_000
+"""Where they were not kept, so many documents of the input are judged once more."""
+MOST_REASONS = 60
+
+
+@dataclass
+class Corpus:
+    """What one of the given folders holds.
+
+    Attributes:
+        end: the given folder, or token files.
+        steps: the folders of documents that the figures are of: itself, or those that the token files were made from.
+        documents: how many there are.
+        figures: of those that were read.
+        token_lengths: of the documents in the token files.
+        tokens: in the token files.
+    """
+
+    end: Step
+    steps: list[Step]
+    documents: int
+    figures: DocumentFigures
+    token_lengths: LogHistogram | None = None
+    tokens: int | None = None
+
+    @property
+    def scale(self) -> float:
+        """How many documents one that was read stands for."""
+        return self.documents / self.figures.documents if self.figures.documents else 1.0
+
+    @property
+    def is_sample(self) -> bool:
+        """Whether figures are those of a sample."""
+        return self.figures.documents < self.documents
+
+
+@dataclass
+class Examples:
+    """Some of what a step dropped for one reason."""
+
+    step: Step
+    reason: str
+    count: int
+    entries: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass
+class Gathered:
+    """All that a report shows."""
+
+    ends: list[Step]
+    steps: list[Step]
+    corpora: list[Corpus]
+    outcomes: list[tuple[Step, OutcomeFigures, float]]
+    duplicates: list[tuple[Step, DuplicateFigures]]
+    examples: list[Examples]
+    run: TrainingRun | None = None
+    plan: Plan | None = None
+
+
+def gather(
+    ends: Sequence[Step], *, sample: int, workers: int, run: TrainingRun | None, plan: Plan | None = None
+) -> Gathered:
+    """Read what there is of the steps behind `ends`; shows progress.
+
+    Args:
+        ends: the outputs to report on.
+        sample: from a folder of more rows than this, about so many are read; 0 for all.
+        workers: processes.
+        run: a training run to show.
+        plan: what was expected of the steps.
+    """
+    ends = _with_shared_steps(ends)
+    steps = all_steps(*ends)
+    duplicates = [(step, _duplicates(step, sample, workers)) for step in steps if _has(step, DUPLICATES)]
+    outcomes = [found for step in steps if (found := _outcomes(step, sample, workers)) is not None]
+    examples = [entry for step in steps for entry in _examples(step, {id(s): f for s, f, _ in outcomes}, duplicates)]
+    return Gathered(
+        list(ends),
+        steps,
+        [_corpus(end, sample, workers) for end in ends],
+        outcomes,
+        duplicates,
+        examples,
+        run,
+        plan,
+    )
+
+
+def _with_shared_steps(ends: Sequence[Step]) -> list[Step]:
+    """The same steps, where what several of them were made from is one step."""
+    found: dict[tuple[str, str], Step] = {}
+
+    def shared(step: Step) -> Step:
+        key = (str(step.place), step.sha256)
+        if key not in found:
+            found[key] = dataclasses.replace(step, inputs=tuple(map(shared, step.inputs)))
+        return found[key]
+
+    return [shared(end) for end in ends]
+
+
+def document_steps(step: Step) -> list[Step]:
+    """The folders whose documents `step` holds: itself, or for token files those that they were made from."""
+    if not step.is_tokens:
+        return [step] if step.place is not None else []
+    found = itertools.chain.from_iterable(map(document_steps, step.inputs))
+    return list({id(step): step for step in found}.values())
+
+
+def _share(rows: int, sample: int) -> float:
+    return min(1.0, sample / rows) if sample and rows else 1.0
+
+
+def _corpus(end: Step, sample: int, workers: int) -> Corpus:
+    steps = document_steps(end)
+    shards = [shard for step in steps for shard in step.shards() if storage.is_file(shard)]
+    documents = sum(step.record["out"] for step in steps)
+    share = _share(documents, sample)
+    counting = DocumentPass(share, min(1.0, TOKEN_DOCUMENTS / max(share * documents, 1)), _tokenizer_of(end))
+    figures = pass_over(
+        shards,
+        counting.count,
+        DocumentFigures(),
+        label="report: documents",
+        unit="documents",
+        total=round(share * documents),
+        workers=workers,
+    )
+    corpus = Corpus(end, steps, documents, figures)
+    if end.is_tokens and isinstance(end.place, Path):
+        with contextlib.suppress(IndexedTokensError, OSError):
+            lengths = np.asarray(IndexedTokens(end.place).lengths)
+            corpus.token_lengths, corpus.tokens = histogram_of(lengths), int(lengths.sum(dtype=np.int64))
+    return corpus
+
+
+def _tokenizer_of(end: Step) -> str:
+    if end.is_tokens and isinstance(end.place, Path):
+        file = tokenizer_path(end.place)
+        return str(file) if file.is_file() else ""
+    return ""
+
+
+def histogram_of(values: np.ndarray[Any, Any]) -> LogHistogram:
+    """The histogram of an array of whole numbers, as `LogHistogram.add` would make it."""
+    found = LogHistogram(total=float(values.sum(dtype=np.float64)), zeros=float((values < 1).sum()))
+    some = values[values >= 1]
+    places, counts = np.unique((np.log2(some) * BINS_PER_DOUBLING).astype(np.int64), return_counts=True)
+    found.bins = {int(place): float(count) for place, count in zip(places, counts, strict=True)}
+    return found
+
+
+def _has(step: Step, name: str) -> bool:
+    return step.place is not None and not step.is_tokens and storage.is_file(step.place / name)
+
+
+def _outcomes(step: Step, sample: int, workers: int) -> tuple[Step, OutcomeFigures, float] | None:
+    shards = shards_in(step.place / OUTCOMES) if step.place is not None and not step.is_tokens else []
+    if not shards:
+        return None
+    share = _share(step.record["in"], sample)
+    found = pass_over(
+        shards,
+        OutcomePass(share).count,
+        OutcomeFigures(),
+        label="report: outcomes",
+        unit="URLs",
+        total=round(share * step.record["in"]),
+        workers=workers,
+    )
+    counted = found.outcomes.totals()[0] if found.outcomes.names else 0.0
+    return step, found, counted / step.record["in"] if share < 1 and counted else 1.0
+
+
+def _duplicates(step: Step, sample: int, workers: int) -> DuplicateFigures:
+    assert step.place is not None
+    share = _share(step.record["dropped"].get("duplicate", 0), sample)
+    return pass_over(
+        [step.place / DUPLICATES],
+        DuplicatePass(share).count,
+        DuplicateFigures(),
+        label="report: duplicates",
+        unit="documents",
+        total=None,
+        workers=workers,
+    )
+
+
+def _examples(
+    step: Step, outcomes: dict[int, OutcomeFigures], duplicates: Sequence[tuple[Step, DuplicateFigures]]
+) -> list[Examples]:
+    """Some of what was dropped, for each reason."""
+    reasons = sorted(step.record.get("dropped", {}).items(), key=lambda item: (-item[1], item[0]))[:MOST_REASONS]
+    found = {reason: Examples(step, reason, count) for reason, count in reasons}
+    if not found or step.place is None:
+        return []
+    for reason, urls in outcomes[id(step)].examples.items() if id(step) in outcomes else ():
+        if reason in found:
+            found[reason].entries = [{"url": url} for url in urls.ordered()]
+    for _, figures in (entry for entry in duplicates if entry[0] is step):
+        found["duplicate"].entries = [_pair(row) for row in figures.examples.ordered()[:EXAMPLES]]
+    documents = dropped_of(step) if has_dropped(step) else _judged_again(step)
+    # Rows of outcomes and of duplicates say more than the documents themselves.
+    wanted = {reason: entry for reason, entry in found.items() if not entry.entries}
+    for looked_at, document in enumerate(documents if wanted else ()):
+        entry = wanted.get(str(document.metadata.get("reason")))
+        if entry is not None and len(entry.entries) < EXAMPLES:
+            entry.entries.append(shown(document))
+        if looked_at > MOST_DROPPED or all(len(e.entries) >= min(EXAMPLES, e.count) for e in wanted.values()):
+            break
+    return [entry for entry in found.values() if entry.entries]
+
+
+def _pair(row: dict[str, Any]) -> dict[str, Any]:
+    """A row of the table of duplicates as an example."""
+    beside = {"beside": row.get("duplicate_of"), "similarity": row.get("similarity")}
+    return {"url": row["url"], "text": row.get("match"), **beside}
+
+
+def _judged_again(step: Step) -> Iterator[Document]:
+    """What a step drops of its input, read once more; nothing where input or settings are gone."""
+    known = {stage.name: stage for stage in find_plugins(stages, Stage, group="webtext.stages")}
+    # A stage of another version, a list of rules that is gone: then there are no examples.
+    with contextlib.suppress(InputError, WebtextError, OSError):
+        files = step.input_files()
+        judged = stage_of(step, known).judged_again(files, -(-MOST_JUDGED // max(1, len(files))))
+        with Progress(
+            f"report: examples of {step.stage}", "documents", min(MOST_JUDGED, step.record["in"])
+        ) as progress:
+            for count, document in enumerate(judged, 1):
+                if document is not None:
+                    yield document
+                progress.update(count)

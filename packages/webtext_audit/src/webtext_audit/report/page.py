@@ -1,0 +1,89 @@
+"""The page itself: one HTML file without scripts, and a policy that would not let one run, nor load anything.
+
+Its style sheet is the only thing that the policy allows, by its digest: no text of a document can add to it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from command_kit.charts.markup import Markup, join, tag
+from command_kit.charts.style import digest_of, style_sheet
+from webtext_audit.report.collect import Gathered
+from webtext_audit.report.sections import alike, contents, downloads, making, model, origin, planned, texts
+from webtext_audit.report.sections.layout import anchor, section
+
+Part = tuple[str, Markup | None]
+"""A part of a section: the folder that it is of, and what is shown of it."""
+
+
+def render(found: Gathered, title: str) -> str:
+    """The page as one HTML text."""
+    style = Markup(style_sheet("colours", "page") + _funnel_style())
+    policy = f"default-src 'none'; style-src '{digest_of(style)}'; base-uri 'none'; form-action 'none'"
+    sections = {name: parts for name, parts in _sections(found).items() if parts}
+    head = tag(
+        "head",
+        tag("meta", charset="utf-8"),
+        tag("meta", http_equiv="Content-Security-Policy", content=policy),
+        tag("meta", name="viewport", content="width=device-width, initial-scale=1"),
+        tag("meta", name="referrer", content="no-referrer"),
+        tag("title", f"Report: {title}"),
+        tag("style", style),
+    )
+    body = tag(
+        "body",
+        tag(
+            "header",
+            tag("h1", title),
+            tag("p", _subtitle(found), class_="soft"),
+            origin.tiles(found),
+            tag("nav", *(tag("a", name, href=f"#{anchor(name)}") for name in sections), aria_label="Sections"),
+        ),
+        tag("main", *(section(name, *parts) for name, parts in sections.items())),
+        tag("footer", tag("p", "Written by webtext report. Everything shown is in this file.")),
+    )
+    return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
+
+
+def picture(found: Gathered) -> str:
+    """The funnel alone, as one SVG text."""
+    return origin.picture(found, style_sheet("colours") + _funnel_style()) + "\n"
+
+
+def _funnel_style() -> str:
+    return style_sheet("funnel", package="webtext_audit.report")
+
+
+def _subtitle(found: Gathered) -> str:
+    stages = " → ".join(dict.fromkeys(step.stage for step in found.steps))
+    return f"{stages} → train" if found.run is not None else stages
+
+
+def _sections(found: Gathered) -> dict[str, list[Markup]]:
+    """The sections by their headings, in order; those without anything to show are empty."""
+    corpora = found.corpora
+    kept, dropped = texts.kept_examples(corpora), list(texts.dropped_examples(found.examples))
+    return {
+        "From source to corpus": origin.funnel(found),
+        "Domains": _headed([(corpus.end.name, contents.domains(corpus)) for corpus in corpora]),
+        "Lengths": _headed([(corpus.end.name, contents.lengths(corpus)) for corpus in corpora]),
+        "Languages": _headed([(corpus.end.name, contents.languages(corpus)) for corpus in corpora]),
+        "Downloads": _headed([(step.name, downloads.outcomes(of, taken)) for step, of, taken in found.outcomes]),
+        "Duplicates": _headed([(step.name, alike.duplicates(step, of)) for step, of in found.duplicates]),
+        "Examples": [*([tag("h3", "Kept")] if kept else []), *kept, *dropped],
+        "Training": [model.training(found.run)] if found.run is not None else [],
+        "Plan and what happened": _planned(found),
+        "How it was made": [making.runs(found)],
+    }
+
+
+def _planned(found: Gathered) -> list[Markup]:
+    part = planned.comparison(found.plan, found.steps) if found.plan is not None else None
+    return [] if part is None else [part]
+
+
+def _headed(parts: Sequence[Part]) -> list[Markup]:
+    """The parts that show something, each headed by its folder where there are several."""
+    shown = [(name, part) for name, part in parts if part is not None]
+    return [join([tag("h3", name) if len(shown) > 1 else None, part]) for name, part in shown]

@@ -1,0 +1,201 @@
+"""One pass over the shards of a folder: what a report says of documents, of outcomes, and of duplicates.
+
+Shards are read by all cores, each by one process, which sends back counters of bounded size. Above a number of rows
+that the user chooses, rows are taken by a hash of their shard and number, so that the same report comes out again, and
+all figures are scaled. Counting tokens costs most by far: it is done for a sample of some megabytes, and each domain's
+tokens follow from its bytes.
+"""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import xxhash
+
+from command_kit import Progress
+from webtext_audit.report.counting import Lowest
+from webtext_audit.report.figures import GROUPS, DocumentFigures, DuplicateFigures, OutcomeFigures, group_of
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
+from webtext_prep.running.engines.local import LocalEngine
+from webtext_prep.running.stage import REPORT_EVERY
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import host_of
+
+SHOWN_CHARACTERS = 1500
+"""The beginning of a text that is shown."""
+TOKEN_DOCUMENTS = 10_000
+"""Of so many documents, about, tokens are counted."""
+NAME_CHARACTERS = 500
+"""Longer names and URLs are cut off, so that counters stay as small as they should."""
+MOST_BYTES = 200_000
+"""A longer text has its tokens counted in so much of it."""
+NO_DOMAIN = "(no domain)"
+_SPACE = 1 << 64
+
+Figures = TypeVar("Figures", DocumentFigures, OutcomeFigures, DuplicateFigures)
+
+
+def pass_over(
+    shards: Sequence[Location],
+    call: Callable[[Task, Context], Figures],
+    empty: Figures,
+    *,
+    label: str,
+    unit: str,
+    total: int | None,
+    workers: int,
+) -> Figures:
+    """Read shards in parallel and merge what `call` finds in each; shows progress.
+
+    The order in which shards end does not matter. Raises InputError for a shard that can't be read.
+    """
+    tasks = [Task(str(number), (shard,)) for number, shard in enumerate(shards)]
+    found: dict[int, Figures] = {}
+    done = [0] * len(tasks)
+    with tempfile.TemporaryDirectory() as scratch, Progress(label, unit, total) as progress:
+
+        def show(position: int, units: int) -> None:
+            done[position] = units
+            progress.update(sum(done))
+
+        results = LocalEngine(workers).run(call, tasks, scratch=Path(scratch), on_progress=show)
+        merged = 0
+        # In their order, so that counters that were cut are the same again; and at once, to hold few of them.
+        for position, figures in results:
+            found[position] = figures
+            while merged in found:
+                empty.merge(found.pop(merged))
+                merged += 1
+    return empty
+
+
+@dataclass(frozen=True)
+class Pass:
+    """What each pass has: the share of rows that it takes."""
+
+    share: float = 1.0
+
+    def rows(self, shard: Location, context: Context) -> Iterator[Document]:
+        """The chosen rows of a shard."""
+        if self.share >= 1:
+            rows: Iterator[tuple[int, Document]] = enumerate(read_documents(shard))
+        else:
+            limit, name = int(self.share * _SPACE), shard.name.encode("utf-8", "surrogatepass")
+            rows = read_chosen_documents(shard, lambda row: xxhash.xxh3_64_intdigest(b"%b/%d" % (name, row)) < limit)
+        number = -1
+        for number, row in rows:
+            if number % REPORT_EVERY == 0:
+                context.report(number)
+            yield row
+        context.report(number + 1)
+
+
+@dataclass(frozen=True)
+class DocumentPass(Pass):
+    """Counts documents.
+
+    Attributes:
+        token_share: of so many of the documents tokens are counted.
+        tokenizer: `PREFIX.tokenizer.json`, or empty for GPT-2's.
+    """
+
+    token_share: float = 1.0
+    tokenizer: str = ""
+
+    preload: ClassVar[tuple[str, ...]] = ("indexed_tokens",)
+
+    def count(self, task: Task, context: Context) -> DocumentFigures:
+        """Task: the figures of one shard."""
+        found = DocumentFigures()
+        limit = int(self.token_share * _SPACE)
+        for document in self.rows(task.inputs[0], context):
+            key = xxhash.xxh3_64_intdigest(document.id.encode("utf-8", "surrogatepass"))
+            size = len(document.text) if document.text.isascii() else len(document.text.encode("utf-8", "replace"))
+            counted = [0.0, 0.0]
+            if document.text and key < limit:
+                piece = document.text[:MOST_BYTES]
+                # One more for the <|endoftext|> of a document that was counted whole.
+                counted = [
+                    float(len(piece.encode("utf-8", "replace"))),
+                    len(self._encode(piece)) + (len(piece) == len(document.text)),
+                ]
+            found.documents += 1
+            found.bytes += size
+            found.counted = [a + b for a, b in zip(found.counted, counted, strict=True)]
+            found.lengths.add(len(document.text))
+            found.domains.add((document.domain or NO_DOMAIN)[:NAME_CHARACTERS], 1, size, *counted)
+            language = document.metadata.get("language")
+            if isinstance(language, str):
+                found.languages.add(language[:NAME_CHARACTERS], 1)
+            if found.examples.wants(key):
+                found.examples.add(key, shown(document))
+        return found
+
+    def _encode(self, text: str) -> Sequence[int]:
+        return _encoder(self.tokenizer)(text)
+
+
+@functools.lru_cache(maxsize=2)
+def _encoder(tokenizer: str) -> Callable[[str], Sequence[int]]:
+    from indexed_tokens import Tokenizer
+
+    return Tokenizer.from_path(tokenizer or "gpt2").encode
+
+
+@dataclass(frozen=True)
+class OutcomePass(Pass):
+    """Counts the outcomes of a download."""
+
+    def count(self, task: Task, context: Context) -> OutcomeFigures:
+        """Task: the figures of one shard of outcomes."""
+        found = OutcomeFigures()
+        for row in self.rows(task.inputs[0], context):
+            outcome = str(row.metadata.get("outcome", ""))[:NAME_CHARACTERS]
+            group = group_of(outcome)
+            found.outcomes.add(outcome, 1)
+            found.hosts.add(host_of(row.url) or NO_DOMAIN, 1, *(float(name == group) for name in GROUPS))
+            if outcome not in found.examples and len(found.examples) >= 100:
+                continue
+            key = xxhash.xxh3_64_intdigest(row.url.encode("utf-8", "surrogatepass"))
+            found.examples.setdefault(outcome, Lowest(3)).add(key, row.url[:NAME_CHARACTERS])
+        return found
+
+
+@dataclass(frozen=True)
+class DuplicatePass(Pass):
+    """Counts what `dedup` dropped."""
+
+    def count(self, task: Task, context: Context) -> DuplicateFigures:
+        """Task: the figures of one table of duplicates."""
+        found = DuplicateFigures()
+        for row in self.rows(task.inputs[0], context):
+            kept = str(row.metadata.get("duplicate_of", ""))[:NAME_CHARACTERS]
+            match = str(row.metadata.get("match", ""))[:NAME_CHARACTERS]
+            similarity = row.metadata.get("similarity", 0)
+            percent = int(100 * similarity + 1e-9) if isinstance(similarity, int | float) else 0
+            found.rows += 1
+            found.similarities[percent] = found.similarities.get(percent, 0) + 1
+            found.groups.add(kept, 1)
+            found.matches.setdefault(kept, match)
+            if len(found.matches) > 2 * len(found.groups.names):
+                found.forget()
+            values = {"url": row.url, "duplicate_of": kept, "similarity": similarity, "match": match}
+            found.examples.add(xxhash.xxh3_64_intdigest(row.url.encode("utf-8", "surrogatepass")), values)
+        return found
+
+
+def shown(document: Document) -> dict[str, Any]:
+    """What is kept of a document that is an example."""
+    return {
+        "url": document.id[:NAME_CHARACTERS],
+        "title": str(document.metadata.get("title") or "")[:NAME_CHARACTERS],
+        "text": document.text[:SHOWN_CHARACTERS],
+        "characters": len(document.text),
+    }

@@ -1,0 +1,1 @@
+"""Stages that only read finished outputs: `export`."""

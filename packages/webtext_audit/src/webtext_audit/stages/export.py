@@ -1,0 +1,230 @@
+"""`webtext export`: a finished corpus as a Hugging Face dataset folder, which `datasets.load_dataset` opens.
+
+    data/train-00000-of-00003.parquet ...    README.md, the card    top_domains.csv
+
+Three phases. Each shard is measured: documents, bytes and tokens by domain and language, and the types of its metadata.
+From that follow the columns and the number of files; each is written from the documents of its range, wherever shards
+end. Then the card is written. Measuring counts GPT-2 tokens, some 5 MB of text a second and core, which without a card
+is left out; a task that was killed goes on from its last 15 seconds. Memory is a row group, or the table of domains.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import msgspec
+
+from command_kit import setting
+from indexed_tokens import Tokenizer
+from webtext_audit.export.card import DOMAINS, README, UNKNOWN, Corpus, card, domain_list, header
+from webtext_audit.export.columns import Column, choose_columns
+from webtext_audit.export.files import FOLDER, FORMATS, file_name, is_file_name, write_file
+from webtext_audit.export.measures import Measures, TopDomains
+from webtext_prep import storage
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.lineage import all_steps, trace
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
+from webtext_prep.documents.folders.stage_record import files_by_record
+from webtext_prep.errors import InputError
+from webtext_prep.running.preflight import Needs
+from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage
+from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+
+PIECE_BYTES = 16 << 20
+"""Files begin and end where so much text of a shard is full (of small files: a quarter of one), or the shard ends."""
+GROUP_MEMORY = 128 << 20
+"""Of a task that writes: a row group as Python's values, as Arrow's, and compressed."""
+TOKENIZER_MEMORY = 80 << 20
+DOMAIN_MEMORY = 400
+"""Of each domain in the last task."""
+
+Piece = tuple[int, int, int, int]
+"""Input (its number), its first document and the one behind its last, and bytes of text."""
+
+
+@dataclass(frozen=True)
+class Export(Stage):
+    """Write a finished corpus as a Hugging Face dataset: files with typed columns, a card, a list of domains.
+
+    Reads document shards. Writes data/train-00000-of-000NN.parquet, README.md (the card: sources by domain, licences,
+    every filter with its counts, deduplication, languages) and top_domains.csv. With --format jsonl, jsonl.gz or
+    jsonl.zst the files are JSON lines. `webtext merge` reads the folder back to the same documents."""
+
+    name: ClassVar[str] = "export"
+    order: ClassVar[int] = 95
+    summary: ClassVar[str] = "documents -> a Hugging Face dataset with a card, and a list of domains"
+    default_format: ClassVar[str] = "parquet"
+    is_passed_on: ClassVar[bool] = False
+    libraries: ClassVar[tuple[str, ...]] = ("tiktoken", "tldextract")
+
+    card: bool = setting(True, "describe the dataset in README.md, and list its largest domains; counts GPT-2 tokens")
+    top_domains: str = setting(
+        "10%", "domains to list by size: a share of them such as 10%, or a number such as 1000", metavar="SHARE|N"
+    )
+    license: str = setting(UNKNOWN, "the licence to state, as the hub calls it (cc0-1.0, odc-by, other, ...)")
+    shard_bytes: int = setting(500_000_000, "bytes of text in each file, about", ge=1)
+
+    def __post_init__(self) -> None:
+        TopDomains.parse(self.top_domains)
+        if not self.license.strip():
+            raise InputError(f"--license is empty: say which, or leave it out ({UNKNOWN}).")
+
+    def outputs_in(self, output: Location) -> list[Location]:
+        """The files with the documents, the card, and the list."""
+        files = [path for path in storage.files_in(output / FOLDER) if is_file_name(path.name)]
+        return [*files, *(output / name for name in (README, DOMAINS) if storage.is_file(output / name))]
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """About as much output as input. Memory for row groups, the tokenizer, and a domain for every eighth page."""
+        memory = workers * (PROCESS_BYTES + max(GROUP_MEMORY, TOKENIZER_MEMORY)) + sample.documents * DOMAIN_MEMORY // 8
+        return Needs(sample.written, sample.documents * 10, memory, sample.documents)
+
+    # Phases
+
+    def measure(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: what a shard holds, to a file. Returns its pieces (documents and bytes of each), and its kinds of
+        metadata."""
+        measures, pieces = Measures(), list[list[int]]()
+        encode = Tokenizer.gpt2().encode if self.card else None
+        piece_bytes = min(PIECE_BYTES, self.shard_bytes // 4)
+        for document in read_documents(task.inputs[0]):
+            size = len(document.text.encode("utf-8", "replace"))
+            measures.add(document, size, len(encode(document.text)) if encode else 0)
+            if not pieces or pieces[-1][1] >= piece_bytes:
+                pieces.append([0, 0])
+            pieces[-1][0] += 1
+            pieces[-1][1] += size
+            if measures.total[0] % REPORT_EVERY == 0:
+                context.report(measures.total[0])
+        with storage.create(task.outputs[0], durable=False) as file:
+            file.write(msgspec.json.encode(measures.as_dict()))
+        context.report(measures.total[0])
+        return {"pieces": pieces, "kinds": measures.kinds, "documents": measures.total[0]}
+
+    def write(self, task: Task, context: Context) -> int:
+        """Task: one file, from ranges of the documents of some shards. Returns how many it has."""
+        columns = [Column(**column) for column in task.options["columns"]]
+        count = 0
+        with write_file(task.outputs[0], columns, task.options["format"]) as write:
+            for document in _documents_of(task.inputs, task.options["ranges"]):
+                write(document)
+                count += 1
+                if count % REPORT_EVERY == 0:
+                    context.report(count)
+        context.report(count)
+        return count
+
+    def describe(self, task: Task, context: Context) -> dict[str, int]:
+        """Task: the card and the list of domains, or without a card its header alone. Returns what was counted."""
+        measures = Measures()
+        for place in task.inputs:
+            measures.merge(Measures(**msgspec.json.decode(storage.read_bytes(place))))
+        options = task.options
+        columns = [Column(**column) for column in options["columns"]]
+        about = {name: options[name] for name in ("path", "files", "size", "steps", "plain_files")}
+        top = TopDomains.parse(self.top_domains)
+        corpus = Corpus(measures=measures, columns=columns, license=self.license, top=top, **about)
+        texts = [card(corpus), domain_list(corpus)] if self.card else [header(corpus)]
+        # The card last: it is what makes the folder a dataset.
+        for place, text in reversed(list(zip(task.outputs, texts, strict=True))):
+            with storage.create(place) as file:
+                file.write(text.encode("utf-8", "replace"))
+        context.report(1)
+        documents, size, tokens = measures.total
+        found = {"bytes": size, "domains": len(measures.domains_by_size)}
+        return {"documents": documents, **found, **({"tokens": tokens} if self.card else {})}
+
+    def run(self, job: Run) -> Outcome:
+        """Measure, write, describe."""
+        if job.format not in FORMATS:
+            raise InputError(f"--format {job.format} is no format of datasets: choose one of {', '.join(FORMATS)}.")
+        measuring = [
+            Task(f"part-{number:05}", (path,), (job.scratch / f"measures-{number:05}.json",))
+            for number, path in enumerate(job.inputs)
+        ]
+        results = job.map("measure", self.measure, measuring, total=job.expected_documents())
+        documents = sum(result["documents"] for result in results)
+        if not documents:
+            return Outcome(Tally(), [])
+        columns = _columns(results, documents)
+        writing = self._writing_tasks(job, results, columns)
+        written = job.map("write", self.write, writing, total=documents)
+        files = [task.outputs[0] for task in writing]
+        records, plain = files_by_record(job.inputs)
+        options = {
+            "columns": columns,
+            "path": f"{FOLDER}/train-*.{job.format}",
+            "files": len(files),
+            "size": sum(storage.sizes(files)),
+            "steps": [_of_record(step.record) for step in all_steps(*(trace(path.parent) for path in records))],
+            "plain_files": len(plain),
+        }
+        outputs = tuple(job.output / name for name in ((README, DOMAINS) if self.card else (README,)))
+        measured = tuple(task.outputs[0] for task in measuring)
+        facts = job.map("card", self.describe, [Task("all", measured, outputs, options)], unit="cards")[0]
+        shards = {f"{FOLDER}/{path.name}": count for path, count in zip(files, written, strict=True)}
+        del facts["documents"]
+        return Outcome(Tally(documents, sum(written)), [*files, *outputs], shards, {**facts, "files": len(files)})
+
+    def _writing_tasks(
+        self, job: Run, results: Sequence[dict[str, Any]], columns: Sequence[dict[str, str]]
+    ) -> list[Task]:
+        groups = _grouped(_pieces(results), self.shard_bytes)
+        tasks = []
+        for number, group in enumerate(groups):
+            ranges: dict[int, list[int]] = {}
+            for shard, begin, end, _ in group:
+                ranges.setdefault(shard, [begin, end])[1] = end
+            output = job.output / FOLDER / file_name(number, len(groups), job.format)
+            options = {"ranges": list(ranges.values()), "columns": columns, "format": job.format}
+            tasks.append(Task(f"file-{number:05}", tuple(job.inputs[at] for at in ranges), (output,), options))
+        return tasks
+
+
+def _columns(results: Sequence[dict[str, Any]], documents: int) -> list[dict[str, str]]:
+    whole = Measures()
+    for result in results:
+        whole.merge(Measures(kinds=result["kinds"]))
+    return [asdict(column) for column in choose_columns(whole.kinds, documents)]
+
+
+def _pieces(results: Sequence[dict[str, Any]]) -> Iterator[Piece]:
+    """The pieces of all shards in order."""
+    for number, result in enumerate(results):
+        begin = 0
+        for count, size in result["pieces"]:
+            yield number, begin, begin + count, size
+            begin += count
+
+
+def _grouped(pieces: Iterator[Piece], size: int) -> list[list[Piece]]:
+    """Pieces one after another, so many to a group that each but the last has about `size` bytes, and one at least."""
+    groups: list[list[Piece]] = []
+    held = 0
+    for piece in pieces:
+        # Whichever end is nearer.
+        if not groups or held + piece[3] / 2 > size:
+            groups.append([])
+            held = 0
+        groups[-1].append(piece)
+        held += piece[3]
+    return groups
+
+
+def _documents_of(shards: Sequence[Location], ranges: Sequence[Sequence[int]]) -> Iterator[Document]:
+    """The documents of each shard from one number up to another. Those before are not decoded, those after not read."""
+    for shard, (begin, end) in zip(shards, ranges, strict=True):
+        wanted = range(begin, end)
+        chosen = read_chosen_documents(shard, wanted.__contains__)
+        yield from (document for _, document in itertools.islice(chosen, len(wanted)))
+
+
+def _of_record(record: dict[str, Any]) -> dict[str, Any]:
+    """What the card says of a step."""
+    return {name: record[name] for name in ("stage", "in", "added", "out", "dropped", "settings") if name in record}

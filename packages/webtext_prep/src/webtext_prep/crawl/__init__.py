@@ -1,0 +1,1 @@
+"""Fetching pages: `http`, `archives` in and out, the `state` of a crawl, its `frontier` (what comes next)."""

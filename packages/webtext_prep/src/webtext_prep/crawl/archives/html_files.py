@@ -1,0 +1,111 @@
+"""Files of HTML as people have them: a page each, its URL in a sidecar, in its name, or in the page itself.
+
+The files of saved pages in the output of a download, by name.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+from urllib.parse import urljoin
+
+from webtext_prep import storage
+from webtext_prep.crawl.archives.warc import Found, is_address
+from webtext_prep.crawl.http.content_types import is_html_page
+from webtext_prep.documents.folders.stage_record import PAGES
+from webtext_prep.documents.formats.compression import read_chunks
+from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
+from webtext_prep.documents.records.plain_text import read_sidecar, url_from_name
+from webtext_prep.errors import InputError
+from webtext_prep.extraction.outcomes import PageOutcome
+from webtext_prep.extraction.pages import Page
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import clean_metadata, without_credentials
+
+SUFFIXES = (".html", ".htm", ".xhtml")
+HEAD_BYTES = 1 << 16
+"""How far into a page its own URL is looked for."""
+_KEYS = Keys(text=(), url=("url",))
+_SAVED_FROM = re.compile(rb"<!-- saved from url=\(\d{1,6}\)(\S{1,4000}) -->")
+_LINK = re.compile(rb"<(link|base)\b([^>]{1,4000})>", re.IGNORECASE)
+_ATTRIBUTE = re.compile(rb"\b(rel|href)\s*=\s*(?:\"([^\"]*)\"|'([^']*)'|([^\s\"'>]+))", re.IGNORECASE)
+
+
+def url_in_page(body: bytes) -> str:
+    """The URL that a page says it has: where a browser saved it from, or its canonical one; empty if it says none.
+
+    A `<base>` alone names no page, but the beginning of a canonical URL that is relative.
+
+    >>> url_in_page(b'<base href="https://a.org/b/"><link rel="canonical" href="c?d&amp;e">')
+    'https://a.org/b/c?d&e'
+    """
+    head = body[:HEAD_BYTES]
+    saved_from = _SAVED_FROM.search(head)
+    if saved_from is not None:
+        return _web_address(saved_from[1], "")
+    base = canonical = b""
+    for tag in _LINK.finditer(head):
+        values = {name.lower(): a or b or c for name, a, b, c in _ATTRIBUTE.findall(tag[2])}
+        if tag[1].lower() == b"base":
+            base = base or values.get(b"href", b"")
+        elif values.get(b"rel", b"").lower().split() == [b"canonical"]:
+            canonical = canonical or values.get(b"href", b"")
+    return _web_address(canonical, _text(base)) if canonical else ""
+
+
+def _text(value: bytes) -> str:
+    return html.unescape(value.decode("utf-8", "replace")).strip()
+
+
+def _web_address(value: bytes, base: str) -> str:
+    try:
+        url = urljoin(base, _text(value))
+    except ValueError:
+        return ""
+    return url if url.startswith(("http://", "https://")) and is_address(url) else ""
+
+
+def read_html_file(file: SourceFile, max_bytes: int) -> Found:
+    """The page in a file."""
+    url = url_from_name(file, SUFFIXES)
+    is_own = url == file.url()
+    try:
+        metadata = read_sidecar(file)
+        _, said = _KEYS.take_url(metadata)
+        metadata.pop("text", None)
+        body = _read(file.location, max_bytes)
+    except (Unreadable, InputError) as error:
+        return Found(url, PageOutcome.UNREADABLE, problem=str(error))
+    url = without_credentials(said or (is_own and body and url_in_page(body)) or url)
+    if not is_address(url):
+        return Found(file.url(), PageOutcome.MALFORMED_URL)
+    found = clean_metadata(metadata)
+    if body is None:
+        return Found(url, PageOutcome.TOO_LARGE, metadata=found)
+    is_html = is_html_page("text/html", body)
+    if is_html is None:
+        return Found(url, PageOutcome.NOT_HTML, metadata=found)
+    return Found(url, PageOutcome.OK, Page(url, body), metadata=found)
+
+
+def _read(place: Location, max_bytes: int) -> bytes | None:
+    """The bytes of a file, decompressed; None if they are more than allowed."""
+    body = bytearray()
+    for chunk in read_chunks(place):
+        body += chunk
+        if len(body) > max_bytes:
+            return None
+    return bytes(body)
+
+
+SUFFIX = ".warc.gz"
+
+
+def pages_of(shard: Location) -> Location:
+    """Where the pages of a shard of documents belong: `pages/part-00000.warc.gz`."""
+    return shard.parent / PAGES / f"{shard.name.partition('.')[0]}{SUFFIX}"
+
+
+def page_files_in(output: Location) -> list[Location]:
+    """The files of pages that an output holds."""
+    return [file for file in storage.files_in(output / PAGES) if file.name.endswith(SUFFIX)]

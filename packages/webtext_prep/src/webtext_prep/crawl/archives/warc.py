@@ -1,0 +1,379 @@
+"""Pages in web archives: WARC files (ISO 28500) of any crawler, and the texts of Common Crawl's WET files.
+
+FastWARC finds the records, at some 0.8 GB of pages a second; here it is decided what each is, as a download would with
+the same answer. An archive may hold anything: headers are bounded, a body is read up to the cap on pages, and what lies
+beyond is skipped without being held. FastWARC ends quietly where a file breaks off, which is noticed here, and stops at
+damage, behind which reading goes on where `archive_damage` finds a record. A block that has a digest is checked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+from urllib.parse import urlsplit
+
+import msgspec
+from fastwarc.warc import WarcRecord, WarcRecordType
+
+from webtext_prep import storage
+from webtext_prep.crawl.archives.bodies import decoded
+from webtext_prep.crawl.archives.damage import (
+    NONE,
+    ArchiveStream,
+    Begun,
+    compression_of,
+    end_of_record,
+    next_record,
+    record_at,
+    records_from,
+)
+from webtext_prep.crawl.archives.warc_writing import SOURCE_TYPE, Source
+from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError
+from webtext_prep.crawl.http.content_types import content_type_of, is_html_page, may_be_page
+from webtext_prep.documents.records.base import SourceFile
+from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
+from webtext_prep.extraction.pages import Page
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import clean_metadata, without_credentials
+
+MAX_HTTP_HEADER = 1 << 18
+"""Bytes; servers that send more are few, and their pages are left out."""
+MAX_DATE = 40
+"""Characters."""
+MAX_SOURCE = 1 << 20
+"""Bytes of what a list says of one page."""
+SEPARATOR = 4
+"""Bytes between two records of a plain archive: damage in these costs nothing."""
+START = "\n"
+"""In the place of a record's identity, none of which holds that: reading goes on with the record that begins there."""
+_DIGEST = re.compile(r"(?:md5|sha1|sha256|sha512):(?:[A-Z2-7]{26,}=*|[0-9a-f]{32,})")
+_PAGES = WarcRecordType.response | WarcRecordType.resource | WarcRecordType.conversion | WarcRecordType.revisit
+_decode_source = msgspec.json.Decoder(Source).decode
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where in an archive a page lies, so that reading can go on behind it.
+
+    Attributes:
+        offset: of its record in the file, where that can be read from there; of damage, where reading goes on.
+        identity: of its record; of damage `START`.
+        number: how many pages and damaged places there are up to this one.
+    """
+
+    offset: int
+    identity: str | None
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a source holds of one URL.
+
+    Attributes:
+        url: the URL.
+        outcome: `ok` if there is a page, else why there is none.
+        page: the page.
+        status: the HTTP status, if there is one.
+        final_url: where redirects led, if that is known.
+        fetched_at: when it was fetched, if that is known.
+        metadata: what a list or a sidecar says of it.
+        problem: for people: what is wrong with the file.
+    """
+
+    url: str
+    outcome: str
+    page: Page | None = None
+    status: int | None = None
+    final_url: str | None = None
+    fetched_at: str | None = None
+    metadata: dict[str, Any] = field(default_factory=dict)
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Damage:
+    """A place at which an archive can't be read.
+
+    Attributes:
+        offset: byte of the file, about.
+        reason: why, for people.
+        page: the page that is lost there, if there is one.
+        is_last: nothing behind it can be read either.
+    """
+
+    offset: int
+    reason: str
+    page: Found | None = None
+    is_last: bool = False
+
+
+class _Last(NamedTuple):
+    """A page that was found last, with its record and place: whether it is whole is known at the next one."""
+
+    found: Found
+    begun: Begun
+    place: Place
+
+
+class ArchiveReader:
+    """Reads the pages of one archive.
+
+    Args:
+        location: the file.
+        name: what it is called in the URL of a page that has none.
+        max_bytes: most bytes of a page, decompressed.
+        keep_truncated: take pages, too, that the crawler cut off.
+    """
+
+    def __init__(self, location: Location, name: str, *, max_bytes: int, keep_truncated: bool) -> None:
+        self._location, self._file = location, SourceFile(location, name)
+        self._limit, self._keep_truncated = max_bytes, keep_truncated
+        self._begun = NONE  # the record that was read last
+        self._number = 0  # of pages and damaged places so far
+
+    def entrances(self, every: int, report: Callable[[int], None]) -> list[Place]:
+        """The places of pages, about `every` apart, behind which reading can go on without what is before them.
+
+        None of them is that of the last page. `report` is told how many bytes were read.
+        """
+        found: list[Place] = []
+        last, next_number = None, every
+        with storage.open_for_reading(self._location) as file:
+            stream = ArchiveStream(file)
+            for _, place in self.pages():
+                if last is not None and place.number > last.number:
+                    found.append(last)
+                    last = None
+                if place.number >= next_number:
+                    next_number = place.number + every
+                    report(place.offset)
+                    first = None if place.identity is None else record_at(stream, place.offset)
+                    last = place if first is not None and first.record_id == place.identity else None
+        return found
+
+    def pages(self, behind: Place | None = None, until: Place | None = None) -> Iterator[tuple[Found | Damage, Place]]:
+        """The pages, and what is damaged, in order, from the beginning or from `behind` a place on.
+
+        They end at the place `until`, that one included, if it is given.
+
+        Raises OSError where the file can't be read, whatever it holds.
+        """
+        with storage.open_for_reading(self._location) as file:
+            stream = ArchiveStream(file)
+            try:
+                for entry, place in self._entries(stream, behind):
+                    if until is not None and place.number > until.number:
+                        return
+                    if stream.error is None:
+                        yield entry, place
+            except OSError:
+                if stream.error is None:
+                    raise
+            if stream.error is not None:
+                raise stream.error
+
+    def _entries(self, stream: ArchiveStream, behind: Place | None) -> Iterator[tuple[Found | Damage, Place]]:
+        """One stretch of readable records after another, each with the damage behind it."""
+        compression, skipped = compression_of(stream, self._location), behind.number if behind is not None else 0
+        start, records = self._beginning(stream, behind)
+        while start is not None:
+            last, reason = None, ""
+            try:
+                for found in self._pages(records):
+                    if last is not None and last.place.number > skipped:
+                        yield last.found, last.place
+                    last = _Last(found, self._begun, Place(self._begun.offset, self._begun.identity, self._number))
+            except OSError as error:  # FastWARC's, unless the file could not be read
+                reason = str(error).rstrip(".") or "it is damaged"
+            entries, start = self._end_of_stretch(stream, compression, start, last, reason)
+            yield from (entry for entry in entries if entry[1].number > skipped)
+            self._begun, records = NONE, records_from(stream, start or 0)
+
+    def _beginning(self, stream: ArchiveStream, behind: Place | None) -> tuple[int | None, Iterator[WarcRecord]]:
+        """Where reading begins, and the records from there or, if a record is known by its identity, behind it."""
+        self._begun, self._number = NONE, 0
+        if behind is not None and behind.identity is not None:
+            records = records_from(stream, behind.offset)
+            if behind.identity == START:
+                self._number = behind.number
+                return None if behind.offset >= stream.size else behind.offset, records
+            with contextlib.suppress(OSError):
+                first = next(records, None)
+                if first is not None and first.record_id == behind.identity:
+                    self._number, self._begun = behind.number, Begun.of(first, NONE)
+                    return behind.offset, records
+        # No record of that identity begins there: it lies inside a larger compressed piece.
+        return 0, records_from(stream, 0)
+
+    def _end_of_stretch(
+        self, stream: ArchiveStream, compression: str, start: int, last: _Last | None, reason: str
+    ) -> tuple[list[tuple[Found | Damage, Place]], int | None]:
+        """What is left of a stretch: its last page, and the damage behind it; and where the next stretch begins."""
+        begun = self._begun
+        page: list[tuple[Found | Damage, Place]] = [(last.found, last.place)] if last is not None else []
+        end, is_whole = start, True
+        if begun is not NONE:
+            end, is_whole = end_of_record(stream, compression, begun, start)
+        # In zstandard FastWARC itself notices that a file breaks off.
+        is_end = is_whole and (begun is not NONE or not reason) and _is_blank(stream, end)
+        if stream.size and (is_end or (not reason and compression == ".zst")):
+            return page, None
+        following = next_record(stream, compression, max(end, start + 1))
+        if is_whole and not compression and following is not None and following - end <= SEPARATOR:
+            return page, following
+        lost = None
+        if not is_whole and last is not None and last.begun is begun:
+            lost, page = replace(last.found, outcome=PageOutcome.DAMAGED, page=None), []
+        else:
+            self._number += 1
+            # What can't be read is taken for a page, if its kind is not known and this is an archive at all.
+            if following is not None if begun is NONE else is_whole or not begun.is_other:
+                lost = Found(self._file.url(self._number), PageOutcome.DAMAGED)
+        offset = end if is_whole else begun.offset
+        reason = reason or ("it is cut off" if stream.size else "it is empty")
+        place = Place(stream.size if following is None else following, START, self._number)
+        return [*page, (Damage(offset, reason, lost, is_last=following is None), place)], following
+
+    def _pages(self, records: Iterator[WarcRecord]) -> Iterator[Found]:
+        source: tuple[str, Source] | None = None
+        for record in records:
+            self._begun = Begun.of(record, self._begun)
+            if record.record_type == WarcRecordType.metadata:
+                source = _source_of(record) or source
+            if not record.record_type & _PAGES:
+                continue
+            self._number += 1
+            own = source[1] if source is not None and source[0] == record.record_id else None
+            about = self._about(record, own)
+            try:
+                found = self._found(record, about)
+            except OSError:
+                yield replace(about, outcome=PageOutcome.DAMAGED)
+                raise
+            yield found
+
+    # One record
+
+    def _about(self, record: WarcRecord, source: Source | None) -> Found:
+        """What the header of a record says, and the one in front of it."""
+        target = without_credentials((record.headers.get("WARC-Target-URI") or "").strip().strip("<>"))
+        url, final_url, metadata = target, None, {}
+        if source is not None:
+            url, final_url, metadata = source.url, source.final_url, source.metadata
+        outcome = PageOutcome.OK
+        if not (is_address(url) and (final_url is None or is_address(final_url))):
+            url, outcome = self._file.url(self._number), PageOutcome.MALFORMED_URL
+        date = (record.headers.get("WARC-Date") or "")[:MAX_DATE] or None
+        return Found(url, outcome, final_url=final_url, fetched_at=date, metadata=metadata)
+
+    def _found(self, record: WarcRecord, about: Found) -> Found:
+        """What a record holds. Raises OSError where it can't be read."""
+        if about.outcome != PageOutcome.OK:
+            return about
+        if record.record_type == WarcRecordType.revisit:
+            return replace(about, outcome=PageOutcome.REVISIT)
+        if not self._is_as_written(record):
+            problem = "the page is not what its digest in the archive says: fetch the archive again"
+            return replace(about, outcome=PageOutcome.DAMAGED, problem=problem)
+        try:
+            status, kind, charset = self._head(record)
+        except (OSError, ValueError):
+            return replace(about, outcome=PageOutcome.MALFORMED_RESPONSE)
+        about = replace(about, status=status)
+        if status is not None and status not in (200, 203):
+            return replace(about, outcome=http_outcome(status))
+        is_cut = bool(record.headers.get("WARC-Truncated") or record.headers.get("WARC-Segment-Number"))
+        if not may_be_page(kind) or _is_robots_file(about.url):
+            return replace(about, outcome=PageOutcome.NOT_HTML)
+        if is_cut and not self._keep_truncated:
+            return replace(about, outcome=PageOutcome.TRUNCATED)
+        try:
+            body = self._body(record, is_cut=is_cut)
+        except TooLargeError:
+            return replace(about, outcome=PageOutcome.TOO_LARGE)
+        except (DamagedBodyError, CutShortError):
+            return replace(about, outcome=PageOutcome.MALFORMED_RESPONSE)
+        is_html = is_html_page(kind, body)
+        if is_html is None:
+            return replace(about, outcome=PageOutcome.NOT_HTML)
+        return replace(about, page=Page(about.url, body, charset, is_html, about.final_url, status))
+
+    def _is_as_written(self, record: WarcRecord) -> bool:
+        """False if a record that is to be read has a digest, and not that of its block."""
+        digest = record.headers.get("WARC-Block-Digest") or ""
+        if record.content_length > self._limit or not _DIGEST.fullmatch(digest):
+            return True
+        self._begun = replace(self._begun, is_verified=record.verify_block_digest())
+        return self._begun.is_verified
+
+    @staticmethod
+    def _head(record: WarcRecord) -> tuple[int | None, str, str | None]:
+        """The status, if there is one, media type and charset of a page. Raises OSError or ValueError for bad HTTP."""
+        if record.record_type == WarcRecordType.conversion:
+            return None, "text/plain", content_type_of(record.headers.get("Content-Type"))[1] or "utf-8"
+        said, _ = content_type_of((record.headers.get("Content-Type") or "").partition(";")[0])
+        if record.record_type == WarcRecordType.resource:
+            return None, *content_type_of(record.headers.get("Content-Type"))
+        if said != "application/http":  # a name looked up, a file by FTP
+            return None, said or "unknown", None
+        record.parse_http(quirks_mode=True, max_header_len=MAX_HTTP_HEADER)
+        status = record.http_headers.status_code if record.http_headers is not None else None
+        if status is None:
+            raise ValueError("no status")
+        return status, *content_type_of(_http_header(record, b"content-type"))
+
+    def _body(self, record: WarcRecord, *, is_cut: bool) -> bytes:
+        announced = record.content_length
+        if announced > self._limit:
+            raise TooLargeError
+        body = record.reader.read(self._limit + 1)
+        if len(body) < announced:
+            raise OSError("the file is cut off")
+        if not record.is_http_parsed:
+            return body
+        return decoded(
+            body,
+            _http_header(record, b"transfer-encoding") or "",
+            _http_header(record, b"content-encoding") or "",
+            limit=self._limit,
+            may_be_cut=is_cut,
+        )
+
+
+def _is_blank(stream: ArchiveStream, offset: int) -> bool:
+    """Whether nothing follows but line ends, or zeros to fill a block."""
+    stream.seek(offset)
+    return not stream.read(1 << 10).strip(b"\0 \t\r\n")
+
+
+def is_address(url: str) -> bool:
+    """Whether a URL can be taken apart; it need not be one of the web."""
+    try:
+        return bool(urlsplit(url).hostname or url)
+    except ValueError:
+        return False
+
+
+def _is_robots_file(url: str) -> bool:
+    return urlsplit(url).path == "/robots.txt"
+
+
+def _http_header(record: WarcRecord, name: bytes) -> str | None:
+    value = record.http_headers.get_bytes(name)
+    return None if value is None else value.decode("latin-1")
+
+
+def _source_of(record: WarcRecord) -> tuple[str, Source] | None:
+    """What a metadata record of a download says, and of which record."""
+    refers_to = record.headers.get("WARC-Refers-To")
+    if record.headers.get("Content-Type") != SOURCE_TYPE or refers_to is None:
+        return None
+    with contextlib.suppress(msgspec.DecodeError, ValueError):
+        source = _decode_source(record.reader.read(MAX_SOURCE))
+        final_url = None if source.final_url is None else without_credentials(source.final_url)
+        return refers_to, Source(without_credentials(source.url), final_url, clean_metadata(source.metadata))
+    return None

@@ -1,0 +1,216 @@
+"""URLs on their way: fetched, extracted, and written into a journal, by one event loop.
+
+Fetching costs waiting, extracting costs processor time: one event loop fetches, worker processes extract, a thread
+writes the journal. When a page was fetched stands in its outcome row only, so that documents depend on pages alone.
+
+A visit that has come to a host of another task (`web/hosts.py`) is a record like any other: the outcome `redirect`,
+with all that the other task needs to go on.
+"""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from webtext_prep.crawl.archives.warc_writing import Answer, is_plain
+from webtext_prep.crawl.frontier.politeness import Crawler
+from webtext_prep.crawl.frontier.queues import Visit
+from webtext_prep.crawl.http.addresses import PrivateAddresses
+from webtext_prep.crawl.http.fetcher import Reply
+from webtext_prep.crawl.http.requests import Client
+from webtext_prep.crawl.state.database import Entry
+from webtext_prep.crawl.state.database_writer import JournalWriter
+from webtext_prep.crawl.state.databases import Work
+from webtext_prep.crawl.state.url_set import UrlSet
+from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
+from webtext_prep.extraction.pages import Page, make_row, outcome_row
+from webtext_prep.extraction.pool import ExtractorPool
+from webtext_prep.running.tasks.event_loop import run_until_done
+from webtext_prep.urls.hosts import Hosts
+
+_LEFT = ("attempts", "retries", "redirects", "seconds", "earlier_attempts", "earlier_rounds")
+"""What the row of a visit that was left says of it under the same names; beside `next`, its URL by then."""
+
+
+@dataclass(frozen=True)
+class Fetching:
+    """How pages are fetched and extracted; the settings of `webtext download`, as far as one shard needs them.
+
+    Attributes:
+        connections: requests at once.
+        parsers: pages extracted at once.
+        page_bytes: bytes of pages that may be in memory, but for `unhindered` pages more.
+        private: which addresses outside the public internet may be connected to.
+        rounds: in how many passes over the list a retryable URL is tried; 0 tries none again.
+        retry_pass: the number of this pass, 1 for the first.
+
+    The others are settings of the same name.
+    """
+
+    extractor: str
+    connections: int
+    parsers: int
+    page_bytes: int
+    per_host: int
+    delay: float
+    timeout: float
+    retries: int
+    robots: bool
+    user_agent: str
+    private: PrivateAddresses
+    max_bytes: int
+    extract_timeout: float
+    extract_memory: int
+    rounds: int
+    retry_pass: int
+
+    @property
+    def url_seconds(self) -> float:
+        """What all requests of one URL may take, redirects included: as much as all attempts at one of them."""
+        return (self.retries + 1) * self.timeout
+
+    @property
+    def unhindered(self) -> int:
+        """How many pages never wait for memory: as many as fill half of it at their largest."""
+        return max(1, self.page_bytes // 2 // self.max_bytes)
+
+
+def left_row(visit: Visit, *, needs_all: bool) -> dict[str, Any]:
+    """The row of a visit that another task has to go on with."""
+    values = {name: getattr(visit, name) for name in _LEFT}
+    return {"url": visit.asked, "outcome": str(PageOutcome.REDIRECT), "next": visit.url, "all": needs_all, **values}
+
+
+def is_left(row: dict[str, Any]) -> bool:
+    """Whether a row is that of a visit that was left."""
+    return bool(row["outcome"] == PageOutcome.REDIRECT)
+
+
+def visit_of(row: dict[str, Any]) -> Visit:
+    """The visit that a row of `left_row` says."""
+    return Visit(row["url"], row["next"], **{name: row[name] for name in _LEFT})
+
+
+class Visiting:
+    """Brings visits to their ends.
+
+    Args:
+        work: the journal of what is done, and with `--save-pages` the pages.
+        fetching: how to fetch.
+        report: is told how many URLs are done in all.
+        hosts: those to which requests may be sent; all of them if None.
+    """
+
+    def __init__(
+        self, work: Work, fetching: Fetching, report: Callable[[int], None], hosts: Hosts | None = None
+    ) -> None:
+        self._work, self._fetching, self._report, self._hosts = work, fetching, report, hosts
+        self._done = 0
+
+    def fetch(self, visits: Iterator[Visit], folder: Path) -> None:
+        """Make the visits that are left to make; `folder` takes what extractors want to put somewhere."""
+        left = self._unfinished(visits)
+        first = next(left, None)
+        if first is not None:
+            run_until_done(self._fetch(itertools.chain([first], left), folder))
+
+    def _count(self, number: int = 1) -> None:
+        self._done += number
+        self._report(self._done)
+
+    def _unfinished(self, visits: Iterator[Visit]) -> Iterator[Visit]:
+        """The visits that are left to make, one of each URL; the others are counted as done."""
+        is_new = self._work.journal.is_empty
+        with UrlSet() as begun:
+            for visit in visits:
+                if not begun.add(visit.asked):
+                    self._count()
+                    continue
+                known = None if is_new else self._work.journal.outcome(visit.asked)
+                if not self._is_due(known):
+                    self._count()
+                    continue
+                if known is not None and is_left(known.row):
+                    yield visit_of(known.row)
+                    continue
+                if known is not None:
+                    visit.earlier_attempts += known.row.get("attempts", 0)
+                    visit.earlier_rounds += known.row.get("rounds", 0)
+                yield visit
+
+    def _is_due(self, known: Entry | None) -> bool:
+        """Whether a URL of which this is known is to be fetched in this pass."""
+        if known is None or not (self._work.spool is None or self._work.spool.holds(known.row)):
+            return True
+        if is_left(known.row):
+            return self._hosts is None  # as other settings of pace have it, it need not be left
+        if known.retry_pass >= self._fetching.retry_pass:
+            return False  # a run that was cut short has tried it in this pass already
+        return is_retryable(known.row["outcome"]) and known.row.get("rounds", 0) < self._fetching.rounds
+
+    async def _fetch(self, visits: Iterator[Visit], folder: Path) -> None:
+        settings = self._fetching
+        client = Client(
+            connections=settings.connections,
+            timeout=settings.timeout,
+            max_bytes=settings.max_bytes,
+            user_agent=settings.user_agent,
+            private=settings.private,
+        )
+        pool = ExtractorPool(
+            settings.extractor,
+            workers=settings.parsers,
+            seconds=settings.extract_timeout,
+            memory=settings.extract_memory,
+            folder=str(folder),
+        )
+        spool, segments = self._work.spool, self._work.segments
+        save = iter if spool is None else spool.saved
+        keep = None if segments is None else segments.save_if_due
+        async with JournalWriter(self._work.journal, self._count, save, keep) as writer, client, pool:
+
+            async def finish(visit: Visit, reply: Reply) -> None:
+                await writer.add(await self._entry(visit, reply, pool))
+
+            async def leave(visit: Visit, needs_all: bool) -> None:
+                await writer.add(Entry(left_row(visit, needs_all=needs_all), None, settings.retry_pass))
+
+            crawler = Crawler(
+                client,
+                finish,
+                concurrency=settings.connections,
+                per_host=settings.per_host,
+                delay=settings.delay,
+                retries=settings.retries,
+                obey_robots=settings.robots,
+                page_bytes=settings.page_bytes,
+                unhindered=settings.unhindered,
+                seconds=settings.url_seconds,
+                robots_seconds=settings.timeout,
+                owns=None if self._hosts is None else self._hosts.owns,
+                leave=leave,
+            )
+            await crawler.run(visits)
+
+    async def _entry(self, visit: Visit, reply: Reply, pool: ExtractorPool) -> Entry:
+        """The record of a URL, with its document if there is text."""
+        final_url = reply.url if visit.redirects else None
+        document = None
+        if reply.outcome == PageOutcome.OK:
+            page = Page(visit.asked, reply.body, reply.charset, reply.is_html, final_url, reply.status)
+            row, document = await make_row(page, pool)
+        else:
+            row = outcome_row(visit.asked, reply.outcome, status=reply.status, final_url=final_url)
+        row["attempts"] = visit.earlier_attempts + visit.attempts
+        row["rounds"] = visit.earlier_rounds + 1
+        row["fetched_at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        answer = None
+        if self._work.spool is not None and reply.outcome == PageOutcome.OK:
+            url = reply.url if visit.redirects or not is_plain(visit.asked) else visit.asked
+            status = reply.status or 200
+            answer = Answer(visit.asked, url, row["fetched_at"], status, reply.reason, reply.headers, reply.body)
+        return Entry(row, document, self._fetching.retry_pass, answer)

@@ -1,0 +1,1 @@
+"""What a crawl knows: its database, snapshots of earlier crawls, the page cache."""

@@ -1,0 +1,123 @@
+"""Adds records to a journal from an event loop: in a thread, since the disk may keep it waiting, many in a transaction.
+
+A transaction for each page cost more than fetching it. Records are written when `BATCH` of them have come together, or
+when the first of them has waited `SECONDS`: that much is what a `kill -9` loses. An interruption or an error loses
+nothing, since the end of the block writes what is left.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+
+from webtext_prep.crawl.state.database import Entry, Journal
+
+SECONDS = 0.25
+"""The longest that a finished record waits before it is written, if the disk keeps up."""
+BATCH = 256
+"""Records in a transaction, about: then its fixed cost is a hundredth of the rest."""
+KEEP_SECONDS = 1.0
+"""How often what was written is offered to be kept elsewhere, also while nothing new comes."""
+WAITING_TEXT = 16 << 20
+"""Characters of text (and bytes of pages to save) that may wait to be written; whoever adds beyond that waits too."""
+
+
+class JournalWriter:
+    """Writes to a journal in batches. Use as an async context manager.
+
+    Args:
+        journal: only this writes to it meanwhile.
+        written: is told after each transaction how many records it added.
+        save: is given the records of a transaction in the same thread, and gives them back with their pages saved.
+        keep: is called in the same thread now and then, to keep what was written in another place, too.
+    """
+
+    def __init__(
+        self,
+        journal: Journal,
+        written: Callable[[int], None],
+        save: Callable[[Iterable[Entry]], Iterator[Entry]] = iter,
+        keep: Callable[[], None] | None = None,
+    ) -> None:
+        self._journal, self._written, self._save, self._keep = journal, written, save, keep
+        self._waiting: list[Entry] = []
+        self._characters = 0
+        self._is_full = asyncio.Event()  # there is a batch
+        self._has_room = asyncio.Event()
+        self._has_room.set()
+        self._task: asyncio.Task[None] | None = None
+        self._thread = ThreadPoolExecutor(1, "journal")
+        self._keeper: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> JournalWriter:
+        if self._keep is not None:
+            self._keeper = asyncio.create_task(self._keep_often(self._keep))
+        return self
+
+    async def _keep_often(self, keep: Callable[[], None]) -> None:
+        while True:
+            await asyncio.sleep(KEEP_SECONDS)
+            await asyncio.get_running_loop().run_in_executor(self._thread, keep)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self._is_full.set()
+            if self._task is not None:
+                await self._task
+        finally:
+            if self._keeper is not None:
+                self._keeper.cancel()
+            self._thread.shutdown()  # a transaction that runs is finished first
+            if self._waiting:  # the task was cancelled
+                self._journal.add_many(self._save(self._take()))
+
+    async def add(self, entry: Entry) -> None:
+        """Have a record written. Raises what writing an earlier one raised (WebtextError where the disk is full)."""
+        if self._task is not None and self._task.done():
+            await self._task
+            self._task = None
+        if self._keeper is not None and self._keeper.done():
+            await self._keeper
+        self._waiting.append(entry)
+        self._characters += len(entry.document.text) if entry.document is not None else 0
+        self._characters += len(entry.answer.body) if entry.answer is not None else 0
+        if self._task is None:
+            self._task = asyncio.create_task(self._write_all())
+        if len(self._waiting) >= BATCH or self._characters > WAITING_TEXT:
+            self._is_full.set()
+        if self._characters > WAITING_TEXT:
+            self._has_room.clear()
+            await self._has_room.wait()
+
+    async def _write_all(self) -> None:
+        """Write until nothing waits."""
+        loop = asyncio.get_running_loop()
+        timer = None
+        try:
+            while self._waiting:
+                if not self._is_full.is_set():
+                    timer = loop.call_later(SECONDS, self._is_full.set)
+                    await self._is_full.wait()
+                    timer.cancel()
+                self._is_full.clear()
+                batch = self._take()
+                await loop.run_in_executor(self._thread, self._write, batch)
+                self._written(len(batch))
+        finally:
+            if timer is not None:
+                timer.cancel()
+            self._has_room.set()
+
+    def _write(self, batch: list[Entry]) -> None:
+        self._journal.add_many(self._save(batch))
+        if self._keep is not None:
+            self._keep()
+
+    def _take(self) -> list[Entry]:
+        batch, self._waiting, self._characters = self._waiting, [], 0
+        self._has_room.set()
+        return batch

@@ -1,0 +1,199 @@
+"""The phases of dedup that find which documents may be alike: `fingerprints`, `bands`, `components`."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from webtext_prep import storage
+from webtext_prep.dedup.blocks import Blocks
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.shards import read_documents
+from webtext_prep.documents.formats.arrays import load_array, save_array
+from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.stage import Run, Stage
+from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.text.fingerprints import Shingling, bands_for
+
+if TYPE_CHECKING:
+    from webtext_prep.dedup.pairs import Fingerprints
+
+
+BLOCKS = "blocks.npy"
+PARTS = "components/parts.npy"
+"""How all shards are divided into blocks, and which part decides about each document, in the scratch folder."""
+PLAIN_BYTES = 4 << 20
+"""Shards of so few bytes are done with before machine code would be loaded; a quarter of it in n-grams of characters,
+which there are more of."""
+SORTED_DOCUMENTS = 1 << 23
+"""A task sorts about so many keys of a band at most."""
+
+
+class CandidatePhases(Stage):
+    """A stage with these phases. The settings that they need are those of `stages.dedup`."""
+
+    similarity: float
+    shingle: str
+    against: tuple[str, ...]
+    sample: int
+
+    def all_shards(self, job: Run) -> list[Location]:
+        """The new shards, and behind them those to compare with."""
+        raise NotImplementedError
+
+    def hints(self, job: Run) -> dict[str, bool]:
+        """Whether there are enough texts for machine code: see `Stage.hints`."""
+        size = _bytes_of(tuple(self.all_shards(job)))
+        return {"compiled": size > PLAIN_BYTES // (1 if Shingling.parse(self.shingle).kind == "word" else 4)}
+
+    def _fingerprints(self, task: Task, **files: Mapping[int, Location]) -> Fingerprints:
+        """What `fingerprint_shard` wrote; the first input of a task says how all shards are divided."""
+        from webtext_prep.dedup.pairs import Fingerprints
+
+        return Fingerprints(Blocks.load(task.inputs[0]), bands_for(self.similarity)[0], **files)
+
+    def fingerprint_shard(self, task: Task, context: Context) -> list[int]:
+        """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block."""
+        from webtext_prep.dedup.drop_rates import GroupCounter
+        from webtext_prep.dedup.pairs import fingerprint_blocks
+        from webtext_prep.dedup.preview import sample_hash
+
+        counter, counts = GroupCounter(task.options["source"]), list[int]()
+        documents = counter.counted(read_documents(task.inputs[0]))
+        urls: list[bytes] = []
+        if len(task.outputs) > 3:
+            documents = _with_urls(documents, urls)
+        blocks = fingerprint_blocks(
+            documents,
+            Shingling.parse(self.shingle),
+            self.similarity,
+            context.report,
+            compiled=task.hints["compiled"],
+        )
+        with contextlib.ExitStack() as stack:
+            of_keys, of_lengths, groups = (
+                stack.enter_context(storage.create(place, durable=False)) for place in task.outputs[:3]
+            )
+            for count, keys, lengths in blocks:
+                counts.append(count)
+                of_keys.write(keys)
+                of_lengths.write(lengths)
+            groups.write(counter.groups().pack())
+        for place in task.outputs[3:]:
+            save_array(place, np.fromiter(map(sample_hash, urls), np.uint64, len(urls)))
+        return counts
+
+    def sort_band(self, task: Task, context: Context) -> None:
+        """Task: the buckets with several members of a band, or of one range of its keys."""
+        band, number, ranges = (task.options[name] for name in ("band", "range", "ranges"))
+        fingerprints = self._fingerprints(task, keys_of=dict(enumerate(task.reads)))
+        members, ends = fingerprints.shared_buckets(band, number, ranges, context.report)
+        save_array(task.outputs[0], members)
+        save_array(task.outputs[1], ends)
+
+    def find_components(self, task: Task, context: Context) -> dict[str, int]:
+        """Task: the part of the work that decides about each document. Returns the number of parts.
+
+        A component without a new document, or in a preview of a sample without one of those, is not decided.
+        """
+        from webtext_prep.dedup.preview import EVERYTHING, choose
+
+        fingerprints, new = self._fingerprints(task, lengths_of=dict(enumerate(task.reads))), task.options["new"]
+        files = 1 + 2 * task.options["buckets"]
+        hashes = [load_array(path) for path in task.inputs[files:]]
+        last = choose(np.concatenate(hashes), task.options["sample"]) if hashes else EVERYTHING
+        wanted = np.zeros(fingerprints.blocks.documents, np.bool_)
+        wanted[:new] = np.concatenate(hashes) <= np.uint64(last) if hashes else True
+
+        def shared() -> Iterator[tuple[npt.NDArray[Any], npt.NDArray[np.int64]]]:
+            pairs = zip(task.inputs[1:files:2], task.inputs[2:files:2], strict=True)
+            for done, (members, ends) in enumerate(pairs, 1):
+                yield load_array(members), load_array(ends)
+                context.report(done)
+
+        parts, count = fingerprints.parts(shared(), context.scratch, wanted)
+        save_array(task.outputs[0], parts)
+        characters = int(fingerprints.all_lengths(context.scratch)[wanted].sum())
+        return {"parts": count, "wanted": int(wanted.sum()), "characters": characters, "last": last}
+
+    def divide(self, job: Run) -> dict[str, Any]:
+        """Phases `fingerprints` to `components`."""
+        shards = self.all_shards(job)
+        hints = self.hints(job)
+        has_folders, groups = len({path.parent for path in job.inputs}) > 1, groups_of(job, len(shards))
+        sampling = [job.scratch / "sample" / f"part-{shard:05}.npy" for shard in range(len(job.inputs))]
+        sampling = sampling if self.sample else []
+        printing = [
+            Task(
+                f"part-{shard:05}",
+                (path,),
+                (
+                    *fingerprints_of(job, shard),
+                    groups[shard],
+                    *sampling[shard : shard + 1],
+                ),
+                {"source": str(path.parent) if has_folders else ""},
+                hints,
+            )
+            for shard, path in enumerate(shards)
+        ]
+        expected = None if self.against else job.expected_documents()
+        counts = job.map("fingerprints", self.fingerprint_shard, printing, total=expected)
+        new = sum(map(sum, counts[: len(job.inputs)]))
+        blocks, blocks_path = Blocks.of(counts), job.scratch / BLOCKS
+        blocks.save(blocks_path)
+        # Whatever follows depends on all fingerprints.
+        stamps = storage.stamps([path for task in printing for path in task.outputs[:2]])
+        made = {"fingerprints": digest(stamps), "new": new}
+        bands, _ = bands_for(self.similarity)
+        ranges = 1 << max(0, (blocks.documents - 1) // SORTED_DOCUMENTS).bit_length()
+        keys = tuple(task.outputs[0] for task in printing)
+        sorting = [
+            Task(
+                f"band-{band:03}-{number:03}",
+                (blocks_path,),
+                tuple(job.scratch / "bands" / f"{band:03}-{number:03}.{kind}.npy" for kind in ("members", "ends")),
+                {**made, "band": band, "range": number, "ranges": ranges},
+                reads=keys,
+            )
+            for band in range(bands)
+            for number in range(ranges)
+        ]
+        job.map("bands", self.sort_band, sorting, unit="keys", total=blocks.documents * bands)
+        buckets = [path for task in sorting for path in task.outputs]
+        chosen = {**made, "buckets": len(sorting), "sample": self.sample}
+        lengths = tuple(task.outputs[1] for task in printing)
+        joining = Task("all", (blocks_path, *buckets, *sampling), (job.scratch / PARTS,), chosen, reads=lengths)
+        (joined,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
+        return {**made, "documents": blocks.documents, **joined}
+
+
+@functools.lru_cache(maxsize=1)
+def _bytes_of(shards: tuple[Location, ...]) -> int:
+    """The size of some shards, asked for once: in storage each is a request."""
+    return sum(storage.sizes(shards))
+
+
+def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:
+    """Pass `documents` on, and collect what tells those apart that passed."""
+    for document in documents:
+        urls.append(document.id.encode("utf-8", "surrogatepass"))
+        yield document
+
+
+def fingerprints_of(job: Run, shard: int) -> tuple[Location, Location]:
+    """The keys and the lengths of the documents of one shard."""
+    from webtext_prep.dedup.pairs import Fingerprints
+
+    return Fingerprints.files(job.scratch / "fingerprints", shard)
+
+
+def groups_of(job: Run, count: int | None = None) -> list[Location]:
+    """The domains and sources of the documents of each shard, of the new ones unless a number is given."""
+    return [job.scratch / "groups" / f"part-{shard:05}" for shard in range(count or len(job.inputs))]

@@ -1,0 +1,330 @@
+"""From what a user gives as input to the list of files to read: a file, a folder, a glob, or standard input.
+
+A file, folder or glob may be a path of this machine or a URL of any fsspec file system. The order is that of the
+arguments; inside a folder or a glob, that of the names. Hidden files and the output folder itself are never read; what
+else is left out of a folder is counted by suffix, so that nothing is left out in silence. No input is an error.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import glob
+import hashlib
+import os
+import shlex
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from command_kit.atomic import UnfinishedFile, remove_leftovers_of
+from webtext_prep import storage
+from webtext_prep.documents.folders.raw_files import is_raw_file
+from webtext_prep.documents.folders.shards import is_document_shard, is_shard_name
+from webtext_prep.documents.folders.stage_record import RECORD, STATE, read_record
+from webtext_prep.documents.formats.compression import bare_name
+from webtext_prep.errors import InputError
+from webtext_prep.storage.stores.base import Location
+
+URL_LIST_SUFFIXES = (".txt", ".jsonl", ".urls", ".list", ".csv", ".tsv")
+
+Accepts = Callable[[Location], bool]
+"""Whether a file is read, by its name."""
+
+
+_SHOWN = 3
+
+
+@dataclass
+class Inputs:
+    """What was found to read.
+
+    Attributes:
+        files: the files to read, in order.
+        folders: the folders that were given.
+        skipped: suffix to number of files of that suffix which lie in the given folders and are not read.
+        broken_links: symbolic links in the given folders that lead nowhere.
+        special_files: pipes and devices in the given folders.
+    """
+
+    files: list[Location] = field(default_factory=list)
+    folders: list[Location] = field(default_factory=list)
+    skipped: Counter[str] = field(default_factory=Counter)
+    broken_links: list[Location] = field(default_factory=list)
+    special_files: list[Location] = field(default_factory=list)
+
+    def notes(self) -> list[str]:
+        """Sentences for the end of a command: what lay in the given folders and was not read."""
+        sentences = []
+        if self.skipped:
+            counts = sorted(self.skipped.items(), key=lambda item: (-item[1], item[0]))
+            sentences.append(f"not read, by suffix: {', '.join(f'{count:,} {suffix}' for suffix, count in counts)}.")
+        for files, kind in (
+            (self.broken_links, "symbolic links that lead nowhere"),
+            (self.special_files, "pipes or devices"),
+        ):
+            if files:
+                names = ", ".join(map(str, files[:_SHOWN])) + (", ..." if len(files) > _SHOWN else "")
+                sentences.append(f"not read, {len(files):,} {kind}: {names}.")
+        return sentences
+
+
+PAGE_SUFFIXES = (".html", ".htm", ".xhtml", ".warc", ".wet")
+"""Of files that hold pages or archives of them."""
+
+
+def is_page_file(place: Location) -> bool:
+    """Whether the name is that of an HTML file or a web archive, which `webtext extract` reads."""
+    return bare_name(place).lower().endswith(PAGE_SUFFIXES)
+
+
+def is_url_list(place: Location) -> bool:
+    """Whether the name may be that of a list of URLs, or of the shards that a stage wrote of them."""
+    name = bare_name(place).lower()
+    return name.endswith(URL_LIST_SUFFIXES) or "." not in name or is_document_shard(place)
+
+
+def find_inputs(paths: Iterable[str], *, accepts: Accepts, kinds: str, output: Location | None = None) -> Inputs:
+    """The files that `paths` name, each a file, a folder or a glob.
+
+    Args:
+        paths: what the user gave.
+        accepts: which files of a folder count, by name. A file given by name must count too.
+        kinds: what such files are called in a message ("URL lists").
+        output: the output folder, never read from.
+
+    A file that is named twice is read once.
+
+    Raises InputError for a path that does not exist, a folder or glob without such files, or no path at all.
+    """
+    search = _Search(accepts, kinds, output)
+    for given in paths:
+        if not given:
+            raise InputError(f"an empty path was given as input: say which {kinds} to read.")
+        search.add(given)
+    if not search.found.files:
+        raise InputError(f"no input: give {kinds} with --input.")
+    search.found.files = _without_repeats(search.found.files)
+    return search.found
+
+
+class _Search:
+    """The input of one command as it is put together."""
+
+    def __init__(self, accepts: Accepts, kinds: str, output: Location | None) -> None:
+        self.accepts, self.kinds = accepts, kinds
+        self.output = _identity(output) if output is not None else None
+        self.found = Inputs()
+
+    def add(self, given: str) -> None:
+        """Add what one argument names."""
+        place = storage.location(given)
+        if storage.is_folder(place):
+            if _identity(place) == self.output:
+                raise InputError(f"input and output are the same folder, {place}: give another --output.")
+            self._add_folder(place)
+        elif storage.is_file(place):
+            if not self.accepts(place):
+                raise InputError(f"{place} has the wrong suffix: here {self.kinds} are read; {self._hint(place)}")
+            self.found.files.append(place)
+        elif isinstance(place, Path) and os.path.lexists(place):
+            if _is_broken_link(place):
+                raise InputError(f"{place} is a symbolic link that leads nowhere: fix or remove it.")
+            raise InputError(
+                f"{place} is a pipe or a device, which can't be read twice: write its content to a file and give that."
+            )
+        elif glob.has_magic(given):
+            self._add_matches(place)
+        else:
+            raise InputError(f"no file or folder {place}: check the path.")
+
+    def _add_folder(self, folder: Location) -> None:
+        before = self.found.skipped.copy()
+        files = list(self._files_below(folder))
+        if not files:
+            raise InputError(f"no {self.kinds} in the folder {folder}{self._instead(folder, before)}")
+        self.found.files += files
+        self.found.folders.append(folder)
+
+    def _add_matches(self, pattern: Location) -> None:
+        matches = [
+            (match, is_folder) for match, is_folder in _matches(pattern) if not _lies_in(_identity(match), self.output)
+        ]
+        files = [file for file, is_folder in matches if not is_folder and file.name != RECORD]
+        wanted = [file for file in files if self._is_readable(file)]
+        folders = [folder for folder, is_folder in matches if is_folder and not wanted]
+        self.found.files += wanted
+        for folder in folders:
+            self._add_folder(folder)
+        if not wanted and not folders:
+            raise InputError(
+                f"no {self.kinds} match {pattern}: check the pattern (quoted, so that the shell leaves it)."
+            )
+
+    def _files_below(self, folder: Location) -> Iterator[Location]:
+        """The files of `folder`, then those of the folders in it; of what a stage wrote, the shards alone.
+
+        A folder that was met before is left out: a symbolic link may lead back.
+        """
+        passed = {self.output}
+        remaining = [folder]
+        while remaining:
+            folder = remaining.pop()
+            if (identity := _identity(folder)) in passed:
+                continue
+            passed.add(identity)
+            folders = []
+            entries = {entry.name: (entry, is_folder) for entry, is_folder in storage.list_folder(folder)}
+            if RECORD in entries:
+                yield from self._shards_of_stage(folder, {name for name, entry in entries.items() if not entry[1]})
+                continue
+            if STATE in entries:
+                raise InputError(
+                    f"{folder} is not finished: run the stage that makes it again, it resumes where it stopped."
+                )
+            for entry, is_folder in entries.values():
+                if entry.name.startswith("."):
+                    continue
+                if is_folder:
+                    folders.append(entry)
+                elif self._is_readable(entry):
+                    yield entry
+            remaining += reversed(folders)
+
+    def _is_readable(self, file: Location) -> bool:
+        if isinstance(file, Path) and not storage.is_file(file):
+            (self.found.broken_links if _is_broken_link(file) else self.found.special_files).append(file)
+            return False
+        if not self.accepts(file):
+            self.found.skipped[_suffix(file)] += 1
+            return False
+        return True
+
+    def _shards_of_stage(self, folder: Location, present: set[str]) -> Iterator[Location]:
+        record = read_record(folder) or {}
+        shards = record.get("shards") or sorted(filter(is_shard_name, present))
+        # An export has its files in a folder of their own.
+        there = present | {name for name in shards if "/" in name and storage.is_file(folder / name)}
+        missing = next((name for name in shards if name not in there), None)
+        if missing is not None:
+            raise InputError(
+                f"{folder / missing} is missing, which {folder / RECORD} lists: run `webtext {record['stage']}` again, "
+                "it makes what is missing."
+            )
+        return (folder / name for name in shards)
+
+    def _instead(self, folder: Location, before: Counter[str]) -> str:
+        """What a folder without any input holds, and what to do."""
+        others = self.found.skipped - before
+        if not others:
+            return ": give the folder or file that holds them."
+        names = ", ".join(f"{count:,} {suffix}" for suffix, count in others.most_common(5))
+        examples = (Path(f"a{suffix}") for suffix, _ in others.most_common())
+        example = next((file for file in examples if is_raw_file(file) or is_page_file(file)), None)
+        hint = self._hint(folder, example) if example else "give the folder or file that holds them."
+        return f", which holds {names}: {hint}"
+
+    def _hint(self, given: Location, example: Path | None = None) -> str:
+        """What to do with a file that is not read, as the end of a sentence."""
+        file = example or given
+        suffix = _suffix(file)
+        if suffix in (".bin", ".idx"):
+            return "it holds tokens already, look at it with `webtext inspect`."
+        reads_documents = self.accepts(Path("part-00000.parquet")) and not self.accepts(Path("a.urls"))
+        if reads_documents and is_page_file(file):
+            return (
+                "extract the text of pages first, with `webtext extract "
+                f"--input {shlex.quote(str(given))} --output extracted`, then give `--input extracted`."
+            )
+        if reads_documents and not self.accepts(Path("a.txt")) and is_raw_file(file):
+            return (
+                "turn text into documents first, with "
+                f"`webtext merge --input {shlex.quote(str(given))} --output merged`, then give `--input merged`."
+            )
+        return "convert it to one of these first."
+
+
+def _is_broken_link(path: Path) -> bool:
+    return path.is_symlink() and not path.exists()
+
+
+def _suffix(file: Location) -> str:
+    """How a file's kind is called: `.txt.gz`, or `without a suffix`."""
+    kind = Path(bare_name(file)).suffix.lower()
+    compression = file.suffix if bare_name(file) != file.name else ""
+    return kind + compression.lower() or "without a suffix"
+
+
+def _identity(place: Location) -> str:
+    """What two locations share when they are one place."""
+    return os.path.realpath(place) if isinstance(place, Path) else str(place).rstrip("/")
+
+
+def _lies_in(identity: str, folder: str | None) -> bool:
+    return folder is not None and (identity == folder or identity.startswith(folder.rstrip("/") + "/"))
+
+
+def _matches(pattern: Location) -> list[tuple[Location, bool]]:
+    """What a pattern matches, by name and without what is hidden, each with whether it is a folder."""
+    if isinstance(pattern, Path):
+        # Path.glob takes no absolute pattern.
+        paths = sorted(glob.glob(str(pattern), recursive=True))  # noqa: PTH207
+        return [(Path(match), Path(match).is_dir()) for match in paths]
+    base, wanted = pattern, [pattern.name]
+    while glob.has_magic(str(base.parent)):
+        base = base.parent
+        wanted.insert(0, base.name)
+    found: dict[Location, bool] = {base.parent: True}
+    for part in [*wanted, "*"] if wanted[-1] == "**" else wanted:
+        folders = [place for place, is_folder in found.items() if is_folder]
+        if part == "**":
+            found = dict.fromkeys((below for folder in folders for below in _folders_from(folder)), True)
+        else:
+            entries = dict(entry for folder in folders for entry in _shown_in(folder))
+            found = {place: entries[place] for place in entries if fnmatch.fnmatchcase(place.name, part)}
+    return sorted(found.items(), key=lambda item: str(item[0]))
+
+
+def _folders_from(folder: Location) -> Iterator[Location]:
+    """A folder, and those below it."""
+    yield folder
+    for entry, is_folder in _shown_in(folder):
+        if is_folder:
+            yield from _folders_from(entry)
+
+
+def _shown_in(folder: Location) -> list[tuple[Location, bool]]:
+    """What is not hidden in a folder."""
+    return [entry for entry in storage.list_folder(folder) if not entry[0].name.startswith(".")]
+
+
+def _without_repeats(files: list[Location]) -> list[Location]:
+    folders = {parent: _identity(parent) for parent in {file.parent for file in files}}
+    places: dict[tuple[str, str], Location] = {}
+    for file in files:
+        places.setdefault((folders[file.parent], file.name), file)
+    return list(places.values())
+
+
+def spool_standard_input(folder: Path) -> Path:
+    """Copy standard input to a file named after its content, so that the same input again is recognised as the same.
+
+    It is written under a name of its own until it is complete: two commands at once don't mix their input.
+    """
+    name = folder / "stdin"
+    remove_leftovers_of(name)
+    digest = hashlib.sha256()
+    unfinished = UnfinishedFile(name)
+    try:
+        while chunk := sys.stdin.buffer.read(1 << 20):
+            digest.update(chunk)
+            unfinished.file.write(chunk)
+        unfinished.file.flush()
+        kept = unfinished.path = folder / f"stdin-{digest.hexdigest()[:16]}.txt"
+        # The one that is there keeps its time, by which it is recognised, unless a power cut took a part of it.
+        if not (kept.is_file() and kept.stat().st_size == unfinished.name.stat().st_size):
+            unfinished.commit()
+    finally:
+        unfinished.discard()
+    return kept

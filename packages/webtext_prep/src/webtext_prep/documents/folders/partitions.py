@@ -1,0 +1,143 @@
+"""Lines of text split into many buckets, in one file for each task: what lies between two phases of a stage.
+
+    with write_partitions(path, buckets=4096) as writer:
+        writer.add(bucket, line)                         # any number of times, in any order of the buckets
+    for lines in read_partitions([path, ...], bucket):   # those of one bucket, in the order in which they were added
+        ...
+
+A file for each bucket would cost a megabyte of memory for its compressor, and tasks times buckets files. Here lines
+are kept in memory until they are `RUN_BYTES`, then written as a run: bucket after bucket, compressed. Memory is that of
+one run, whatever the number of buckets. Reading one bucket costs a seek and a small frame for each run.
+
+A file is frames of zstandard, then a directory with an entry for each bucket and run, then the numbers of both. A large
+part of a bucket has a frame of its own; smaller ones of neighbouring buckets share one, since a few lines by themselves
+compress badly. Reading such a part decompresses its neighbours, too: at most `SHARED_BYTES`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import struct
+from collections.abc import Iterator, Sequence
+from typing import BinaryIO
+
+import zstandard
+
+from webtext_prep import storage
+from webtext_prep.errors import WebtextError
+from webtext_prep.storage.stores.base import Location
+
+RUN_BYTES = 32 << 20
+"""What a writer keeps in memory, in bytes of lines."""
+SHARED_BYTES = 16 << 10
+"""The most that buckets put together into one frame, in bytes of lines; more hardly compresses better."""
+LEVEL = 1
+"""Of zstandard: these files are read once and removed."""
+
+_ENTRY = struct.Struct("<QIII")
+"""Offset and size of a frame, where in it, decompressed, the bucket's lines begin, and how many bytes they are."""
+_END = struct.Struct("<QQ")
+"""The numbers of runs and buckets."""
+
+
+class PartitionWriter:
+    """Writes a partition file; see `write_partitions`."""
+
+    def __init__(self, file: BinaryIO, buckets: int, run_bytes: int) -> None:
+        self._file, self._run_bytes = file, run_bytes
+        self._offset = self._size = 0
+        self._parts = [bytearray() for _ in range(buckets)]
+        self._directories: list[bytes] = []
+        self._compressor = zstandard.ZstdCompressor(level=LEVEL, write_checksum=True)
+
+    def add(self, bucket: int, line: bytes) -> None:
+        """Add one line, given without its newline, to a bucket."""
+        part = self._parts[bucket]
+        part += line
+        part += b"\n"
+        self._size += len(line) + 1
+        if self._size >= self._run_bytes:
+            self.flush()
+
+    def add_run(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        """Add a run of its own: for each bucket its lines, each with its newline, in one piece of less than 4 GiB."""
+        self.flush()
+        self._write(parts)
+
+    def flush(self) -> None:
+        """Write what is in memory as a run."""
+        if self._size:
+            self._write(self._parts)
+            self._parts, self._size = [bytearray() for _ in self._parts], 0
+
+    def _write(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
+        places: list[tuple[int, int]] = []  # of the parts in the next frame: where they begin, and their lengths
+        entries: list[bytes] = []
+        begin = size = 0
+        for number, part in enumerate(parts):
+            if size and size + len(part) > SHARED_BYTES:
+                entries += self._frame(parts[begin:number], places)
+                places, begin, size = [], number, 0
+            places.append((size, len(part)))
+            size += len(part)
+        entries += self._frame(parts[begin:], places)
+        self._directories.append(b"".join(entries))
+
+    def _frame(self, parts: Sequence[bytes | bytearray | memoryview], places: list[tuple[int, int]]) -> Iterator[bytes]:
+        """Write one frame, and yield the directory's entries of its parts."""
+        frame = self._compressor.compress(parts[0] if len(parts) == 1 else b"".join(parts))
+        self._file.write(frame)
+        for skip, length in places:
+            yield _ENTRY.pack(self._offset, len(frame), skip, length)
+        self._offset += len(frame)
+
+    def close(self) -> None:
+        """Write the last run and the directory, in which the entries of one bucket are side by side."""
+        self.flush()
+        for bucket in range(len(self._parts)):
+            place = slice(bucket * _ENTRY.size, (bucket + 1) * _ENTRY.size)
+            self._file.write(b"".join(directory[place] for directory in self._directories))
+        self._file.write(_END.pack(len(self._directories), len(self._parts)))
+
+
+@contextlib.contextmanager
+def write_partitions(path: Location, buckets: int, *, run_bytes: int = RUN_BYTES) -> Iterator[PartitionWriter]:
+    """Open a partition file for writing; it appears complete when the block ends well, and not at all when it raises.
+
+    A power cut may lose it: it is a file between two phases. Its bytes follow from what is added alone.
+    """
+    with storage.create(path, durable=False) as file:
+        writer = PartitionWriter(file, buckets, run_bytes)
+        yield writer
+        writer.close()
+
+
+def read_partitions(paths: Sequence[Location], bucket: int, *, run: int | None = None) -> Iterator[bytes]:
+    """The lines of one bucket, with their newlines, file after file, each in the order in which they were added.
+
+    Whole lines at a time: those of one run, which are not many more than `RUN_BYTES`. With `run`, only those of the
+    run of that number.
+
+    Raises WebtextError for a damaged file.
+    """
+    decompressor = zstandard.ZstdDecompressor()
+    for path in paths:
+        try:
+            with storage.open_for_reading(path) as file:
+                for offset, size, skip, length in _frames(file, bucket, run):
+                    file.seek(offset)
+                    yield decompressor.decompress(file.read(size))[skip : skip + length]
+        except (zstandard.ZstdError, struct.error) as error:
+            raise WebtextError(
+                f"{path}, a file between two phases, is damaged ({error}): run the command again with --restart."
+            ) from error
+
+
+def _frames(file: BinaryIO, bucket: int, run: int | None) -> list[tuple[int, int, int, int]]:
+    """The entries of a bucket that hold any lines."""
+    end = file.seek(0, 2) - _END.size
+    file.seek(max(0, end))
+    runs, buckets = _END.unpack(file.read())
+    file.seek(end - runs * (buckets - bucket) * _ENTRY.size)
+    entries = _ENTRY.iter_unpack(file.read(runs * _ENTRY.size))
+    return [entry for number, entry in enumerate(entries) if entry[3] and run in (None, number)]

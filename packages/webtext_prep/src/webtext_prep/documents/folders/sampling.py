@@ -1,0 +1,196 @@
+"""What a list of files holds, estimated from a few of them: bytes once decompressed, bytes as shards, documents.
+
+Of each kind of file (by suffix) the first, the middle and the last one are read, at most 4 MiB of each: a tenth of a
+second, however large the input is. What can't be read is left out here; the stage that reads it says so.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from webtext_prep import storage
+from webtext_prep.documents.folders.shards import DEFAULT_FORMAT
+from webtext_prep.documents.formats.compression import bare_name, compressed, compression_of, read_placed_chunks
+from webtext_prep.errors import InputError
+from webtext_prep.storage.stores.base import Location
+
+FILES_READ = 3
+"""Of each kind of file so many are read,"""
+BYTES_READ = 4 << 20
+"""and of each so many bytes, decompressed."""
+EXCERPT_BYTES = 64 << 10
+"""Of each kind of file so much is kept, for estimates that look at the text itself."""
+_UNKNOWN_RATIO = 3.0
+"""Bytes that a byte of a compressed file holds, where none could be read."""
+_UNKNOWN_LINE = 3_000
+"""Bytes of a document, where none could be read."""
+
+
+@dataclass(frozen=True)
+class Sample:
+    """What some files hold, in all, about.
+
+    Attributes:
+        files: how many they are.
+        size: their bytes.
+        largest: the bytes of the largest one.
+        text: their bytes once decompressed, JSON and metadata included.
+        packed: bytes of the same compressed with zstandard, as files between phases are.
+        written: bytes of the same in the format in which shards are written.
+        documents: how many documents or URLs; lines, where nothing better is known.
+        excerpt: a piece of them, decompressed.
+    """
+
+    files: int = 0
+    size: int = 0
+    largest: int = 0
+    text: int = 0
+    packed: int = 0
+    written: int = 0
+    documents: int = 0
+    excerpt: bytes = b""
+
+    @property
+    def largest_share(self) -> float:
+        """The share of the largest file in all."""
+        return self.largest / self.size if self.size else 0.0
+
+
+@dataclass
+class _Seen:
+    """What was read of some files: bytes of the files themselves, decompressed, compressed again, and lines."""
+
+    taken: int = 0
+    text: int = 0
+    packed: int = 0
+    written: int = 0
+    documents: int = 0
+    excerpt: bytes = b""
+
+    def add(self, other: _Seen) -> None:
+        self.taken += other.taken
+        self.text += other.text
+        self.packed += other.packed
+        self.written += other.written
+        self.documents += other.documents
+        self.excerpt = self.excerpt or other.excerpt
+
+
+def take_sample(
+    files: Sequence[Location],
+    sizes: Sequence[int],
+    *,
+    format_name: str = DEFAULT_FORMAT,
+    is_one_document: Callable[[Location], bool] = lambda place: False,
+) -> Sample:
+    """The sample of `files`.
+
+    Args:
+        files: what is to be read.
+        sizes: the bytes of each.
+        format_name: how shards will be written.
+        is_one_document: which files hold one document each, whatever their lines.
+    """
+    kinds: dict[str, list[int]] = defaultdict(list)
+    for at, place in enumerate(files):
+        kinds[_kind(place)].append(at)
+    parts = [
+        _sample_of_kind([files[at] for at in chosen], [sizes[at] for at in chosen], format_name, is_one_document)
+        for chosen in kinds.values()
+    ]
+    return Sample(
+        files=len(files),
+        size=sum(sizes),
+        largest=max(sizes, default=0),
+        text=sum(part.text for part in parts),
+        packed=sum(part.packed for part in parts),
+        written=sum(part.written for part in parts),
+        documents=sum(part.documents for part in parts),
+        excerpt=b"".join(part.excerpt for part in parts),
+    )
+
+
+def _kind(place: Location) -> str:
+    bare = bare_name(place).lower()
+    return bare[bare.rfind(".") :] + compression_of(place) if "." in bare else compression_of(place)
+
+
+def _sample_of_kind(
+    files: Sequence[Location], sizes: Sequence[int], format_name: str, is_one_document: Callable[[Location], bool]
+) -> _Seen:
+    """Files of one suffix: what those that are read hold, scaled to the bytes of all."""
+    chosen = sorted({at * (len(files) - 1) // max(1, FILES_READ - 1) for at in range(FILES_READ)})
+    seen = _Seen()
+    for at in chosen:
+        if sizes[at]:
+            seen.add(_begin_of(files[at], format_name))
+    size = sum(sizes)
+    if not seen.taken:
+        ratio = _UNKNOWN_RATIO if compression_of(files[0]) or _kind(files[0]) == ".parquet" else 1.0
+        text = int(size * ratio)
+        packed = int(text / _UNKNOWN_RATIO)
+        found = _Seen(size, text, packed, packed, text // _UNKNOWN_LINE)
+    else:
+        scale = size / seen.taken
+        found = _Seen(
+            size,
+            int(seen.text * scale),
+            int(seen.packed * scale),
+            int(seen.written * scale),
+            round(seen.documents * scale),
+            seen.excerpt,
+        )
+    if is_one_document(files[0]):
+        found.documents = len(files)
+    return found
+
+
+def _begin_of(place: Location, format_name: str) -> _Seen:
+    """What the beginning of one file holds; nothing, if it can't be read."""
+    try:
+        if _kind(place) == ".parquet":
+            return _whole_parquet(place)
+        found, taken = bytearray(), 0
+        chunks = read_placed_chunks(place)
+        for chunk, taken in chunks:  # noqa: B007 - the last one counts
+            found += chunk
+            if len(found) >= BYTES_READ:
+                break
+        if not found:
+            return _Seen()
+    except (InputError, OSError, ValueError):
+        return _Seen()
+    text = bytes(found)
+    suffix = {"jsonl": "", "jsonl.gz": ".gz"}.get(format_name, ".zst")
+    packed = _size_compressed(text, ".zst")
+    written = packed if suffix == ".zst" else _size_compressed(text, suffix)
+    lines = text.count(b"\n") + (not text.endswith(b"\n"))
+    return _Seen(taken, len(text), packed, written, lines, text[:EXCERPT_BYTES])
+
+
+def _size_compressed(text: bytes, suffix: str) -> int:
+    stream = io.BytesIO()
+    with compressed(stream, suffix) as file:
+        file.write(text)
+    return len(stream.getvalue())
+
+
+def _whole_parquet(place: Location) -> _Seen:
+    """What the end of a Parquet file says of all of it, and an excerpt of its first texts."""
+    from webtext_prep.documents.formats.parquet_files import open_parquet, read_rows
+
+    with open_parquet(place) as (file, _):
+        facts = file.metadata
+        text = sum(facts.row_group(group).total_byte_size for group in range(facts.num_row_groups))
+        rows = facts.num_rows
+    size = storage.size(place)
+    texts = (str(row.get("text", "")) for row in itertools.islice(read_rows(place), 64) if isinstance(row, dict))
+    return _Seen(size, text, size, size, rows, _joined(texts))
+
+
+def _joined(texts: Iterable[str]) -> bytes:
+    return "\n".join(texts).encode("utf-8", "ignore")[:EXCERPT_BYTES]

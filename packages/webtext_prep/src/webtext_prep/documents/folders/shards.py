@@ -1,0 +1,113 @@
+"""Document shards: numbered files of one format, which their suffix names.
+
+A shard is `part-00000.jsonl.zst`, or what `--format` says; a row of a URL list is a document without text. The bytes
+of a shard follow from its documents alone.
+
+The names of the tables that stages write beside their shards: JSON lines, zstandard-compressed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import re
+from collections.abc import Callable, Iterator
+
+from command_kit.plugins import find_plugins
+from webtext_prep import storage
+from webtext_prep.documents import formats
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.formats.base import DocumentWriter, Format
+from webtext_prep.errors import InputError
+from webtext_prep.storage.stores.base import Location
+
+DEFAULT_FORMAT = "jsonl.zst"
+_SHARD = re.compile(r"part-\d{5,}\.(.+)")
+
+
+@functools.lru_cache(maxsize=1)
+def known_formats() -> dict[str, Format]:
+    """Every format by its name: those in `formats/`, and those of the entry-point group `webtext.formats`."""
+    return {found.name: found() for found in find_plugins(formats, Format, group="webtext.formats")}
+
+
+def format_of(file_name: str) -> Format | None:
+    """The format in which a file of that name is read, or None if there is none."""
+    return next((known for known in known_formats().values() if known.reads(file_name)), None)
+
+
+def check_format(name: str) -> str:
+    """`name`, if `--format` may have that value. Raises InputError."""
+    if name not in known_formats():
+        raise InputError(f"--format {name} is not known: choose one of {', '.join(sorted(known_formats()))}.")
+    return name
+
+
+def shard_name(number: int, format_name: str = DEFAULT_FORMAT) -> str:
+    """0 -> `part-00000.jsonl.zst`."""
+    return f"part-{number:05}.{format_name}"
+
+
+def is_shard_name(file_name: str) -> bool:
+    """Whether a stage may have written a file of that name."""
+    found = _SHARD.fullmatch(file_name)
+    return found is not None and found[1] in known_formats()
+
+
+def is_document_shard(file: Location) -> bool:
+    """Whether documents can be read from files of that name, as far as the name tells."""
+    return format_of(file.name) is not None
+
+
+def shards_in(folder: Location) -> list[Location]:
+    """The shards that lie in a folder, in order."""
+    return [file for file in storage.files_in(folder) if is_shard_name(file.name)]
+
+
+def read_documents(shard: Location) -> Iterator[Document]:
+    """The documents of one shard, in order. Raises InputError naming the file and the place that holds none."""
+    yield from _format_to_read(shard).read(shard)
+
+
+def read_chosen_documents(shard: Location, is_chosen: Callable[[int], object]) -> Iterator[tuple[int, Document]]:
+    """Those documents of one shard for whose number, from 0 on, `is_chosen` is true, each with its number.
+
+    Raises InputError as `read_documents` does; others than those chosen may not be looked at.
+    """
+    yield from _format_to_read(shard).read_chosen(shard, is_chosen)
+
+
+def _format_to_read(shard: Location) -> Format:
+    found = format_of(shard.name)
+    if found is None:
+        raise InputError(f"{shard} is not a document shard: turn it into documents with `webtext merge` first.")
+    return found
+
+
+def format_to_write(shard: Location) -> Format:
+    """The format that the suffix of a shard names. Raises ValueError if there is none."""
+    found = format_of(shard.name)
+    if found is None:
+        raise ValueError(f"{shard.name} has no known format")
+    return found
+
+
+@contextlib.contextmanager
+def write_documents(shard: Location, *, durable: bool = True) -> Iterator[DocumentWriter]:
+    """Open a shard for writing; it appears complete when the block ends well, and not at all when it raises.
+
+    Its suffix decides the format. Without `durable` a power cut may lose it: for shards between two phases.
+    """
+    found = format_to_write(shard)
+    with storage.create(shard, durable=durable) as stream, found.write(stream) as writer:
+        yield writer
+
+
+DUPLICATES = "duplicates.jsonl.zst"
+"""`dedup`: what each dropped document duplicates."""
+SUPERSEDED = "superseded.jsonl.zst"
+"""`dedup --against`: old documents that new ones replace."""
+MATCHES = "matches.jsonl.zst"
+"""`decontaminate`: what was cut out of which document."""
+FREQUENT_NGRAMS = "frequent_ngrams.jsonl.zst"
+"""`decontaminate`: what was left alone because the corpus has it often."""

@@ -1,0 +1,178 @@
+"""URL lists: lines that hold a bare URL or a JSON object with `url`; a table; or the shards of URLs of a stage.
+
+A table (.csv, .tsv) has a header with a column `url`, and its other columns are metadata. Without such a header a .csv
+file is a list of bare URLs, which may hold commas, and of a .tsv file the first column counts.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from webtext_prep.documents.document import Document, decode_url_row, encode_document
+from webtext_prep.documents.folders.shards import format_of
+from webtext_prep.documents.formats.compression import bare_name
+from webtext_prep.documents.formats.json_lines import JsonLines
+from webtext_prep.documents.formats.lines import line_blocks, numbered_lines, read_lines, read_utf8
+from webtext_prep.documents.formats.parquet import Parquet
+from webtext_prep.documents.formats.parquet_files import row_groups
+from webtext_prep.documents.records.base import Block, Unreadable
+from webtext_prep.documents.records.tables import CsvRecords, Row, read_rows
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import clean_metadata, without_any_credentials
+
+_COLUMN = "url"
+_DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
+
+
+def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Document]:
+    """The rows of a URL list, or of a part of it, as documents without text; `#` begins a comment.
+
+    User names and passwords are taken out of URLs here, so that nothing behind knows them. What is not a URL is given
+    back as it is, for the caller to find that out.
+
+    Raises InputError as its format does.
+    """
+    for row in _rows(location) if part is None else part.rows(location):
+        yield _as_url(row)
+
+
+def url_lines(location: Location, chunks: Iterable[bytes]) -> Iterator[Document]:
+    """The rows in the text in `chunks`, a list of lines or a part of one, as `read_urls` gives those of a whole one."""
+    return filter(None, (read_url(line) for _, line in numbered_lines(location, chunks)))
+
+
+def read_url(line: bytes) -> Document | None:
+    """The row in one line of a list of lines, as `read_urls` gives it."""
+    row = decode_url_row(line)
+    if row is not None:
+        row.url = without_any_credentials(row.url)
+    return row
+
+
+def encode_url(row: Document) -> bytes:
+    """A row as a line that `read_url` reads: the bare URL, where that is all there is and looks like nothing else."""
+    url = row.url
+    if row.metadata or row.text or not (url.isascii() and url.isprintable() and url[:1] not in "#{" and " " not in url):
+        return encode_document(row)
+    return url.encode()
+
+
+@dataclass(frozen=True)
+class UrlPart:
+    """Some rows of a table of URLs.
+
+    Attributes:
+        first: the number of the first one: of a line, from 1 on, or in Parquet of a row, from 0 on.
+        stop: for Parquet, the number of the row behind the last one.
+        delimiter: for a run of lines that was cut out of a table: what separates its cells,
+        names: and what its columns are called.
+        has_header: whether the first row is the header.
+    """
+
+    first: int
+    stop: int = 0
+    delimiter: str = ""
+    names: tuple[str, ...] = ()
+    has_header: bool = False
+
+    def rows(self, location: Location) -> Iterator[Document]:
+        """The rows in the file that holds them."""
+        if not self.delimiter:
+            yield from itertools.islice(Parquet().read_from(location, self.first), self.stop - self.first)
+            return
+        rows = read_rows(location, (self.delimiter,), self.first, len(self.names))
+        yield from _table(itertools.islice(rows, int(self.has_header), None), list(self.names))
+
+
+def row_ranges(location: Location, size: int) -> list[UrlPart]:
+    """Parts of about `size` rows of a list in Parquet; none for any other list."""
+    if not isinstance(format_of(location.name), Parquet):
+        return []
+    count = sum(rows for rows, _ in row_groups(location))
+    return [UrlPart(first, min(first + size, count)) for first in range(0, count, size)]
+
+
+def list_blocks(location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:
+    """The rows of a list that is text, in blocks; see `RecordReader.blocks`. A head says what `run_part` needs."""
+    table = _table_of(location)
+    if table is None:
+        for lines in line_blocks(location, chunks, size):
+            yield Block(lines, len(lines), 0)
+        return
+    delimiter, names, _ = table
+    # Their reader finds where a row ends, whatever its columns are called.
+    for block in CsvRecords().blocks(location, chunks, size, [delimiter, names]):
+        yield block._replace(head=[delimiter, names, False])
+
+
+def run_part(location: Location, first: int, head: Any) -> UrlPart | None:
+    """The part of a list that is a run cut out of it, whose first line has this number; None if any line is a row."""
+    table = head or _table_of(location)
+    return None if table is None else UrlPart(first, 0, table[0], tuple(table[1]), table[2])
+
+
+def is_list_of_lines(location: Location) -> bool:
+    """Whether each line of the file is a row by itself, by the name: neither a table nor Parquet."""
+    found = format_of(location.name)
+    return (found is None or isinstance(found, JsonLines)) and _suffix(location) not in _DELIMITERS
+
+
+def is_table(location: Location) -> bool:
+    """Whether the name is that of a table as text."""
+    return _suffix(location) in _DELIMITERS
+
+
+def _as_url(row: Document) -> Document:
+    row.url, row.text = without_any_credentials(row.url), ""
+    return row
+
+
+def _suffix(location: Location) -> str:
+    return bare_name(location)[-4:].lower()
+
+
+def _rows(location: Location) -> Iterator[Document]:
+    found = format_of(location.name)
+    if found is not None and not isinstance(found, JsonLines):
+        yield from found.read(location)
+        return
+    table = _table_of(location)
+    if table is not None:
+        yield from UrlPart(1, 0, *table).rows(location)
+        return
+    for _, line in numbered_lines(location, read_utf8(location)):
+        row = decode_url_row(line)
+        if row is not None:
+            yield row
+
+
+def _table_of(location: Location) -> tuple[str, tuple[str, ...], bool] | None:
+    """Of a table: what separates its cells, what its columns are called, and whether its first row says so."""
+    delimiters = _DELIMITERS.get(_suffix(location))
+    if delimiters is None:
+        return None
+    lines = itertools.islice(read_lines(location), 1)
+    first_line = next(lines, b"").decode("utf-8", "surrogateescape")
+    delimiter = next((sign for sign in delimiters if sign in first_line), delimiters[0])
+    header = next(read_rows(location, (delimiter,)), None)
+    names = [name.strip().lower() for name in header.cells] if header and isinstance(header.cells, list) else []
+    if _COLUMN in names:
+        return delimiter, tuple(names), True
+    if _suffix(location) == ".tsv" and header is not None:
+        return delimiter, (_COLUMN,), False
+    return None
+
+
+def _table(rows: Iterator[Row], names: list[str]) -> Iterator[Document]:
+    for row in rows:
+        if isinstance(row.cells, Unreadable):
+            yield Document(f"line {row.line}: {row.cells}")
+            continue
+        values = dict(zip(names, row.cells, strict=False))
+        url = values.pop(_COLUMN, "").strip()
+        if url and not url.startswith("#"):
+            metadata = {name: value for name, value in values.items() if name and value}
+            yield Document(url, "", clean_metadata(metadata))

@@ -1,0 +1,230 @@
+"""Reading and writing files whose suffix says how they are compressed: .gz, .xz, .bz2, .zst, or none.
+
+A file that ends in the middle of its compressed data is an error that names it: a shortened download or a full disk
+must not pass for a shorter corpus. So is anything behind the data but more of it or zeros: the standard library's
+`bz2.open` and `lzma.open` leave out, without an error, a second stream that is damaged near its start.
+
+Memory is bounded whatever a file holds: one step gives at most 1 MiB, however densely it was compressed.
+"""
+
+from __future__ import annotations
+
+import bz2
+import contextlib
+import gzip
+import lzma
+import sys
+import zlib
+from collections.abc import Callable, Iterator
+from typing import BinaryIO, Protocol, cast
+
+import zstandard
+
+from webtext_prep import storage
+from webtext_prep.errors import InputError
+from webtext_prep.storage.stores.base import Location
+
+# The package zstandard, which writes here, has no reader that bounds what one step of it gives.
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
+
+COMPRESSED_SUFFIXES = (".gz", ".xz", ".bz2", ".zst")
+
+CHUNK_BYTES = 1 << 20
+"""The most that one step of reading gives."""
+MAX_LINE_BYTES = 256 << 20
+"""A longer line is not text that anybody wrote: reading stops there instead of filling the memory."""
+
+ZSTD_LEVEL = 3
+"""187 MB/s at a ratio of 2.73 on web text, measured on one core; higher levels cost more than they save."""
+GZIP_LEVEL = 6
+"""gzip's own default."""
+MOST_RATIO = 10_000
+"""No text compresses so well: one page of 100 kB again and again does 2,500-fold."""
+RATIO_BYTES = 256 << 20
+"""So much is decompressed, however little it was before."""
+_COMPRESSED_CHUNK = 1 << 15
+_GZIP_FORMAT = 31
+"""zlib's code for: gzip's header and checksum, with the largest window."""
+_MAX_WINDOW_LOG = 31
+"""Public dumps are compressed with windows of up to 2 GiB (`zstd --long=31`)."""
+
+
+class _Decompressor(Protocol):
+    """One compressed stream: what the decompressors of bz2, lzma and zstd have in common."""
+
+    @property
+    def eof(self) -> bool: ...
+    @property
+    def needs_input(self) -> bool: ...
+    @property
+    def unused_data(self) -> bytes: ...
+    def decompress(self, data: bytes, max_length: int) -> bytes: ...
+
+
+class Seekable(Protocol):
+    """What is needed of a file to read a part of it."""
+
+    def read(self, size: int = -1, /) -> bytes: ...
+    def seek(self, offset: int, whence: int = 0, /) -> int: ...
+
+
+class _GzipDecompressor:
+    """zlib's decompressor with the interface of the others. It checks gzip's checksum and length."""
+
+    def __init__(self) -> None:
+        self._stream = zlib.decompressobj(_GZIP_FORMAT)
+        self.needs_input = True
+
+    @property
+    def eof(self) -> bool:
+        return self._stream.eof
+
+    @property
+    def unused_data(self) -> bytes:
+        return self._stream.unused_data
+
+    def decompress(self, data: bytes, max_length: int) -> bytes:
+        found = self._stream.decompress(self._stream.unconsumed_tail + data, max_length)
+        self.needs_input = len(found) < max_length and not self._stream.unconsumed_tail
+        return found
+
+
+def _zstd_decompressor() -> _Decompressor:
+    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG})
+
+
+_DECOMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
+    ".gz": _GzipDecompressor,
+    ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
+    ".bz2": bz2.BZ2Decompressor,
+    ".zst": _zstd_decompressor,
+}
+
+
+def compression_of(path: Location) -> str:
+    """The suffix of `path`, in lower case, if it is that of a compressed file, else an empty text."""
+    suffix = path.suffix.lower()
+    return suffix if suffix in COMPRESSED_SUFFIXES else ""
+
+
+def bare_name(path: Location) -> str:
+    """The file's name without the suffix of its compression: `a.jsonl.zst` -> `a.jsonl`."""
+    return path.name.removesuffix(path.suffix) if compression_of(path) else path.name
+
+
+def _decompressed(file: BinaryIO, new_decompressor: Callable[[], _Decompressor]) -> Iterator[bytes]:
+    """All streams of `file` one after another, at most `CHUNK_BYTES` at a time.
+
+    Raises EOFError if the file ends inside a stream or holds none; else whatever the decompressor raises.
+    """
+    data = file.read(_COMPRESSED_CHUNK)
+    if not data:
+        # Even nothing takes some bytes once it is compressed.
+        raise EOFError
+    while data:
+        stream = new_decompressor()
+        while not stream.eof:
+            if not data and stream.needs_input:
+                data = file.read(_COMPRESSED_CHUNK)
+                if not data:
+                    raise EOFError
+            found = stream.decompress(data, CHUNK_BYTES)
+            data = b""
+            if found:
+                yield found
+        # Padding with zeros is part of the xz format, and left behind other files by tapes and block devices.
+        data = stream.unused_data.lstrip(b"\0")
+        while not data and (more := file.read(_COMPRESSED_CHUNK)):
+            data = more.lstrip(b"\0")
+
+
+def check_ratio(path: Location, size: int, packed: int) -> None:
+    """Raise InputError if `packed` bytes of a file are `size` decompressed, and that is more than any text has."""
+    if size > RATIO_BYTES and size > MOST_RATIO * packed:
+        raise InputError(
+            f"{path} is more than {MOST_RATIO:,} times as large once it is decompressed, as no text is: leave it out, "
+            "or give it decompressed if it is right."
+        )
+
+
+def end_of_stream(file: Seekable, compression: str, start: int) -> int | None:
+    """Where the compressed stream ends that begins at a place of an open file; None if it is damaged or cut off."""
+    file.seek(start)
+    stream, data, end = _DECOMPRESSORS[compression](), b"", start
+    try:
+        while not stream.eof:
+            if stream.needs_input:
+                data = file.read(_COMPRESSED_CHUNK)
+                if not data:
+                    return None
+                end += len(data)
+            stream.decompress(data, CHUNK_BYTES)
+            data = b""
+    except (zstd.ZstdError, lzma.LZMAError, zlib.error):
+        return None
+    return end - len(stream.unused_data)
+
+
+def read_chunks(path: Location) -> Iterator[bytes]:
+    """The decompressed bytes of `path`, at most 1 MiB at a time.
+
+    Raises InputError if the file can't be opened, is damaged, ends in the middle of its compressed data, or becomes
+    more than 256 MiB and 10,000 times as large.
+    """
+    return (chunk for chunk, _ in read_placed_chunks(path))
+
+
+def read_placed_chunks(path: Location) -> Iterator[tuple[bytes, int]]:
+    """As `read_chunks`, each chunk with how many bytes of the file were read for it and those before."""
+    compression = compression_of(path)
+    try:
+        with storage.open_for_reading(path) as file:
+            if compression:
+                size = 0
+                for chunk in _decompressed(file, _DECOMPRESSORS[compression]):
+                    size += len(chunk)
+                    check_ratio(path, size, file.tell())
+                    yield chunk, file.tell()
+            else:
+                while chunk := file.read(CHUNK_BYTES):
+                    yield chunk, file.tell()
+    except EOFError:
+        raise InputError(
+            f"{path} is cut off in the middle of its compressed data: fetch or write it again, or leave it out."
+        ) from None
+    except (zstd.ZstdError, lzma.LZMAError, zlib.error) as error:
+        raise InputError(f"{path} is not a valid {compression} file ({error}): fetch or write it again.") from error
+    except OSError as error:
+        if compression == ".bz2" and error.errno is None:
+            raise InputError(f"{path} is not a valid .bz2 file ({error}): fetch or write it again.") from error
+        if isinstance(error, FileNotFoundError | PermissionError | IsADirectoryError):
+            reason = error.strerror or "it is not there, or not yours to read"
+            raise InputError(f"can't read {path} ({reason}).") from error
+        raise
+
+
+@contextlib.contextmanager
+def compressed(stream: BinaryIO, suffix: str) -> Iterator[BinaryIO]:
+    """A stream whose bytes go to `stream` compressed as `suffix` says: `.zst`, `.gz`, or none.
+
+    Equal content gives equal bytes, in one frame or member, which any reader takes.
+    """
+    if not suffix:
+        yield stream
+    elif suffix == ".gz":
+        with gzip.GzipFile("", "wb", GZIP_LEVEL, stream, mtime=0) as lines:
+            yield cast(BinaryIO, lines)
+    else:
+        compressor = zstandard.ZstdCompressor(level=ZSTD_LEVEL, write_checksum=True)
+        with compressor.stream_writer(stream, closefd=False) as frame:
+            yield cast(BinaryIO, frame)
+
+
+@contextlib.contextmanager
+def write_zstd(location: Location, *, durable: bool = True) -> Iterator[BinaryIO]:
+    """Open a file for writing zstandard-compressed bytes; it appears complete or not at all."""
+    with storage.create(location, durable=durable) as file, compressed(file, ".zst") as stream:
+        yield stream

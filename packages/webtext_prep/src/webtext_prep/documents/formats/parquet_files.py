@@ -1,0 +1,217 @@
+"""Parquet files that are written with checksums, and read with bounded memory.
+
+Each page has a CRC-32, which readers of Parquet verify if they are asked to; the footer has none in this format. So
+ours holds one of itself, among its key-value metadata: its XXH3 as it is with zeros in that place.
+
+How much memory some rows take follows from no size in the footer: a value of 10 MB that each row repeats is stored
+once. But no value is larger than its column's pages, nor one that is repeated larger than the dictionary it stands in.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import xxhash
+
+from webtext_prep import storage
+from webtext_prep.documents.formats.arrow_rows import BATCH_BYTES, BATCH_ROWS, TOO_LONG, arrow_errors, rows_of
+from webtext_prep.documents.formats.compression import MAX_LINE_BYTES, check_ratio
+from webtext_prep.errors import InputError
+from webtext_prep.storage.stores.base import Location
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+
+_ZSTD_LEVEL = 3
+_SEAL = b"webtext.footer_xxh3"
+_UNSEALED = b"0" * 16
+_TAIL = 8
+"""Bytes behind a footer: its length, and a mark."""
+_HEADER_BYTES = 32
+"""More than the fields of a page's header take that are read here."""
+_DICTIONARY_PAGE = 2
+_SMALL = BATCH_BYTES // BATCH_ROWS // 4
+
+
+class _Stream:
+    """What Arrow writes to; the end of the file is held back until its checksum is in it."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream, self._held = stream, None  # type: BinaryIO, bytearray | None
+        self.closed = False
+
+    def write(self, data: Any) -> None:
+        if self._held is None:
+            self._stream.write(data)
+        else:
+            self._held += bytes(data)
+
+    def flush(self) -> None:
+        pass
+
+    def close(self) -> None:
+        self.closed = True
+
+    def hold(self) -> None:
+        """Hold back what is written from now on."""
+        self._held = bytearray()
+
+    def release(self) -> None:
+        """Write it, with the footer's checksum."""
+        held, self._held = self._held, None
+        assert held is not None
+        at = held.index(_UNSEALED, held.rindex(_SEAL))
+        held[at : at + len(_UNSEALED)] = _checksum(bytes(_footer_in(held)))
+        self._stream.write(held)
+
+
+def _footer_in(end: bytes | bytearray) -> memoryview:
+    """The footer in the end of a file."""
+    length = int.from_bytes(end[-_TAIL:-4], "little")
+    return memoryview(end)[-_TAIL - length : -_TAIL]
+
+
+def _checksum(unsealed: bytes) -> bytes:
+    return xxhash.xxh3_64_hexdigest(unsealed).encode()
+
+
+@contextlib.contextmanager
+def new_parquet(stream: BinaryIO, schema: pa.Schema, **options: Any) -> Iterator[pq.ParquetWriter]:
+    """A writer of a Parquet file with checksums, compressed with zstandard; it is whole when the block ends well.
+
+    `options` are those of Arrow's writer.
+    """
+    import pyarrow.parquet as pq
+
+    target = _Stream(stream)
+    file = pq.ParquetWriter(
+        target, schema, compression="zstd", compression_level=_ZSTD_LEVEL, write_page_checksum=True, **options
+    )
+    try:
+        yield file
+        file.add_key_value_metadata({_SEAL: _UNSEALED})
+        target.hold()
+    except BaseException:
+        # Also of a file that is thrown away: Arrow would close it later, when the stream is gone.
+        with contextlib.suppress(OSError):
+            file.close()
+        raise
+    file.close()  # writes the end of the file: an error here is one of the whole file
+    target.release()
+
+
+@contextlib.contextmanager
+def open_parquet(location: Location) -> Iterator[tuple[pq.ParquetFile, BinaryIO]]:
+    """An open Parquet file, and its stream. Pages that have a checksum are verified when they are read.
+
+    Raises InputError, also for what the block finds, if it can't be read as one, or is damaged.
+    """
+    import pyarrow.parquet as pq
+
+    with storage.open_for_reading(location) as stream, arrow_errors(location, "Parquet"):
+        file = pq.ParquetFile(stream, pre_buffer=False, page_checksum_verification=True)
+        known = file.metadata.metadata or {}
+        if _SEAL in known:
+            stream.seek(-_TAIL, 2)
+            length = int.from_bytes(stream.read(4), "little")
+            stream.seek(-_TAIL - length, 2)
+            found = stream.read(length)
+            if _checksum(found.replace(known[_SEAL], _UNSEALED, 1)) != known[_SEAL]:
+                raise InputError(f"{location} is damaged (its footer has another checksum): write it again.")
+        yield file, stream
+
+
+def row_groups(location: Location) -> list[tuple[int, int]]:
+    """Rows and compressed bytes of each row group. Raises InputError if it can't be read as a Parquet file."""
+    with open_parquet(location) as (file, _):
+        groups = (file.metadata.row_group(number) for number in range(file.metadata.num_row_groups))
+        return [(group.num_rows, sum(column.total_compressed_size for column in _columns(group))) for group in groups]
+
+
+def read_rows(location: Location, start: int = 0, stop: int | None = None) -> Iterator[dict[str, Any] | ValueError]:
+    """The rows of a Parquet file, column name to value, or what is wrong with one (text that is not valid UTF-8).
+
+    Those from number `start` on, and before `stop`, counted from 0; row groups without any of them are not read.
+
+    Raises InputError if it can't be read as a Parquet file, is damaged, or claims to be very much larger once
+    it is decompressed.
+    """
+    with open_parquet(location) as (file, stream):
+        sizes = [file.metadata.row_group(number).num_rows for number in range(file.metadata.num_row_groups)]
+        ends = list(itertools.accumulate(sizes))
+        stop = sum(sizes) if stop is None else stop
+        groups = [number for number, end in enumerate(ends) if end > start and end - sizes[number] < stop]
+        at = ends[groups[0]] - sizes[groups[0]] if groups else 0
+        for number in groups:
+            count = _rows_at_once(file, stream, number, location)
+            if not count:
+                yield from (ValueError(TOO_LONG) for _ in range(max(start, at), min(ends[number], stop)))
+                at = ends[number]
+                continue
+            for batch in file.iter_batches(count, row_groups=[number], use_threads=False):
+                first, last = max(0, start - at), min(batch.num_rows, stop - at)
+                at += batch.num_rows
+                if first < last:
+                    yield from rows_of(batch.slice(first, last - first))
+            if at != ends[number]:
+                # Readers pass over pages of a kind that they do not know: a flipped bit makes any page one of these.
+                raise InputError(
+                    f"{location} is damaged (pages of its row group {number} are missing): write it again."
+                )
+
+
+def _columns(group: Any) -> list[Any]:
+    return [group.column(number) for number in range(group.num_columns)]
+
+
+def _rows_at_once(file: pq.ParquetFile, stream: BinaryIO, number: int, location: Location) -> int:
+    """How many rows of a row group may be decoded together; 0 if they are longer than a row may be.
+
+    Raises InputError for a row group that claims to be very much larger than it is.
+    """
+    group = file.metadata.row_group(number)
+    if not group.num_rows:
+        return BATCH_ROWS
+    size = sum(
+        column.total_uncompressed_size + 8 * max(0, column.num_values - group.num_rows) for column in _columns(group)
+    )
+    check_ratio(location, size, sum(column.total_compressed_size for column in _columns(group)))
+    if size > group.num_rows * MAX_LINE_BYTES:
+        return 0
+    values = sum(
+        column.num_values * _largest_repeated(column, stream)
+        for column in _columns(group)
+        if any("DICTIONARY" in encoding for encoding in column.encodings)
+    )
+    return max(1, min(BATCH_ROWS, BATCH_BYTES * group.num_rows // max(1, size + values)))
+
+
+def _largest_repeated(column: Any, stream: BinaryIO) -> int:
+    """Bytes that no value of a column with a dictionary is larger than: those of the dictionary."""
+    whole = int(column.total_uncompressed_size)
+    if whole <= _SMALL:
+        return whole
+    stream.seek(min(filter(None, (column.dictionary_page_offset, column.data_page_offset)), default=0))
+    header = stream.read(_HEADER_BYTES)
+    # Thrift's compact protocol: field 1, the kind of page, and field 2, its size.
+    kind, at = _number(header, 1)
+    size, _ = _number(header, at + 1)
+    is_known = header[:1] == b"\x15" == header[at : at + 1]
+    return size if is_known and kind == _DICTIONARY_PAGE else whole
+
+
+def _number(data: bytes, at: int) -> tuple[int, int]:
+    """The zigzag varint at a place, and the place behind it."""
+    found = shift = 0
+    while at < len(data):
+        found |= (data[at] & 0x7F) << shift
+        shift += 7
+        at += 1
+        if data[at - 1] < 0x80:
+            break
+    return found >> 1, at

@@ -1,1 +1,0 @@
-"""MinHash fingerprints and the arithmetic of banding, apart from the stage that uses them."""

@@ -1,0 +1,111 @@
+"""Completion markers: what says that a task, or a whole output, is done, and from what it was made.
+
+A marker holds a key, the digest of everything that the output depends on (settings, the stage's version, the stamps of
+the input files), and the sizes of the files that were made. It holds as long as both are what they were: that is all
+there is to resuming, whether the last run ended well, was interrupted, or was killed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from command_kit import parse_json, write_json
+from command_kit.atomic import remove_leftovers
+from webtext_prep import storage
+from webtext_prep.running.tasks.task import Task
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.stores.local import boot_id
+
+
+def digest(value: Any) -> str:
+    """32 hexadecimal digits that identify a JSON-like value."""
+    return hashlib.sha256(json.dumps(value, sort_keys=True, default=str).encode()).hexdigest()[:32]
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished task: its result, and how many units of work it was."""
+
+    result: Any
+    units: int
+
+
+class Markers:
+    """The markers of one phase, a small file for each finished task.
+
+    Args:
+        folder: where they lie; it is made if need be.
+        scratch: the folder of files between phases, where these are not flushed to the disk: a task that made some of
+            them is done only until the machine starts again, since a cut of power may have taken what they hold. None
+            where they are flushed, as those are that tasks on other machines make.
+    """
+
+    def __init__(self, folder: Path, scratch: Path | None = None) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        remove_leftovers(folder)
+        self._folder, self._scratch = folder, scratch
+
+    def read(self, task: Task, key: str) -> Done | None:
+        """What the marker of `task` says, or None where there is none, or it no longer holds."""
+        try:
+            marker = parse_json((self._folder / f"{task.name}.json").read_bytes())
+            if marker.get("boot", "") not in ("", self._boot(task)):
+                return None
+            if marker.get("key") != key or marker.get("sizes") != [storage.size(output) for output in task.outputs]:
+                return None
+        except (OSError, ValueError):
+            return None
+        return Done(marker["result"], marker.get("units", 0))
+
+    def read_all(self, tasks: Sequence[Task], keys: Sequence[str]) -> list[Done | None]:
+        """What `read` gives for each task; outputs in object storage are asked about side by side."""
+        places = (path for task in tasks for path in task.outputs)
+        return storage.each(lambda both: self.read(*both), list(zip(tasks, keys, strict=True)), places)
+
+    def write(self, task: Task, key: str, done: Done) -> None:
+        """Mark `task` as done."""
+        sizes = [storage.size(output) for output in task.outputs]
+        marker = {"key": key, "sizes": sizes, "result": done.result, "units": done.units}
+        if boot := self._boot(task):
+            marker["boot"] = boot
+        write_json(self._folder / f"{task.name}.json", marker)
+
+    def _boot(self, task: Task) -> str:
+        if self._scratch is None:
+            return ""
+        is_scratch = any(isinstance(path, Path) and path.is_relative_to(self._scratch) for path in task.outputs)
+        return boot_id() if is_scratch else ""
+
+
+class OutputMarker:
+    """Says of a whole output that it is finished.
+
+    Args:
+        path: the marker's file.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def holds(self, key: str, folder: Location) -> bool:
+        """Whether the output was finished under `key`, and its files below `folder` are still what they were."""
+        try:
+            marker = parse_json(self._path.read_bytes())
+            places = [folder / name for name in marker["outputs"]]
+            return marker["key"] == key and list(marker["outputs"].values()) == storage.sizes(places)
+        except (OSError, ValueError, KeyError):
+            return False
+
+    def write(self, key: str, outputs: Sequence[Location], folder: Location) -> None:
+        """Mark the output as finished. Raises OSError if one of its files is missing."""
+        names = [str(path).removeprefix(f"{folder}/") for path in outputs]
+        write_json(self._path, {"key": key, "outputs": dict(zip(names, storage.sizes(outputs), strict=True))})
+
+    def remove(self) -> None:
+        """Mark the output as not finished."""
+        self._path.unlink(missing_ok=True)

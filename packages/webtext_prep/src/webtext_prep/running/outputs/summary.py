@@ -1,0 +1,82 @@
+"""The closing summary of a stage: a table, or one JSON object."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import dataclass
+from typing import Any, TextIO
+
+from command_kit import duration
+from command_kit.colours import BOLD, DIM, GREEN, PLAIN, YELLOW, Paint
+from command_kit.fronts import in_words
+from command_kit.tables import display_width, padded
+from webtext_prep.running.tasks.tally import Tally
+
+
+@dataclass
+class Summary:
+    """The end of one run of one stage.
+
+    Attributes:
+        stage: its command.
+        output: where it wrote.
+        tally: what became of all documents.
+        facts: what else it tells (tokens, bytes).
+        seconds: how long this run took.
+        resumed: whether an earlier run had done all of it.
+        unit: what is counted.
+    """
+
+    stage: str
+    output: str
+    tally: Tally
+    facts: dict[str, Any]
+    seconds: float = 0.0
+    resumed: bool = False
+    unit: str = "documents"
+
+    def as_dict(self) -> dict[str, Any]:
+        """The JSON object that `--json` prints: stage, in, out, dropped, seconds, and the stage's own facts."""
+        return {
+            **self.facts,
+            "stage": self.stage,
+            **self.tally.as_dict(),
+            "seconds": round(self.seconds, 3),
+            "resumed": self.resumed,
+            "output": self.output,
+        }
+
+    def table(self, paint: Paint = PLAIN) -> str:
+        """The closing table: in, out, dropped by reason."""
+        done = "already done" if self.resumed else duration(self.seconds)
+        dropped = sorted(self.tally.dropped.items(), key=lambda item: (-item[1], item[0]))
+        rows = [
+            (f"{self.unit} in", self.tally.read, ()),
+            *([("added: further pieces", self.tally.added, ())] if self.tally.added else []),
+            ("out", self.tally.kept, (GREEN,)),
+            *((f"  dropped: {reason}", count, (DIM,)) for reason, count in dropped),
+        ]
+        lines = [f"{paint(self.stage, BOLD)}  {self.output}  {paint(f'({done})', DIM)}"]
+        width = max(display_width(name) for name, *_ in rows)
+        for name, count, codes in rows:
+            share = f"{count / self.tally.read:7.1%}" if self.tally.read else ""
+            lines.append("  " + paint(f"{padded(name, width)}  {count:>12,}  {share}", *codes))
+        lines += [f"  {name.replace('_', ' ')}: {count:,}" for name, count in sorted(self.tally.notes.items())]
+        lines += [
+            f"  {name.replace('_', ' ')}: {value}"
+            if isinstance(value, str)
+            else f"  {name.replace('_', ' ')}: {value:,}"
+            for name, value in self.facts.items()
+            if isinstance(value, int | float | str)
+        ]
+        lines += [f"  {paint('note:', YELLOW)} {in_words(sentence)}" for sentence in self.tally.problems]
+        return "\n".join(lines)
+
+
+def show(summary: Summary, *, as_json: bool, stream: TextIO | None = None) -> None:
+    """Print the closing table to standard error, and with `as_json` one JSON object to standard output."""
+    stream = stream or sys.stderr
+    print(summary.table(Paint.of(stream)), file=stream)
+    if as_json:
+        print(json.dumps(summary.as_dict(), ensure_ascii=False))

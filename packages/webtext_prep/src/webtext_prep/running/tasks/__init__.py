@@ -1,0 +1,1 @@
+"""A task: its counts (`tally`), its place in a file (`state`), files brought to its machine (`staging`)."""

@@ -1,0 +1,215 @@
+"""The interface of a storage system: opening files, creating them atomically, listing and removing them.
+
+A location is a `pathlib.Path` for a local file, or a `Url`, which names things as a path does. Stages, formats and the
+job know only this interface; nothing else opens or writes a shard.
+"""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+import importlib
+import tempfile
+from collections.abc import Iterator
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Any, BinaryIO, ClassVar, TypeAlias
+
+from command_kit.atomic import LEFTOVER_SUFFIX, UnfinishedFile, remove_leftovers_of
+
+
+@dataclass(frozen=True, order=True)
+class Url:
+    """A file or folder behind a URL, with the names and parents of `pathlib.PurePath`.
+
+    Attributes:
+        scheme: what stands before `://`: a protocol, or several of fsspec's (`simplecache::sftp`).
+        path: what stands behind it: for an object its bucket and key.
+    """
+
+    scheme: str
+    path: PurePosixPath
+
+    @classmethod
+    def parse(cls, text: str) -> Url:
+        """The URL that `text` is."""
+        scheme, _, path = text.partition("://")
+        return cls(scheme.lower(), PurePosixPath(path))
+
+    @property
+    def protocol(self) -> str:
+        """The first protocol of the scheme, by which a store is chosen."""
+        return self.scheme.partition("::")[0]
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The bucket, or what stands for it, and the names below it."""
+        return self.path.parts
+
+    @property
+    def name(self) -> str:
+        """The last part."""
+        return self.path.name
+
+    @property
+    def suffix(self) -> str:
+        """The end of the name, from its last dot on."""
+        return self.path.suffix
+
+    @property
+    def parent(self) -> Url:
+        """The folder that it lies in; of a bucket, the bucket."""
+        return self if len(self.parts) < 2 else Url(self.scheme, self.path.parent)
+
+    @property
+    def parents(self) -> tuple[Url, ...]:
+        """The folder that it lies in, and those that this lies in."""
+        return () if self.parent == self else (self.parent, *self.parent.parents)
+
+    def with_name(self, name: str) -> Url:
+        """A neighbour."""
+        return Url(self.scheme, self.path.with_name(name))
+
+    def with_suffix(self, suffix: str) -> Url:
+        """The neighbour that differs in the suffix."""
+        return Url(self.scheme, self.path.with_suffix(suffix))
+
+    def __truediv__(self, name: str) -> Url:
+        return Url(self.scheme, self.path / name)
+
+    def __str__(self) -> str:
+        return f"{self.scheme}://{self.path if self.parts else ''}"
+
+
+Location: TypeAlias = Path | Url
+"""A file or folder: a local path, or a URL."""
+
+
+@dataclass(frozen=True)
+class Note:
+    """A small file as it was found, for what several writers agree on.
+
+    Attributes:
+        data: its bytes.
+        version: changes with it, for `Store.write_note`.
+        age: seconds since it was written, by the clock of the storage where that tells the time.
+    """
+
+    data: bytes
+    version: str
+    age: float
+
+
+class Store(abc.ABC):
+    """One kind of storage. All methods raise OSError (FileNotFoundError, PermissionError, ...) as `open` does."""
+
+    protocols: ClassVar[tuple[str, ...]] = ()
+    """URL schemes that it serves, such as `s3`. A store that names none serves those that no other one names."""
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules that take long to import: processes of an engine may be forked with them."""
+
+    def check(self, url: Url) -> None:
+        """Raise ImportError or ValueError where a URL can't be served here: a package for it is missing."""
+        for name in self.preload:
+            importlib.import_module(name)
+
+    @abc.abstractmethod
+    def open(self, location: Location) -> BinaryIO:
+        """Open a file for reading bytes."""
+
+    @abc.abstractmethod
+    def create(self, location: Location, *, durable: bool = True) -> AbstractContextManager[BinaryIO]:
+        """Open a file for writing bytes: it appears complete when the block ends well, and not at all when it raises.
+
+        `durable` asks that it survives a power cut, which costs milliseconds per file. Missing folders are made.
+        """
+
+    @abc.abstractmethod
+    def publish(self, file: Path, location: Location) -> None:
+        """Move a finished local file to its final place, where it appears complete."""
+
+    @abc.abstractmethod
+    def stamp(self, location: Location) -> list[Any]:
+        """Name, size in bytes, and version (a modification time or an entity tag): changes when the file does."""
+
+    @abc.abstractmethod
+    def is_file(self, location: Location) -> bool:
+        """Whether there is a file of that name."""
+
+    @abc.abstractmethod
+    def is_folder(self, location: Location) -> bool:
+        """Whether there is a folder of that name; where folders are only prefixes, whether anything lies below it."""
+
+    @abc.abstractmethod
+    def list_folder(self, folder: Location) -> list[tuple[Location, bool]]:
+        """The entries of a folder by name, each with whether it is a folder; none if there is no such folder."""
+
+    @abc.abstractmethod
+    def remove(self, location: Location) -> None:
+        """Remove a file, if it is there."""
+
+    def remove_folder(self, folder: Location) -> None:
+        """Remove a folder and all that lies below it, if it is there."""
+        for entry, is_folder in self.list_folder(folder):
+            if is_folder:
+                self.remove_folder(entry)
+            else:
+                self.remove(entry)
+
+    @abc.abstractmethod
+    def remove_leftovers(self, folder: Location) -> None:
+        """Remove temporary files that killed writers left in `folder`."""
+
+    def read_note(self, location: Location) -> Note:
+        """A small file with its version and age."""
+        raise NotImplementedError
+
+    def write_note(self, location: Location, data: bytes, version: str = "") -> None:
+        """Write a small file on a condition. Raises FileExistsError if that does not hold.
+
+        The condition is that the file has this version, or, without one, that it is not there yet. A storage that
+        can't decide between writers does what it can: two of them at the same moment may both succeed. An answer that
+        was lost may have FileExistsError raised, though this writer has written it.
+        """
+        raise NotImplementedError
+
+
+class DraftStore(Store):
+    """A store to which a file is copied when it is finished: until then it lies in this machine's temporary folder.
+
+    So nothing is visible before it is whole, whatever the storage makes of a writer that dies.
+    """
+
+    @abc.abstractmethod
+    def put(self, file: Path, location: Location) -> None:
+        """Copy a local file to its final place, where it appears complete."""
+
+    @contextlib.contextmanager
+    def create(self, location: Location, *, durable: bool = True) -> Iterator[BinaryIO]:
+        """See `Store`."""
+        draft = UnfinishedFile(_drafts())
+        try:
+            yield draft.file
+            draft.file.flush()
+            self.put(draft.name, location)
+        finally:
+            draft.discard()
+
+    def publish(self, file: Path, location: Location) -> None:
+        """See `Store`."""
+        self.put(file, location)
+        file.unlink(missing_ok=True)
+
+    def remove_leftovers(self, folder: Location) -> None:
+        """See `Store`."""
+        for entry, is_folder in self.list_folder(folder):
+            if not is_folder and entry.name.startswith(".") and entry.name.endswith(LEFTOVER_SUFFIX):
+                self.remove(entry)
+        with contextlib.suppress(PermissionError):  # another user's
+            remove_leftovers_of(_drafts())
+
+
+def _drafts() -> Path:
+    """What the drafts of files to be put elsewhere are named after, in this machine's temporary folder."""
+    return Path(tempfile.gettempdir()) / "webtext-upload"

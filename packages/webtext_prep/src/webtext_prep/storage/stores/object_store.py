@@ -1,0 +1,320 @@
+"""Objects in buckets, by obstore: Amazon S3 and what speaks its protocol (MinIO, Ceph, R2, ...), Google Cloud, Azure.
+
+obstore makes requests again that fail by what may pass, goes on at the byte where an answer was cut, and uploads large
+files in parts, which appear together. Here is what it leaves open: reading ahead, of the version that was opened
+(If-Match); who signs in; and the parts of killed uploads, which nobody sees and which are paid for.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import errno
+import functools
+import io
+import os
+import urllib.request
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, ClassVar, TypeVar, cast
+
+from command_kit import hide_credentials
+from webtext_prep.errors import StorageBusyError, StorageError
+from webtext_prep.storage.stores.answers import EXTRAS, ask, words_of
+from webtext_prep.storage.stores.base import DraftStore, Location, Note, Url
+from webtext_prep.storage.stores.read_ahead import BUFFER_BYTES, FIRST_BYTES, ReadAhead
+
+if TYPE_CHECKING:
+    from obstore import ObjectMeta
+    from obstore.store import RetryConfig
+
+
+Value = TypeVar("Value")
+
+PART_BYTES = 16 << 20
+"""Of an upload in parts. A file of up to twice as much is uploaded whole."""
+MOST_PARTS = 10_000
+"""S3's limit: larger files have larger parts."""
+PARTS_AT_ONCE = 3
+"""In flight, and in memory."""
+RETRIES: RetryConfig = {
+    "max_retries": 8,
+    "retry_timeout": timedelta(seconds=45),
+    "backoff": {"init_backoff": timedelta(seconds=0.2), "max_backoff": timedelta(seconds=20), "base": 4},
+}
+"""How often a request is made again that fails by what may pass: pauses are random, and grow to twice on average."""
+_TIMEOUTS = {"connect_timeout": "10s", "read_timeout": "60s", "timeout": "10min"}
+_SETTINGS = {
+    "anon": "skip_signature",
+    "endpoint_url": "endpoint",
+    "key": "access_key_id",
+    "requester_pays": "request_payer",
+    "secret": "secret_access_key",
+    "token": "session_token",
+}
+"""obstore's names of settings that fsspec's variables (FSSPEC_S3_ANON) and files call otherwise."""
+_unconditional: set[str] = set()
+"""Buckets of systems that know no conditions."""
+
+
+class ObjectStore(DraftStore):
+    """The objects of a bucket, whose folders are what their keys begin with."""
+
+    protocols: ClassVar[tuple[str, ...]] = tuple(EXTRAS)
+    preload: ClassVar[tuple[str, ...]] = ("obstore",)
+
+    def check(self, url: Url) -> None:
+        """See `Store`."""
+        super().check(url)
+        if not url.parts:
+            raise ValueError("it names no bucket")
+
+    def open(self, location: Location) -> BinaryIO:
+        """See `Store`. One request finds out what there is, and fetches its first bytes."""
+        import obstore
+
+        def fetch(begin: int, end: int, version: str | None = None) -> tuple[ObjectMeta, Any]:
+            def get(client: Any, key: str) -> tuple[ObjectMeta, Any]:
+                condition: Any = {"if_match": version} if version else {}
+                answer = obstore.get(client, key, options={"range": (begin, end), **condition})
+                return answer.meta, answer.bytes()
+
+            try:
+                return _ask(location, get)
+            except FileExistsError as error:
+                raise _failed(location, "was changed while it was read: wait until it is finished") from error
+
+        try:
+            meta, first = fetch(0, FIRST_BYTES)
+        except OSError as error:
+            if "416" not in words_of(error):
+                raise
+            return io.BytesIO()  # an empty object has no first byte
+        reader = ReadAhead(lambda begin, end: fetch(begin, end, meta["e_tag"])[1], meta["size"], first)
+        return cast(BinaryIO, io.BufferedReader(reader, BUFFER_BYTES))
+
+    def put(self, file: Path, location: Location) -> None:
+        """See `DraftStore`. Parts follow from the size alone: equal files have equal entity tags."""
+        import obstore
+
+        size = file.stat().st_size
+        if size <= 2 * PART_BYTES:
+            _ask(location, lambda client, key: obstore.put(client, key, file.read_bytes(), use_multipart=False))
+            return
+        part = max(PART_BYTES, -(-size // MOST_PARTS))
+
+        def put(client: Any, key: str) -> None:
+            obstore.put(client, key, file, use_multipart=True, chunk_size=part, max_concurrency=PARTS_AT_ONCE)
+
+        try:
+            _ask(location, put)
+        except FileNotFoundError as error:  # a job of a cluster that outlives the command that began it
+            raise _failed(location, "could not be uploaded, which a later command has ended", busy=True) from error
+
+    def _head(self, location: Location) -> ObjectMeta:
+        import obstore
+
+        def head(client: Any, key: str) -> ObjectMeta:
+            if not key:
+                raise IsADirectoryError(errno.EISDIR, "Is a bucket", str(location))
+            try:
+                return obstore.head(client, key)
+            except Exception as error:
+                if {"400", "403"} & {*words_of(error)}:  # the answer has no body that would say why
+                    obstore.get(client, key)
+                raise
+
+        return _ask(location, head)
+
+    def stamp(self, location: Location) -> list[Any]:
+        """Name, size in bytes, and entity tag: a digest of the content, in buckets without keys of one's own."""
+        found = self._head(location)
+        return [location.name, found["size"], found["e_tag"]]
+
+    def is_file(self, location: Location) -> bool:
+        """See `Store`."""
+        try:
+            self._head(location)
+        except (FileNotFoundError, IsADirectoryError):
+            return False
+        return True
+
+    def is_folder(self, location: Location) -> bool:
+        """See `Store`."""
+        import obstore
+
+        return _ask(location, lambda client, key: any(obstore.list(client, key or None, chunk_size=1)) or not key)
+
+    def list_folder(self, folder: Location) -> list[tuple[Location, bool]]:
+        """See `Store`."""
+        import obstore
+
+        def names(client: Any, key: str) -> dict[str, bool]:
+            found = obstore.list_with_delimiter(client, key or None)
+            # Some tools make an empty object for a folder.
+            files = {entry["path"]: False for entry in found["objects"] if entry["path"] != key}
+            return {**dict.fromkeys(found["common_prefixes"], True), **files}
+
+        entries = {path.rpartition("/")[2]: is_folder for path, is_folder in _ask(folder, names).items()}
+        return [(folder / name, entries[name]) for name in sorted(entries)]
+
+    def remove(self, location: Location) -> None:
+        """See `Store`."""
+        import obstore
+
+        with contextlib.suppress(FileNotFoundError):
+            _ask(location, obstore.delete)
+
+    def remove_leftovers(self, folder: Location) -> None:
+        """See `Store`. Also ends uploads to S3 of files of this folder that were not finished, which obstore can't."""
+        super().remove_leftovers(folder)
+        url = cast(Url, folder)
+        if EXTRAS[url.protocol] == "s3":
+            _end_uploads(url.parts[0], "".join(f"{part}/" for part in url.parts[1:]))
+
+    def read_note(self, location: Location) -> Note:
+        """See `Store`."""
+        import obstore
+
+        def read(client: Any, key: str) -> Note:
+            answer = obstore.get(client, key)
+            age = _time_of_server(client, key) - answer.meta["last_modified"]
+            return Note(bytes(answer.bytes()), _tag(location, answer.meta), max(0.0, age.total_seconds()))
+
+        return _ask(location, read)
+
+    def write_note(self, location: Location, data: bytes, version: str = "") -> None:
+        """See `Store`. The storage decides between writers; systems that don't know how take the last one."""
+        import obstore
+
+        bucket = cast(Url, location).parts[0]
+        mode: Any = {_tag_name(location): version} if version else "create"
+
+        def write(client: Any, key: str) -> None:
+            try:
+                obstore.put(client, key, data, mode="overwrite" if bucket in _unconditional else mode)
+            except Exception as error:
+                if not {"501", "NotSupportedError", "NotImplementedError"} & {*words_of(error)}:
+                    raise
+                _unconditional.add(bucket)
+                obstore.put(client, key, data)
+
+        _ask(location, write)
+
+
+def _ask(location: Location, call: Callable[[Any, str], Value]) -> Value:
+    """What `call(client, key)` returns. Raises OSError."""
+    url = cast(Url, location)
+    return ask(url, lambda: call(_client(url.protocol, url.parts[0]), "/".join(url.parts[1:])))
+
+
+def _failed(location: Location, what: str, *, busy: bool = False) -> StorageError:
+    sentence = f"{hide_credentials(str(location))} {what}, then run this again."
+    return StorageBusyError(sentence) if busy else StorageError(sentence)
+
+
+def _tag_name(location: Location) -> str:
+    """What a condition for writing names: Google's generation, or the entity tag."""
+    return "version" if EXTRAS[cast(Url, location).protocol] == "gcs" else "e_tag"
+
+
+def _tag(location: Location, meta: ObjectMeta) -> str:
+    return str(cast(dict[str, Any], meta)[_tag_name(location)])
+
+
+def _time_of_server(client: Any, key: str) -> datetime:
+    """The time by the server's clock; by ours, where it can't be asked in passing."""
+    import obstore
+
+    with contextlib.suppress(Exception):
+        url = obstore.sign(client, "HEAD", key, timedelta(minutes=5))
+        with urllib.request.urlopen(urllib.request.Request(url, method="HEAD"), timeout=10) as answer:  # noqa: S310
+            return email.utils.parsedate_to_datetime(answer.headers["Date"])
+    return datetime.now(UTC)
+
+
+@functools.cache
+def _client(protocol: str, bucket: str) -> Any:
+    """obstore's client for a bucket, with the settings of this process's environment and files."""
+    import obstore.store
+
+    kind, connection = EXTRAS[protocol], {"allow_http": True, **_TIMEOUTS}
+    settings = {"client_options": connection, "retry_config": RETRIES, **_settings(kind)}
+    if kind == "gcs":
+        return obstore.store.GCSStore(bucket, **settings)
+    if kind == "azure":
+        container, _, host = bucket.partition("@")
+        account = {"account_name": host.partition(".")[0]} if host else {}
+        return obstore.store.AzureStore(container, **{**_of_connection_string(), **settings, **account})
+    if bundle := os.environ.get("AWS_CA_BUNDLE"):
+        connection["root_certificate"] = Path(bundle).read_bytes()
+    is_anonymous = str(settings.get("skip_signature", os.environ.get("AWS_SKIP_SIGNATURE"))).lower() in ("true", "1")
+    is_enough = {"AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_DEFAULT_REGION"} <= os.environ.keys()
+    profile = settings.pop("profile", None)
+    if not is_anonymous and (profile or not is_enough) and "access_key_id" not in settings:
+        settings = {**_of_profile(profile), **settings}
+    return obstore.store.S3Store(bucket, disable_bulk_delete=True, **settings)
+
+
+def _settings(kind: str) -> dict[str, Any]:
+    """What fsspec's variables and files say of a kind of storage."""
+    from fsspec.config import conf
+
+    sections = [conf.get(protocol, {}) for protocol, extra in EXTRAS.items() if extra == kind]
+    return {_SETTINGS.get(name, name): value for section in sections for name, value in section.items()}
+
+
+def _of_profile(profile: str | None) -> dict[str, Any]:
+    """Region, endpoint and credentials from `~/.aws`, or from the role of this machine, by botocore."""
+    import botocore.exceptions
+    import botocore.session
+
+    session = botocore.session.Session(profile=profile)
+    if (credentials := session.get_credentials()) is None:
+        raise botocore.exceptions.NoCredentialsError
+
+    def provide() -> dict[str, Any]:
+        now, until = credentials.get_frozen_credentials(), datetime.now(UTC) + timedelta(minutes=10)
+        keys = {"access_key_id": now.access_key, "secret_access_key": now.secret_key, "token": now.token}
+        return {**keys, "expires_at": until}
+
+    found = {"region": session.get_config_variable("region"), "credential_provider": provide}
+    if "AWS_ENDPOINT_URL" not in os.environ:
+        found["endpoint"] = session.get_scoped_config().get("endpoint_url")
+    return {name: value for name, value in found.items() if value}
+
+
+def _of_connection_string() -> dict[str, str]:
+    """Azure's account and its key from the one variable that holds them both."""
+    names = {"AccountName": "account_name", "AccountKey": "account_key", "BlobEndpoint": "endpoint",
+             "SharedAccessSignature": "sas_key"}  # fmt: skip
+    pairs = (pair.partition("=") for pair in os.environ.get("AZURE_STORAGE_CONNECTION_STRING", "").split(";"))
+    return {names[name]: value for name, _, value in pairs if name in names}
+
+
+@functools.cache
+def _botocore_client() -> Any:
+    import botocore.session
+
+    settings = _settings("s3")
+    return botocore.session.Session(profile=settings.get("profile")).create_client(
+        "s3",
+        endpoint_url=settings.get("endpoint"),
+        aws_access_key_id=settings.get("access_key_id"),
+        aws_secret_access_key=settings.get("secret_access_key"),
+        aws_session_token=settings.get("session_token"),
+    )
+
+
+def _end_uploads(bucket: str, prefix: str) -> None:
+    """End the uploads to a folder in S3 that were not finished, by botocore; nobody else writes there."""
+    import botocore.exceptions
+
+    with contextlib.suppress(botocore.exceptions.BotoCoreError, botocore.exceptions.ClientError):
+        client = _botocore_client()
+        pages = client.get_paginator("list_multipart_uploads")
+        for page in pages.paginate(Bucket=bucket, Prefix=prefix, Delimiter="/"):
+            for upload in page.get("Uploads", []):
+                if "/" not in upload["Key"].removeprefix(prefix):  # some servers take no Delimiter here
+                    client.abort_multipart_upload(Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])

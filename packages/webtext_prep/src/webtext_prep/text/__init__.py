@@ -1,0 +1,1 @@
+"""Texts: `repair`, `hashes`, `fingerprints`, `quality` rules, `languages`, `contamination`; `compiled` functions."""

@@ -1,0 +1,210 @@
+"""The n-grams of evaluation texts, as arrays that a compiled function looks words up in.
+
+Evaluation sets come in files of any kind that `webtext merge` reads. Of a record every text in it counts (a question,
+its choices, its context); of a text each run of `size` words is an n-gram, or the whole text where it has fewer, but
+at least `least`. n-grams are kept as numbers of words, and compared word by word: nothing is left to a hash.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator, MutableMapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from webtext_prep import storage
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.raw_files import kinds_of_raw_files, reader_of
+from webtext_prep.documents.records.base import Keys, Record, SourceFile, Unreadable
+from webtext_prep.errors import InputError
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.text import fingerprints
+from webtext_prep.text.contamination import plain
+from webtext_prep.text.contamination.matching import words_of
+from webtext_prep.text.fingerprints import Shingling
+
+_TEXTS = "texts"
+
+
+@dataclass(frozen=True)
+class EvaluationText:
+    """One text of an evaluation set.
+
+    Attributes:
+        place: its file, and where in it: `lambada.jsonl, line 3`.
+        text: what it says.
+    """
+
+    place: str
+    text: str
+
+
+@dataclass(frozen=True)
+class _EveryText(Keys):
+    """Of each record, every text under the chosen keys, or under any key if none is chosen."""
+
+    def record(self, value: Any, place: str, url: str) -> Record:
+        """See `Keys`."""
+        if self.text and isinstance(value, MutableMapping):
+            chosen = [value[key] for key in self.text if key in value]
+            if not chosen:
+                reason = f"none of the keys {', '.join(self.text)}"
+                found = ", ".join(sorted(map(str, value))[:8])
+                return Record(place, Unreadable(reason, f"but {found or 'none'}"), url)
+            value = chosen
+        return Record(place, Document(url, "", {_TEXTS: list(_strings(value))}), url)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Every string inside a JSON value, in order."""
+    waiting = [value]
+    while waiting:
+        entry = waiting.pop()
+        if isinstance(entry, str):
+            yield entry
+        elif isinstance(entry, MutableMapping):
+            waiting.extend(reversed(list(entry.values())))
+        elif isinstance(entry, list | tuple):
+            waiting.extend(reversed(entry))
+
+
+def read_evaluation(files: Sequence[Path], keys: Sequence[str]) -> Iterator[EvaluationText]:
+    """Every text of the evaluation files, in order. Raises InputError naming the file and place that can't be read."""
+    for path in files:
+        reader = reader_of(path)
+        if reader is None:
+            raise InputError(f"--evaluation {path} has the wrong suffix: here {kinds_of_raw_files()} are read.")
+        for record in reader.read(SourceFile(path, path.name), _EveryText(tuple(keys), ())):
+            place = f"{path.name}, {record.place}" if record.place else path.name
+            if isinstance(record.document, Unreadable):
+                raise InputError(f"--evaluation {path}, {record.place or 'as a whole'}: {record.document}.")
+            for text in record.document.metadata.get(_TEXTS, [record.document.text]):
+                yield EvaluationText(place, text)
+
+
+@dataclass(frozen=True)
+class NGrams:
+    """Distinct n-grams of evaluation texts, and the table to find them by.
+
+    Attributes:
+        vocabulary: word to number.
+        words: numbers of the words of all texts, one text after another, shape (words,), int32.
+        starts: where in `words` each n-gram first stands, shape (n-grams,), int64.
+        sizes: words of each n-gram, shape (n-grams,), int32.
+        table: open-addressing hash table of n-gram numbers, -1 where empty; its length is a power of two.
+        texts: number of the text in which each n-gram first stands, shape (n-grams,), int32.
+        places: where each text is.
+        beginnings: how each text begins.
+        screen: hashes of all runs of as many words as the smallest n-gram has, in the same kind of table, uint64: a
+            document without one of them holds no n-gram.
+    """
+
+    vocabulary: dict[str, int]
+    words: npt.NDArray[np.int32]
+    starts: npt.NDArray[np.int64]
+    sizes: npt.NDArray[np.int32]
+    table: npt.NDArray[np.int64]
+    texts: npt.NDArray[np.int32]
+    places: list[str]
+    beginnings: list[str]
+    screen: npt.NDArray[np.uint64]
+
+    _ARRAYS = ("words", "starts", "sizes", "table", "texts", "screen")
+    SHOWN = 200
+    """Characters of an evaluation text that `beginnings` keeps."""
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @classmethod
+    def of(cls, found: Iterator[EvaluationText], size: int, least: int, *, compiled: bool = True) -> NGrams:
+        """The n-grams of evaluation texts: runs of `size` words, whole texts of `least` to `size` words.
+
+        `compiled` is whether there is enough to do for machine code.
+        """
+        functions = _functions(compiled)
+        vocabulary: dict[str, int] = {}
+        numbers: list[npt.NDArray[np.int32]] = []
+        joined_words, places, beginnings = [], [], []
+        for entry in found:
+            words = words_of(entry.text)
+            if len(words) < least:
+                continue
+            numbers.append(
+                np.fromiter((vocabulary.setdefault(word, len(vocabulary)) for word in words), np.int32, len(words))
+            )
+            joined_words.append(" ".join(words))
+            places.append(entry.place)
+            beginnings.append(" ".join(entry.text[: cls.SHOWN].split()))
+        ends = np.cumsum([len(text) for text in numbers], dtype=np.int64)
+        joined = np.concatenate(numbers) if numbers else np.zeros(0, np.int32)
+        starts, sizes, texts, table = functions.index(joined, ends, size)
+        runs = Shingling("word", int(sizes.min(initial=size)))
+        screen = functions.hash_set(fingerprints.shingle_sets(joined_words, runs, compiled=compiled)[0])
+        return cls(vocabulary, joined, starts, sizes, table, texts, places, beginnings, screen)
+
+    def text_of(self, number: int) -> str:
+        """The words of an n-gram, with a space between two of them."""
+        start = int(self.starts[number])
+        own = self.words[start : start + int(self.sizes[number])]
+        return " ".join(self._spelled[word] for word in own)
+
+    @functools.cached_property
+    def _spelled(self) -> list[str]:
+        return list(self.vocabulary)
+
+    def suspects(self, texts: Sequence[str], *, compiled: bool = True) -> list[bool]:
+        """Of each text whether it may hold an n-gram: all that do, and few others. Costs a tenth of looking closely."""
+        shingling = Shingling("word", int(self.sizes.min()))
+        hashes, ends = fingerprints.shingle_sets(texts, shingling, compiled=compiled)
+        found = _functions(compiled).any_in(hashes, ends, self.screen).tolist()
+        # The one character that no word has, and that case folding turns into a letter: word boundaries move.
+        return [hit or "\u0345" in text for hit, text in zip(found, texts, strict=True)]
+
+    def save(self, place: Location) -> None:
+        """Write all of it to one file."""
+        with storage.create(place, durable=False) as stream:
+            np.savez(
+                stream,
+                vocabulary=_packed(list(self.vocabulary)),
+                words=self.words,
+                starts=self.starts,
+                sizes=self.sizes,
+                table=self.table,
+                texts=self.texts,
+                screen=self.screen,
+                places=_packed(self.places),
+                beginnings=_packed(self.beginnings),
+            )
+
+    @classmethod
+    def load(cls, place: Location) -> NGrams:
+        """What `save` wrote."""
+        with np.load(storage.local_path(place), allow_pickle=False) as file:
+            vocabulary = {word: number for number, word in enumerate(_unpacked(file["vocabulary"]))}
+            words, starts, sizes, table, texts, screen = (file[name] for name in cls._ARRAYS)
+            places, beginnings = _unpacked(file["places"]), _unpacked(file["beginnings"])
+            return cls(vocabulary, words, starts, sizes, table, texts, places, beginnings, screen)
+
+
+def _functions(compiled: bool) -> Any:
+    """What works on arrays of words and hashes, in machine code or without."""
+    if not compiled:
+        return plain
+    from webtext_prep.text.contamination import matching
+
+    return matching
+
+
+def _packed(values: Sequence[str]) -> npt.NDArray[np.uint8]:
+    """Strings as bytes, each ended by a zero byte. None of them holds one: white space was joined, words are words."""
+    joined = "".join(value.replace("\0", " ") + "\0" for value in values)
+    return np.frombuffer(joined.encode("utf-8", "surrogatepass"), np.uint8)
+
+
+def _unpacked(values: npt.NDArray[np.uint8]) -> list[str]:
+    return values.tobytes().decode("utf-8", "surrogatepass").split("\0")[:-1]

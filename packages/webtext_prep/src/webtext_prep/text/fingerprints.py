@@ -1,0 +1,259 @@
+"""MinHash as datasketch defines it, and the arithmetic of banding.
+
+A document is a set of shingles (word or character n-grams); its similarity to another is the Jaccard similarity of
+the sets. Signatures are `datasketch.MinHash(num_perm, seed, hashfunc=xxh32, scheme="affine32")`, so that anyone can
+check one. They only propose pairs: what decides is the exact similarity of the sets, which are kept as sorted 64-bit
+hashes (two different shingles among 10,000 share one with a probability of 3e-12).
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from webtext_prep.errors import InputError, WebtextError
+
+SEED = 1
+"""datasketch's default seed of the permutations."""
+PERMUTATIONS = 128
+RECALL = 0.99
+"""The share of pairs exactly at the threshold that banding must propose, at the least."""
+
+_WORD = re.compile(r"\w+")
+_VISIBLE = re.compile(r"\S+")
+_BATCH = 1 << 20
+
+
+@dataclass(frozen=True)
+class Shingling:
+    """What a text is cut into: n-grams of `size` words or characters.
+
+    Attributes:
+        kind: `word` or `char`.
+        size: 1 to 100.
+    """
+
+    kind: str
+    size: int
+
+    @classmethod
+    def parse(cls, shingle: str) -> Shingling:
+        """`word:5` -> Shingling("word", 5). Raises InputError for anything but `word:N` and `char:N`."""
+        kind, _, size = shingle.partition(":")
+        if kind not in ("word", "char") or not size.isdecimal() or not 1 <= int(size) <= 100:
+            raise InputError(f"--shingle {shingle!r} is not known: give word:N or char:N with N from 1 to 100.")
+        return cls(kind, int(size))
+
+
+def shingles(text: str, kind: str, size: int) -> set[bytes]:
+    """The n-grams of `text` as UTF-8, case folded and with white space (and for words, punctuation) put aside.
+
+    A text too short for one n-gram is one shingle as a whole, so that short texts are alike only if they are equal.
+    An empty text has none.
+    """
+    folded = text.casefold()
+    parts: Any = _WORD.findall(folded) if kind == "word" else " ".join(folded.split())
+    if kind == "word" and not parts:
+        # Nothing but punctuation: compare it as it is.
+        parts = folded.split()
+    if not parts:
+        return set()
+    joiner = " " if kind == "word" else ""
+    if len(parts) < size:
+        return {b"\x00whole\x00" + joiner.join(parts).encode("utf-8", "surrogatepass")}
+    return {joiner.join(parts[at : at + size]).encode("utf-8", "surrogatepass") for at in range(len(parts) - size + 1)}
+
+
+def shingle_hashes(found: set[bytes]) -> npt.NDArray[np.uint64]:
+    """Sorted 64-bit hashes of a set of shingles, shape (n,)."""
+    hashes = np.fromiter((xxhash.xxh3_64_intdigest(shingle) for shingle in found), np.uint64, len(found))
+    return np.unique(hashes)
+
+
+class _Texts:
+    """Some texts as the compiled functions take them: their UTF-8, where each ends in it, and room to work in."""
+
+    def __init__(self, texts: Sequence[str], shingling: Shingling) -> None:
+        from webtext_prep.text import characters, fingerprint_kernels
+
+        encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
+        sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
+        self.data = np.frombuffer(b"".join(encoded), np.uint8)
+        self.ends = np.cumsum(sizes)
+        growth = 1 if len(self.data) == sum(map(len, texts)) else fingerprint_kernels.GROWTH  # ASCII does not grow
+        self.most = growth * len(self.data) + len(texts)  # shingles, and units, there can be
+        longest = growth * int(sizes.max(initial=0)) + fingerprint_kernels.BEGIN + 8
+        if longest > np.iinfo(np.uint32).max:
+            raise InputError(f"a document has {int(sizes.max())} bytes of text: dedup takes at most 1 GB.")
+        self.space = fingerprint_kernels.Space(np.empty(longest, np.uint8), np.empty(longest, np.uint32))
+        self.cut = fingerprint_kernels.Cut(
+            shingling.kind == "word", shingling.size, characters.alphabet(shingling.kind), characters.alphabet("char")
+        )
+
+
+def _batches(texts: Sequence[str]) -> Iterator[Sequence[str]]:
+    """The same texts, at most `_BATCH` characters at a time (or one longer text): what bounds the memory."""
+    first, size = 0, 0
+    for at, text in enumerate(texts):
+        if at > first and size + len(text) > _BATCH:
+            yield texts[first:at]
+            first, size = at, 0
+        size += len(text)
+    if first < len(texts):
+        yield texts[first:]
+
+
+def signatures(texts: Sequence[str], shingling: Shingling, *, compiled: bool = True) -> npt.NDArray[np.uint32]:
+    """The MinHash signature of each text, shape (len(texts), PERMUTATIONS). An empty text has the highest values.
+
+    Not `compiled`, they are made by datasketch itself: the same, at 30 times the cost, with nothing to load before.
+    """
+    found = [np.zeros((0, PERMUTATIONS), np.uint32)]
+    if not compiled:
+        return np.vstack([*found, *(signature(shingles(text, shingling.kind, shingling.size)) for text in texts)])
+    from webtext_prep.text import fingerprint_kernels
+
+    factors, addends = _permutations()
+    for batch in _batches(texts):
+        some = _Texts(batch, shingling)
+        found.append(fingerprint_kernels.signatures(some.data, some.ends, some.cut, some.space, factors, addends))
+    return np.concatenate(found)
+
+
+def shingle_sets(
+    texts: Sequence[str], shingling: Shingling, *, compiled: bool = True
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+    """The set of shingles of each text, as sorted distinct 64-bit hashes.
+
+    Returns:
+        hashes, shape (shingles of all texts,), one text after the other; and ends, shape (len(texts),): the set of
+        text i is `hashes[ends[i - 1] : ends[i]]`, that of the first one `hashes[: ends[0]]`.
+    """
+    if not compiled:
+        sets = [shingle_hashes(shingles(text, shingling.kind, shingling.size)) for text in texts]
+        return np.concatenate([np.zeros(0, np.uint64), *sets]), np.cumsum([len(one) for one in sets], dtype=np.int64)
+    from webtext_prep.text import fingerprint_kernels
+
+    found, found_ends, total = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
+    for batch in _batches(texts):
+        some = _Texts(batch, shingling)
+        hashes = np.empty(some.most, np.uint64)
+        ends = fingerprint_kernels.hashes(some.data, some.ends, some.cut, some.space, hashes)
+        starts = np.append(0, ends[:-1])
+        for row in np.flatnonzero(~fingerprint_kernels.sort_ranges(hashes, ends)).tolist():
+            hashes[starts[row] : ends[row]].sort()
+        fingerprint_kernels.join_distinct(hashes, ends)
+        found.append(hashes[: ends[-1]].copy())
+        found_ends.append(ends + total)
+        total += int(ends[-1])
+    return np.concatenate(found), np.concatenate(found_ends)
+
+
+def shingle_spans(
+    text: str, shingling: Shingling, *, compiled: bool = True
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """The shingles of a text in their order, with those that repeat, and where they lie.
+
+    Returns:
+        hashes, starts, ends, each of shape (shingles,): shingle i is what `text[starts[i] : ends[i]]` says.
+    """
+    if not compiled:
+        return _plain_spans(text, shingling)
+    from webtext_prep.text import fingerprint_kernels
+
+    some = _Texts([text], shingling)
+    hashes, spans = np.empty(some.most, np.uint64), np.empty((2, some.most + 1), np.int64)
+    units, count = fingerprint_kernels.located_hashes(some.data, some.cut, some.space, hashes, spans)
+    last = min(shingling.size, units)
+    return hashes[:count], spans[0, :count], spans[1, last : last + count] + 1
+
+
+def _plain_spans(
+    text: str, shingling: Shingling
+) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    folded = text.casefold()
+    origins = np.arange(len(text))
+    if len(folded) != len(text):  # some characters fold to several
+        origins = np.repeat(origins, [len(character.casefold()) for character in text])
+    is_word = shingling.kind == "word"
+    found = list((_WORD if is_word else _VISIBLE).finditer(folded)) or list(_VISIBLE.finditer(folded))
+    units: Any = [part[0] for part in found]
+    edges = [part.span() for part in found]
+    if not is_word:
+        units, parts, edges = " ".join(units), edges, []
+        for start, end in parts:
+            if edges:  # the white space before it is one character
+                edges.append((edges[-1][1], start))
+            edges += zip(range(start, end), range(start + 1, end + 1), strict=True)
+    joiner, last = " " if is_word else "", min(shingling.size, len(units))
+    runs = [joiner.join(units[at : at + last]) for at in range(len(units) - last + 1 if units else 0)]
+    before = b"" if last == shingling.size else b"\x00whole\x00"
+    hashes = [xxhash.xxh3_64_intdigest(before + run.encode("utf-8", "surrogatepass")) for run in runs]
+    firsts, ends = np.array(edges, np.int64).reshape(-1, 2).T
+    count = len(hashes)
+    starts, stops = origins[firsts[:count]], origins[ends[max(last - 1, 0) :][:count] - 1] + 1
+    return np.array(hashes, np.uint64), starts, stops
+
+
+def check_against_datasketch(texts: Sequence[str], shingling: Shingling) -> None:
+    """Raise WebtextError unless signatures and sets of these texts are those of datasketch and of `shingles`."""
+    hashes, ends = shingle_sets(texts, shingling)
+    sets = np.split(hashes, ends[:-1]) if len(ends) else []
+    for text, found, own in zip(texts, signatures(texts, shingling), sets, strict=True):
+        expected = shingles(text, shingling.kind, shingling.size)
+        if not (np.array_equal(found, signature(expected)) and np.array_equal(own, shingle_hashes(expected))):
+            raise WebtextError(
+                f"internal error: compiled fingerprints of {shingling.kind}:{shingling.size} differ from those of "
+                f"datasketch for the text {text[:80]!r}: please report it."
+            )
+
+
+def jaccard(left: npt.NDArray[np.uint64], right: npt.NDArray[np.uint64]) -> float:
+    """|A and B| / |A or B| of two sets given as sorted arrays of distinct values; 1.0 for two empty sets."""
+    if not len(left) or not len(right):
+        return float(len(left) == len(right))
+    common = int(np.isin(left, right, assume_unique=True, kind="sort").sum())
+    return common / (len(left) + len(right) - common)
+
+
+@functools.lru_cache(maxsize=4)
+def empty_sketch(permutations: int = PERMUTATIONS) -> Any:
+    """datasketch's MinHash of an empty set; copy it before it is updated."""
+    from datasketch import MinHash
+
+    return MinHash(num_perm=permutations, seed=SEED, hashfunc=xxhash.xxh32_intdigest, scheme="affine32")
+
+
+def _permutations() -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.uint32]]:
+    """Factors and addends of datasketch's permutations: a hash becomes factor * hash + addend, modulo 2^32."""
+    factors, addends = empty_sketch(PERMUTATIONS).permutations
+    return np.ascontiguousarray(factors, np.uint32), np.ascontiguousarray(addends, np.uint32)
+
+
+def signature(found: set[bytes], permutations: int = PERMUTATIONS) -> npt.NDArray[np.uint32]:
+    """The MinHash signature of a set of shingles, shape (permutations,)."""
+    sketch = empty_sketch(permutations).copy()
+    if found:
+        sketch.update_batch(list(found))
+    return np.asarray(sketch.hashvalues, dtype=np.uint32)
+
+
+def bands_for(threshold: float, permutations: int = PERMUTATIONS, recall: float = RECALL) -> tuple[int, int]:
+    """(bands, rows) with the most rows per band, thus the fewest idle comparisons, that still find what is asked.
+
+    Two sets of similarity s share a band with probability 1 - (1 - s^rows)^bands (Leskovec, Rajaraman, Ullman, Mining
+    of Massive Datasets, 3.4). At `threshold` that must be at least `recall`.
+    """
+    best = (permutations, 1)
+    for rows in range(1, permutations + 1):
+        bands = permutations // rows
+        if 1 - (1 - threshold**rows) ** bands >= recall:
+            best = (bands, rows)
+    return best

@@ -1,0 +1,217 @@
+"""The tokens of documents between the two phases of tokenize: runs sorted by key, in two files for each shard.
+
+A run is what fits into memory: the tokens of its documents in the order of their keys, and the table of them. Memory is
+that of one run whatever the size of a shard. Since a run is sorted, the documents of any range of keys lie side by side
+in it: all ranges can be gathered in parallel, each with one read a run.
+
+`NAME.tokens` holds tokens alone. `NAME.table` holds for each run the keys of its n documents (u64) and then the ends
+of their tokens in `NAME.tokens` (u64), 16 bytes a document.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from io import FileIO
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from webtext_prep.documents.document import Document
+from webtext_prep.errors import WebtextError
+
+Keys = npt.NDArray[np.uint64]
+DOCUMENT_BYTES = 160
+"""What a document costs in memory besides its tokens, about."""
+_AT_ONCE = 100_000
+_PORT = re.compile(r"^(\w+://[^/?#:]*):\d+")
+
+
+def shuffle_key(document: Document, seed: int) -> int:
+    """Where a document comes in the shuffle of that seed: 64 bits that follow from its URL and text alone.
+
+    Documents sorted by it are in random order, and one more or one less leaves the order of all others as it was. The
+    port in a URL does not count: a server on this machine has another one each time.
+    """
+    text = xxhash.xxh3_128_digest(document.text.encode("utf-8", "surrogatepass"))
+    url = _PORT.sub(r"\1", document.url)
+    return xxhash.xxh3_64_intdigest(b"%d %b %b" % (seed, text, url.encode("utf-8", "surrogatepass")))
+
+
+class RunWriter:
+    """Collects documents and appends them to a shard's two files, run after run. Use as a context manager.
+
+    Args:
+        tokens: `NAME.tokens`.
+        table: `NAME.table`.
+        dtype: the type of a token.
+
+    Attributes:
+        runs: documents in each run that is in the files.
+        pending: bytes of memory for documents that are in no run yet.
+    """
+
+    def __init__(self, tokens: Path, table: Path, dtype: np.dtype[Any]) -> None:
+        self.dtype, self.runs, self.pending = dtype, list[int](), 0
+        self._keys: list[int] = []
+        self._documents: list[npt.NDArray[Any]] = []
+        tokens.parent.mkdir(parents=True, exist_ok=True)
+        self._table, self._tokens, self._end = table.open("wb"), tokens.open("wb"), 0
+
+    def __enter__(self) -> RunWriter:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._table.close()
+        self._tokens.close()
+
+    def add(self, key: int, tokens: Sequence[int] | npt.NDArray[Any], end: Sequence[int] = ()) -> None:
+        """Add one document: `tokens`, and behind them those of `end`."""
+        count = len(tokens)
+        document = np.empty(count + len(end), self.dtype)
+        document[:count] = tokens
+        document[count:] = end
+        self._keys.append(key)
+        self._documents.append(document)
+        self.pending += document.nbytes + DOCUMENT_BYTES
+
+    def flush(self) -> None:
+        """Write what was added since the last run as a run, sorted by key; equal keys stay in order."""
+        if not self._keys:
+            return
+        keys = np.array(self._keys, np.uint64)
+        order = np.argsort(keys, kind="stable")
+        documents = [self._documents[at] for at in order.tolist()]
+        lengths = np.fromiter(map(len, documents), np.uint64, len(documents))
+        ends = np.uint64(self._end) + np.cumsum(lengths)
+        np.concatenate(documents).tofile(self._tokens)
+        keys[order].tofile(self._table)
+        ends.tofile(self._table)
+        self._end = int(ends[-1])
+        self.runs.append(len(keys))
+        self._keys, self._documents, self.pending = [], [], 0
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run of a shard.
+
+    Attributes:
+        keys: of its documents, ascending, shape (documents,).
+        ends: one behind the last token of each, counted from the first of the shard, shape (documents,).
+        begin: the first token of the run.
+    """
+
+    keys: Keys
+    ends: Keys
+    begin: int
+
+    def documents(self, low: int, high: int) -> tuple[int, int]:
+        """The range of its documents whose keys are `low` to `high`, both included."""
+        first = int(np.searchsorted(self.keys, np.uint64(low)))
+        return first, int(np.searchsorted(self.keys, np.uint64(high), side="right"))
+
+    def tokens(self, first: int, last: int) -> tuple[int, int]:
+        """The range of tokens of documents `first` to `last` (not included)."""
+        begin = int(self.ends[first - 1]) if first else self.begin
+        return begin, int(self.ends[last - 1]) if last > first else begin
+
+
+@dataclass(frozen=True)
+class EncodedShard:
+    """The two files of one shard, and how many documents are in each of its runs."""
+
+    tokens: Path
+    table: Path
+    runs: list[int]
+
+    def count_tokens(self) -> int:
+        """How many tokens its documents have."""
+        return max((int(run.ends[-1]) for run in self.open_runs()), default=0)
+
+    def open_runs(self) -> Iterator[Run]:
+        """Its runs, mapped into memory: only what is looked at is read."""
+        if not self.runs:
+            return
+        table = np.memmap(self.table, np.uint64, "r")
+        at = begin = 0
+        for count in self.runs:
+            run = Run(table[at : at + count], table[at + count : at + 2 * count], begin)
+            begin, at = int(run.ends[-1]), at + 2 * count
+            yield run
+
+
+@dataclass(frozen=True)
+class Slices:
+    """The documents of a range of keys, as they lie in the runs of several shards, one after another.
+
+    Attributes:
+        keys: of all documents, shape (documents,).
+        lengths: tokens in each.
+        tokens: all of their tokens.
+    """
+
+    keys: Keys
+    lengths: npt.NDArray[np.int64]
+    tokens: npt.NDArray[Any]
+
+    def sorted(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[Any]]:
+        """Lengths and tokens by ascending key; documents of equal keys in the order of the shards, then as added."""
+        order = np.argsort(self.keys, kind="stable")
+        lengths = self.lengths[order]
+        begins = (np.cumsum(self.lengths) - self.lengths)[order]
+        tokens = np.empty_like(self.tokens)
+        at = 0
+        # Some documents at a time: an object for each of millions of short ones would be far more than their tokens.
+        for first in range(0, len(order), _AT_ONCE):
+            some = slice(first, first + _AT_ONCE)
+            pieces = [
+                self.tokens[a : a + n] for a, n in zip(begins[some].tolist(), lengths[some].tolist(), strict=True)
+            ]
+            size = int(lengths[some].sum())
+            np.concatenate(pieces, out=tokens[at : at + size])
+            at += size
+        return lengths, tokens
+
+
+def read_slices(shards: Sequence[EncodedShard], dtype: np.dtype[Any], low: int, high: int) -> Slices:
+    """All documents of `shards` whose keys are `low` to `high`, both included: one read for each run.
+
+    Raises WebtextError if a file is shorter than its table says.
+    """
+    keys, lengths = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)]
+    places: list[tuple[Path, int, int]] = []
+    for shard in shards:
+        for run in shard.open_runs():
+            first, last = run.documents(low, high)
+            if first < last:
+                begin, end = run.tokens(first, last)
+                keys.append(np.array(run.keys[first:last]))
+                ends = run.ends[first:last].astype(np.int64)
+                lengths.append(ends - np.concatenate([[begin], ends[:-1]]))
+                places.append((shard.tokens, begin, end))
+    tokens = np.empty(sum(end - begin for _, begin, end in places), dtype)
+    at = 0
+    for path, of_path in itertools.groupby(places, key=lambda place: place[0]):
+        with path.open("rb", buffering=0) as file:
+            for _, begin, end in of_path:
+                _read_into(file, begin * dtype.itemsize, tokens[at : at + end - begin].view(np.uint8).data, path)
+                at += end - begin
+    return Slices(np.concatenate(keys), np.concatenate(lengths), tokens)
+
+
+def _read_into(file: FileIO, offset: int, place: memoryview, path: Path) -> None:
+    file.seek(offset)
+    while place:
+        count = file.readinto(place)
+        if not count:
+            raise WebtextError(f"{path}, a file between two phases, was cut off: run the command again with --restart.")
+        place = place[count:]

@@ -1,1 +1,0 @@
-"""The network side of `webtext download`: requests, crawling order, robots.txt, addresses, the journal."""
