@@ -21,7 +21,7 @@ import torch
 
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.device import DeviceKind
-from gpt2_train.inference.engine import Decoder, TokenRequest
+from gpt2_train.inference.engine import Engine, TokenRequest
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.packed_weights import for_writing
@@ -87,18 +87,18 @@ def ours(
     *,
     static: bool | None = None,
 ) -> Write:
-    """Writing with a `Decoder` over the weights in `folder`, arranged for the batch; `static` as for `CachedModel`."""
+    """Writing with an `Engine` over the weights in `folder`, arranged for the batch; `static` as for `CachedModel`."""
     source = for_writing(open_model(folder, device=device), batch, precision)
     model = source.model
 
     def write(prompts: list[list[int]], tokens: int) -> list[list[int]]:
         cached = CachedModel(model, batch, len(prompts[0]) + tokens, precision=precision, static=static)
-        decoder = Decoder(cached, vocabulary_size=source.vocabulary_size)
+        engine = Engine(cached, vocabulary_size=source.vocabulary_size)
         found: dict[int, list[int]] = {}
         for prompt in prompts:
-            found[decoder.add(TokenRequest(prompt, np.random.default_rng(1), tokens, sampling))] = []
-        while decoder.writing or decoder.waiting:
-            for new in decoder.step():
+            found[engine.add(TokenRequest(prompt, np.random.default_rng(1), tokens, sampling))] = []
+        while engine.writing or engine.waiting:
+            for new in engine.step():
                 found[new.number].append(new.token)
         return list(found.values())
 

@@ -84,9 +84,9 @@ def kill_when(condition: Callable[[], bool], pipeline: Path, folder: Path) -> No
 
 
 def weights(model: Path) -> dict[str, bytes]:
-    from gpt2_train.checkpoint.load import load_model
+    from gpt2_train.conversion.format import open_weights
 
-    found, _, _ = load_model(model, "cpu")
+    found = open_weights(model).load()
     return {name: value.detach().numpy().tobytes() for name, value in found.state_dict().items()}
 
 

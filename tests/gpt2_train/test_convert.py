@@ -16,7 +16,7 @@ from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, s
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import read_info
-from gpt2_train.checkpoint.load import load_model, model_tensors
+from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import save_checkpoint
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import PRESETS, ModelConfig, TrainSettings
@@ -64,7 +64,7 @@ def test_transformers_loads_what_is_written_and_computes_the_same(run: Path, tmp
     theirs = AutoModelForCausalLM.from_pretrained(tmp_path / "hf", local_files_only=True).eval()
     assert type(theirs).__name__ == "GPT2LMHeadModel"
     tokens = torch.randint(0, 257, (3, 16), generator=torch.Generator().manual_seed(1))
-    ours = load_model(run)[0]
+    ours = open_weights(run).load()
     with torch.inference_mode():
         torch.testing.assert_close(ours(tokens)[..., :257], theirs(tokens).logits, atol=1e-4, rtol=0)
     tokenizer = AutoTokenizer.from_pretrained(tmp_path / "hf", local_files_only=True)
@@ -186,7 +186,7 @@ def test_a_checkpoint_keeps_what_its_source_has_seen_and_the_type_of_its_values(
         info = read_info(folder)
         assert (info.step, info.samples, info.tokens) == (40, 320, 320 * 16)
         assert {tensor.dtype for _, tensor in open_weights(folder).items()} == {dtype}
-        loaded = load_model(folder)[0]
+        loaded = open_weights(folder).load()
         assert torch.equal(loaded.final_norm.weight, model.final_norm.weight.float())
     convert(tmp_path / "run", tmp_path / "half", "--to", "checkpoint", "--dtype", "fp16")
     assert open_weights(tmp_path / "half").dtype == torch.float16
@@ -203,8 +203,8 @@ def test_megatron_checkpoints_come_back_bit_by_bit(run: Path, tmp_path: Path, ve
     assert (tmp_path / "m" / "latest_checkpointed_iteration.txt").read_text() == "7"
     shape = ["--heads", 4, "--vocabulary-size", 257] if version == "2019" else []
     convert(tmp_path / "m", tmp_path / "ours", *shape, "--tokenizer", _tokenizer(tmp_path))
-    assert load_model(tmp_path / "ours")[2].step == 7
-    ours, before = load_model(tmp_path / "ours")[0], load_model(run)[0]
+    assert read_info(tmp_path / "ours").step == 7
+    ours, before = open_weights(tmp_path / "ours").load(), open_weights(run).load()
     for name, tensor in before.state_dict().items():
         rows = slice(0, 257) if name in (EMBEDDING, "output.weight") else slice(None)
         assert torch.equal(ours.state_dict()[name][rows], tensor[rows]), name
@@ -436,7 +436,7 @@ def test_a_gguf_file_holds_settings_tokens_and_tensors(run: Path, tmp_path: Path
     assert (field("tokenizer.ggml.model"), field("tokenizer.ggml.eos_token_id")) == ("gpt2", 256)
     assert len(field("tokenizer.ggml.tokens")) == 257
     tensors = {tensor.name: tensor for tensor in reader.tensors}
-    model = load_model(run)[0]
+    model = open_weights(run).load()
     assert len(tensors) == len(shapes_of(SMALL))
     for name, tensor in tensors.items():
         values = gguf.quants.dequantize(tensor.data, tensor.tensor_type)

@@ -17,9 +17,9 @@ from hypothesis import strategies as st
 from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_model, random_model, save
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.inference import engine as decoder_module
+from gpt2_train.inference import engine as engine_module
 from gpt2_train.inference.detokenizer import StopStrings
-from gpt2_train.inference.engine import Decoder, NewToken, TokenRequest
+from gpt2_train.inference.engine import Engine, NewToken, TokenRequest
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator, TextPiece, TextSession
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import InferenceModel, open_model
@@ -111,11 +111,11 @@ def request(prompt: list[int], tokens: int = 9, sampling: Sampling = GREEDY, **m
 
 def alone(model: GPT2, wanted: TokenRequest, end: int | None = None) -> list[NewToken]:
     """What becomes of a request that has the model for itself."""
-    decoder = Decoder(CachedModel(model, 1), vocabulary_size=257, end=end)
-    decoder.add(wanted)
+    engine = Engine(CachedModel(model, 1), vocabulary_size=257, end=end)
+    engine.add(wanted)
     found = []
-    while decoder.writing or decoder.waiting:
-        found += decoder.step()
+    while engine.writing or engine.waiting:
+        found += engine.step()
     return found
 
 
@@ -134,11 +134,11 @@ def drawn_request(source: random.Random) -> dict[str, Any]:
 def test_sequences_join_and_leave_at_any_step(model: GPT2, seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What a sequence becomes follows from its request: neighbours that come, end or are removed change nothing."""
     source = random.Random(seed)
-    monkeypatch.setattr(decoder_module, "POSITIONS_AT_ONCE", source.choice([1, 3, 7, 1000]))
-    monkeypatch.setattr(decoder_module, "POSITIONS_BESIDE", source.choice([1, 2, 5]))
-    monkeypatch.setattr(decoder_module, "TURN", source.choice([2, 5, 1000]))
+    monkeypatch.setattr(engine_module, "POSITIONS_AT_ONCE", source.choice([1, 3, 7, 1000]))
+    monkeypatch.setattr(engine_module, "POSITIONS_BESIDE", source.choice([1, 2, 5]))
+    monkeypatch.setattr(engine_module, "TURN", source.choice([2, 5, 1000]))
     cached = CachedModel(model, source.choice([1, 3, 5]), static=seed % 2 == 1)
-    decoder = Decoder(cached, vocabulary_size=257, end=END)
+    engine = Engine(cached, vocabulary_size=257, end=END)
     asked: dict[int, dict[str, Any]] = {}
     found: dict[int, list[int]] = {}
     running: set[int] = set()
@@ -146,20 +146,20 @@ def test_sequences_join_and_leave_at_any_step(model: GPT2, seed: int, monkeypatc
     while len(asked) < 14 or running:
         if len(asked) < 14 and source.random() < 0.4:
             drawn = drawn_request(source)
-            number = decoder.add(request(**drawn))
+            number = engine.add(request(**drawn))
             asked[number], found[number] = drawn, []
             running.add(number)
         if running and len(asked) < 14 and source.random() < 0.06:
             removed = source.choice(sorted(running))
-            decoder.remove(removed)
+            engine.remove(removed)
             running.discard(removed)
-        for new in decoder.step():
+        for new in engine.step():
             assert new.number in running
             found[new.number].append(new.token)
             if new.finished:
                 running.discard(new.number)
                 ended.add(new.number)
-        assert decoder.writing + decoder.waiting == len(running)
+        assert engine.writing + engine.waiting == len(running)
     assert len(ended) > 5
     for number, drawn in asked.items():
         expected = [new.token for new in alone(model, request(**drawn), END)]
@@ -169,12 +169,12 @@ def test_sequences_join_and_leave_at_any_step(model: GPT2, seed: int, monkeypatc
 
 def test_a_long_prompt_holds_nobody_up(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     """Those who write get a token in every step while a prompt is read piece by piece."""
-    monkeypatch.setattr(decoder_module, "POSITIONS_BESIDE", 4)
-    decoder = Decoder(CachedModel(model, 2), vocabulary_size=257)
-    first = decoder.add(request([1], 10))
-    decoder.step()
-    second = decoder.add(request(list(range(14)), 10))
-    steps = [[new.number for new in decoder.step()] for _ in range(5)]
+    monkeypatch.setattr(engine_module, "POSITIONS_BESIDE", 4)
+    engine = Engine(CachedModel(model, 2), vocabulary_size=257)
+    first = engine.add(request([1], 10))
+    engine.step()
+    second = engine.add(request(list(range(14)), 10))
+    steps = [[new.number for new in engine.step()] for _ in range(5)]
     assert steps == [[first], [first], [first], [first, second], [first, second]]
 
 
@@ -183,34 +183,34 @@ def test_samples_of_a_prompt_read_it_once(model: GPT2, monkeypatch: pytest.Monke
     fed: list[int] = []
     feed = cached.feed
     monkeypatch.setattr(cached, "feed", lambda rows, tokens: (fed.append(sum(map(len, tokens))), feed(rows, tokens))[1])
-    decoder = Decoder(cached, vocabulary_size=257)
+    engine = Engine(cached, vocabulary_size=257)
     for seed in range(3):
-        decoder.add(TokenRequest([5] * 9, np.random.default_rng(seed), 3, Sampling()))
-    found = decoder.step()
+        engine.add(TokenRequest([5] * 9, np.random.default_rng(seed), 3, Sampling()))
+    found = engine.step()
     assert fed == [9]
     assert len(found) == 3
-    decoder.step()
+    engine.step()
     assert fed == [9, 3]
 
 
 def test_whoever_reads_a_prompt_for_others_may_leave(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(decoder_module, "POSITIONS_AT_ONCE", 5)
-    decoder = Decoder(CachedModel(model, 3), vocabulary_size=257)
-    first, second, third = (decoder.add(request([5, 6] * 6, 4)) for _ in range(3))
-    assert decoder.step() == []
-    decoder.remove(first)
+    monkeypatch.setattr(engine_module, "POSITIONS_AT_ONCE", 5)
+    engine = Engine(CachedModel(model, 3), vocabulary_size=257)
+    first, second, third = (engine.add(request([5, 6] * 6, 4)) for _ in range(3))
+    assert engine.step() == []
+    engine.remove(first)
     found: dict[int, list[int]] = {second: [], third: []}
-    while decoder.writing:
-        for new in decoder.step():
+    while engine.writing:
+        for new in engine.step():
             found[new.number].append(new.token)
     expected = [new.token for new in alone(model, request([5, 6] * 6, 4))]
     assert found == {second: expected, third: expected}
 
 
-def ended(decoder: Decoder, number: int, found: dict[int, list[int]]) -> int:
+def ended(engine: Engine, number: int, found: dict[int, list[int]]) -> int:
     """Steps until a sequence has ended; `found` gets the tokens of all."""
     for count in itertools.count(1):
-        new = decoder.step()
+        new = engine.step()
         for one in new:
             found.setdefault(one.number, []).append(one.token)
         if any(one.number == number and one.finished for one in new):
@@ -220,39 +220,39 @@ def ended(decoder: Decoder, number: int, found: dict[int, list[int]]) -> int:
 
 def test_a_clients_many_sequences_leave_rows_to_others(model: GPT2) -> None:
     """Whoever came first had all rows until its texts ended: another client's short text waited for that."""
-    decoder = Decoder(CachedModel(model, 4), vocabulary_size=257)
-    first = [decoder.add(request([1, n], 60, client="a")) for n in range(9)]
-    assert [new.number for new in decoder.step()] == first[:4]
-    assert ended(decoder, decoder.add(request([2], 5, client="b")), {}) == 5
-    assert [new.number for new in decoder.step()] == first[:4]
+    engine = Engine(CachedModel(model, 4), vocabulary_size=257)
+    first = [engine.add(request([1, n], 60, client="a")) for n in range(9)]
+    assert [new.number for new in engine.step()] == first[:4]
+    assert ended(engine, engine.add(request([2], 5, client="b")), {}) == 5
+    assert [new.number for new in engine.step()] == first[:4]
     # As long as both have texts, each has half of the rows.
-    second = [decoder.add(request([3, n], 60, client="b")) for n in range(9)]
-    assert {new.number for new in decoder.step()} == {*first[:2], *second[:2]}
+    second = [engine.add(request([3, n], 60, client="b")) for n in range(9)]
+    assert {new.number for new in engine.step()} == {*first[:2], *second[:2]}
 
 
 def test_a_sequence_that_gave_up_its_row_goes_on_as_if_it_had_not(model: GPT2) -> None:
     """Also beyond the model's positions, where it sees less than all that it has."""
     expected = [[new.token for new in alone(model, request([1, n], 40))] for n in range(2)]
     for before in (1, 9, 14, 15, 16, 25):
-        decoder = Decoder(CachedModel(model, 2), vocabulary_size=257)
-        first = [decoder.add(request([1, n], 40, client="a")) for n in range(2)]
+        engine = Engine(CachedModel(model, 2), vocabulary_size=257)
+        first = [engine.add(request([1, n], 40, client="a")) for n in range(2)]
         found: dict[int, list[int]] = {}
         for _ in range(before):
-            for new in decoder.step():
+            for new in engine.step():
                 found.setdefault(new.number, []).append(new.token)
-        assert ended(decoder, decoder.add(request([9], 3, client="b")), found) == 3
+        assert ended(engine, engine.add(request([9], 3, client="b")), found) == 3
         assert sorted(len(found[number]) for number in first) == [before, before + 3]
-        ended(decoder, first[1], found)
+        ended(engine, first[1], found)
         assert [found[number] for number in first] == expected
 
 
 def test_more_clients_than_rows_take_turns(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     """With as many clients as rows, each with a long text, a further one waited until one of those ended."""
-    monkeypatch.setattr(decoder_module, "TURN", 8)
-    decoder = Decoder(CachedModel(model, 1), vocabulary_size=257)
+    monkeypatch.setattr(engine_module, "TURN", 8)
+    engine = Engine(CachedModel(model, 1), vocabulary_size=257)
     for client in range(3):
-        decoder.add(request([client], 40, client=str(client)))
-    told = [new.number for _ in range(48) for new in decoder.step()]
+        engine.add(request([client], 40, client=str(client)))
+    told = [new.number for _ in range(48) for new in engine.step()]
     assert [(number, len(list(same))) for number, same in itertools.groupby(told)] == [
         (number, 8) for number in (0, 1, 2, 0, 1, 2)
     ]
@@ -260,29 +260,29 @@ def test_more_clients_than_rows_take_turns(model: GPT2, monkeypatch: pytest.Monk
 
 def test_a_clients_long_prompts_are_not_read_before_all_others(model: GPT2, monkeypatch: pytest.MonkeyPatch) -> None:
     """The prompts of all rows were read in the order in which they came, a short one after all long ones."""
-    monkeypatch.setattr(decoder_module, "POSITIONS_AT_ONCE", 4)
-    decoder = Decoder(CachedModel(model, 4), vocabulary_size=257)
+    monkeypatch.setattr(engine_module, "POSITIONS_AT_ONCE", 4)
+    engine = Engine(CachedModel(model, 4), vocabulary_size=257)
     for n in range(3):
-        decoder.add(request([n] * 12, 2, client="a"))
-    assert ended(decoder, decoder.add(request([5, 6], 1, client="b")), {}) == 4
+        engine.add(request([n] * 12, 2, client="a"))
+    assert ended(engine, engine.add(request([5, 6], 1, client="b")), {}) == 4
 
 
 def test_rows_that_are_too_short_for_a_text_are_refused(model: GPT2) -> None:
-    decoder = Decoder(CachedModel(model, 1, 8), vocabulary_size=257)
-    decoder.add(request([1, 2], 7))
+    engine = Engine(CachedModel(model, 1, 8), vocabulary_size=257)
+    engine.add(request([1, 2], 7))
     with pytest.raises(Gpt2UsageError, match="9 positions asked of rows of 8"):
-        decoder.add(request([1, 2], 8))
+        engine.add(request([1, 2], 8))
 
 
 @pytest.mark.parametrize("sampling", SAMPLINGS)
 def test_log_probabilities_are_those_of_the_model(model: GPT2, sampling: Sampling) -> None:
     """Natural logarithms before temperature, top-k and top-p, also where the end may not be chosen."""
-    decoder = Decoder(CachedModel(model, 3), vocabulary_size=257, end=END)
+    engine = Engine(CachedModel(model, 3), vocabulary_size=257, end=END)
     wanted = {5: request([1, 2], 6, sampling, logprobs=5, ignore_end=True), 0: request([3], 6, sampling, logprobs=0)}
-    numbers = {decoder.add(one): (count, list(one.prompt)) for count, one in wanted.items()}
-    plain = decoder.add(request([4], 6, sampling))
-    while decoder.writing or decoder.waiting:
-        for new in decoder.step():
+    numbers = {engine.add(one): (count, list(one.prompt)) for count, one in wanted.items()}
+    plain = engine.add(request([4], 6, sampling))
+    while engine.writing or engine.waiting:
+        for new in engine.step():
             if new.number == plain:
                 assert (new.logprob, new.most_likely) == (None, ())
                 continue
@@ -299,18 +299,18 @@ def test_log_probabilities_are_those_of_the_model(model: GPT2, sampling: Samplin
 def test_prompts_are_scored_while_they_are_read(model: GPT2, at_once: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each of their tokens but the first, whoever else reads or writes, in pieces or at once, and once for all texts
     of a prompt; also where a row is given up meanwhile."""
-    monkeypatch.setattr(decoder_module, "SCORED_AT_ONCE", at_once)
-    decoder = Decoder(CachedModel(model, 3), vocabulary_size=257, end=END)
-    prompts = {decoder.add(request(ids, tokens, logprobs=2, prompt_logprobs=True, client="a")): (ids, tokens)
+    monkeypatch.setattr(engine_module, "SCORED_AT_ONCE", at_once)
+    engine = Engine(CachedModel(model, 3), vocabulary_size=257, end=END)
+    prompts = {engine.add(request(ids, tokens, logprobs=2, prompt_logprobs=True, client="a")): (ids, tokens)
                for ids, tokens in (([5, 6] * 6, 3), ([5, 6] * 6, 0), ([7], 0), ([*range(16)], 1))}  # fmt: skip
-    plain = decoder.add(request([1, 2, 3], 9))
+    plain = engine.add(request([1, 2, 3], 9))
     found: dict[int, list[NewToken]] = {}
     for step in itertools.count():
         if step == 2:
-            other = decoder.add(request([3], 2, client="b"))
-        for new in decoder.step():
+            other = engine.add(request([3], 2, client="b"))
+        for new in engine.step():
             found.setdefault(new.number, []).append(new)
-        if not (decoder.writing or decoder.waiting):
+        if not (engine.writing or engine.waiting):
             break
     assert [new.token for new in found[plain]] == [new.token for new in alone(model, request([1, 2, 3], 9), END)]
     assert len(found[other]) == 2

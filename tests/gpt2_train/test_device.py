@@ -25,7 +25,7 @@ from gpt2_train.distributed.device import (
     unkept_random_state,
     widest_float,
 )
-from gpt2_train.distributed.processes import join_group
+from gpt2_train.distributed.processes import Place
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.sampling import Sampling, choose_for_each, choose_tokens
 from gpt2_train.metrics.log import peak_flops_of
@@ -224,11 +224,13 @@ def test_the_process_group_is_told_its_gpu(monkeypatch: pytest.MonkeyPatch) -> N
     calls: list[dict[str, Any]] = []
     monkeypatch.setattr(dist, "init_process_group", lambda backend, **more: calls.append({"backend": backend, **more}))
     gpu = torch.device("cuda", 3)
-    join_group(gpu, rank=11)
-    join_group(torch.device("cpu"))
+    store = dist.HashStore()
+    Place(11, 16, 3, 8).join(gpu, store)
+    Place.local(0, 1, 0).join(torch.device("cpu"), store)
+    common = {"store": store, "timeout": None}
     assert calls == [
-        {"backend": "cpu:gloo,cuda:nccl", "device_id": gpu, "rank": 11},
-        {"backend": "gloo", "device_id": None},
+        {"backend": "cpu:gloo,cuda:nccl", "device_id": gpu, "rank": 11, "world_size": 16, **common},
+        {"backend": "gloo", "device_id": None, "rank": 0, "world_size": 1, **common},
     ]
 
 
@@ -238,7 +240,7 @@ def test_two_processes_on_one_gpu_are_explained(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(dist, "init_process_group", refused)
     with pytest.raises(Gpt2UsageError, match="start one process for each GPU"):
-        join_group(torch.device("cuda", 0))
+        Place.local(0, 2, 0).join(torch.device("cuda", 0), dist.HashStore())
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,9 @@ from tests.gpt2_train.small_models import BYTES, byte_tokenizer
 from tests.gpt2_train.small_models import END as BYTES_END
 from torch import Tensor
 
-from gpt2_train.checkpoint.load import load_model
 from gpt2_train.cli import main
 from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.conversion.format import open_weights
 from gpt2_train.data.blending import blend_split
 from gpt2_train.data.corpus import open_corpora
 from gpt2_train.data.index import IndexCache
@@ -285,7 +285,7 @@ def test_evaluation_measures_as_training_did(
     words = ["evaluate", "--checkpoint", str(separate), "--task", "held-out-loss", "--data", texts, "--json"]
     assert main([*words, "--device", "cpu"]) == 0
     result = json.loads(capsys.readouterr().out)
-    made, _, _ = load_model(separate)
+    made = open_weights(separate).load()
     corpus = open_corpora([(None, texts)], (8, 1, 1))[0][0]
     pieces = [corpus.tokens[number].astype(np.int64) for number in range(*corpus.ranges["valid"])]
     text = np.concatenate(pieces)

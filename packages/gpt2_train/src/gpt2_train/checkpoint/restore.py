@@ -8,7 +8,7 @@ from pathlib import Path
 from torch import Tensor
 
 from gpt2_train.checkpoint.info import CheckpointInfo, read_info
-from gpt2_train.checkpoint.load import by_part, check_files, check_shapes, fill
+from gpt2_train.checkpoint.load import by_part, check_files, check_shapes, read_tensors
 from gpt2_train.checkpoint.storage import TensorReader
 from gpt2_train.distributed.collectives import check_is_shared, from_first_rank, on_all_ranks, rank_and_size
 
@@ -27,5 +27,5 @@ def load_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> CheckpointI
     on_all_ranks(lambda: check_files(info, parts, rank=rank, size=size))
     on_all_ranks(lambda: check_shapes(info, parts))
     for part, group in parts.items():
-        fill(info, TensorReader(info.folder, part), group, in_one_process=size == 1)
+        read_tensors(info, TensorReader(info.folder, part), group, in_one_process=size == 1)
     return info

@@ -98,8 +98,9 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
 
     Raises Gpt2UsageError if the source can't be used or the target is there already, Gpt2Error if writing fails.
     """
-    from gpt2_train.conversion.format import DTYPES, ReadOptions, WriteOptions, format_of, known_formats
+    from gpt2_train.conversion.format import ReadOptions, WriteOptions, format_of, known_formats
     from gpt2_train.conversion.hub import located
+    from gpt2_train.model.gpt2 import DTYPES
 
     source = located(settings.source)
     source_format = format_of(source)

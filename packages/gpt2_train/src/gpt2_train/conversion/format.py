@@ -16,8 +16,6 @@ from gpt2_train.conversion import formats
 from gpt2_train.conversion.hub import located
 from gpt2_train.conversion.weights import ModelWeights
 
-DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}
-
 
 @dataclasses.dataclass(frozen=True)
 class ReadOptions:

@@ -47,6 +47,7 @@ class ModelWeights:
         samples: training sequences that it has seen; 0 if that is not known.
         settings: what decided the weights, as the training run recorded it; empty if it did not.
         data: what the training files were; empty if that was not recorded.
+        trained_with: fingerprint of the tokenizer that it was trained with; None if that is not known.
     """
 
     origin: Path
@@ -59,6 +60,7 @@ class ModelWeights:
     settings: dict[str, Any] = dataclasses.field(default_factory=dict)
     data: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     assumes_tokenizer: bool = False
+    trained_with: str | None = None
 
     _warned: set[str] = dataclasses.field(default_factory=set, init=False, repr=False, compare=False)
 
@@ -117,21 +119,33 @@ class ModelWeights:
             yield name, self.read(name, rows=self.config.padded_vocabulary if name == EMBEDDING else None)
 
     @torch.no_grad()
-    def load_into(self, model: GPT2) -> GPT2:
-        """Copy the weights into a model of this shape; returns it. Raises Gpt2UsageError."""
-        parameters = dict(model.named_parameters())
-        for name, values in self.padded():
-            parameters[name].copy_(values)
-        return model
+    def load(
+        self,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype | None = None,
+        *,
+        divide: Callable[[GPT2], object] | None = None,
+        rank: int = 0,
+        size: int = 1,
+    ) -> GPT2:
+        """The model in evaluation mode, or a part of it.
 
-    def load(self, device: torch.device | str = "cpu", dtype: torch.dtype | None = None) -> GPT2:
-        """The model in evaluation mode, in float32 unless `dtype` says otherwise. Raises Gpt2UsageError."""
-        with torch.device("meta"):
-            model = GPT2(self.config)
-        if dtype is not None:
-            model = model.to(dtype)
-        model.tie()
-        return self.load_into(model.materialise(device)).eval()
+        Args:
+            device: where to put the parameters.
+            dtype: their type; float32 without it.
+            divide: makes a model, which has no memory then, the part of one of `size` processes.
+            rank: the number of that process.
+
+        Raises Gpt2UsageError if a file is damaged.
+        """
+        model = GPT2.empty(self.config, device, dtype, divide)
+        for name, parameter in model.named_parameters():
+            whole = self.read(name, rows=len(parameter) * size if name == EMBEDDING else None)
+            for dimension, length in enumerate(parameter.shape):
+                if whole.size(dimension) != length:
+                    whole = whole.narrow(dimension, rank * length, length)
+            parameter.copy_(whole)
+        return model.eval()
 
 
 @functools.lru_cache(maxsize=8)

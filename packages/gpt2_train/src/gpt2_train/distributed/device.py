@@ -18,6 +18,7 @@ import torch
 
 from command_kit import available_cores
 from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.model.gpt2 import DTYPES
 
 DeviceKind = Literal["auto", "cpu", "cuda", "mps"]
 Precision = Literal["fp32", "bf16", "fp16"]
@@ -114,8 +115,7 @@ def autocast(
     """
     if precision == "fp32":
         return contextlib.nullcontext()
-    half = torch.bfloat16 if precision == "bf16" else torch.float16
-    return torch.autocast(device.type, half, cache_enabled=keeps_copies)
+    return torch.autocast(device.type, DTYPES[precision], cache_enabled=keeps_copies)
 
 
 def is_emulated(device: torch.device, precision: str) -> bool:

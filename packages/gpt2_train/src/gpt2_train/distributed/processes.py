@@ -1,14 +1,16 @@
-"""Processes that a command starts on its own machine: how each begins and ends, and the signals that ask it to stop.
+"""Processes of a job, which a command starts on its own machine or torchrun on any: how each joins, reports and ends.
 
 Each child gets its settings through its standard input and ends when that closes, so that none survives a parent that
 was killed; it runs in a session of its own, so that Ctrl-C on a terminal reaches the parent alone. What becomes of it
 comes back through a pipe. The parent owns the rendezvous, a store on a port that the system chose and nobody can take
-in between.
+in between. Training and inference share all of this; what a process does once it has joined is theirs.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import datetime
 import gc
 import itertools
 import json
@@ -19,7 +21,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from types import FrameType
 from typing import Any, Literal, NoReturn
 
@@ -31,6 +33,7 @@ from command_kit.command import sentence_for
 from command_kit.errors import CommandError
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import TrainSettings
+from gpt2_train.distributed.device import DeviceKind, choose_device, use_threads
 from gpt2_train.distributed.mesh import World, make_world
 from gpt2_train.distributed.timeouts import Attendance
 
@@ -42,8 +45,8 @@ class Child:
     """One of them.
 
     Args:
-        module: run as `python -m`; it begins with `read_config`.
-        config: what `read_config` gives it, plain values.
+        module: run as `python -m`; all that it does is `work_as_child`.
+        config: what `work_as_child` gives to its work, plain values.
         threads: CPU threads that its libraries may start.
 
     Attributes:
@@ -53,17 +56,13 @@ class Child:
     def __init__(self, module: str, config: dict[str, Any], *, threads: int) -> None:
         reading, writing = os.pipe()
         self._report = os.fdopen(reading, "rb")
-        environment = os.environ | {"OMP_NUM_THREADS": str(threads)}
-        if sys.platform == "linux":
-            # All are on this machine; the default asks for the address of the host's name, which may have none.
-            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         self.process = subprocess.Popen(
             [sys.executable, "-m", module],
             stdin=subprocess.PIPE,
             stdout=2,  # standard output is the parent's alone
             pass_fds=[writing],
             start_new_session=True,
-            env=environment,
+            env=os.environ | {"OMP_NUM_THREADS": str(threads)},
         )
         os.close(writing)
         assert self.process.stdin is not None
@@ -103,9 +102,26 @@ class Child:
                 self.process.stdin.close()
 
 
-def threads_of_each(threads: int | Literal["auto"] | None, size: int) -> int:
-    """CPU threads of each of `size` processes: as asked, or the cores shared among them."""
-    return threads if isinstance(threads, int) else max(1, available_cores() // size)
+def start_children(
+    children: list[Child],
+    module: str,
+    ranks: Iterable[int],
+    size: int,
+    *,
+    threads: int | Literal["auto"] | None,
+    **config: Any,
+) -> dist.TCPStore:
+    """Start those with the numbers `ranks` of a job of `size` processes; returns the store at which they meet.
+
+    Each is added to `children` at once: where one can't be started, the caller ends the others.
+    `threads` are those of each, the cores shared among them without it; `config` are further plain values for `module`.
+    """
+    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    of_each = threads if isinstance(threads, int) else max(1, available_cores() // size)
+    for rank in ranks:
+        place = {"rank": rank, "size": size, "port": store.port, "threads": threads}
+        children.append(Child(module, config | place, threads=of_each))
+    return store
 
 
 def describe_death(rank: int, size: int, number: int) -> str:
@@ -115,10 +131,104 @@ def describe_death(rank: int, size: int, number: int) -> str:
     return f"process {rank} of {size} {how}{hint}"
 
 
-# --- in the child ----------------------------------------------------------------------------------------------------
+# --- in each process of a job ----------------------------------------------------------------------------------------
 
 
-def read_config() -> dict[str, Any]:
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Which process of a job this one is, and where they meet.
+
+    Attributes:
+        rank, size: its number among all, and how many there are.
+        local_rank, local_size: the same among those of its machine.
+        port: of the store that the command which started the job has on this machine; None under torchrun.
+    """
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    port: int | None = None
+
+    @classmethod
+    def local(cls, rank: int, size: int, port: int) -> Place:
+        """That of a process of this machine, which a command starts, or which is the command itself."""
+        return cls(rank, size, rank, size, port)
+
+    @classmethod
+    def under_torchrun(cls) -> Place:
+        """That which torchrun, or another launcher, has put into the environment."""
+        rank, size = os.environ["RANK"], os.environ["WORLD_SIZE"]
+        here = os.environ.get("LOCAL_RANK", rank), os.environ.get("LOCAL_WORLD_SIZE", size)
+        return cls(*map(int, (rank, size, *here)))
+
+    def take_device(self, kind: DeviceKind, threads: int | Literal["auto"] | None) -> torch.device:
+        """This process's device, its share of CPU threads set. Raises Gpt2UsageError as `choose_device` does."""
+        use_threads(threads, self.local_size)
+        sees_own_only = self.port is None
+        return choose_device(kind, local_rank=self.local_rank, local_size=self.local_size, sees_own_only=sees_own_only)
+
+    def join(
+        self, device: torch.device, store: dist.Store | None = None, timeout: datetime.timedelta | None = None
+    ) -> dist.Store:
+        """Join the process group, whose operations wait for `timeout`; returns the store at which all have met.
+
+        Objects and barriers go over gloo, tensors of a GPU over nccl, which is given its GPU at once: it would
+        otherwise guess it from the rank. Raises Gpt2UsageError if two processes were given one GPU.
+        """
+        is_local = self.port is not None or os.environ.get("LOCAL_WORLD_SIZE") == str(self.size)
+        if is_local and sys.platform == "linux":
+            # The default asks for the address of the host's name, which may have none.
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        if store is None:
+            port = self.port
+            store = next(dist.rendezvous("env://"))[0] if port is None else dist.TCPStore("127.0.0.1", port)
+        store.set(f"here {self.rank}", "")
+        is_gpu = device.type == "cuda"
+        try:
+            dist.init_process_group(
+                "cpu:gloo,cuda:nccl" if is_gpu else "gloo",
+                device_id=device if is_gpu else None,
+                store=store,
+                rank=self.rank,
+                world_size=self.size,
+                timeout=timeout,
+            )
+        except RuntimeError as error:
+            if "Duplicate GPU" in str(error):
+                raise Gpt2UsageError(
+                    "two processes of the job were given the same GPU: start one process for each GPU."
+                ) from error
+            raise
+        return store
+
+
+def work_as_child(work: Callable[[Place, dict[str, Any]], tuple[dict[str, Any], int]], farewell: str = "") -> NoReturn:
+    """Do the `work` of a process that a command has started, report what became of it, and end.
+
+    Args:
+        work: what it does from joining the group to closing it, with its place and the values that it was started
+            with; gives what is reported, and the exit status.
+        farewell: said when the parent has gone, with `{rank}` and `{size}`.
+    """
+    config = _read_config()
+    place = Place.local(config["rank"], config["size"], config["port"])
+    end_with_parent(farewell.format(rank=place.rank, size=place.size))
+    try:
+        report, status = work(place, config)
+    except BaseException as error:
+        end_child(config, error)
+    send_report(config["report"], report)
+    leave(status)
+
+
+def end_child(config: dict[str, Any], error: BaseException) -> NoReturn:
+    """End a child with the report of an error. The group is left as it is: others may be inside a collective."""
+    send_report(config["report"], failure(error))
+    leave(1)
+
+
+def _read_config() -> dict[str, Any]:
     """What the parent gave this process; ends it if the parent is gone."""
     line = b""
     while not line.endswith(b"\n"):
@@ -189,25 +299,6 @@ class StopRequest:
         if self.signal == signal.SIGINT and number == signal.SIGINT:
             raise KeyboardInterrupt
         self.signal = self.signal or number
-
-
-def join_group(device: torch.device, **meeting_point: Any) -> None:
-    """Join the process group: of the environment, or of the store, rank and size in `meeting_point`.
-
-    Objects and barriers go over gloo, tensors of a GPU over nccl, which is given its GPU at once: it would otherwise
-    guess it from the rank. Raises Gpt2UsageError if two processes were given one GPU.
-    """
-    is_gpu = device.type == "cuda"
-    try:
-        dist.init_process_group(
-            "cpu:gloo,cuda:nccl" if is_gpu else "gloo", device_id=device if is_gpu else None, **meeting_point
-        )
-    except RuntimeError as error:
-        if "Duplicate GPU" in str(error):
-            raise Gpt2UsageError(
-                "two processes of the job were given the same GPU: start one process for each GPU."
-            ) from error
-        raise
 
 
 def arrange(

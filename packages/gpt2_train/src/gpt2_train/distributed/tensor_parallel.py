@@ -26,6 +26,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -56,7 +57,12 @@ class Part:
     group: str
     rank: int
     size: int
-    of_sequences: bool
+    of_sequences: bool = False
+
+    @classmethod
+    def of(cls, group: dist.ProcessGroup, *, of_sequences: bool = False) -> Part:
+        """This process's place in `group`."""
+        return cls(group.group_name, group.rank(), group.size(), of_sequences)
 
     def own_tokens(self, x: Tensor) -> Tensor:
         """This process's share of tokens: (B, T) -> (B, T/t)."""
@@ -147,7 +153,7 @@ class _Local(torch.autograd.Function):
 
 
 class DividedLayer(nn.Module):
-    """A layer with parameters that are DTensors.
+    """A layer with parameters that are DTensors, or, for inference, plain tensors: this process's parts.
 
     Attributes:
         here: this process's parts of its weight and its bias, as plain tensors: of the present forward pass.
@@ -158,7 +164,11 @@ class DividedLayer(nn.Module):
     def take_parameters(self) -> None:
         """Set `here`: before a forward pass, behind what FSDP2 gathers, and outside of compiled graphs."""
         weight, bias = self._parameters["weight"], self._parameters.get("bias")
-        self.here = _Local.apply(weight), _Local.apply(bias) if bias is not None else None
+        self.here = _as_plain(weight), _as_plain(bias)
+
+
+def _as_plain(parameter: Any) -> Any:
+    return _Local.apply(parameter) if isinstance(parameter, DTensor) else parameter
 
 
 def take_parameters_before(module: nn.Module, layers: Sequence[DividedLayer]) -> None:
@@ -197,10 +207,11 @@ class ColumnLinear(DividedLayer, nn.Linear):
 class RowLinear(DividedLayer, nn.Linear):
     """Some columns of `whole`, and all of its bias: (B, T, this process's share of in) -> (B, T or T/t, out)."""
 
-    def __init__(self, whole: nn.Linear, mesh: DeviceMesh, part: Part) -> None:
+    def __init__(self, whole: nn.Linear, mesh: DeviceMesh | None, part: Part) -> None:
         super().__init__(whole.in_features, whole.out_features, device="meta")
         self.part = part
-        self.weight, self.bias = divided(whole.weight, mesh, Shard(1)), divided(whole.bias, mesh, Replicate())
+        self.weight = divided(whole.weight, mesh, Shard(1), part)
+        self.bias = divided(whole.bias, mesh, Replicate(), part)
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum of the products over the group."""
@@ -212,10 +223,10 @@ class RowLinear(DividedLayer, nn.Linear):
 class DividedEmbedding(DividedLayer, nn.Embedding):
     """Some rows of `whole`: int64 (B, T) -> (B, T or T/t, hidden), the embeddings of all ids."""
 
-    def __init__(self, whole: nn.Embedding, mesh: DeviceMesh, part: Part) -> None:
+    def __init__(self, whole: nn.Embedding, mesh: DeviceMesh | None, part: Part) -> None:
         super().__init__(whole.num_embeddings, whole.embedding_dim, device="meta")
         self.part, self.rows = part, whole.num_embeddings // part.size
-        self.weight = divided(whole.weight, mesh, Shard(0))
+        self.weight = divided(whole.weight, mesh, Shard(0), part)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Those of this process's ids, and zeros, added up over the group."""
@@ -249,9 +260,16 @@ class WholeLayerNorm(DividedLayer, nn.LayerNorm):
         return F.layer_norm(x, self.normalized_shape, *self.here, self.eps)
 
 
-def divided(parameter: Tensor, mesh: DeviceMesh, placement: Placement) -> nn.Parameter:
-    """`parameter`, of which each process has all, as a DTensor of which it keeps its part; nothing is sent."""
-    return nn.Parameter(distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=None))
+def divided(parameter: Tensor, mesh: DeviceMesh | None, placement: Placement, part: Part | None = None) -> nn.Parameter:
+    """`parameter`, of which each process has all, as a DTensor of which it keeps its part; nothing is sent.
+
+    Without a mesh it is this process's `part` as a plain tensor.
+    """
+    if mesh is not None:
+        return nn.Parameter(distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=None))
+    if part is None or not isinstance(placement, Shard):
+        return nn.Parameter(parameter.detach())
+    return nn.Parameter(parameter.detach().chunk(part.size, placement.dim)[part.rank])
 
 
 def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool = False) -> None:
@@ -264,7 +282,7 @@ def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool 
     check_tensor_parallel(model.config, world.tp_size, sequence_parallel=sequence_parallel)
     assert world.mesh is not None
     mesh = world.mesh["tp"]
-    part = Part(mesh.get_group().group_name, world.tp_rank, world.tp_size, sequence_parallel)
+    part = Part.of(mesh.get_group(), of_sequences=sequence_parallel)
     model.token_embedding = DividedEmbedding(model.token_embedding, mesh, part)
     model.position_embedding = WholeEmbedding(model.position_embedding, mesh)
     for block in model.blocks:

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
 from gpt2_train.distributed.mesh import World
-from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.model.gpt2 import DTYPES, GPT2
 
 
 class _LinearByCopies(nn.Linear):
@@ -48,7 +48,7 @@ def half_copies(
     """
     if precision == "fp32" or activation_checkpointing != "none" or reshard or world.tp_size > 1:
         return None
-    return HalfCopies(model, torch.bfloat16 if precision == "bf16" else torch.float16)
+    return HalfCopies(model, DTYPES[precision])
 
 
 class HalfCopies:

@@ -153,4 +153,4 @@ def _order(context: str, settings: dict[str, Any]) -> GenerationRequest:
     top_p = settings.get("top_p")
     sampling = Sampling(temperature, int(settings.get("top_k") or 0), 1.0 if top_p is None else float(top_p))
     tokens = int(settings.get("max_gen_toks") or settings.get("max_new_tokens") or MOST_TOKENS)
-    return GenerationRequest(context, tokens, sampling, stop=tuple(text for text in stop if text))
+    return GenerationRequest(context, tokens=tokens, sampling=sampling, stop=tuple(text for text in stop if text))

@@ -132,10 +132,16 @@ class RequestMaker:
                 self._samples[prompt] += 1
                 found.append(
                     GenerationRequest(
-                        prompt, settings.tokens, sampling, settings.seed, number, settings.ignore_end,
-                        tuple(valid_text(stop) for stop in settings.stop), settings.logprobs,
+                        prompt,
+                        tokens=settings.tokens,
+                        sampling=sampling,
+                        seed=settings.seed,
+                        sample=number,
+                        ignore_end=settings.ignore_end,
+                        stop=tuple(valid_text(stop) for stop in settings.stop),
+                        logprobs=settings.logprobs,
                     )
-                )  # fmt: skip
+                )
         return found
 
 
@@ -264,8 +270,8 @@ def converse(generator: TextGenerator, settings: GenerateSettings, tracer: Trace
 
     def write(prompt: str) -> None:
         for request in maker.requests([prompt]):
-            generator.check([request])  # What can't be written is said before the prompt is repeated.
-            write_one(generator, request, tracer)
+            # What can't be written is said before the prompt is repeated.
+            write_one(generator, generator.encoder.encoded(request), tracer)
             show_text("\n")
 
     _ = generator.source.runner
@@ -295,7 +301,7 @@ def write_all(
 ) -> None:
     """Write and print the texts in the order of `requests`: a single one as it comes, of several each once it ends."""
     started = time.monotonic()
-    generator.check(requests)
+    requests = [generator.encoder.encoded(request) for request in requests]
     # Damaged weights are an error before anything is printed.
     _ = generator.source.runner
     if len(requests) == 1 and not as_json:

@@ -10,7 +10,7 @@ from typing import Generic, Protocol, TypeVar
 from indexed_tokens import Tokenizer
 
 
-class TextStream:
+class Detokenizer:
     """Token ids to text: the bytes of a character are held back until it is whole.
 
     What does not make valid UTF-8 becomes U+FFFD, as `Tokenizer.decode` has it: all pieces together are its text.

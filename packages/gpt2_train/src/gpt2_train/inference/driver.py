@@ -2,13 +2,14 @@
 
 What can go wrong between processes is settled here. Ctrl-C waits until a call is over, since the others are inside it
 too. When one of them dies, its error, or the signal that killed it, is what the user reads; a thread watches for that,
-because on GPUs the leader itself would wait in a sum forever. When the leader ends, however it does, so do the others.
+because on GPUs the driver itself would wait in a sum forever. When the driver ends, however it does, so do the others.
 """
 
 from __future__ import annotations
 
 import collections
 import contextlib
+import dataclasses
 import itertools
 import signal
 import threading
@@ -16,27 +17,30 @@ import time
 import weakref
 from collections.abc import Iterator, Sequence
 from types import FrameType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch.distributed as dist
 from torch import Tensor
 
 from command_kit.command import print_error
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.distributed.processes import Child, close_group, describe_death, leave
+from gpt2_train.distributed.processes import Child, close_group, describe_death, leave, start_children
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.packed_weights import arrange_weights
 from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner
-from gpt2_train.inference.worker import GRACE_SECONDS, STOP, ModelProcess, is_lost_connection, send_call
+from gpt2_train.inference.worker import GRACE_SECONDS, STOP, Layout, ModelWorker, is_lost_connection, send_request
+
+if TYPE_CHECKING:
+    from gpt2_train.distributed.device import DeviceKind
 
 POLL_SECONDS = 0.05
 
 
-class Team:
-    """The processes that share a model, as their leader has them.
+class WorkerGroup:
+    """The processes that share a model, as their driver has them.
 
     Attributes:
-        children: those that the leader starts; none under torchrun, which looks after its processes itself.
+        children: those that the driver starts; none under torchrun, which looks after its processes itself.
         has_ended: whether the others have, or are told to.
     """
 
@@ -46,11 +50,19 @@ class Team:
         self._is_calling = False
         self._closing = threading.Event()
 
-    def start(self, module: str, configs: Sequence[dict[str, Any]], *, threads: int) -> None:
-        """Start a child for each of `configs`, and watch over them."""
-        for config in configs:
-            self.children.append(Child(module, config, threads=threads))
-        threading.Thread(target=self._watch, name="follower-watch", daemon=True).start()
+    def start(self, layout: Layout, kind: DeviceKind, threads: int | None) -> dist.TCPStore:
+        """Start all but the first process of `layout` and watch over them; returns the store at which they meet."""
+        store = start_children(
+            self.children,
+            "gpt2_train.inference.worker",
+            range(1, layout.size),
+            layout.size,
+            threads=threads,
+            layout=dataclasses.asdict(layout),
+            device=kind,
+        )
+        threading.Thread(target=self._watch, name="worker-watch", daemon=True).start()
+        return store
 
     @contextlib.contextmanager
     def working(self) -> Iterator[None]:
@@ -94,7 +106,7 @@ class Team:
             return
         self._closing.set()
         try:
-            send_call(STOP, [])
+            send_request(STOP, [])
             close_group()
             deadline = time.monotonic() + GRACE_SECONDS
             while any(child.process.poll() is None for child in self.children) and time.monotonic() < deadline:
@@ -151,16 +163,16 @@ class Team:
             leave(1)
 
 
-class Leader(ModelRunner):
+class Driver(ModelRunner):
     """Computes with a model in several processes, of which this is the first.
 
     Args:
-        team: the others.
+        workers: the others.
         process: this process's part of the model.
     """
 
-    def __init__(self, team: Team, process: ModelProcess) -> None:
-        self.team, self.process = team, process
+    def __init__(self, workers: WorkerGroup, process: ModelWorker) -> None:
+        self.workers, self.process = workers, process
         self.batches_at_once = process.layout.data_parallel
         self._lock = threading.Lock()
         self._numbers = itertools.count()
@@ -168,14 +180,14 @@ class Leader(ModelRunner):
 
     def load(self, path: str, tokenizer: str | None) -> None:
         """Read the model's weights. Raises Gpt2UsageError if they are damaged, or can't be divided so."""
-        with self.team.working():
-            send_call("load", [path, tokenizer])
+        with self.workers.working():
+            send_request("load", [path, tokenizer])
             self.process.load(path, tokenizer)
 
     def close(self) -> None:
         """Let all processes end, once a call of another thread is over."""
         with self._lock:
-            self.team.close()
+            self.workers.close()
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
         """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite."""
@@ -187,41 +199,41 @@ class Leader(ModelRunner):
         """A cache of which each process has its heads. Raises Gpt2UsageError as `CachedModel` does."""
         number = next(self._numbers)
         with self.calling("make_cache", number, rows, length, precision):
-            cache = _LedCache(self, number, rows, length, precision)
+            cache = _SharedCache(self, number, rows, length, precision)
         weakref.finalize(cache, self._unused.append, number)
         return cache
 
     @contextlib.contextmanager
     def calling(self, name: str, *arguments: Any) -> Iterator[None]:
-        """Send a call to all others; the block does this process's part. Raises as `Team.working` does."""
-        with self._lock, interrupts_deferred(), self.team.working():
+        """Send a call to all others; the block does this process's part. Raises as `WorkerGroup.working` does."""
+        with self._lock, interrupts_deferred(), self.workers.working():
             unused = [self._unused.popleft() for _ in range(len(self._unused))]
             if unused:
-                send_call("drop_caches", [unused])
-            send_call(name, arguments)
+                send_request("drop_caches", [unused])
+            send_request(name, arguments)
             yield
 
 
-class _LedCache(CachedModel):
-    """The leader's part of a cache; what is done to it, the others do to theirs."""
+class _SharedCache(CachedModel):
+    """The driver's part of a cache; what is done to it, the others do to theirs."""
 
-    def __init__(self, leader: Leader, number: int, rows: int, length: int | None, precision: str) -> None:
-        super().__init__(arrange_weights(leader.process.model, precision, rows), rows, length, precision=precision)
-        self._leader, self._number = leader, number
+    def __init__(self, driver: Driver, number: int, rows: int, length: int | None, precision: str) -> None:
+        super().__init__(arrange_weights(driver.process.model, precision, rows), rows, length, precision=precision)
+        self._driver, self._number = driver, number
 
     def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()) -> Tensor:
         """As `CachedModel.feed`."""
-        with self._leader.calling("feed", self._number, rows, tokens, every):
-            return self._leader.process.whole(super().feed(rows, tokens, every))
+        with self._driver.calling("feed", self._number, rows, tokens, every):
+            return self._driver.process.whole(super().feed(rows, tokens, every))
 
     def forget(self, row: int) -> None:
         """Empty a row."""
-        with self._leader.calling("forget", self._number, row):
+        with self._driver.calling("forget", self._number, row):
             super().forget(row)
 
     def copy(self, row: int, to: int) -> None:
         """Let the row `to` remember what `row` does."""
-        with self._leader.calling("copy", self._number, row, to):
+        with self._driver.calling("copy", self._number, row, to):
             super().copy(row, to)
 
 

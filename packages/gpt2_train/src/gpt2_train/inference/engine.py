@@ -185,7 +185,7 @@ TURN = 128
 """Tokens after which a row goes to another client, where more of them want one than there are rows."""
 
 
-class Decoder:
+class Engine:
     """Writes sequences; those for which no row is free wait in the order in which they came, and clients take turns.
 
     Args:

@@ -15,8 +15,8 @@ from typing import Literal
 import numpy as np
 
 from gpt2_train.config.errors import Gpt2UsageError, shortened
-from gpt2_train.inference.detokenizer import StopStrings, TextStream
-from gpt2_train.inference.engine import Decoder, NewToken, TokenRequest
+from gpt2_train.inference.detokenizer import Detokenizer, StopStrings
+from gpt2_train.inference.engine import Engine, NewToken, TokenRequest
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.sampling import Likelihood, Sampling
 from indexed_tokens import Tokenizer
@@ -163,7 +163,7 @@ class Encoder:
         return list(ids)
 
     def token_request(self, request: GenerationRequest) -> TokenRequest:
-        """What `request` asks of a decoder. Raises Gpt2UsageError as `encode` does, and for settings out of range."""
+        """What `request` asks of an engine. Raises Gpt2UsageError as `encode` does, and for settings out of range."""
         if request.tokens < 0:
             raise Gpt2UsageError(f"{request.tokens} tokens asked for: ask for at least 1, or 0 to read the prompt.")
         if not all(request.stop):
@@ -172,15 +172,19 @@ class Encoder:
         ids = self.encode(request.prompt) if known is None else self.check_tokens(known)
         random = np.random.default_rng([request.seed, request.sample, *ids])
         return TokenRequest(
-            ids,
-            random,
-            request.tokens,
-            request.sampling,
-            request.ignore_end,
-            request.logprobs,
-            request.prompt_logprobs,
-            request.client,
+            prompt=ids,
+            random=random,
+            tokens=request.tokens,
+            sampling=request.sampling,
+            ignore_end=request.ignore_end,
+            logprobs=request.logprobs,
+            prompt_logprobs=request.prompt_logprobs,
+            client=request.client,
         )
+
+    def encoded(self, request: GenerationRequest) -> GenerationRequest:
+        """`request` with the token ids of its prompt, which is not encoded again then. Raises as `token_request`."""
+        return dataclasses.replace(request, prompt_tokens=tuple(self.token_request(request).prompt))
 
 
 class TextSession:
@@ -200,7 +204,7 @@ class TextSession:
         self.encoder = Encoder(source)
         self.rows = rows
         self._cache = source.runner.cached_model(rows, length, precision=source.precision)
-        self._decoder = Decoder(self._cache, vocabulary_size=source.vocabulary_size, end=source.end_of_text)
+        self._engine = Engine(self._cache, vocabulary_size=source.vocabulary_size, end=source.end_of_text)
         self._writers: dict[int, _Writer] = {}
 
     @property
@@ -211,12 +215,12 @@ class TextSession:
     @property
     def waiting(self) -> int:
         """Requests that wait for others to end."""
-        return self._decoder.waiting
+        return self._engine.waiting
 
     @property
     def writing(self) -> int:
         """Requests that are being read or written."""
-        return self._decoder.writing
+        return self._engine.writing
 
     def submit(self, request: GenerationRequest) -> int:
         """Take a request; returns its number.
@@ -224,13 +228,13 @@ class TextSession:
         Raises Gpt2UsageError for a prompt that the model's vocabulary can't express, settings out of range, or a text
         too long for the session's `length`.
         """
-        number = self._decoder.add(self.encoder.token_request(request))
+        number = self._engine.add(self.encoder.token_request(request))
         self._writers[number] = _Writer(request, self.encoder.tokenizer)
         return number
 
     def cancel(self, number: int) -> None:
         """Stop writing a request; nothing happens if it has ended."""
-        self._decoder.remove(number)
+        self._engine.remove(number)
         self._writers.pop(number, None)
 
     def step(self) -> list[TextPiece]:
@@ -239,10 +243,10 @@ class TextSession:
         Raises Gpt2Error if the model's output is not finite.
         """
         pieces = []
-        for new in self._decoder.step():
+        for new in self._engine.step():
             piece = self._writers[new.number].add(new)
             if piece.finished is not None:
-                self.cancel(new.number)  # A stop string is no end to the decoder.
+                self.cancel(new.number)  # A stop string is no end to the engine.
             if piece.tokens or piece.finished or piece.prompt is not None:
                 pieces.append(piece)
         return pieces
@@ -263,11 +267,6 @@ class TextGenerator:
         self.encoder = Encoder(source)
         self._session: TextSession | None = None
 
-    def check(self, requests: Sequence[GenerationRequest]) -> None:
-        """Raise Gpt2UsageError as `generate` does, without the weights."""
-        for request in requests:
-            self.encoder.token_request(request)
-
     def generate(
         self,
         requests: Sequence[GenerationRequest],
@@ -285,6 +284,7 @@ class TextGenerator:
         """
         if not requests:
             return []
+        requests = [self.encoder.encoded(request) for request in requests]
         session = self._session_for(requests)
         self._session = None  # What an exception leaves half done is not used again.
         texts = [_Text(request) for request in requests]
@@ -304,7 +304,7 @@ class TextGenerator:
 
     def _session_for(self, requests: Sequence[GenerationRequest]) -> TextSession:
         """The session of before, if its cache is large enough, or a new one."""
-        longest = max(len(self.encoder.token_request(request).prompt) + request.tokens for request in requests)
+        longest = max(len(request.prompt_tokens or ()) + request.tokens for request in requests)
         length, rows = min(longest, self.source.config.sequence_length), min(self.rows, len(requests))
         if self._session is None or self._session.length < length or self._session.rows < rows:
             self._session = None
@@ -316,7 +316,7 @@ class _Writer:
     """A text of a session, from its tokens."""
 
     def __init__(self, request: GenerationRequest, tokenizer: Tokenizer) -> None:
-        self._stream = TextStream(tokenizer)
+        self._detokenizer = Detokenizer(tokenizer)
         self._stops: StopStrings[TextToken] = StopStrings(request.stop)
         self._written = 0
 
@@ -325,9 +325,9 @@ class _Writer:
         if new.token is None:
             return TextPiece(new.number, (), 0, "length", new.prompt)
         self._written += 1
-        text = "" if new.finished == "end" else self._stream.add(new.token)
+        text = "" if new.finished == "end" else self._detokenizer.add(new.token)
         if new.finished is not None:
-            text += self._stream.close()
+            text += self._detokenizer.close()
         tokens, has_stopped = self._stops.add(TextToken(new.token, text, new.logprob, new.most_likely))
         finished: Finished | None = "stop" if has_stopped else _FINISHED[new.finished]
         if finished is not None:

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,9 +21,7 @@ from gpt2_train.distributed.device import autocast
 from gpt2_train.inference.cuda_graphs import StaticSteps
 from gpt2_train.inference.sampling import on_device
 from gpt2_train.model.attention import CacheUpdate, spans_of
-from gpt2_train.model.gpt2 import GPT2
-
-DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+from gpt2_train.model.gpt2 import DTYPES, GPT2
 
 
 class CachedModel:
@@ -148,8 +145,5 @@ def asked_of(tokens: Sequence[Sequence[int]], every: Sequence[int]) -> list[int]
 
 def local_heads(model: GPT2) -> int:
     """Attention heads of this process: all of them, or its part where the matrices are divided."""
-    weight: Any = dict(model.named_parameters()).get("blocks.0.attention.out.weight")
-    if weight is None:
-        return model.config.heads
-    local: Tensor = weight.to_local() if hasattr(weight, "to_local") else weight
-    return local.size(1) // model.config.head_dim
+    weight = dict(model.named_parameters()).get("blocks.0.attention.out.weight")
+    return model.config.heads if weight is None else weight.size(1) // model.config.head_dim

@@ -1,9 +1,8 @@
 """Opening a model for evaluation and generation: its weights, its tokenizer, and where it came from.
 
 Everything that uses a trained model starts with `open_model(path)` and knows nothing of training: no module of the
-training loop, its launcher or its optimizers is imported here. What `path` may be is decided in `open_model` alone, so
-that a further kind of model is one more function that returns an `InferenceModel`. The weights, gigabytes, are read
-when `model` is first used: data or prompts that do not fit are found before.
+training loop, its launcher or its optimizers is imported here. What `path` may be `conversion.format` knows. The
+weights, gigabytes, are read when `model` is first used: data or prompts that do not fit are found before.
 """
 
 from __future__ import annotations
@@ -121,21 +120,15 @@ def open_model(
     """
     if not path:
         raise Gpt2UsageError("no --checkpoint: give the --output folder of a `gpt2 train`, or another model.")
-    from gpt2_train.checkpoint.info import holds_checkpoint
-    from gpt2_train.conversion.hub import located
-
-    path = place = located(path)
-    if holds_checkpoint(place) or not place.exists():
-        return _open_checkpoint(path, device, tokenizer, processes)
-    return _open_other(path, device, tokenizer, processes)
-
-
-def _open_other(path: str | Path, device: DeviceKind, tokenizer: str | None, processes: int) -> InferenceModel:
-    """A model of another program's format."""
+    from gpt2_train.checkpoint.info import find_checkpoint
     from gpt2_train.conversion.format import ReadOptions, open_weights
+    from gpt2_train.conversion.hub import located
     from gpt2_train.distributed.device import choose_device
 
-    weights = open_weights(path, ReadOptions(tokenizer=tokenizer))
+    place = located(path)
+    if not place.exists():
+        find_checkpoint(place)  # raises the sentence, with the step that is there where another is meant
+    weights = open_weights(place, ReadOptions(tokenizer=tokenizer))
     where = choose_device(device, local_size=processes)
     return InferenceModel(
         folder=weights.origin,
@@ -143,36 +136,11 @@ def _open_other(path: str | Path, device: DeviceKind, tokenizer: str | None, pro
         config=weights.config,
         tokenizer=weights.tokenizer,
         device=where,
-        trained_with=None,
+        trained_with=weights.trained_with,
         settings=weights.settings,
         data=weights.data,
         load=lambda: weights.load(where),
         assumes_tokenizer=weights.assumes_tokenizer,
-    )
-
-
-def _open_checkpoint(path: str | Path, device: DeviceKind, tokenizer: str | None, processes: int) -> InferenceModel:
-    from gpt2_train.checkpoint.info import load_tokenizer, read_info
-    from gpt2_train.checkpoint.load import load_model
-    from gpt2_train.distributed.device import choose_device
-
-    info = read_info(path)
-    chosen: Tokenizer | None = None
-    if tokenizer is not None:
-        chosen = Tokenizer.from_path(tokenizer)
-    elif info.tokenizer:
-        chosen = load_tokenizer(info.folder)
-    where = choose_device(device, local_size=processes)
-    return InferenceModel(
-        folder=info.folder,
-        step=info.step,
-        config=info.config,
-        tokenizer=chosen,
-        device=where,
-        trained_with=info.tokenizer.get("fingerprint"),
-        settings=info.settings,
-        data=info.data,
-        load=lambda: load_model(info.folder, where)[0],
     )
 
 

@@ -1,6 +1,6 @@
 """Opening a model in as many processes as are asked for: the one function that `generate`, `evaluate` and `serve` use.
 
-One process needs nothing of this. For more, this process becomes the leader of local ones that it starts when the
+One process needs nothing of this. For more, this process becomes the driver of local ones that it starts when the
 weights are first needed, or it is one of a torchrun job, of which the first leads and the others follow from here on.
 """
 
@@ -9,9 +9,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import os
-import sys
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from command_kit.command import print_error, sentence_for
 from command_kit.errors import CommandError
@@ -20,10 +19,9 @@ from gpt2_train.config.loading import load_torch
 from gpt2_train.inference.model import InferenceModel, open_model
 
 if TYPE_CHECKING:
-    import torch
-
     from gpt2_train.distributed.device import DeviceKind
-    from gpt2_train.inference.driver import Leader
+    from gpt2_train.distributed.processes import Place
+    from gpt2_train.inference.driver import Driver
     from gpt2_train.inference.worker import Layout
 
 
@@ -65,100 +63,69 @@ def open_shared_model(
     from gpt2_train.inference.worker import Layout
 
     layout = Layout(tensor_parallel, data_parallel)
-    if is_torchrun:
-        _enter_torchrun(layout, device, threads)
+    place = _enter_torchrun(layout, device, threads) if is_torchrun else None
     source = open_model(path, device=device, tokenizer=tokenizer, processes=1 if is_torchrun else layout.size)
     check_division(source.config, tensor_parallel)
-    leaders: list[Leader] = []
+    drivers: list[Driver] = []
 
-    def start() -> Leader:
-        join = _join_torchrun if is_torchrun else _start_children
-        leaders.append(join(layout, device, threads))
-        leaders[-1].load(str(source.folder), tokenizer)
-        return leaders[-1]
+    def start() -> Driver:
+        drivers.append(_start(layout, device, threads, place))
+        drivers[-1].load(str(source.folder), tokenizer)
+        return drivers[-1]
 
     try:
         yield dataclasses.replace(source, start=start)
     finally:
-        for leader in leaders:
-            leader.close()
+        for driver in drivers:
+            driver.close()
 
 
-def _start_children(layout: Layout, kind: DeviceKind, threads: int | None) -> Leader:
-    """Lead followers that are started here."""
-    import torch.distributed as dist
+def _start(layout: Layout, kind: DeviceKind, threads: int | None, place: Place | None) -> Driver:
+    """Lead the other processes: those of torchrun's job, or some that are started here where there is no `place`."""
+    from gpt2_train.distributed.processes import Place
+    from gpt2_train.inference.driver import Driver, WorkerGroup
+    from gpt2_train.inference.worker import join
 
-    from gpt2_train.distributed.device import choose_device, use_threads
-    from gpt2_train.distributed.processes import join_group, threads_of_each
-    from gpt2_train.inference.driver import Leader, Team
-    from gpt2_train.inference.worker import PATIENCE, ModelProcess, config_for
-
-    device = choose_device(kind, local_size=layout.size)
-    use_threads(threads, layout.size)
-    store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
-    team = Team()
+    workers, store = WorkerGroup(), None
     try:
-        configs = [config_for(rank, layout, store.port, kind, threads) for rank in range(1, layout.size)]
-        team.start("gpt2_train.inference.worker", configs, threads=threads_of_each(threads, layout.size))
-        with team.working():
-            team.wait_for(store)
-            join_group(device, store=store, rank=0, world_size=layout.size, timeout=PATIENCE)
-            return Leader(team, ModelProcess(layout, device))
+        if place is None:
+            store = workers.start(layout, kind, threads)
+            place = Place.local(0, layout.size, store.port)
+        device = place.take_device(kind, threads)
+        with workers.working():
+            if store is not None:
+                workers.wait_for(store)
+            return Driver(workers, join(place, layout, device, store))
     except BaseException:
-        team.end()
+        workers.end()
         raise
 
 
-def _join_torchrun(layout: Layout, kind: DeviceKind, threads: int | None) -> Leader:
-    """Lead the other processes of the job."""
-    from gpt2_train.inference.driver import Leader, Team
-    from gpt2_train.inference.worker import ModelProcess
+def _enter_torchrun(layout: Layout, kind: DeviceKind, threads: int | None) -> Place:
+    """Return on the first process of the job, with its place; follow it on the others, and end there."""
+    from gpt2_train.distributed.processes import Place, leave
 
-    team = Team()
-    with team.working():
-        return Leader(team, ModelProcess(layout, _join_environment(kind, threads)))
-
-
-def _join_environment(kind: DeviceKind, threads: int | None) -> torch.device:
-    """Join the group of torchrun's job; returns this process's device."""
-    from gpt2_train.distributed.device import choose_device, use_threads
-    from gpt2_train.distributed.processes import join_group
-    from gpt2_train.inference.worker import PATIENCE
-
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    local_rank = int(os.environ.get("LOCAL_RANK", rank))
-    local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
-    use_threads(threads, local_size)
-    device = choose_device(kind, local_rank=local_rank, local_size=local_size, sees_own_only=True)
-    if device.type == "cpu" and sys.platform == "linux" and local_size == size:
-        # All are on this machine; the default asks for the address of the host's name, which may have none.
-        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    join_group(device, timeout=PATIENCE)
-    return device
-
-
-def _enter_torchrun(layout: Layout, kind: DeviceKind, threads: int | None) -> None:
-    """Return on the first process of the job; follow it on the others, and end there."""
-    from gpt2_train.config.errors import explained_out_of_memory
-    from gpt2_train.distributed.processes import close_group, leave
-    from gpt2_train.inference.worker import ModelProcess, follow, is_lost_connection, out_of_memory_advice
-
-    is_first, size = os.environ["RANK"] == "0", int(os.environ["WORLD_SIZE"])
-    if size != layout.size:
-        if is_first:
+    place = Place.under_torchrun()
+    if place.size != layout.size:
+        if place.rank == 0:
             raise Gpt2UsageError(
-                f"torchrun started {size} processes, and {layout} asks for {layout.size}: make them equal."
+                f"torchrun started {place.size} processes, and {layout} asks for {layout.size}: make them equal."
             )
         leave(2)
-    if is_first:
-        return
+    if place.rank > 0:
+        _follow(place, layout, kind, threads)
+    return place
+
+
+def _follow(place: Place, layout: Layout, kind: DeviceKind, threads: int | None) -> NoReturn:
+    from gpt2_train.distributed.processes import leave
+    from gpt2_train.inference.worker import follow, is_lost_connection
+
     try:
-        with explained_out_of_memory(out_of_memory_advice(layout)):
-            follow(ModelProcess(layout, _join_environment(kind, threads)))
-            close_group()
+        follow(place, layout, kind, threads)
     except BaseException as error:
         lost = "the process that leads it has ended, or another one."
         sentence = lost if is_lost_connection(error) else sentence_for(error)
-        print_error("gpt2", f"process {os.environ['RANK']} of {size}: {sentence}")
+        print_error("gpt2", f"process {place.rank} of {place.size}: {sentence}")
         leave(error.exit_code if isinstance(error, CommandError) else 1)
     leave(0)

@@ -17,9 +17,8 @@ import torch
 from torch import Tensor, nn
 
 from gpt2_train.distributed.device import default_precision, is_emulated
-from gpt2_train.inference.kv_cache import DTYPES
 from gpt2_train.inference.model import InferenceModel
-from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.model.gpt2 import DTYPES, GPT2
 
 
 class PackedLinear(nn.Module):

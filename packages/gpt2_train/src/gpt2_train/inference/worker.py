@@ -1,7 +1,7 @@
 """One of the processes that share a model for inference: rank 0 leads, the others repeat its calls.
 
-Only the leader runs a command: it has the prompts or texts, chooses tokens, and prints. What concerns the model is a
-call of `ModelProcess` with plain values, which it sends to all others before it does the same itself, so that all of
+Only the driver runs a command: it has the prompts or texts, chooses tokens, and prints. What concerns the model is a
+call of `ModelWorker` with plain values, which it sends to all others before it does the same itself, so that all of
 them meet in the sums that the divided model needs. Tensor-parallel neighbours divide the model, data-parallel groups
 (for evaluation) have the whole of it and take one batch each. A call costs one broadcast of 4 KiB over gloo.
 
@@ -16,7 +16,7 @@ import datetime
 import json
 import time
 from collections.abc import Sequence
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 import torch
@@ -26,16 +26,8 @@ from torch import Tensor
 from gpt2_train.config.errors import Gpt2Error, explained_out_of_memory
 from gpt2_train.conversion.format import ReadOptions, open_weights
 from gpt2_train.distributed.collectives import on_all_ranks
-from gpt2_train.distributed.device import choose_device, use_threads
-from gpt2_train.distributed.processes import (
-    close_group,
-    end_with_parent,
-    failure,
-    join_group,
-    leave,
-    read_config,
-    send_report,
-)
+from gpt2_train.distributed.device import DeviceKind
+from gpt2_train.distributed.processes import Place, close_group, work_as_child
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.packed_weights import arrange_weights
 from gpt2_train.inference.runner import Batch, BatchScores, score_batch
@@ -43,10 +35,10 @@ from gpt2_train.inference.tensor_parallel import load_part, whole_logits
 from gpt2_train.model.gpt2 import GPT2
 
 PATIENCE = datetime.timedelta(days=365)
-"""How long followers wait for a call: a conversation may rest for days. That a process has ended is seen at once."""
+"""How long workers wait for a call: a conversation may rest for days. That a process has ended is seen at once."""
 
 GRACE_SECONDS = 5.0
-"""How long the end of another process may take to be noticed, and followers to end when they are told to."""
+"""How long the end of another process may take to be noticed, and workers to end when they are told to."""
 
 STOP = "stop"
 _FIRST_BYTES = 4096
@@ -76,7 +68,7 @@ class Layout:
         return f"--tensor-parallel {self.tensor_parallel}{with_data}"
 
 
-class ModelProcess:
+class ModelWorker:
     """This process's part of a shared model, after it has joined the process group; all processes make one.
 
     All processes call its methods together, with the same arguments.
@@ -122,7 +114,7 @@ class ModelProcess:
     def make_cache(self, number: int, rows: int, length: int | None, precision: str) -> None:
         """Make the cache `number`; from then on the model is for writing. Raises as `CachedModel` does."""
         if self.device.type == "cuda":
-            torch.set_float32_matmul_precision("high")  # as `for_writing` does on the leader
+            torch.set_float32_matmul_precision("high")  # as `for_writing` does on the driver
         model = arrange_weights(self.model, precision, rows)
         self._caches[number] = CachedModel(model, rows, length, precision=precision)
 
@@ -134,7 +126,7 @@ class ModelProcess:
     def feed(
         self, number: int, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()
     ) -> None:
-        """`CachedModel.feed` of the cache `number`, and this process's part in the logits of the leader."""
+        """`CachedModel.feed` of the cache `number`, and this process's part in the logits of the driver."""
         self.whole(self._caches[number].feed(rows, tokens, every))
 
     def forget(self, number: int, row: int) -> None:
@@ -146,7 +138,7 @@ class ModelProcess:
         self._caches[number].copy(row, to)
 
     def score(self, batches: Sequence[dict[str, Any]], precision: str) -> list[BatchScores]:
-        """The scores of at most one batch for each data-parallel group, in order; on the leader, elsewhere none.
+        """The scores of at most one batch for each data-parallel group, in order; on the driver, elsewhere none.
 
         Raises Gpt2Error if a loss is not finite.
         """
@@ -173,8 +165,8 @@ def _new_group(ranks: Sequence[int]) -> dist.ProcessGroup:
     return group
 
 
-def send_call(name: str, arguments: Sequence[Any]) -> None:
-    """Tell all other processes to call the method `name`; arguments are plain values. By the leader."""
+def send_request(name: str, arguments: Sequence[Any]) -> None:
+    """Tell all other processes to call the method `name`; arguments are plain values. By the driver."""
     data = json.dumps([name, arguments], separators=(",", ":")).encode()
     message = len(data).to_bytes(8, "little") + data
     first = np.zeros(_FIRST_BYTES, np.uint8)
@@ -184,8 +176,8 @@ def send_call(name: str, arguments: Sequence[Any]) -> None:
         dist.broadcast(torch.from_numpy(np.frombuffer(rest, np.uint8).copy()), 0)
 
 
-def receive_call() -> tuple[str, list[Any]]:
-    """The next call of the leader. Raises RuntimeError if it has ended."""
+def receive_request() -> tuple[str, list[Any]]:
+    """The next call of the driver. Raises RuntimeError if it has ended."""
     first = torch.empty(_FIRST_BYTES, dtype=torch.uint8)
     dist.broadcast(first, 0)
     message = first.numpy().tobytes()
@@ -198,17 +190,26 @@ def receive_call() -> tuple[str, list[Any]]:
     return str(name), arguments
 
 
-def follow(process: ModelProcess) -> None:
-    """Repeat the leader's calls until it says stop. Raises what this process alone can't do, or the loss of the leader.
+def join(place: Place, layout: Layout, device: torch.device, store: dist.Store | None = None) -> ModelWorker:
+    """This process's part of a model, once all have joined the group; by all processes together."""
+    place.join(device, store, PATIENCE)
+    return ModelWorker(layout, device)
 
-    A Gpt2Error is raised by all processes alike; the leader's user reads it.
+
+def follow(place: Place, layout: Layout, kind: DeviceKind, threads: int | None) -> None:
+    """Join the driver and repeat its calls until it says stop.
+
+    Raises what this process alone can't do, or the loss of the driver. A Gpt2Error is raised by all processes alike;
+    the driver's user reads it.
     """
-    while True:
-        name, arguments = receive_call()
-        if name == STOP:
-            return
-        with contextlib.suppress(Gpt2Error):
-            getattr(process, name)(*arguments)
+    device = place.take_device(kind, threads)
+    with explained_out_of_memory(out_of_memory_advice(layout)):
+        process = join(place, layout, device)
+        while (call := receive_request())[0] != STOP:
+            name, arguments = call
+            with contextlib.suppress(Gpt2Error):
+                getattr(process, name)(*arguments)
+        close_group()
 
 
 def is_lost_connection(error: BaseException) -> bool:
@@ -223,33 +224,16 @@ def out_of_memory_advice(layout: Layout) -> str:
     return f"lower --batch-size, or divide the model by more than --tensor-parallel {layout.tensor_parallel}"
 
 
-def _child() -> NoReturn:
-    config = read_config()
-    rank, layout = config["rank"], Layout(*config["layout"])
-    end_with_parent(f"gpt2: process {rank} of {layout.size} ends, since the one that leads it has ended.")
+def _work(place: Place, config: dict[str, Any]) -> tuple[dict[str, Any], int]:
     try:
-        use_threads(config["threads"], layout.size)
-        device = choose_device(config["device"], local_rank=rank, local_size=layout.size)
-        store = dist.TCPStore("127.0.0.1", config["port"], is_master=False)
-        store.set(f"here {rank}", "")
-        with explained_out_of_memory(out_of_memory_advice(layout)):
-            join_group(device, store=store, rank=rank, world_size=layout.size, timeout=PATIENCE)
-            follow(ModelProcess(layout, device))
-            close_group()
+        follow(place, Layout(**config["layout"]), config["device"], config["threads"])
     except BaseException as error:
         if is_lost_connection(error):
-            # The leader ends this process, or has ended itself, which the thread that watches for it says.
+            # The driver ends this process, or has ended itself, which the thread that watches for it says.
             time.sleep(GRACE_SECONDS)
-        send_report(config["report"], failure(error))
-        leave(1)
-    leave(0)
-
-
-def config_for(rank: int, layout: Layout, port: int, device: str, threads: int | None) -> dict[str, Any]:
-    """What a follower is started with."""
-    sizes = [layout.tensor_parallel, layout.data_parallel]
-    return {"rank": rank, "layout": sizes, "port": port, "device": device, "threads": threads}
+        raise
+    return {}, 0
 
 
 if __name__ == "__main__":
-    _child()
+    work_as_child(_work, "gpt2: process {rank} of {size} ends, since the one that leads it has ended.")

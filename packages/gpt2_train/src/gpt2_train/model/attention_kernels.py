@@ -20,6 +20,7 @@ import torch
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.model.attention import AttentionCore, Documents, attention_kind
+from gpt2_train.model.gpt2 import DTYPES
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
 
@@ -31,7 +32,6 @@ _BACKENDS = {
 }
 """Names in `torch.nn.attention.SDPBackend`, in the order in which those that are not chosen are tried."""
 
-_DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 WARMUP, TURNS, CALLS = 2, 5, 4
 """Calls before those that count, measurements of which the median counts, and calls in each of them."""
 
@@ -192,7 +192,7 @@ def attention_work(shape: AttentionShape, device: torch.device) -> Callable[[], 
     """A forward and backward pass of the model's attention, on tensors that lie in memory as the model's do."""
     core = AttentionCore(shape.dropout).train()
     size = (shape.batch, shape.length, shape.heads, 3, shape.head_dim)
-    fused = torch.randn(size, dtype=_DTYPES[shape.precision], device=device, requires_grad=True)
+    fused = torch.randn(size, dtype=DTYPES[shape.precision], device=device, requires_grad=True)
     gradient = torch.randn_like(fused.detach()[:, :, :, 0])  # (B, T, heads, d)
     documents = None
     if shape.masked:

@@ -10,7 +10,7 @@ exists. GELU is the tanh approximation that GPT-2 was trained with.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -20,6 +20,9 @@ from torch import Tensor, nn
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.model.attention import AttentionCore, CacheUpdate, Documents
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+"""The types that `--precision` and `--dtype` name."""
 
 INIT_STD = 0.02
 """Standard deviation of initial weights (Radford et al. 2018, section 4.1)."""
@@ -104,8 +107,7 @@ def empty_embedding(ids: int, hidden: int) -> nn.Embedding:
 class GPT2(nn.Module):
     """The model: tokens in, logits of the next token out.
 
-    Parameters are left as `nn.Module` makes them; call `initialise` for a new model, or load a checkpoint. Build it
-    under `torch.device("meta")` and call `materialise` to spend no memory before the shape is settled.
+    Parameters are left as `nn.Module` makes them; call `initialise` for a new model, or load a checkpoint.
     """
 
     def __init__(self, config: ModelConfig) -> None:
@@ -128,11 +130,27 @@ class GPT2(nn.Module):
         """Whether output matrix and token embedding are one parameter."""
         return self.output.weight is self.token_embedding.weight
 
-    def materialise(self, device: torch.device | str) -> GPT2:
-        """Give what is on the meta device memory on `device`, without values yet; returns itself."""
-        self._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
-        self.tie()
-        return self
+    @classmethod
+    def empty(
+        cls,
+        config: ModelConfig,
+        device: torch.device | str,
+        dtype: torch.dtype | None = None,
+        change: Callable[[GPT2], object] | None = None,
+    ) -> GPT2:
+        """A model with memory on `device` and no values yet, in float32 unless `dtype` says otherwise.
+
+        `change` is given it before it has memory: what is divided then never takes that of the whole.
+        """
+        with torch.device("meta"):
+            model = cls(config)
+        if change is not None:
+            change(model)
+        if dtype is not None:
+            model.to(dtype).tie()
+        model._apply(lambda tensor: torch.empty_like(tensor, device=device) if tensor.is_meta else tensor)
+        model.tie()
+        return model
 
     @torch.no_grad()
     def initialise(self, generator: torch.Generator | None = None) -> GPT2:

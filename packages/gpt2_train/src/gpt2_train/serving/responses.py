@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gpt2_train.inference.detokenizer import TextStream
+from gpt2_train.inference.detokenizer import Detokenizer
 from gpt2_train.inference.generator import GenerationRequest, TextPiece
 from gpt2_train.inference.sampling import Likelihood
 from gpt2_train.serving.requests import Order
@@ -122,10 +122,10 @@ class _Choice:
         """What is told of the prompt's tokens; nothing comes before the first, so it has no probability."""
         if piece.prompt is None:
             return
-        stream, offset = TextStream(self._tokenizer), 0
+        detokenizer, offset = Detokenizer(self._tokenizer), 0
         for token, known in zip(self._request.prompt_tokens or (), [None, *piece.prompt], strict=True):
             yield self._entry(token, known, offset)
-            offset += len(stream.add(token))
+            offset += len(detokenizer.add(token))
 
     def _of_text(self, piece: TextPiece) -> Iterator[dict[str, Any]]:
         """`text_offset` is where the text of a token begins, for the later ones of a character where that does."""

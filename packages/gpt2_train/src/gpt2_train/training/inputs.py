@@ -79,9 +79,7 @@ def read_samples_and_tasks(settings: TrainSettings, model: InferenceModel) -> Sa
 
     Raises Gpt2UsageError for a prompt or an input that is missing, damaged, or does not fit the model.
     """
-    samples = tuple(_requests(settings)) if settings.writes_samples else ()
-    for request in samples:
-        Encoder(model).token_request(request)
+    samples = tuple(map(Encoder(model).encoded, _requests(settings))) if settings.writes_samples else ()
     tasks = tuple(ReadTask(task, task.read(model)) for task in map(parse_task, settings.eval_task))
     return SamplesAndTasks(samples, settings.sample_every or 0, tasks, settings.eval_task_every)
 
@@ -94,7 +92,13 @@ def _requests(settings: TrainSettings) -> Iterator[GenerationRequest]:
     seen: collections.Counter[str] = collections.Counter()
     for prompt in prompts or [""]:
         # A prompt that comes again gets another text.
-        yield GenerationRequest(prompt, settings.sample_tokens, sampling, settings.sample_seed, seen[prompt])
+        yield GenerationRequest(
+            prompt,
+            tokens=settings.sample_tokens,
+            sampling=sampling,
+            seed=settings.sample_seed,
+            sample=seen[prompt],
+        )
         seen[prompt] += 1
 
 

@@ -9,6 +9,7 @@ each of them once. When one child fails the others are ended, and its one senten
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import signal
@@ -23,7 +24,6 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import torch
-import torch.distributed as dist
 
 from command_kit.command import exit_code_for, print_error, sentence_for
 from command_kit.settings import as_table, make_settings
@@ -36,18 +36,16 @@ from gpt2_train.distributed.mesh import make_world
 from gpt2_train.distributed.processes import (
     STOP_SIGNALS,
     Child,
+    Place,
     StopRequest,
     arrange,
     close_group,
     describe_death,
-    end_with_parent,
-    failure,
+    end_child,
     finish,
-    join_group,
     leave,
-    read_config,
-    send_report,
-    threads_of_each,
+    start_children,
+    work_as_child,
 )
 from gpt2_train.distributed.timeouts import Attendance
 from gpt2_train.training.run import train
@@ -115,40 +113,50 @@ def use_compile_cache(settings: TrainSettings, environment: Callable[[str, str],
 
 
 def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool) -> NoReturn:
-    rank, size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-    attendance: Attendance | None = None
+    place = Place.under_torchrun()
 
     def end(error: BaseException) -> NoReturn:
         if debug:
             traceback.print_exception(error)
         # What all processes raise is said once.
-        if rank == 0 or not is_shared(error):
+        if place.rank == 0 or not is_shared(error):
             print_error("gpt2", sentence_for(error))
         leave(exit_code_for(error))
 
     try:
         stop = StopRequest()
         stop.install()
-        local_rank = int(os.environ.get("LOCAL_RANK", rank))
-        local_size = int(os.environ.get("LOCAL_WORLD_SIZE", size))
         wanted = settings.data_parallel
-        if wanted is not None and wanted * settings.tensor_parallel != size:
+        if wanted is not None and wanted * settings.tensor_parallel != place.size:
             raise Gpt2UsageError(
-                f"torchrun started {size} processes, --tensor-parallel {settings.tensor_parallel} times "
+                f"torchrun started {place.size} processes, --tensor-parallel {settings.tensor_parallel} times "
                 f"--data-parallel {wanted} asks for {wanted * settings.tensor_parallel}: make them equal."
             )
-        use_threads(settings.threads, local_size)
-        device = choose_device(settings.device, local_rank=local_rank, local_size=local_size, sees_own_only=True)
-        keep_freed_memory(device)
-        store, _, _ = next(dist.rendezvous("env://"))
-        join_group(device, store=store, rank=rank, world_size=size)
-        attendance = Attendance(store, rank, size)
+        summary = _take_part(place, settings, stop, end)
+    except BaseException as error:
+        end(error)
+    leave(finish(summary, settings, as_json=as_json and place.rank == 0))
+
+
+def _take_part(
+    place: Place, settings: TrainSettings, stop: StopRequest, end: Callable[[BaseException], NoReturn]
+) -> dict[str, Any]:
+    """Train as one process of a job, from joining its group to closing it; returns the run's summary.
+
+    `end` ends this process with an error of NCCL, which gives up in a thread of its own.
+    """
+    device = place.take_device(settings.device, settings.threads)
+    keep_freed_memory(device)
+    attendance = Attendance(place.join(device), place.rank, place.size)
+    try:
         summary = train(settings, arrange(attendance, settings, device, end), stop)
-        status = finish(summary, settings, as_json=as_json and rank == 0)
         close_group()
     except BaseException as error:
-        end(error if attendance is None else attendance.explained(error))
-    leave(status)
+        explained = attendance.explained(error)
+        if explained is error:
+            raise
+        raise explained from None
+    return summary
 
 
 POLL_SECONDS = 0.05
@@ -174,11 +182,16 @@ class LocalProcesses:
 
         Raises Gpt2Error if one of them failed.
         """
-        store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         before = {number: signal.signal(number, self._pass_on) for number in STOP_SIGNALS}
         try:
-            for rank in range(self.size):
-                self._start(rank, store.port)
+            self._store = start_children(
+                self.children,
+                "gpt2_train.training.launch",
+                range(self.size),
+                self.size,
+                threads=self.settings.threads,
+                settings=as_table(self.settings),
+            )
             self._wait()
         finally:
             for child in self.children:
@@ -186,16 +199,6 @@ class LocalProcesses:
             for number, handler in before.items():
                 signal.signal(number, handler)
         return self._outcome([child.report() for child in self.children])
-
-    def _start(self, rank: int, port: int) -> None:
-        config = {
-            "settings": as_table(self.settings),
-            "rank": rank,
-            "size": self.size,
-            "port": port,
-        }
-        threads = threads_of_each(self.settings.threads, self.size)
-        self.children.append(Child("gpt2_train.training.launch", config, threads=threads))
 
     def _pass_on(self, number: int, frame: FrameType | None) -> None:
         self.signal = self.signal or number
@@ -263,32 +266,15 @@ class LocalProcesses:
 def _child() -> NoReturn:
     stop = StopRequest()
     stop.install()
-    config = read_config()
-    end_with_parent()
-    attendance: Attendance | None = None
 
-    def end(error: BaseException) -> NoReturn:
-        # The group is left as it is: the others may be inside a collective operation.
-        send_report(config["report"], failure(error))
-        leave(1)
-
-    try:
+    def work(place: Place, config: dict[str, Any]) -> tuple[dict[str, Any], int]:
         values = {name: tuple(v) if isinstance(v, list) else v for name, v in config["settings"].items()}
         settings = make_settings(TrainSettings, values, "the parent process")
-        rank, size = config["rank"], config["size"]
-        use_threads(settings.threads, size)
-        device = choose_device(settings.device, local_rank=rank, local_size=size)
-        keep_freed_memory(device)
-        store = dist.TCPStore("127.0.0.1", config["port"], is_master=False)
-        join_group(device, store=store, rank=rank, world_size=size)
-        attendance = Attendance(store, rank, size)
-        summary = train(settings, arrange(attendance, settings, device, end), stop)
-        close_group()
-    except BaseException as error:
-        end(error if attendance is None else attendance.explained(error))
-    send_report(config["report"], {"summary": summary})
-    # Whether a stop counts as a failure is for the parent to say, which waits for all to stop.
-    leave(128 + signal.Signals[summary["stopped_by"]] if summary["stopped_by"] else 0)
+        summary = _take_part(place, settings, stop, functools.partial(end_child, config))
+        # Whether a stop counts as a failure is for the parent to say, which waits for all to stop.
+        return {"summary": summary}, 128 + signal.Signals[summary["stopped_by"]] if summary["stopped_by"] else 0
+
+    work_as_child(work)
 
 
 if __name__ == "__main__":

@@ -10,17 +10,19 @@ of this process's tensor-parallel part, gathered.
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Sequence
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
-from torch.distributed.tensor import DTensor
 
 from gpt2_train.distributed.collectives import on_all_ranks
+from gpt2_train.distributed.dtensors import local
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import free_gathered_parameters
+from gpt2_train.distributed.tensor_parallel import Part
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
 from gpt2_train.inference.tensor_parallel import divide, whole_logits
@@ -34,10 +36,9 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
     All processes of the data-parallel groups enter and leave together; in between each computes for itself. With tensor
     parallelism it is this process's part of the model, as `inference.tensor_parallel.divide` makes it.
     """
-    with torch.device("meta"):
-        plain = GPT2(model.config)
-        if world.tp_group is not None:
-            plain = divide(plain, world.tp_group)
+    group = world.tp_group
+    divided = functools.partial(divide, part=Part.of(group)) if group is not None else None
+    plain = GPT2.empty(model.config, "meta", change=divided)
     try:
         with torch.no_grad():
             for module in model.modules():
@@ -45,17 +46,11 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
                     module.unshard()
         for name, parameter in model.named_parameters():
             place, _, leaf = name.rpartition(".")
-            setattr(plain.get_submodule(place), leaf, nn.Parameter(_local(parameter), requires_grad=False))
+            setattr(plain.get_submodule(place), leaf, nn.Parameter(local(parameter), requires_grad=False))
         plain.tie()
         yield plain.eval()
     finally:
         free_gathered_parameters(model)
-
-
-def _local(parameter: Tensor) -> Tensor:
-    """The tensor itself that this process holds of a parameter."""
-    detached = parameter.detach()
-    return detached.to_local() if isinstance(detached, DTensor) else detached
 
 
 class TrainingRunner(ModelRunner):

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import functools
 import io
 from collections.abc import Iterator
 from pathlib import Path
@@ -258,17 +259,15 @@ def describe_run(run: Run) -> list[str]:
 
 def build_model(run: Run) -> GPT2:
     """The model on its device, parallelised; with its initial weights if the run is new, else without values."""
-    with torch.device("meta"):
-        model = GPT2(run.config)
-    parallelize(
-        model,
-        run.world,
+    change = functools.partial(
+        parallelize,
+        world=run.world,
         activation_checkpointing=run.settings.activation_checkpointing,
         compilation=run.plan.compilation,
         reshard=run.settings.reshard,
         sequence_parallel=run.settings.sequence_parallel,
     )
-    model.materialise(run.world.device)
+    model = GPT2.empty(run.config, run.world.device, change=change)
     if run.resumed is None:
         fill(model, first_values(run, model))
     return model.train()

@@ -9,7 +9,6 @@ from typing import ClassVar
 
 from gpt2_train.checkpoint.info import holds_checkpoint, load_tokenizer, read_info
 from gpt2_train.checkpoint.load import StoredTensors, check_model, model_tensors
-from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.weights import ModelWeights, shapes_of
@@ -29,12 +28,12 @@ class Checkpoint(ModelFormat):
     def open(self, path: Path, options: ReadOptions) -> ModelWeights:
         """The checkpoint, with what its run recorded."""
         info = read_info(path)
-        check_model(info)
+        reader = check_model(info)
         tokenizer = Tokenizer.from_path(options.tokenizer) if options.tokenizer else None
         if tokenizer is None and info.tokenizer:
             tokenizer = load_tokenizer(info.folder)
         rank, size = options.reader
-        stored = StoredTensors(info, "model", rank=rank, size=size)
+        stored = StoredTensors(info, "model", reader, rank=rank, size=size)
         return ModelWeights(
             origin=info.folder,
             format=self.name,
@@ -45,10 +44,13 @@ class Checkpoint(ModelFormat):
             samples=info.samples,
             settings=info.settings,
             data=info.data,
+            trained_with=info.tokenizer.get("fingerprint"),
         )
 
     def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
         """One step's folder with the model alone."""
+        from gpt2_train.checkpoint.save import Checkpointer  # It takes part in exchanges between processes.
+
         model = weights.load(dtype=options.dtype or weights.dtype)
         saver = Checkpointer(
             path / CHECKPOINTS_FOLDER,
