@@ -20,7 +20,7 @@ from gpt2_train.distributed.dtensors import settle_gradients
 from gpt2_train.distributed.mesh import World, make_world
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.distributed.randomness import seed_micro_step
-from gpt2_train.model.attention import find_documents
+from gpt2_train.model.attention import PACKED, find_documents
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
 from gpt2_train.optim.gradients import gradient_norm
@@ -75,7 +75,7 @@ class Run:
                 parameter.mul_(4)
         for block in self.model.blocks:
             # Its random numbers are the device's, of which a graph takes others.
-            block.attention.core.dropout = 0.0  # type: ignore[union-attr]
+            block.attention.dropout = 0.0  # type: ignore[union-attr]
         parallelize(
             self.model.train(), world, activation_checkpointing=mode, compilation="blocks" if compiled else None,
             sequence_parallel=sequence_parallel,
@@ -90,10 +90,10 @@ class Run:
             rows = torch.randint(0, 20, (4, 17), generator=torch.Generator().manual_seed(micro))
             rows = rows.chunk(self.world.dp_size)[self.world.dp_rank]
             inputs, targets = rows[:, :-1], rows[:, 1:]
-            documents = find_documents(inputs.numpy(), END, "mask").with_mask() if separate else None
+            documents = find_documents(inputs.numpy(), END, "mask").with_mask() if separate else PACKED
             seed_micro_step(self.model, 1, 2, micro, self.world)
             with torch.autocast("cpu", torch.bfloat16, enabled=half):
-                logits = self.model(inputs, documents=documents)
+                logits = self.model(inputs, documents)
             losses = token_losses(logits, targets, self.world.tp_group, vocabulary=100)
             losses.mean().backward()
             loss += losses.mean().item()

@@ -60,10 +60,10 @@ def small(dropout: float, layers: int) -> GPT2:
     return GPT2(config).initialise(torch.Generator().manual_seed(1)).train()
 
 
-def gradients(model: GPT2, **inputs: Any) -> list[Tensor]:
+def gradients(model: GPT2, *inputs: Any) -> list[Tensor]:
     """The gradient of a loss with fixed random numbers; the model's are added to."""
     torch.manual_seed(2)
-    model(TOKENS, **inputs).square().mean().backward()
+    model(TOKENS, *inputs).square().mean().backward()
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
@@ -91,7 +91,7 @@ def test_documents_of_any_lengths_share_the_graph(graphs: Counter[str], compilat
     apply_compile(model, compilation)
     for end in (5, 9):
         inside = find_documents(TOKENS.numpy() % 10, end, "mask").with_mask()
-        torch.testing.assert_close(gradients(model, documents=inside), gradients(expected, documents=inside))
+        torch.testing.assert_close(gradients(model, inside), gradients(expected, inside))
     parts = 3 if compilation == "blocks" else 1
     assert graphs == {"forward": parts, "backward": parts}
 

@@ -97,7 +97,7 @@ def test_separate_documents_are_as_if_each_were_fed_alone(kind: str, monkeypatch
 
     monkeypatch.setattr(torch.nn.attention.varlen, "varlen_attn", varlen_by_hand)
     made, expected = model(), model()
-    logits, alone = made(torch.from_numpy(ROWS), documents=found(kind)), apart(ROWS, expected)
+    logits, alone = made(torch.from_numpy(ROWS), found(kind)), apart(ROWS, expected)
     torch.testing.assert_close(logits, alone, atol=1e-4, rtol=1e-4)
     assert not torch.allclose(made(torch.from_numpy(ROWS)), alone, atol=1e-2)
     logits.square().sum().backward()
@@ -111,7 +111,7 @@ def test_separate_documents_are_as_if_each_were_fed_alone(kind: str, monkeypatch
 def test_recomputed_activations_stay_inside_documents(mode: Any, kind: str) -> None:
     plain, again = model(), parallelize(model(), World(torch.device("cpu")), activation_checkpointing=mode)
     for made in (plain, again):
-        made(torch.from_numpy(ROWS), documents=found(kind)).square().sum().backward()
+        made(torch.from_numpy(ROWS), found(kind)).square().sum().backward()
     for one, other in zip(plain.parameters(), again.parameters(), strict=True):
         assert torch.equal(one.grad, other.grad)
 
@@ -120,8 +120,8 @@ def test_no_prediction_depends_on_another_document() -> None:
     made = model().eval()
     changed = ROWS.copy()
     changed[0, 1:4] = 50
-    before = made(torch.from_numpy(ROWS), documents=find_documents(ROWS, END, "loop"))
-    after = made(torch.from_numpy(changed), documents=find_documents(changed, END, "loop"))
+    before = made(torch.from_numpy(ROWS), find_documents(ROWS, END, "loop"))
+    after = made(torch.from_numpy(changed), find_documents(changed, END, "loop"))
     assert not torch.equal(before[0, 1:4], after[0, 1:4])
     assert torch.equal(before[0, 4:], after[0, 4:]) and torch.equal(before[1:], after[1:])
 
@@ -140,7 +140,7 @@ def test_separate_documents_compile_to_one_graph_for_any_documents(kind: str) ->
     for tokens in (ROWS, np.roll(ROWS, 5, axis=1)):
         documents = find_documents(tokens, END, kind).to(torch.device("meta"))  # type: ignore[arg-type]
         documents = documents.with_mask() if kind == "mask" else documents
-        logits = made(torch.from_numpy(tokens).to("meta"), documents=documents)
+        logits = made(torch.from_numpy(tokens).to("meta"), documents)
         assert logits.shape == (3, 24, 128)
         logits.sum().backward()
     assert counters["stats"]["unique_graphs"] == 2  # the first block, and all others
@@ -198,7 +198,7 @@ def test_the_loss_is_the_mean_over_the_predictions_that_count(tmp_path: Path, te
     made.initialise(torch.Generator().manual_seed(mixed_seed(1234)))
     documents = find_documents(read[:, :-1], BYTES_END, "mask").with_mask()
     tokens = torch.from_numpy(read)
-    logits = made(tokens[:, :-1], documents=documents)[..., :257]
+    logits = made(tokens[:, :-1], documents)[..., :257]
     each = F.cross_entropy(logits.reshape(-1, 257), tokens[:, 1:].reshape(-1), reduction="none")
     is_behind = (tokens[:, :-1] == BYTES_END).reshape(-1)
     assert 0 < int(is_behind.sum()) < 64
@@ -294,7 +294,7 @@ def test_evaluation_measures_as_training_did(
         window = torch.from_numpy(text[begin : begin + 17])[None]
         documents = find_documents(window[:, :-1].numpy(), BYTES_END, "mask").with_mask()
         with torch.no_grad():
-            logits = made(window[:, :-1], documents=documents)[0, :, :257]
+            logits = made(window[:, :-1], documents)[0, :, :257]
         kept = window[0, :-1] != BYTES_END
         total += float(F.cross_entropy(logits, window[0, 1:], reduction="none")[kept].sum())
         counted += int(kept.sum())

@@ -9,6 +9,7 @@ import torch
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
+from gpt2_train.model.attention import PACKED, AttentionLayer, Packed
 from gpt2_train.model.gpt2 import GPT2
 
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=100)
@@ -92,10 +93,35 @@ def test_the_fused_rows_are_whole_heads(model: GPT2, tokens: torch.Tensor) -> No
     for half in (slice(0, 48), slice(48, 96)):
         columns = slice(half.start // 3, half.stop // 3)
         fused = (x @ attention.qkv.weight[half].T + attention.qkv.bias[half]).view(2, 6, 2, 3, 8)
-        query, key, value = (part.transpose(1, 2) for part in fused.unbind(3))
-        mixed = attention.core(query, key, value).transpose(1, 2).reshape(2, 6, 16)
+        mixed = PACKED.attend(attention, *fused.unbind(3)).reshape(2, 6, 16)
         parts.append(mixed @ attention.out.weight[:, columns].T)
     torch.testing.assert_close(parts[0] + parts[1] + attention.out.bias, whole)
+
+
+class Window(Packed):
+    """Each token sees itself and some before it."""
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+
+    def attend(
+        self, layer: AttentionLayer, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor
+    ) -> torch.Tensor:
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+        mask = torch.ones(query.size(2), query.size(2), dtype=torch.bool).tril().triu(1 - self.width)
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, attn_mask=mask).transpose(1, 2)
+
+
+def test_another_attention_is_a_class_and_changes_nothing_in_the_model(model: GPT2, tokens: torch.Tensor) -> None:
+    """A sliding window had to be written in four places."""
+    length = tokens.size(1)
+    torch.testing.assert_close(model(tokens, Window(length)), model(tokens))
+    changed = tokens.clone()
+    changed[:, 0] = (changed[:, 0] + 1) % 100
+    # In two layers with a window of 2 each token sees two before it.
+    before, after = model(tokens, Window(2)), model(changed, Window(2))
+    assert torch.equal(before[:, 3:], after[:, 3:])
+    assert not torch.equal(before[:, 2], after[:, 2])
 
 
 @pytest.mark.parametrize("wrong", [{"heads": 5}, {"layers": 0}, {"dropout": 1.0}])

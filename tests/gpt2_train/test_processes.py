@@ -10,8 +10,10 @@ import shutil
 import signal
 import socket
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -27,7 +29,7 @@ from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.format import open_weights
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.randomness import SharedDropout, _mixed_bits, seed_micro_step, share_dropout
-from gpt2_train.model.attention import AttentionCore
+from gpt2_train.model.attention import PACKED
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training.launch import LocalProcesses
 
@@ -282,26 +284,25 @@ def test_heads_that_cannot_be_shared_are_refused() -> None:
 # --- dropout ---------------------------------------------------------------------------------------------------------
 
 
-def dropped(core: Callable[..., torch.Tensor], tp_rank: int = 0, tp_size: int = 1, dp_rank: int = 0) -> torch.Tensor:
-    """Which attention weights a core drops."""
+def dropped(tp_rank: int = 0, tp_size: int = 1, dp_rank: int = 0) -> torch.Tensor:
+    """Which attention weights a layer drops."""
     world = World(torch.device("cpu"), dp_rank=dp_rank, dp_size=2, tp_rank=tp_rank, tp_size=tp_size)
     seed_micro_step(torch.nn.Identity(), 1, 2, 3, world)
-    query = torch.zeros(1, 2, 16, 8)
-    value = torch.eye(16)[None, None].expand(1, 2, 16, 16)
-    return core(query, torch.zeros(1, 2, 16, 8), value) == 0
+    query = torch.zeros(1, 16, 2, 8)
+    value = torch.eye(16)[None, :, None].expand(1, 16, 2, 16)
+    layer: Any = SimpleNamespace(dropout=0.5, training=True)
+    return PACKED.attend(layer, query, query, value) == 0
 
 
 def test_data_parallel_ranks_drop_different_weights() -> None:
     """Pitfall 28: all data-parallel ranks shared one dropout seed."""
-    core = AttentionCore(0.5).train()
-    assert torch.equal(dropped(core, dp_rank=0), dropped(core, dp_rank=0))
-    assert not torch.equal(dropped(core, dp_rank=0), dropped(core, dp_rank=1))
+    assert torch.equal(dropped(dp_rank=0), dropped(dp_rank=0))
+    assert not torch.equal(dropped(dp_rank=0), dropped(dp_rank=1))
 
 
 def test_tensor_parallel_ranks_drop_differently_in_attention() -> None:
     """Their heads differ."""
-    core = AttentionCore(0.5).train()
-    assert not torch.equal(dropped(core, 0, 2), dropped(core, 1, 2))
+    assert not torch.equal(dropped(0, 2), dropped(1, 2))
 
 
 def test_tensor_parallel_ranks_drop_alike_in_the_residual_stream() -> None:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from gpt2_train.model.attention import DocumentAttention, Documents, find_documents
+from gpt2_train.model.attention import PACKED, Context, DocumentAttention, Documents, find_documents
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +29,11 @@ class MicroBatch:
     rows: Tensor
     documents: Documents | None
     counted: int
+
+    @property
+    def context(self) -> Context:
+        """What the inputs see."""
+        return self.documents if self.documents is not None else PACKED
 
     @property
     def inputs(self) -> Tensor:

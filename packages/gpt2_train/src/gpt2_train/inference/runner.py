@@ -17,7 +17,7 @@ from torch import Tensor
 
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.device import autocast
-from gpt2_train.model.attention import attention_kind, find_documents
+from gpt2_train.model.attention import PACKED, Context, attention_kind, find_documents
 from gpt2_train.model.loss import token_losses
 
 if TYPE_CHECKING:
@@ -94,13 +94,13 @@ def score_batch(model: GPT2, batch: Batch, precision: str, group: ProcessGroup |
     vocabulary, device = model.config.vocabulary_size, model.position_embedding.weight.device
     rows = batch.rows.to(device)
     targets = rows[:, -batch.last :]
-    documents = None
+    context: Context = PACKED
     if batch.separated_by is not None:
         kind = attention_kind(device, precision)
         documents = find_documents(batch.rows[:, :-1].numpy(), batch.separated_by, kind).to(device)
-        documents = documents.with_mask() if kind == "mask" else documents
+        context = documents.with_mask() if kind == "mask" else documents
     with autocast(device, precision):
-        logits = model(rows[:, :-1], documents=documents)[:, -batch.last :]
+        logits = model(rows[:, :-1], context)[:, -batch.last :]
     losses = token_losses(logits, targets, group, vocabulary=vocabulary).cpu().double()
     if not bool(torch.isfinite(losses).all()):
         raise Gpt2Error(

@@ -20,13 +20,59 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
+
+
+class AttentionLayer(Protocol):
+    """A layer of attention, as far as a context asks for it.
+
+    Attributes:
+        number: of the layer.
+        dropout: of attention weights, in training.
+        training: whether it is trained.
+    """
+
+    number: int
+    dropout: float
+    training: bool
+
+
+class Context(Protocol):
+    """What the tokens of one forward pass see: one object goes through the whole model, and every layer asks it."""
+
+    @property
+    def positions(self) -> Tensor | None:
+        """int64, (B, T) or (T,): the position of each token; None for 0 to T - 1."""
+
+    @property
+    def last(self) -> Tensor | None:
+        """int64: the tokens of the only row whose logits are asked for; None for all."""
+
+    def attend(self, layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """softmax(QKᵀ/√d)V of what each token sees: (B, T, heads, d) three times -> (B, T, heads, d)."""
+
+
+class Packed:
+    """Each token sees all before it in its row."""
+
+    positions: Tensor | None = None
+    last: Tensor | None = None
+
+    def attend(self, layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """As `Context` says, with dropout in training."""
+        query, key, value = (part.transpose(1, 2) for part in (query, key, value))  # (B, heads, T, d)
+        dropout = layer.dropout if layer.training else 0.0
+        mixed = F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
+        return mixed.transpose(1, 2)
+
+
+PACKED = Packed()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,9 +108,9 @@ class CacheUpdate:
         self._keys, self._values, self._spans = keys, values, spans
         self.positions, self.last = positions, last
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """Store the new keys and values, and mix those that each token sees: (1, T, heads, d) for each and returned."""
-        keys, values = self._keys[layer], self._values[layer]
+        keys, values = self._keys[layer.number], self._values[layer.number]
         parts = []
         for span in self._spans:
             new = [
@@ -87,7 +133,7 @@ def _attention(query: Tensor, keys: Tensor, values: Tensor) -> Tensor:
 
 
 def spans_of(rows: Sequence[int], starts: Sequence[int], counts: Sequence[int]) -> list[Span]:
-    """The spans of `counts` new tokens for each of `rows`, which lie one behind the other, from positions `starts`."""
+    """The spans of `counts` new tokens for each of `rows`, concatenated, from positions `starts`."""
     spans: list[Span] = []
     at = 0
     for row, start, count in zip(rows, starts, counts, strict=True):
@@ -115,7 +161,7 @@ class Documents(NamedTuple):
 
     Attributes:
         positions: int64 (B, T), the place of each token in its document.
-        bounds: int32 (n + 1,), where documents begin in the rows laid end to end, then B·T over and over; for `varlen`.
+        bounds: int32 (n + 1,), where documents begin in the concatenated rows, then B·T over and over; for `varlen`.
         mask: bool (B, 1, T, T), which positions (last axis) each position attends to; for `mask`.
         lengths: tokens of each document, over all rows; for `loop`.
     """
@@ -124,6 +170,33 @@ class Documents(NamedTuple):
     bounds: Tensor | None = None
     mask: Tensor | None = None
     lengths: tuple[int, ...] | None = None
+
+    @property
+    def last(self) -> None:
+        """None: logits of all tokens are asked for."""
+        return None
+
+    def attend(self, layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+        """Causal attention inside documents, without dropout: (B, T, heads, d) three times -> (B, T, heads, d)."""
+        batch, length, *_ = query.shape
+        if self.mask is not None:
+            query, key, value = (part.transpose(1, 2) for part in (query, key, value))
+            return F.scaled_dot_product_attention(query, key, value, attn_mask=self.mask).transpose(1, 2)
+        query, key, value = (part.flatten(0, 1) for part in (query, key, value))  # (B·T, heads, d)
+        if self.bounds is not None:
+            # A longest document of T, whatever is in the batch: the true one would be compiled into the graph.
+            from torch.nn.attention.varlen import varlen_attn  # Takes seconds, and nothing else needs it.
+
+            bounds, causal = self.bounds, (-1, 0)
+            mixed = varlen_attn(query, key, value, bounds, bounds, length, length, window_size=causal)
+            assert isinstance(mixed, Tensor)  # A pair only where more is asked for.
+        else:
+            assert self.lengths is not None
+            split = zip(*(part.transpose(0, 1)[None].split(self.lengths, dim=2) for part in (query, key, value)),
+                        strict=True)  # fmt: skip
+            mixed = torch.cat([F.scaled_dot_product_attention(q, k, v, is_causal=True) for q, k, v in split], dim=2)
+            mixed = mixed[0].transpose(0, 1)
+        return mixed.view(batch, length, *mixed.shape[1:])
 
     def to(self, device: torch.device) -> Documents:
         """The same on `device`; pinned memory is copied without waiting."""
@@ -171,43 +244,6 @@ def find_documents(tokens: npt.NDArray[np.int64], end_of_text: int, kind: Docume
     return Documents(positions, bounds=torch.from_numpy(bounds))
 
 
-def attend_inside(query: Tensor, key: Tensor, value: Tensor, documents: Documents) -> Tensor:
-    """Causal attention inside documents, without dropout: three of (B, heads, T, d) -> (B, heads, T, d)."""
-    if documents.mask is not None:
-        return F.scaled_dot_product_attention(query, key, value, attn_mask=documents.mask)
-    batch, _, length, _ = query.shape
-    query, key, value = (part.transpose(1, 2).flatten(0, 1) for part in (query, key, value))  # (B·T, heads, d)
-    if documents.bounds is not None:
-        # A longest document of T, whatever is in the batch: the true one would be compiled into the graph.
-        from torch.nn.attention.varlen import varlen_attn  # Takes seconds, and nothing else needs it.
-
-        bounds, causal = documents.bounds, (-1, 0)
-        mixed = varlen_attn(query, key, value, bounds, bounds, length, length, window_size=causal)
-        assert isinstance(mixed, Tensor)  # A pair only where more is asked for.
-    else:
-        assert documents.lengths is not None
-        parts = zip(*(part.transpose(0, 1)[None].split(documents.lengths, dim=2) for part in (query, key, value)),
-                    strict=True)  # fmt: skip
-        mixed = torch.cat([F.scaled_dot_product_attention(q, k, v, is_causal=True) for q, k, v in parts], dim=2)
-        mixed = mixed[0].transpose(0, 1)
-    return mixed.view(batch, length, *mixed.shape[1:]).transpose(1, 2)
-
-
-class AttentionCore(nn.Module):
-    """softmax(QKᵀ/√d)V under a causal mask; a module of its own, so that it can be replaced."""
-
-    def __init__(self, dropout: float) -> None:
-        super().__init__()
-        self.dropout = dropout
-
-    def forward(self, query: Tensor, key: Tensor, value: Tensor, documents: Documents | None = None) -> Tensor:
-        """(B, heads, T, d) three times -> (B, heads, T, d)."""
-        if documents is not None:
-            return attend_inside(query, key, value, documents)
-        dropout = self.dropout if self.training else 0.0
-        return F.scaled_dot_product_attention(query, key, value, dropout_p=dropout, is_causal=True)
-
-
 class StaticUpdate(CacheUpdate):
     """One token for each of the first rows of a cache, in tensors that are filled again for every step.
 
@@ -232,9 +268,9 @@ class StaticUpdate(CacheUpdate):
         """What a step does first: which places each row sees."""
         self._mask = (self._columns <= self.places[:, None])[:, None, None]  # (rows, 1, 1, length)
 
-    def attend(self, layer: int, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
+    def attend(self, layer: AttentionLayer, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
         """As `CacheUpdate.attend`, for all rows in one call."""
-        keys, values = self._keys[layer], self._values[layer]  # (rows, heads, all places, d)
+        keys, values = self._keys[layer.number], self._values[layer.number]  # (rows, heads, all places, d)
         keys[self.last, :, self.places] = key[0]
         values[self.last, :, self.places] = value[0]
         length = len(self._columns)

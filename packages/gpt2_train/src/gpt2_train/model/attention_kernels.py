@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import statistics
+import types
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Literal, NamedTuple
@@ -19,7 +20,7 @@ import torch
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig, TrainSettings
-from gpt2_train.model.attention import AttentionCore, Documents, attention_kind
+from gpt2_train.model.attention import PACKED, Context, Documents, attention_kind
 from gpt2_train.model.gpt2 import DTYPES
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
@@ -190,18 +191,17 @@ class GpuTimer:
 
 def attention_work(shape: AttentionShape, device: torch.device) -> Callable[[], None]:
     """A forward and backward pass of the model's attention, on tensors that lie in memory as the model's do."""
-    core = AttentionCore(shape.dropout).train()
+    layer: Any = types.SimpleNamespace(dropout=shape.dropout, training=True)
     size = (shape.batch, shape.length, shape.heads, 3, shape.head_dim)
     fused = torch.randn(size, dtype=DTYPES[shape.precision], device=device, requires_grad=True)
     gradient = torch.randn_like(fused.detach()[:, :, :, 0])  # (B, T, heads, d)
-    documents = None
+    context: Context = PACKED
     if shape.masked:
         places = torch.arange(shape.length, device=device).expand(shape.batch, -1)
-        documents = Documents(places).with_mask()
+        context = Documents(places).with_mask()
 
     def work() -> None:
-        query, key, value = (part.transpose(1, 2) for part in fused.unbind(3))
-        core(query, key, value, documents).transpose(1, 2).backward(gradient)
+        context.attend(layer, *fused.unbind(3)).backward(gradient)
         fused.grad = None
 
     return work

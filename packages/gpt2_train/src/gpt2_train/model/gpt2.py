@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.model.attention import AttentionCore, CacheUpdate, Documents
+from gpt2_train.model.attention import PACKED, Context
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 """The types that `--precision` and `--dtype` name."""
@@ -29,26 +29,22 @@ INIT_STD = 0.02
 
 
 class Attention(nn.Module):
-    """Causal self-attention over all earlier positions."""
+    """Causal self-attention: which earlier positions a token sees, its context says."""
 
     def __init__(self, config: ModelConfig, layer: int) -> None:
         super().__init__()
-        self.layer, self.head_dim = layer, config.head_dim
+        self.number, self.head_dim = layer, config.head_dim
         self.qkv = nn.Linear(config.hidden, 3 * config.hidden)
-        self.core = AttentionCore(config.dropout)
+        self.dropout = config.dropout
         self.out = nn.Linear(config.hidden, config.hidden)
 
-    def forward(self, x: Tensor, cache: CacheUpdate | None = None, documents: Documents | None = None) -> Tensor:
+    def forward(self, x: Tensor, context: Context = PACKED) -> Tensor:
         """(B, T, hidden) -> (B, T, hidden)."""
         fused = self.qkv(x)
         # Not those of the input, of which sequence parallelism has a share.
         batch, length, _ = fused.shape
         fused = fused.view(batch, length, -1, 3, self.head_dim)  # (B, T, heads, 3, d)
-        if cache is not None:
-            mixed = cache.attend(self.layer, *fused.unbind(3))  # (1, T, heads, d)
-        else:
-            query, key, value = (part.transpose(1, 2) for part in fused.unbind(3))  # (B, heads, T, d)
-            mixed = self.core(query, key, value, documents).transpose(1, 2)  # (B, T, heads, d)
+        mixed = context.attend(self, *fused.unbind(3))  # (B, T, heads, d)
         return self.out(mixed.reshape(batch, length, -1))
 
 
@@ -82,17 +78,11 @@ class Block(nn.Module):
         self.attention_dropout = nn.Dropout(config.dropout)
         self.feed_forward_dropout = nn.Dropout(config.dropout)
 
-    def forward(
-        self,
-        x: Tensor,
-        branch: Tensor | None = None,
-        cache: CacheUpdate | None = None,
-        documents: Documents | None = None,
-    ) -> tuple[Tensor, Tensor]:
+    def forward(self, x: Tensor, branch: Tensor | None = None, context: Context = PACKED) -> tuple[Tensor, Tensor]:
         """Two terms of the residual stream (B, T, hidden), of which the first block has one -> two."""
         if branch is not None:
             x = x + branch
-        x = x + self.attention_dropout(self.attention(self.attention_norm(x), cache, documents))
+        x = x + self.attention_dropout(self.attention(self.attention_norm(x), context))
         return x, self.feed_forward_dropout(self.feed_forward(self.feed_forward_norm(x)))
 
 
@@ -178,24 +168,21 @@ class GPT2(nn.Module):
                 values.fill_(1.0 if name.endswith("norm.weight") else 0.0)
             yield name, values
 
-    def forward(
-        self, tokens: Tensor, cache: CacheUpdate | None = None, *, documents: Documents | None = None
-    ) -> Tensor:
+    def forward(self, tokens: Tensor, context: Context = PACKED) -> Tensor:
         """Logits (B, T, padded vocabulary) for `tokens` (B, T), int64.
 
-        With a `cache`, `tokens` (1, T) are those of all its rows one behind the other, and the logits are those of the
-        last position of each row, (1, rows, padded vocabulary), all that a next token needs, and of others that it
-        names. With `documents` attention stays inside each of them, and their positions begin at 0 (without a cache
-        only).
+        The context says what each token sees and at which positions it is: `PACKED`, `Documents`, or a `CacheUpdate`,
+        with which `tokens` (1, T) are those of all its rows, concatenated, and the logits those of the last position
+        of each row, (1, rows, padded vocabulary), all that a next token needs, and of others that it names.
         Padding ids get logits like any other: the loss never has them as targets, and generation must leave them out.
         Raises Gpt2UsageError if the positions run past the sequence length.
         """
-        x = self.dropout(self.embed(tokens, self._positions(tokens, cache, documents)))  # (B, T, hidden)
+        x = self.dropout(self.embed(tokens, self._positions(tokens, context)))  # (B, T, hidden)
         branch: Any = None  # Before the first block there is one term.
         for block in self.blocks:
-            x, branch = block(x, branch, cache, documents)
-        if cache is not None:
-            x, branch = x[:, cache.last], branch[:, cache.last]  # (1, rows, hidden)
+            x, branch = block(x, branch, context)
+        if context.last is not None:
+            x, branch = x[:, context.last], branch[:, context.last]  # (1, rows, hidden)
         return self.logits(x, branch)
 
     def embed(self, tokens: Tensor, positions: Tensor) -> Tensor:
@@ -206,10 +193,8 @@ class GPT2(nn.Module):
         """The two terms that the last block gives (B, T, hidden) -> (B, T, padded vocabulary)."""
         return self.output(self.final_norm(x + branch))
 
-    def _positions(self, tokens: Tensor, cache: CacheUpdate | None, documents: Documents | None) -> Tensor:
+    def _positions(self, tokens: Tensor, context: Context) -> Tensor:
         length, limit = tokens.size(1), self.config.sequence_length
-        if cache is not None:
-            return cache.positions
-        if length > limit:
+        if context.last is None and length > limit:
             raise Gpt2UsageError(f"{length} positions asked of a model that has {limit}: shorten the input.")
-        return torch.arange(length, device=tokens.device) if documents is None else documents.positions
+        return torch.arange(length, device=tokens.device) if context.positions is None else context.positions

@@ -163,7 +163,7 @@ class Trainer:
             # Kept to the end of the forward pass, they would be most of what resharding gives back.
             keeps_copies = not settings.reshard
             with autocast(world.device, plan.precision, keeps_copies=keeps_copies):
-                logits = self.model(batch.inputs, documents=batch.documents)
+                logits = self.model(batch.inputs, batch.context)
             # Data parallelism averages gradients where the loss of the global batch is a sum.
             factor = world.dp_size * self.state.scale.scale
             of_each = torch.full(batch.targets.shape, factor / plan.tokens_per_step, device=world.device)

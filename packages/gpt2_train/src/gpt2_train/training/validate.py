@@ -50,7 +50,7 @@ def validation_loss(
         padded = np.concatenate([read, np.repeat(read[:1], micro_batch - len(read), axis=0)])
         batch = batches.on_device(batches.on_host(padded)[0])
         with autocast(world.device, precision):
-            logits = model(batch.inputs, documents=batch.documents)
+            logits = model(batch.inputs, batch.context)
         losses = token_losses(logits, batch.targets, world.tp_group, vocabulary=vocabulary, compiled=compiled)
         losses = batches.counted(losses, batch)[: len(rows)]
         total += losses.to(total.dtype).sum()
