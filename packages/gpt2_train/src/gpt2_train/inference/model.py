@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpt2_train.config.errors import ASSUMED_TOKENIZER, Gpt2UsageError
-from gpt2_train.inference.runner import LocalRunner, ModelRunner
 from indexed_tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
 
     from gpt2_train.config.settings import ModelConfig
     from gpt2_train.distributed.device import DeviceKind
+    from gpt2_train.inference.runner import ModelRunner
     from gpt2_train.model.gpt2 import GPT2
 
 
@@ -65,7 +65,11 @@ class InferenceModel:
     @functools.cached_property
     def runner(self) -> ModelRunner:
         """What computes with the model, in all processes that share it. Raises as `model` does."""
-        return self.start() if self.start is not None else LocalRunner(self.model)
+        if self.start is not None:
+            return self.start()
+        from gpt2_train.inference.runner import LocalRunner  # with torch, which commands say that they load
+
+        return LocalRunner(self.model)
 
     @property
     def required_tokenizer(self) -> Tokenizer:
