@@ -487,7 +487,13 @@ def test_a_run_killed_while_saving_resumes_to_the_same_bits(
     assert_same_bits(unbroken, tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(number, marks=pytest.mark.exhaustive) for number in (signal.SIGINT, signal.SIGUSR1)),
+    ],
+)
 def test_a_signal_saves_and_the_same_command_goes_on(
     tmp_path: Path, gpt2: Run, unbroken: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:
