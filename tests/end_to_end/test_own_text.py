@@ -73,6 +73,7 @@ def test_a_folder_of_texts_becomes_a_model_that_writes(texts):
     assert own.decode(own.encode(sample["text"])) == sample["text"]
 
 
+@pytest.mark.exhaustive
 def test_a_single_text_is_trained_on_and_not_evaluated(texts):
     (texts.parent / "single").mkdir()
     (texts.parent / "single" / "all.txt").write_text("\n\n".join(topics.values()))

@@ -147,6 +147,7 @@ def test_what_is_done_is_not_done_again(until_trained, finished):
     assert {path: path.stat().st_mtime_ns for path in before} == before
 
 
+@pytest.mark.exhaustive
 def test_a_killed_pipeline_goes_on_to_the_same_tokens_and_weights(pipeline, finished):
     whole, done = finished
     assert done.returncode == 0, done.stderr

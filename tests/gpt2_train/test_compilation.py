@@ -68,7 +68,13 @@ def gradients(model: GPT2, *inputs: Any) -> list[Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("compilation", "mode"), [("blocks", "none"), ("blocks", "full"), ("blocks", "selective"), ("model", "full")]
+    ("compilation", "mode"),
+    [
+        ("blocks", "none"),
+        ("blocks", "selective"),
+        pytest.param("blocks", "full", marks=pytest.mark.exhaustive),
+        pytest.param("model", "full", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_all_blocks_but_the_first_share_one_graph(
     graphs: Counter[str], mode: Checkpointing, compilation: Compilation
@@ -85,7 +91,7 @@ def test_all_blocks_but_the_first_share_one_graph(
     assert graphs == {"forward": parts, "backward": parts, "inference": parts}
 
 
-@pytest.mark.parametrize("compilation", ["blocks", "model"])
+@pytest.mark.parametrize("compilation", ["blocks", pytest.param("model", marks=pytest.mark.exhaustive)])
 def test_documents_of_any_lengths_share_the_graph(graphs: Counter[str], compilation: Compilation) -> None:
     model, expected = small(0.0, 2), small(0.0, 2)
     apply_compile(model, compilation)
@@ -96,7 +102,7 @@ def test_documents_of_any_lengths_share_the_graph(graphs: Counter[str], compilat
     assert graphs == {"forward": parts, "backward": parts}
 
 
-@pytest.mark.parametrize("compilation", ["blocks", "model"])
+@pytest.mark.parametrize("compilation", ["blocks", pytest.param("model", marks=pytest.mark.exhaustive)])
 def test_nothing_is_compiled_again_in_a_run(
     tmp_path: Path, gpt2: Callable[..., int], graphs: Counter[str], compilation: str
 ) -> None:

@@ -74,7 +74,7 @@ def test_transformers_loads_what_is_written_and_computes_the_same(run: Path, tmp
     assert tokenizer.eos_token_id == 256
 
 
-@pytest.mark.parametrize("size", ["124M", "1.5B"])
+@pytest.mark.parametrize("size", ["124M", pytest.param("1.5B", marks=pytest.mark.exhaustive)])
 def test_shapes_of_gpt2_sizes_give_the_logits_of_transformers(size: str, tmp_path: Path) -> None:
     """The widths and heads of the published sizes, with few layers and ids so that it takes seconds."""
     from transformers import GPT2Config, GPT2LMHeadModel

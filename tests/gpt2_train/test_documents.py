@@ -126,7 +126,7 @@ def test_no_prediction_depends_on_another_document() -> None:
     assert torch.equal(before[0, 4:], after[0, 4:]) and torch.equal(before[1:], after[1:])
 
 
-@pytest.mark.parametrize("kind", ["varlen", "mask"])
+@pytest.mark.parametrize("kind", [pytest.param("mask", marks=pytest.mark.exhaustive), "varlen"])
 def test_separate_documents_compile_to_one_graph_for_any_documents(kind: str) -> None:
     """Under the shapes of a GPU's kernel, without its numbers: meta tensors."""
     from torch._dynamo.utils import counters
@@ -218,7 +218,9 @@ def test_every_form_of_attention_trains_alike(
     assert losses(tmp_path / "run") == pytest.approx(losses(separate), abs=1e-5)
 
 
-@pytest.mark.parametrize("layout", [("--tensor-parallel", 2), ("--data-parallel", 2)])
+@pytest.mark.parametrize(
+    "layout", [("--tensor-parallel", 2), pytest.param(("--data-parallel", 2), marks=pytest.mark.exhaustive)]
+)
 def test_documents_are_separate_in_every_layout(
     tmp_path: Path, texts: str, separate: Path, layout: tuple[Any, ...]
 ) -> None:

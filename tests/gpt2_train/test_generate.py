@@ -691,6 +691,7 @@ def test_the_loop_streams_and_stop_on_a_line_of_its_own_ends_it(terminal: Any) -
     assert loop.ends() == 0
 
 
+@pytest.mark.exhaustive
 def test_the_end_of_input_ends_the_loop(terminal: Any) -> None:
     loop = terminal("--tokens", "6")
     loop.until("> ")
@@ -701,6 +702,7 @@ def test_the_end_of_input_ends_the_loop(terminal: Any) -> None:
     assert loop.ends() == 0
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(importlib.util.find_spec("readline") is None, reason="this Python has no readline")
 def test_earlier_prompts_are_recalled_and_edited(terminal: Any) -> None:
     """The arrow keys wrote ^[[A and ^[[D into the prompt."""
@@ -715,6 +717,7 @@ def test_earlier_prompts_are_recalled_and_edited(terminal: Any) -> None:
     assert loop.ends() == 0
 
 
+@pytest.mark.exhaustive
 def test_ctrl_c_at_the_prompt_clears_the_line_and_does_not_quit(terminal: Any) -> None:
     """Ctrl-C ended the program where no text was being written, as it did when it arrived twice."""
     loop = terminal("--tokens", "3")

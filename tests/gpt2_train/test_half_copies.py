@@ -39,7 +39,7 @@ def test_two_processes_cast_what_they_have_gathered() -> None:
     assert [process.returncode for process in done] == [0, 0], done[0].stderr[-3000:]
 
 
-@pytest.mark.parametrize("compilation", ["blocks", "model"])
+@pytest.mark.parametrize("compilation", ["blocks", pytest.param("model", marks=pytest.mark.exhaustive)])
 def test_compiled_graphs_take_the_copies(compilation: Compilation, monkeypatch: pytest.MonkeyPatch) -> None:
     """One graph for all steps (three for blocks), with the gradients of compiled autocast."""
     plain = torch.compile

@@ -61,6 +61,9 @@ RUNS: list[tuple[str, int, tuple[object, ...], tuple[str, int] | None]] = [
 ]
 """Name (without a number at its end that of the folder), processes, flags, and the run and step to go on from."""
 PARTS = [name for name, *_ in RUNS if name.startswith("changing")]
+ORDINARY = {"one", "shards", "copies resharded", "copies of halves", "second", "unbroken", *PARTS}
+"""What tests that are not exhaustive look at."""
+EXHAUSTIVE = pytest.mark.exhaustive
 
 
 def folder_of(name: str) -> str:
@@ -69,11 +72,15 @@ def folder_of(name: str) -> str:
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path:
-    """All runs."""
+def runs(tmp_path_factory: pytest.TempPathFactory, corpus: str, request: pytest.FixtureRequest) -> Path:
+    """All runs, or the ordinary ones where no exhaustive test asks for more."""
     folder = tmp_path_factory.mktemp("layouts")
+    asking = [item for item in request.session.items if item.path == request.path]
+    takes_all = any(item.get_closest_marker("exhaustive") for item in asking)
     table = []
     for name, size, flags, after in RUNS:
+        if not takes_all and name not in ORDINARY:
+            continue
         flags = tuple(folder / "one" if flag == "one" else flag for flag in flags)
         arguments = make_parser("train").parse_args(command(folder / folder_of(name), *flags, data=corpus)[3:])
         settings = as_table(settings_from(TrainSettings, arguments, command="train"))
@@ -100,14 +107,14 @@ def seen(runs: Path, name: str) -> list[dict[str, Any]]:
     ("name", "like"),
     [
         ("shards", "one"),
-        ("copies", "one"),
-        ("copies", "shards"),
         ("copies resharded", "one"),
-        ("shards resharded", "one"),
         ("copies of halves", "one"),
-        ("one then copies", "one"),
-        ("copies then one", "one"),
-        ("muon in copies", "muon"),
+        pytest.param("copies", "one", marks=EXHAUSTIVE),
+        pytest.param("copies", "shards", marks=EXHAUSTIVE),
+        pytest.param("shards resharded", "one", marks=EXHAUSTIVE),
+        pytest.param("one then copies", "one", marks=EXHAUSTIVE),
+        pytest.param("copies then one", "one", marks=EXHAUSTIVE),
+        pytest.param("muon in copies", "muon", marks=EXHAUSTIVE),
     ],
 )
 def test_every_layout_takes_the_same_course(runs: Path, name: str, like: str) -> None:
@@ -120,6 +127,7 @@ def test_every_layout_takes_the_same_course(runs: Path, name: str, like: str) ->
     assert valid[0] == pytest.approx(valid[1], abs=1e-4) and len(valid[0]) == 1
 
 
+@pytest.mark.exhaustive
 def test_copies_write_samples_like_one_process(runs: Path) -> None:
     texts = [row["text"] for row in rows(runs / "copies") if row.get("kind") == "sample"]
     assert len(texts) == 3
@@ -127,7 +135,7 @@ def test_copies_write_samples_like_one_process(runs: Path) -> None:
 
 def test_what_copies_have_alike_is_saved_once(runs: Path) -> None:
     """The tensor files hold what their index names, which knows each part of a tensor once, and nothing else."""
-    for name in ("shards", "copies"):
+    for name in ("shards", "copies resharded"):
         info = read_info(runs / name)
         for part, tensors in (("model", 1), ("optimizer", 2)):
             index = TensorReader(info.folder, part).read_metadata()
@@ -139,13 +147,15 @@ def test_what_copies_have_alike_is_saved_once(runs: Path) -> None:
             assert len({item.relative_path for item in index.storage_data.values()}) == 4
 
 
-def test_shares_are_those_of_the_shards(runs: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "parts"), [("shards", 4), ("copies resharded", 2), pytest.param("copies", 2, marks=EXHAUSTIVE)]
+)
+def test_shares_are_those_of_the_shards(runs: Path, name: str, parts: int) -> None:
     whole = 4 * CONFIG.parameters
     assert [part["share"] for part in seen(runs, "one")] == [whole]
-    for name, parts in (("shards", 4), ("copies", 2), ("copies resharded", 2)):
-        shares = [part["share"] for part in seen(runs, name)]
-        assert sum(shares) == whole * 4 // parts
-        assert max(shares) <= whole // parts + 4 * 32 * 20
+    shares = [part["share"] for part in seen(runs, name)]
+    assert sum(shares) == whole * 4 // parts
+    assert max(shares) <= whole // parts + 4 * 32 * 20
 
 
 # --- exchanges -------------------------------------------------------------------------------------------------------
@@ -156,7 +166,7 @@ def test_shares_are_those_of_the_shards(runs: Path) -> None:
     [
         # Two blocks and what is around them, and two micro-batches in each step.
         ("shards", {"allgather_base": 3, "reduce_scatter_base": 3}),
-        ("copies", {"allgather_base": 3, "reduce_scatter_base": 3, "allreduce": 3}),
+        pytest.param("copies", {"allgather_base": 3, "reduce_scatter_base": 3, "allreduce": 3}, marks=EXHAUSTIVE),
         # A block is gathered for each pass, the rest once in a micro-step; copies exchange gradients once.
         ("copies resharded", {"allgather_base": 10, "reduce_scatter_base": 6, "allreduce": 3}),
     ],
@@ -165,9 +175,12 @@ def test_a_step_exchanges_what_its_layout_asks_for(runs: Path, name: str, expect
     assert [part["collectives"] for part in seen(runs, name)] == [expected] * 4
 
 
-def test_only_resharding_drops_parameters_after_the_forward_pass(runs: Path) -> None:
-    for name, is_sharded in (("shards", False), ("copies", False), ("copies resharded", True)):
-        assert all(part["sharded_after_forward"] == [is_sharded] * 2 for part in seen(runs, name))
+@pytest.mark.parametrize(
+    ("name", "is_sharded"),
+    [("shards", False), ("copies resharded", True), pytest.param("copies", False, marks=EXHAUSTIVE)],
+)
+def test_only_resharding_drops_parameters_after_the_forward_pass(runs: Path, name: str, is_sharded: bool) -> None:
+    assert all(part["sharded_after_forward"] == [is_sharded] * 2 for part in seen(runs, name))
 
 
 # --- initial weights -------------------------------------------------------------------------------------------------
@@ -207,7 +220,16 @@ def expected_weights(seed: int) -> dict[str, str]:
     return found
 
 
-@pytest.mark.parametrize("name", ["one", "shards", "shards resharded", "copies", "copies of halves"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "one",
+        "shards",
+        "copies of halves",
+        pytest.param("shards resharded", marks=EXHAUSTIVE),
+        pytest.param("copies", marks=EXHAUSTIVE),
+    ],
+)
 def test_initial_weights_are_the_same_bits_in_every_layout(runs: Path, name: str) -> None:
     expected = expected_weights(TrainSettings().seed)
     assert all(part["weights"] == expected for part in seen(runs, name))
@@ -224,7 +246,16 @@ def test_weights_of_another_model_are_the_same_bits_in_every_layout(runs: Path) 
         assert expected.items() <= part["weights"].items()
 
 
-@pytest.mark.parametrize("name", ["shards", "copies", "copies of halves", "second", "one then copies"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "shards",
+        "copies of halves",
+        "second",
+        pytest.param("copies", marks=EXHAUSTIVE),
+        pytest.param("one then copies", marks=EXHAUSTIVE),
+    ],
+)
 def test_no_process_ever_holds_the_whole_model(runs: Path, name: str) -> None:
     """It was built whole on each device, then shared out: at most a share and, on the host, one matrix are held now."""
     matrix = 4 * CONFIG.padded_vocabulary * CONFIG.hidden

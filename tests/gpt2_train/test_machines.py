@@ -28,6 +28,7 @@ def free_port() -> int:
         return port
 
 
+@pytest.mark.exhaustive
 def test_two_torchruns_train_one_model(tmp_path: Path, corpus: str) -> None:
     """One agent for each machine, as the guide and the Slurm script start them; one copy of the state on each."""
     port = free_port()

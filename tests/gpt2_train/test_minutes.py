@@ -273,7 +273,10 @@ sys.exit(main(sys.argv[2:]))
 """
 
 
-@pytest.mark.parametrize(("flag", "late"), [("--data-parallel", "late"), ("--tensor-parallel", "now")])
+@pytest.mark.parametrize(
+    ("flag", "late"),
+    [("--data-parallel", "late"), pytest.param("--tensor-parallel", "now", marks=pytest.mark.exhaustive)],
+)
 def test_several_processes_keep_to_the_clock_of_the_first(
     tmp_path: Path, corpus: str, gpt2: Run, monkeypatch: pytest.MonkeyPatch, flag: str, late: str
 ) -> None:

@@ -49,11 +49,10 @@ def one(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path:
 def tensor_parallel(tmp_path_factory: pytest.TempPathFactory, corpus: str) -> Path:
     """The same on two processes that share each matrix."""
     output = tmp_path_factory.mktemp("tp") / "run"
-    process = start(command(output, *EXACT, "--tensor-parallel", 2, "--json", data=corpus))
-    said, errors = process.communicate()
-    assert process.returncode == 0, errors
-    assert_nothing_of_torchs_own(errors)
-    assert json.loads(said)["step"] == STEPS
+    done = run_command_line(output, *EXACT, "--tensor-parallel", 2, "--json", data=corpus)
+    assert done.returncode == 0, done.stderr
+    assert_nothing_of_torchs_own(done.stderr)
+    assert json.loads(done.stdout)["step"] == STEPS
     return output
 
 
@@ -120,6 +119,7 @@ def test_a_run_goes_on_with_its_tokens_divided(tmp_path: Path, corpus: str, one:
     assert_same_course(one, tmp_path / "run")
 
 
+@pytest.mark.exhaustive
 def test_a_run_of_one_process_goes_on_with_four(tmp_path: Path, corpus: str, one: Path) -> None:
     """Both kinds of parallelism at once, from a checkpoint of a single process."""
     shutil.copytree(one, tmp_path / "run")
@@ -189,6 +189,7 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
+@pytest.mark.exhaustive
 def test_the_others_end_at_once_when_a_process_was_killed(tmp_path: Path, corpus: str) -> None:
     """They were given time to report errors of their own, which are no more than lost connections."""
     words = command(tmp_path, "--steps", 100_000, "--data-parallel", 2, data=corpus)
@@ -392,6 +393,7 @@ dist.destroy_process_group()
 """
 
 
+@pytest.mark.exhaustive
 def test_each_block_compiles_to_one_graph_in_every_layout() -> None:
     """Tensor parallelism broke each block's graph at attention, and with activation checkpointing none was compiled."""
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)

@@ -545,6 +545,7 @@ def test_texts_being_written_may_end_before_the_server_does(run_folder: Path) ->
         assert [chunk.choices[0].finish_reason for chunk in stream][-1] in ("stop", "length")
 
 
+@pytest.mark.exhaustive
 def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: Path) -> None:
     """From its start to SIGTERM: where it is, a line for each request and none of their words, exit code 0."""
     flags = "--port 0 --device cpu --threads 1 --max-tokens 10000000 --stop-seconds 0.2 --token sesame"

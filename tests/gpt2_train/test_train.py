@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 import torch
 from tests.gpt2_train import forks
-from tests.gpt2_train.conftest import command, losses, read_until, rows, start, write_corpus
+from tests.gpt2_train.conftest import command, losses, read_until, rows, write_corpus
 from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
 from gpt2_train.checkpoint import save as checkpoint_save
@@ -447,7 +447,7 @@ def test_a_run_killed_at_any_step_resumes_to_the_same_bits(
 ) -> None:
     """Pitfall 26: with kill -9, so that nothing can be tidied up."""
     flags = ("--steps", 20, "--save-every", 5)
-    process = start(command(tmp_path, *flags, data=corpus))
+    process = forks.Started(command(tmp_path, *flags, data=corpus))
     read_until(process, "step-0000005")
     process.kill()
     process.communicate()
@@ -473,7 +473,7 @@ main(sys.argv[1:])
 """
 
 
-@pytest.mark.parametrize("function", ["write_json", "write_text"])
+@pytest.mark.parametrize("function", ["write_json", pytest.param("write_text", marks=pytest.mark.exhaustive)])
 def test_a_run_killed_while_saving_resumes_to_the_same_bits(
     tmp_path: Path, gpt2: Run, corpus: str, unbroken: Path, function: str
 ) -> None:
@@ -487,7 +487,13 @@ def test_a_run_killed_while_saving_resumes_to_the_same_bits(
     assert_same_bits(unbroken, tmp_path)
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGTERM,
+        *(pytest.param(number, marks=pytest.mark.exhaustive) for number in (signal.SIGINT, signal.SIGUSR1)),
+    ],
+)
 def test_a_signal_saves_and_the_same_command_goes_on(
     tmp_path: Path, gpt2: Run, unbroken: Path, monkeypatch: pytest.MonkeyPatch, number: signal.Signals
 ) -> None:

@@ -332,7 +332,8 @@ def url_table(path: Path) -> Path:
     return path
 
 
-TABLES = ["a.csv", "a.csv.gz", "a.tsv", "headless.tsv", "list.csv", "list.csv.gz", "a.parquet"]
+TABLES = ["a.csv.gz", "headless.tsv", "list.csv", "a.parquet"]
+TABLES += [pytest.param(name, marks=pytest.mark.exhaustive) for name in ("a.csv", "a.tsv", "list.csv.gz")]
 
 
 @pytest.mark.parametrize("name", TABLES)
@@ -348,7 +349,7 @@ def test_a_large_table_is_many_tasks_and_gives_the_same_shards(tmp_path, capsys,
     assert contents(tmp_path / "whole") == contents(tmp_path / "parts")
 
 
-@pytest.mark.parametrize("name", ["a.csv", "urls.txt.gz"])
+@pytest.mark.parametrize("name", [pytest.param("a.csv", marks=pytest.mark.exhaustive), "urls.txt.gz"])
 def test_a_kill_while_a_list_is_cut_costs_one_run(tmp_path, capsys, contents, monkeypatch, request, name):
     """It was cut from its beginning again."""
     given = url_table(tmp_path / name) if "csv" in name else tmp_path / name

@@ -138,6 +138,7 @@ def sign_in(config: Path) -> None:
     config.write_text("[default]\n" + "".join(f"{name} = {os.environ[f'AWS_{it}']}\n" for name, it in names.items()))
 
 
+@pytest.mark.exhaustive
 def test_all_stages_on_ray_whose_nodes_share_object_storage_alone(walk, two_nodes, bucket):
     sign_in(two_nodes.folder / AWS_CONFIG)
     scratch = bucket / "scratch"

@@ -647,7 +647,14 @@ def test_a_list_that_was_reordered_and_has_grown_fetches_only_what_is_new(site, 
     assert (fresh / shard).read_bytes() == (tmp_path / "out" / shard).read_bytes()
 
 
-@pytest.mark.parametrize(("before", "after"), [(1, 3), (3, 1), (2, 4), (4, 2), (24, 32), (17, 18)])
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (1, 3),
+        (24, 32),
+        *(pytest.param(*pair, marks=pytest.mark.exhaustive) for pair in ((3, 1), (2, 4), (4, 2), (17, 18))),
+    ],
+)
 def test_another_number_of_shards_fetches_nothing_again(site, tmp_path, before, after):
     """With more than 16 shards, pages were looked for where doubling the shards of `webtext blacklist` would have put
     them: going from 24 to 32 fetched all again, and what had gone from the web was lost."""
@@ -759,7 +766,7 @@ def command_for(source, output, *more):
     ]  # fmt: skip
 
 
-@pytest.mark.parametrize("shards", [1, 2])
+@pytest.mark.parametrize("shards", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_a_killed_run_goes_on_where_it_was_and_ends_with_the_same_bytes(site, tmp_path, shards):
     """Pitfall 8: resume lost or repeated URLs."""
     paths = [f"/{n}" for n in range(60)]
@@ -827,6 +834,7 @@ def test_an_interrupt_inside_a_callback_of_c_is_not_lost():
     assert done.stderr == ""
 
 
+@pytest.mark.exhaustive
 def test_what_a_killed_run_had_fetched_is_used_though_the_list_has_changed_since(site, tmp_path):
     """Pitfall 8: growing the list after an interruption corrupted it."""
     paths = [f"/{n}" for n in range(60)]
@@ -845,6 +853,7 @@ def test_what_a_killed_run_had_fetched_is_used_though_the_list_has_changed_since
     assert outcomes(tmp_path / "out") == ["ok"] * 60
 
 
+@pytest.mark.exhaustive
 def test_a_second_round_that_is_killed_keeps_what_it_got(site, tmp_path):
     paths = [f"/{n}" for n in range(40)]
     site.routes |= {path: lambda r: r.answer(503) for path in paths}

@@ -249,7 +249,13 @@ def test_limits_and_pauses_of_a_host_hold_for_all_processes_together(web, tmp_pa
     assert min(later - earlier for earlier, later in itertools.pairwise(times)) > 0.2
 
 
-@pytest.mark.parametrize("shared", [False, True], ids=["a shared state folder", "shared storage"])
+@pytest.mark.parametrize(
+    "shared",
+    [
+        pytest.param(False, id="a shared state folder", marks=pytest.mark.exhaustive),
+        pytest.param(True, id="shared storage"),
+    ],
+)
 def test_a_node_that_is_killed_leaves_what_it_had_fetched_to_another_one(web, tmp_path, shared):
     """The journal was on the node's disk, or as an SQLite file on a shared file system, whose locks do not hold."""
     urls = [web.url(host, f"/{number}") for number in range(6) for host in HOSTS]

@@ -405,7 +405,7 @@ def shards_of(write_shards):
 
 
 @pytest.mark.parametrize("home", ["s3"], indirect=True)
-@pytest.mark.parametrize("workers", [1, 2])
+@pytest.mark.parametrize("workers", [pytest.param(1, marks=pytest.mark.exhaustive), 2])
 def test_a_killed_command_leaves_nothing_half_and_goes_on(
     home, write_shards, contents, start, gate, webtext, tmp_path, workers
 ):
@@ -502,6 +502,7 @@ def _keep(folder) -> str:
     return f"{folder / 'keep.py'}:keep"
 
 
+@pytest.mark.exhaustive
 def test_a_pipeline_writes_to_object_storage_with_its_state_here(bucket, tmp_path, contents, webtext):
     (tmp_path / "texts").mkdir()
     for number in range(5):

@@ -115,6 +115,7 @@ def test_what_dies_or_may_succeed_is_tried_again(run, tmp_path, capfd):
     assert capfd.readouterr().out == ""
 
 
+@pytest.mark.exhaustive
 def test_a_task_that_kills_every_worker_is_named(run, tmp_path, monkeypatch):
     monkeypatch.setattr(attempts, "MAX_ATTEMPTS", 2)
     with pytest.raises(WebtextError, match=r"the task task-0 failed 2 times: its worker process died.*memory.*resumes"):
@@ -227,6 +228,7 @@ def test_a_driver_that_is_killed_takes_its_tasks_with_it_and_nothing_is_done_twi
     assert (tmp_path / "out/part-00000.jsonl.zst").stat().st_ino == first
 
 
+@pytest.mark.exhaustive
 def test_an_interrupt_stops_the_ray_that_was_started(shouting, start, gate, tmp_path, monkeypatch):
     arguments, _ = shouting
     folder = Path(tempfile.mkdtemp(prefix="w", dir="/tmp"))

@@ -4,6 +4,7 @@ These tests run where a Chromium is installed, and are skipped where none is.
 """
 
 import http.server
+import itertools
 import shutil
 import threading
 
@@ -41,8 +42,9 @@ def page(tmp_path_factory):
     return folder / "report.html"
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def opened(browser, page):
+    """The page, loaded once for all tests that only look at it; they stand before those that load something else."""
     browser.requests.clear()
     browser.messages.clear()
     browser.open(page)
@@ -96,6 +98,22 @@ def test_nothing_is_asked_for_but_the_page_itself(opened, page):
     assert opened.requests == [page.as_uri()]
 
 
+def test_no_width_of_a_window_makes_the_page_scroll_sideways(opened):
+    for width, is_open in itertools.product((320, 375, 600, 768, 1400), ("false", "true")):
+        opened.resize(width)
+        opened.evaluate(f"document.querySelectorAll('details').forEach(d => d.open = {is_open})")
+        wide, seen = opened.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
+        assert (wide, seen) == (seen, width)
+
+
+def test_a_phone_gets_the_narrow_funnel_with_letters_that_can_be_read(opened):
+    opened.resize(375)
+    shown = "[...document.querySelectorAll('.funnel')].filter(f => f.getBoundingClientRect().width)"
+    assert opened.evaluate(f"{shown}.every(f => f.classList.contains('narrow')) && {shown}.length > 0")
+    heights = f"{shown}.flatMap(f => [...f.querySelectorAll('text')].map(t => t.getBoundingClientRect().height))"
+    assert opened.evaluate(f"Math.min(...{heights})") >= 11
+
+
 def test_its_policy_would_not_let_a_script_or_a_request_through(browser, page, tmp_path):
     """Also if markup of a document came through unescaped."""
     asked = []
@@ -120,23 +138,6 @@ def test_its_policy_would_not_let_a_script_or_a_request_through(browser, page, t
             found.append((browser.evaluate("typeof window.ran"), bool(asked), colour == "rgb(255, 0, 0)"))
         server.shutdown()
     assert found == [("undefined", False, False), ("number", True, True)]
-
-
-@pytest.mark.parametrize("width", [320, 375, 600, 768, 1400])
-def test_no_width_of_a_window_makes_the_page_scroll_sideways(opened, page, width):
-    opened.open(page, width=width)
-    for is_open in ("false", "true"):
-        opened.evaluate(f"document.querySelectorAll('details').forEach(d => d.open = {is_open})")
-        wide, seen = opened.evaluate("[document.documentElement.scrollWidth, document.documentElement.clientWidth]")
-        assert (wide, seen) == (seen, width)
-
-
-def test_a_phone_gets_the_narrow_funnel_with_letters_that_can_be_read(opened, page):
-    opened.open(page, width=375)
-    shown = "[...document.querySelectorAll('.funnel')].filter(f => f.getBoundingClientRect().width)"
-    assert opened.evaluate(f"{shown}.every(f => f.classList.contains('narrow')) && {shown}.length > 0")
-    heights = f"{shown}.flatMap(f => [...f.querySelectorAll('text')].map(t => t.getBoundingClientRect().height))"
-    assert opened.evaluate(f"Math.min(...{heights})") >= 11
 
 
 def test_there_is_a_dark_scheme(browser, page):

@@ -26,10 +26,14 @@ from webtext_prep.running.tasks.task import Task
 
 
 def pytest_generate_tests(metafunc):
-    """Each test runs on this machine and behind URLs: in memory, or, where other processes take part, in `practice`."""
+    """Each test runs on this machine and behind URLs: in memory, or, where other processes take part, in `practice`.
+
+    The latter are exhaustive: `test_object_storage.py` kills commands whose output lies behind a URL, too.
+    """
     if "home" in metafunc.fixturenames:
         processes = {"start", "webtext"} & set(metafunc.fixturenames)
-        metafunc.parametrize("home", ["local", "practice"] if processes else ["local", "memory"], indirect=True)
+        behind = pytest.param("practice", marks=pytest.mark.exhaustive) if processes else "memory"
+        metafunc.parametrize("home", ["local", behind], indirect=True)
 
 
 @pytest.fixture
@@ -474,7 +478,7 @@ def markers(home, state_of) -> Callable[[], int]:
     return lambda: len(list((state_of(home / "output") / "markers").rglob("part-*.json")))
 
 
-STOPPED_AT = [pytest.param(1, 1, 0, id="1 worker"), pytest.param(2, 2, 1, id="2")]
+STOPPED_AT = [pytest.param(1, 1, 0, id="1 worker", marks=pytest.mark.exhaustive), pytest.param(2, 2, 1, id="2")]
 """Workers; how many wait at the gate when all that can is done; how many shards are done then."""
 
 
@@ -499,8 +503,15 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     assert finished.items() <= times(home / "output").items()
 
 
-@pytest.mark.parametrize(("workers", "waiting", "done"), [(1, 1, 0), (4, 3, 3)])
-@pytest.mark.parametrize("how", ["Ctrl-C", "SIGTERM"])
+@pytest.mark.parametrize(
+    ("how", "workers", "waiting", "done"),
+    [
+        ("Ctrl-C", 4, 3, 3),
+        ("SIGTERM", 1, 1, 0),
+        pytest.param("Ctrl-C", 1, 1, 0, marks=pytest.mark.exhaustive),
+        pytest.param("SIGTERM", 4, 3, 3, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_an_interrupt_stops_the_workers_and_the_same_command_goes_on(
     uninterrupted, markers, command, start, webtext, gate, contents, home, workers, waiting, done, how
 ):

@@ -352,6 +352,7 @@ def test_an_interrupt_cancels_the_jobs_and_the_same_command_goes_on(
     assert contents(tmp_path / "out") == expected
 
 
+@pytest.mark.exhaustive
 def test_a_restart_cancels_what_an_earlier_command_has_left(cluster, shouting, gate, drive, webtext):
     """Its jobs would write what other settings ask for. As long as they can't be cancelled, nothing is begun."""
     arguments, _ = shouting
@@ -368,6 +369,7 @@ def test_a_restart_cancels_what_an_earlier_command_has_left(cluster, shouting, g
     assert cluster.calls("sbatch") == 2
 
 
+@pytest.mark.exhaustive
 def test_what_was_made_and_then_removed_is_made_again(cluster, shouting, drive, webtext, contents, tmp_path):
     """A result that an earlier command left counts only with what its task had made."""
     arguments, expected = shouting

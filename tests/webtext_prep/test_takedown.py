@@ -199,7 +199,9 @@ def test_lists_that_still_name_the_pages_are_told_and_nothing_is_done(webtext, t
     assert now == before
 
 
-@pytest.mark.parametrize("stage", ["blacklist", "download", "dedup"])
+@pytest.mark.parametrize(
+    "stage", ["download", *(pytest.param(stage, marks=pytest.mark.exhaustive) for stage in ("blacklist", "dedup"))]
+)
 def test_what_was_killed_is_finished_by_the_same_command(webtext, tmp_path, work, removed, never, stage):
     clean_lists(work, removed)
     # Dies with the first shard of that stage that is published, as by kill -9.
