@@ -44,16 +44,6 @@ def test_small_parts_share_a_frame_and_large_ones_have_their_own(tmp_path):
     assert path.read_bytes().count(b"\x28\xb5\x2f\xfd") == 4  # how a frame of zstandard begins
 
 
-def test_a_run_made_elsewhere_keeps_its_place(tmp_path):
-    path = tmp_path / "lines"
-    with write_partitions(path, 2) as writer:
-        writer.add(1, b"first")
-        writer.add_run([memoryview(b""), memoryview(b"second\nthird\n")])
-        writer.add(1, b"fourth")
-    assert list(lines_of([path], 0)) == []
-    assert list(lines_of([path], 1)) == [b"first", b"second", b"third", b"fourth"]
-
-
 def test_memory_does_not_grow_with_the_number_of_buckets(tmp_path):
     """A compressor for each bucket took 3.5 GB for 4,096 of them."""
     peaks = []

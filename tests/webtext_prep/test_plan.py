@@ -19,6 +19,7 @@ from webtext_audit.plan.plan_file import NAME, Expected, Plan, find_plan, read_p
 from webtext_audit.plan.profiling import Finished, Measured, Measurements, Usage, run_webtext
 from webtext_audit.plan.table import about, shown
 from webtext_prep import cli
+from webtext_prep.chain import Link
 from webtext_prep.documents.folders.sampling import Sample as Contents
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.url_lists import read_urls
@@ -166,29 +167,24 @@ def test_busy_hosts_are_found_in_bounded_memory():
 # The stages
 
 
-def test_settings_of_every_stage_are_known_here_too():
-    names = {entry.name for entry in dataclasses.fields(cli.RunSettings)}
-    assert names == chain.NOT_PLANNED | set(chain.KEPT)
-
-
 @pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
 def test_the_stages_of_a_pipeline_follow_each_other(path, tmp_path):
     tables = tomllib.loads(path.read_text())
     stages = chain.stages_of(tables, KNOWN, str(path))
     assert [stage.name for stage, *_ in stages] == [name for name in tables if name in KNOWN]
     links = chain.linked(stages, ("sample",), tmp_path)
-    assert links[0].inputs == ("sample",)
+    assert links[0].run.input == ("sample",)
     by_name = {link.name: link for link in links}
     for link in links:
         if link.name == "index-tokens":
-            assert link.inputs == (f"{by_name['tokenize'].output}_text_document",)
+            assert link.run.input == (f"{by_name['tokenize'].run.output}_text_document",)
         elif link.name in ("train-tokenizer", "tokenize"):
             assert links[link.reads].name == "dedup"
-            assert link.inputs == (by_name["dedup"].output,)
+            assert link.run.input == (by_name["dedup"].run.output,)
         elif link.reads >= 0:
-            assert link.inputs == (links[link.reads].output,)
+            assert link.run.input == (links[link.reads].run.output,)
     if "train-tokenizer" in by_name:
-        assert by_name["tokenize"].stage.tokenizer == by_name["train-tokenizer"].output
+        assert by_name["tokenize"].stage.tokenizer == by_name["train-tokenizer"].run.output
 
 
 def test_where_and_how_stages_run_is_left_out():
@@ -202,10 +198,10 @@ def test_where_and_how_stages_run_is_left_out():
             "format": "parquet",
         }
     }
-    ((stage, keep_dropped, shards),) = chain.stages_of(tables, KNOWN, "my.toml")
-    assert (stage.min_tokens, keep_dropped, shards) == (5, True, "parquet")
-    (link,) = chain.linked([(stage, keep_dropped, shards)], ["in"], Path("out"))
-    assert link.arguments(Path("s.toml")) == [
+    ((stage, run),) = chain.stages_of(tables, KNOWN, "my.toml")
+    assert (stage.min_tokens, run.keep_dropped, run.format) == (5, True, "parquet")
+    (link,) = chain.linked([(stage, run)], ["in"], Path("out"))
+    assert profiling.arguments_of(link, Path("s.toml")) == [
         *["clean", "--config", "s.toml", "--input", "in", "--workers", "1", "--json", "--output", "out/1-clean"],
         *["--keep-dropped", "--format", "parquet"],
     ]
@@ -220,7 +216,6 @@ def test_where_and_how_stages_run_is_left_out():
     ],
 )
 def test_what_a_file_may_not_say(tables, sentence):
-    assert chain.first_input(tables, KNOWN) == (("a",) if "merge" in tables else ())
     with pytest.raises(InputError, match=sentence):
         chain.stages_of(tables, KNOWN, "my.toml")
 
@@ -233,7 +228,7 @@ def measured(read=1000, kept=900, cpu=11.0, wall=30.0, memory=10**8, small=None,
 
 
 def link_of(stage):
-    return chain.Link(stage, False, "jsonl.zst", ("in",), "out", False, -1)
+    return Link(stage, cli.RunSettings(input=("in",), output="out", format="jsonl.zst"))
 
 
 def of(rows, total, **hosts):
@@ -458,9 +453,8 @@ def test_a_plan_is_found_beside_folders_or_in_plan_there(tmp_path):
 def link(write_shards, tmp_path):
     """`clean` over 400 documents."""
     folder = write_shards([[f"Text number {row} of some length. " * 5 for row in range(400)]])
-    return dataclasses.replace(
-        link_of(Clean(min_tokens=5, language="any")), inputs=(str(folder),), output=str(tmp_path / "out")
-    )
+    run = cli.RunSettings(input=(str(folder),), output=str(tmp_path / "out"), format="jsonl.zst")
+    return Link(Clean(min_tokens=5, language="any"), run)
 
 
 def test_a_stage_also_runs_on_little_to_know_its_start(link, tmp_path):

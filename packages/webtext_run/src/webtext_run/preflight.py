@@ -74,7 +74,7 @@ def check_stage(step: Step) -> None:
     """Raise UsageError for an input or file that is not there, or an output that the stage would refuse."""
     if step.stage is None:
         return
-    awaited = step.tokenizer is not None
+    awaited = bool(step.tokenizer)
     for place in [] if awaited else step.stage.setting_files():
         if not storage.is_file(place) and not storage.is_folder(place):
             raise InputError(f"no file {place}, which a setting names: check the path.")
@@ -132,7 +132,7 @@ def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
 
 def _estimate(stage: Stage, step: Step, before: Needs | None) -> Estimate | None:
     """The estimate of one stage: from its input, or if that is not there yet from the output of the step before it."""
-    if step.tokenizer is not None and not (Path(step.tokenizer) / "tokenizer.json").is_file():
+    if step.tokenizer and not (Path(step.tokenizer) / "tokenizer.json").is_file():
         stage = dataclasses.replace(stage, tokenizer=None)  # type: ignore[call-arg]
     try:
         job = make_job(step, stage, step.settings.input)
@@ -161,7 +161,7 @@ def vocabulary_size(steps: Sequence[Step], train: Step) -> int:
     encode = next((step for step in reversed(steps) if step.stage is not None and step.name == "tokenize"), None)
     if encode is None or encode.stage is None:
         return GPT2_VOCABULARY_SIZE
-    if encode.tokenizer is not None and not (Path(encode.tokenizer) / "tokenizer.json").is_file():
+    if encode.tokenizer and not (Path(encode.tokenizer) / "tokenizer.json").is_file():
         maker = next(step for step in steps if step.output == encode.tokenizer)
         return int(getattr(maker.stage, "vocabulary_size", GPT2_VOCABULARY_SIZE))
     opener = getattr(encode.stage, "open_tokenizer", None)

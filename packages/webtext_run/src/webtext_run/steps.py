@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import UsageError
-from command_kit.settings import flag_name, make_settings
+from command_kit.settings import flag_name
 from indexed_tokens.suffix_index import index_folder
-from webtext_prep.cli import RunSettings, find_commands, find_stages
+from webtext_prep.chain import Chain, checked, read_table
+from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
 from webtext_prep.running.engines.choosing import engine_settings, find_engines
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage import is_local, location
@@ -48,7 +48,7 @@ class Step:
         stage: the stage with its settings, for a stage.
         engine_settings: the settings of a stage's engine, as they are given.
         made: the inputs of a stage that an earlier step makes, or for another command those paths.
-        tokenizer: the tokenizer that an earlier step makes and this one uses.
+        tokenizer: the tokenizer that an earlier step makes and this one uses; empty for none.
         restart: whether it discards what an earlier run made, and begins anew.
         summary: what it said at its end.
     """
@@ -62,7 +62,7 @@ class Step:
     stage: Stage | None = None
     engine_settings: dict[str, Any] = field(default_factory=dict)
     made: tuple[str, ...] = ()
-    tokenizer: str | None = None
+    tokenizer: str = ""
     restart: bool = False
     summary: dict[str, Any] = field(default_factory=dict)
 
@@ -74,32 +74,22 @@ class _Wiring:
     Attributes:
         path: the pipeline's file.
         folder: where it writes.
-        documents: what the next stage reads.
         made: every path that a step makes.
-        corpus: the prefix of the token files.
-        tokenizer: the folder of a trained tokenizer.
+        chain: the stages.
         model: the folder of the training run.
     """
 
     path: Path
     folder: Path
-    documents: list[str]
     made: set[str]
-    corpus: str
+    chain: Chain
     model: str
-    tokenizer: str | None = None
-    has_tokens: bool = False
     is_trained: bool = False
     has_samples: bool = False
 
     def where(self, name: str) -> str:
         """How messages call a table."""
         return f"{self.path} [{name}]"
-
-    @property
-    def tokens(self) -> str:
-        """The token files as training names them."""
-        return self.corpus + TOKENS_SUFFIX
 
     def are_made(self, paths: Sequence[str]) -> tuple[str, ...]:
         """Those of `paths` that a step before makes."""
@@ -131,7 +121,7 @@ def plan(
     """
     stages, commands = find_stages(), find_commands()
     made = set(first_input[:1]) if site else set()
-    so_far = _Wiring(path, folder, list(first_input), made, str(folder / "corpus"), str(folder / "model"))
+    so_far = _Wiring(path, folder, made, Chain(first_input, str(folder / "corpus")), str(folder / "model"))
     steps: list[Step] = []
     for name, table in tables.items():
         if name == WHOLE:
@@ -175,17 +165,8 @@ def _is_here(engine: str) -> bool:
     return engine in find_engines() and find_engines()[engine].is_here
 
 
-def _checked(settings_class: Any, values: Mapping[str, Any], where: str) -> Any:
-    """The settings that `values` give. Raises UsageError, which names the table `where`."""
-    try:
-        return make_settings(settings_class, values, where)
-    except UsageError as error:
-        raise UsageError(str(error) if where in str(error) else f"{where}: {error}") from None
-
-
 def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_all_stages: Mapping[str, Any]) -> Step:
-    name, where = kind.name, so_far.where(kind.name)
-    own = {field.name for field in dataclasses.fields(kind)}
+    name, chain = kind.name, so_far.chain
     of_engines = engine_settings()
     engine = table.get("engine", of_all_stages.get("engine", "local"))
     passed = {
@@ -195,40 +176,19 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
         and of_engines.get(key, engine) == engine
         and not (key == "shared_scratch" and _is_here(engine))
     }
-    values = {**passed, **table}
-    given = {key: value for key, value in values.items() if key not in own and key in RunSettings.__dataclass_fields__}
-    settings = _checked(RunSettings, given, where)
-    chosen = {key: value for key, value in values.items() if key not in own and key in of_engines}
-    rest = {key: value for key, value in values.items() if key not in given and key not in chosen}
-    stage = _checked(kind, rest, where)
-    reads_tokens = so_far.has_tokens and kind.accepts(location(f"{so_far.tokens}.idx"))
-    inputs = list(settings.input) or ([so_far.tokens] if reads_tokens else so_far.documents)
-    if not inputs:
-        raise UsageError(f"the first stage, {name}, has no input: give it with --input PATH.")
-    beside = kind.output_beside(inputs)
-    output = beside or settings.output or (so_far.corpus if kind.output_is_prefix else str(so_far.folder / name))
-    state = settings.state
-    if not (beside or state or is_local(location(output))):
+    stage, settings, chosen = read_table(kind, {**passed, **table}, so_far.where(name))
+    link = chain.add(stage, settings, chain.corpus if kind.output_is_prefix else str(so_far.folder / name))
+    inputs, output, state = link.run.input, link.run.output, settings.state
+    if not (link.is_beside or state or is_local(location(output))):
         state = str(so_far.folder / f"{name}.state")
-    settings = dataclasses.replace(settings, input=tuple(inputs), output=output, state=state)
-    step = Step(name, "webtext_prep", table, settings)
-    step.arguments = ["--input", *inputs, *([] if beside else ["--output", output])]
+    step = Step(name, "webtext_prep", table, dataclasses.replace(link.run, state=state))
+    step.arguments = ["--input", *inputs, *([] if link.is_beside else ["--output", output])]
     step.arguments += ["--state", state] if "state" not in table and state else []
     step.arguments += [flag for key, value in passed.items() for flag in as_flags(key, value, so_far.where(WHOLE))]
-    step.output, step.stage, step.made = output, stage, so_far.are_made(inputs)
-    step.engine_settings = chosen
-    if so_far.tokenizer is not None and "tokenizer" in own and not {"tokenizer", "vocabulary"} & table.keys():
-        step.tokenizer = so_far.tokenizer
-        step.stage = dataclasses.replace(stage, tokenizer=step.tokenizer)
-        step.arguments += ["--tokenizer", step.tokenizer]
-    so_far.made.add(output)
-    if kind.output_is_prefix:
-        so_far.corpus, so_far.has_tokens = output, True
-        so_far.made.add(so_far.tokens)
-    elif kind.output_is_tokenizer:
-        so_far.tokenizer = output
-    elif kind.is_passed_on:
-        so_far.documents = [output]
+    step.arguments += ["--tokenizer", link.tokenizer] if link.tokenizer else []
+    step.output, step.stage, step.made = output, link.stage, so_far.are_made(inputs)
+    step.engine_settings, step.tokenizer = chosen, link.tokenizer
+    so_far.made |= {output, link.made}
     return step
 
 
@@ -238,17 +198,17 @@ def _model_step(so_far: _Wiring, name: str, table: dict[str, Any]) -> Step:
     if name == "train":
         so_far.model = table.get("output", so_far.model)
     wanted = {
-        "train": {"data": so_far.tokens, "output": so_far.model},
-        "evaluate": {"checkpoint": so_far.model, "data": so_far.tokens},
+        "train": {"data": so_far.chain.tokens, "output": so_far.model},
+        "evaluate": {"checkpoint": so_far.model, "data": so_far.chain.tokens},
         "generate": {"checkpoint": so_far.model},
     }[name]
-    if name == "evaluate" and not is_held_out_loss(_checked(settings_class(name), table, so_far.where(name))):
+    if name == "evaluate" and not is_held_out_loss(checked(settings_class(name), table, so_far.where(name))):
         del wanted["data"]  # the other tasks bring texts of their own
-    index = str(index_folder(so_far.tokens))
+    index = str(index_folder(so_far.chain.tokens))
     if name == "generate" and index in so_far.made:
-        wanted["trace"] = so_far.tokens
+        wanted["trace"] = so_far.chain.tokens
     paths = {key: value for key, value in wanted.items() if key not in table}
-    settings = _checked(settings_class(name), {**table, **paths}, so_far.where(name))
+    settings: Any = checked(settings_class(name), {**table, **paths}, so_far.where(name))
     step = Step(name, "gpt2_train", table, settings, output=so_far.model)
     step.arguments = [part for key, value in paths.items() for part in (f"--{key}", value)]
     step.made = so_far.are_made([*wanted.values(), index])
@@ -266,7 +226,7 @@ def is_held_out_loss(settings: Any) -> bool:
 
 def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -> Step:
     """A command that looks at what there is: it gets the last folder, the place of its file, and the model."""
-    last = so_far.tokens if so_far.has_tokens else (so_far.documents or [str(so_far.folder)])[0]
+    last = so_far.chain.tokens if so_far.chain.has_tokens else (so_far.chain.documents or (str(so_far.folder),))[0]
     fields = {field.name: field for field in dataclasses.fields(kind)}
     paths: dict[str, str] = {}
     if kind.name in REPORTS:
@@ -281,7 +241,7 @@ def _command_step(so_far: _Wiring, kind: type[Command], table: dict[str, Any]) -
     values: dict[str, Any] = {**table, **paths}
     if first and where is not None:
         values[where] = last  # a list of one, where it takes several
-    settings = _checked(kind, values, so_far.where(kind.name))
+    settings = checked(kind, values, so_far.where(kind.name))
     step = Step(kind.name, "webtext_prep", table, settings, output=values.get("output", ""))
     step.arguments = [*first, *(part for key, value in paths.items() for part in (f"--{key}", value))]
     step.made = so_far.are_made([*first, *paths.values()])

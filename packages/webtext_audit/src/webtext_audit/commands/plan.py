@@ -53,14 +53,14 @@ class PlanCommand(Command):
         from webtext_audit.plan.planner import Planner
         from webtext_audit.plan.table import shown
 
-        known = known_stages()
         tables = read_toml(self.config) if self.config else {name: {} for name in chain.OF_A_LIST}
         where = self.config or "the default pipeline"
-        given = self.input or chain.first_input(tables, known)
+        stages = chain.stages_of(tables, known_stages(), where)
+        given = self.input or stages[0][1].input
         if not given:
             raise InputError("webtext plan needs --input PATH: say what the first stage is to read.")
         planner = Planner(
-            chain.stages_of(tables, known, where),
+            stages,
             Path(self.output),
             share=self.sample / 100,
             at_least=self.at_least,

@@ -1,4 +1,4 @@
-"""What lies beside the shards of a step, row by row: outcomes, dropped documents, duplicates, matches.
+"""What lies beside the shards of a step, row by row: outcomes, dropped documents, duplicates.
 
 Each reader yields nothing where a step has no such file, or is gone.
 
@@ -19,14 +19,7 @@ from command_kit.settings import make_settings
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.lineage import Step
-from webtext_prep.documents.folders.shards import (
-    DUPLICATES,
-    FREQUENT_NGRAMS,
-    MATCHES,
-    SUPERSEDED,
-    read_documents,
-    shards_in,
-)
+from webtext_prep.documents.folders.shards import DUPLICATES, read_documents, shards_in
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
@@ -54,31 +47,12 @@ def has_dropped(step: Step) -> bool:
 
 def duplicates_of(step: Step) -> Iterator[Row]:
     """`dedup`: `url`, `duplicate_of`, `similarity`, `domain`, `duplicate_of_domain`, `match`. Raises InputError."""
-    return _table(step, DUPLICATES)
-
-
-def superseded_of(step: Step) -> Iterator[Row]:
-    """`dedup --against`: the same of old documents, with `superseded_by`. Raises InputError."""
-    return _table(step, SUPERSEDED)
-
-
-def matches_of(step: Step) -> Iterator[Row]:
-    """`decontaminate`: what was cut out: `url`, `start`, `match`, `ngram`, `evaluation`, ... Raises InputError."""
-    return _table(step, MATCHES)
-
-
-def frequent_ngrams_of(step: Step) -> Iterator[Row]:
-    """`decontaminate`: what was left alone: `ngram`, `count`, `evaluation`, ... Raises InputError."""
-    return _table(step, FREQUENT_NGRAMS)
+    if step.place is not None and not step.is_tokens and storage.is_file(step.place / DUPLICATES):
+        yield from _rows(step.place / DUPLICATES)
 
 
 def _shards_below(step: Step, folder: str) -> list[Location]:
     return [] if step.place is None or step.is_tokens else shards_in(step.place / folder)
-
-
-def _table(step: Step, name: str) -> Iterator[Row]:
-    if step.place is not None and not step.is_tokens and storage.is_file(step.place / name):
-        yield from _rows(step.place / name)
 
 
 def _rows(place: Location) -> Iterator[Row]:

@@ -12,12 +12,13 @@ from pathlib import Path
 from command_kit.machine import Machine
 from webtext_audit.plan import chain
 from webtext_audit.plan import sample as sampling
-from webtext_audit.plan.chain import Link
 from webtext_audit.plan.extrapolation import busiest_host, expected, notes_on
 from webtext_audit.plan.plan_file import Expected, Plan
 from webtext_audit.plan.profiling import Measured, Measurements, Run, inputs_of, run_webtext
 from webtext_audit.plan.sample import Sample
 from webtext_prep import storage
+from webtext_prep.chain import Link
+from webtext_prep.cli import RunSettings
 from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.running.outputs.ownership import locked
@@ -42,7 +43,7 @@ class Planner:
 
     def __init__(
         self,
-        stages: Sequence[tuple[Stage, bool, str]],
+        stages: Sequence[tuple[Stage, RunSettings]],
         folder: Path,
         *,
         share: float,
@@ -68,8 +69,8 @@ class Planner:
                 at_least=self._at_least,
                 at_most=self._at_most,
             )
-            stages = [(_for_sample(stage, sample.scale), *rest) for stage, *rest in self._stages]
-            links = chain.linked(stages, sample.files, self._folder / "stages")  # type: ignore[arg-type]
+            stages = [(_for_sample(stage, sample.scale), run) for stage, run in self._stages]
+            links = chain.linked(stages, sample.files, self._folder / "stages")
             self._announce(links, sample)
             measurements = Measurements(self._folder, sample.key, self._run)
             measured: list[Measured] = []
@@ -93,7 +94,7 @@ class Planner:
             files = inputs_of(link)
             sizes = storage.sizes(files)
             one = link.stage.is_one_document
-            contents = take_sample(files, sizes, format_name=link.format, is_one_document=one)
+            contents = take_sample(files, sizes, format_name=link.run.format, is_one_document=one)
             before = stages[link.reads] if link.reads >= 0 else None
             stages.append(expected(link, found, contents, sample, self._workers, before=before, busiest=busiest))
         plan = Plan(

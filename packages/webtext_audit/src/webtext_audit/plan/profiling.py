@@ -24,9 +24,10 @@ from typing import Any
 
 from command_kit import write_json, write_text
 from command_kit.command import PARENT
-from webtext_audit.plan.chain import Link
+from command_kit.settings import as_table, to_toml
 from webtext_audit.plan.sample import some_rows
 from webtext_prep import storage
+from webtext_prep.chain import Link
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.errors import WebtextError
 from webtext_prep.running.outputs.markers import digest
@@ -169,8 +170,8 @@ class Measurements:
         Returns what was measured, and the key of its output. Raises WebtextError where the stage fails, with its exit
         code, and KeyboardInterrupt where this process is told to stop.
         """
-        key = digest([self._key, before, link.settings_text(), link.keep_dropped, link.format, link.inputs])
-        entry = self._entries.get(link.output, {})
+        key = digest([self._key, before, settings_of(link), link.run.keep_dropped, link.run.format, link.run.input])
+        entry = self._entries.get(link.run.output, {})
         if entry.get("key") != key:
             entry = {"key": key}
         if entry.get("state") == DONE:
@@ -178,12 +179,12 @@ class Measurements:
             small = found.pop("small")
             used = Usage(**found.pop("usage"))
             return Measured(**found, usage=used, small=small and (Usage(**small[0]), small[1])), key
-        settings = self._folder / f"{Path(link.output).name}.toml"
-        write_text(settings, link.settings_text())
+        settings = self._folder / f"{Path(link.run.output).name}.toml"
+        write_text(settings, settings_of(link))
         earlier = Usage(**entry["usage"]) if entry.get("state") == STOPPED else Usage()
         again = ["--resume"] if entry.get("state") == STOPPED else ["--restart"]
         self._write(link, {"key": key, "state": BEGUN})
-        done = self._run([*link.arguments(settings), *again], False)
+        done = self._run([*arguments_of(link, settings), *again], False)
         usage = earlier + done.usage
         self._write(link, {"key": key, "state": STOPPED, "usage": asdict(usage)})
         if done.is_stopped or done.code:
@@ -205,13 +206,13 @@ class Measurements:
         raise failure
 
     def _write(self, link: Link, entry: dict[str, Any]) -> None:
-        self._entries[link.output] = entry
+        self._entries[link.run.output] = entry
         write_json(self._folder / NAME, self._entries)
 
     @staticmethod
     def _measured(link: Link, summary: dict[str, Any], usage: Usage) -> Measured:
         known = {"stage", "in", "added", "out", "dropped", "notes", "problems", "seconds", "resumed", "output"}
-        outputs = link.stage.outputs_in(location(link.output))
+        outputs = link.stage.outputs_in(location(link.run.output))
         return Measured(
             summary["in"],
             summary["out"],
@@ -228,17 +229,31 @@ class Measurements:
             return None
         place = self._folder / "small" / "part-00000.jsonl"
         count = some_rows(inputs_of(link), link.stage, ONE_IN, place)
-        smaller = replace(link, inputs=(str(place),), output=str(self._folder / "small" / Path(link.output).name))
+        output = str(self._folder / "small" / Path(link.run.output).name)
+        smaller = replace(link, run=replace(link.run, input=(str(place),), output=output))
         if not count or link.is_beside:
             return None
-        done = self._run([*smaller.arguments(settings), "--restart"], True)
+        done = self._run([*arguments_of(smaller, settings), "--restart"], True)
         if done.is_stopped:
             raise KeyboardInterrupt
         return None if done.code else (done.usage, count)
 
 
+def settings_of(link: Link) -> str:
+    """A stage's settings as TOML."""
+    return to_toml({link.name: as_table(link.stage)})
+
+
+def arguments_of(link: Link, settings_file: Path) -> list[str]:
+    """The words behind `webtext` that run a stage here; `settings_file` is written for it."""
+    words = [link.name, "--config", str(settings_file), "--input", *link.run.input, "--workers", "1", "--json"]
+    words += [] if link.is_beside else ["--output", link.run.output]
+    words += ["--keep-dropped"] if link.run.keep_dropped else []
+    return words + (["--format", link.run.format] if link.run.format != link.stage.default_format else [])
+
+
 def inputs_of(link: Link) -> list[Location]:
     """The files that a stage reads on the sample."""
-    given = [name for one in link.inputs for name in link.stage.files_named(one)]
+    given = [name for one in link.run.input for name in link.stage.files_named(one)]
     found = find_inputs(given, accepts=link.stage.accepts, kinds=link.stage.input_kinds)
     return link.stage.select(found.files, found.folders)[0]

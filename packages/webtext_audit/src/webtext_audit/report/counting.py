@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -168,10 +168,3 @@ class Lowest:
     def ordered(self) -> list[Any]:
         """The entries by their keys."""
         return [entry for _, entry in sorted(self.entries, key=lambda item: -item[0])]
-
-
-def merge_all(parts: Iterable[Any], into: Any) -> Any:
-    """Merge each of `parts` into `into`, which is returned."""
-    for part in parts:
-        into.merge(part)
-    return into

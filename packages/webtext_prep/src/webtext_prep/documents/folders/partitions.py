@@ -59,11 +59,6 @@ class PartitionWriter:
         if self._size >= self._run_bytes:
             self.flush()
 
-    def add_run(self, parts: Sequence[bytes | bytearray | memoryview]) -> None:
-        """Add a run of its own: for each bucket its lines, each with its newline, in one piece of less than 4 GiB."""
-        self.flush()
-        self._write(parts)
-
     def flush(self) -> None:
         """Write what is in memory as a run."""
         if self._size:
