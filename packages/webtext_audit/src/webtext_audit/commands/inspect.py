@@ -25,8 +25,8 @@ from indexed_tokens import (
 from indexed_tokens.checksums import record_path
 from webtext_audit.lookup.dropped import sample_dropped
 from webtext_prep import storage
+from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.commands.known_stages import known_stages
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
 from webtext_prep.documents.folders.lineage import trace
@@ -117,7 +117,7 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
 def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
     """The first documents that the stage which made a folder dropped for a reason. Raises as `sample_dropped` does."""
     step = trace(path)
-    documents = sample_dropped(step, reason, samples, known_stages())
+    documents = sample_dropped(step, reason, samples, find_stages())
     return {
         "path": hide_credentials(path),
         "stage": step.stage,

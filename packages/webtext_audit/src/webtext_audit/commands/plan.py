@@ -10,8 +10,8 @@ from typing import ClassVar
 from command_kit import available_cores, setting
 from command_kit.colours import Paint
 from command_kit.settings import read_toml
+from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.commands.known_stages import known_stages
 from webtext_prep.errors import InputError
 from webtext_prep.running.tasks.result import Findings
 
@@ -55,7 +55,7 @@ class PlanCommand(Command):
 
         tables = read_toml(self.config) if self.config else {name: {} for name in chain.OF_A_LIST}
         where = self.config or "the default pipeline"
-        stages = chain.stages_of(tables, known_stages(), where)
+        stages = chain.stages_of(tables, find_stages(), where)
         given = self.input or stages[0][1].input
         if not given:
             raise InputError("webtext plan needs --input PATH: say what the first stage is to read.")

@@ -21,8 +21,8 @@ from webtext_audit.lineage.rebuild import Planned, plan_of, read_plan, stamps_of
 from webtext_audit.lookup import catalogue as kinds
 from webtext_audit.lookup.catalogue import Catalogue
 from webtext_audit.lookup.index import FOLDER, Hit
+from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.commands.known_stages import known_stages
 from webtext_prep.documents.folders.lineage import Step, state_of, trace
 from webtext_prep.documents.folders.shards import read_chosen_documents
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
@@ -70,7 +70,7 @@ class Takedown(Command):
         if plan_path is not None:
             return self._go_on(plan_path, urls)
         steps = steps_of(self.folder, self.run)
-        search = _Search(urls, Catalogue(steps, known_stages(), self.workers or available_cores()))
+        search = _Search(urls, Catalogue(steps, find_stages(), self.workers or available_cores()))
         touched = [search.touched(step) for step in steps]
         values: dict[str, Any] = {
             "urls": len(urls),
@@ -82,7 +82,7 @@ class Takedown(Command):
         if not self.apply:
             return Findings(_shown(values), values)
         end = trace(self.folder)
-        plan = plan_of(end, known_stages())
+        plan = plan_of(end, find_stages())
         _refuse_listed(touched)
         assert end.state is not None
         write_plan(end.state / PLAN, plan, urls=urls, found=values)
@@ -108,7 +108,7 @@ class Takedown(Command):
                 f"a removal of {len(more['urls']):,} pages from {self.folder} was interrupted ({path} names them): "
                 "give its command again, with --apply and the same URLs, to finish it."
             )
-        values, known, workers = more["found"], known_stages(), self.workers or available_cores()
+        values, known, workers = more["found"], find_stages(), self.workers or available_cores()
         written: dict[str, list[str]] = {}
         for planned in plan:
             place = Path(planned.place)
@@ -133,7 +133,7 @@ class Takedown(Command):
     def _refuse_held(self, planned: Planned, urls: list[str]) -> None:
         """Raise InputError if an output that was made again from the sources holds some of the pages."""
         step = trace(planned.place)
-        search = _Search(urls, Catalogue([step], known_stages(), self.workers or available_cores()))
+        search = _Search(urls, Catalogue([step], find_stages(), self.workers or available_cores()))
         touched = search.touched(step)
         _refuse_listed([touched])
         if touched.get("files"):

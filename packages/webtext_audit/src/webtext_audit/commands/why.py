@@ -24,8 +24,8 @@ from webtext_audit.lookup.entries import same_page
 from webtext_audit.lookup.provenance import ABSENT, DROPPED, Story
 from webtext_audit.lookup.search import find_passage
 from webtext_prep import storage
+from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.commands.known_stages import known_stages
 from webtext_prep.documents.folders.lineage import Step, all_steps, trace, trace_all
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.tasks.result import Findings
@@ -57,7 +57,7 @@ class Why(Command):
         """Follow the document. Raises InputError if nothing of that kind was ever there."""
         if not self.what.strip() or not self.folder:
             raise InputError("webtext why needs a URL or a passage, and a DIR: say what to look for, and where.")
-        known = known_stages()
+        known = find_stages()
         if not storage.is_local(storage.location(self.folder)):
             raise InputError(
                 f"{self.folder} is a URL, and the indices that answer this lie in an output on this machine: copy the "
@@ -81,7 +81,7 @@ class Why(Command):
     def _story_of_url(self, steps: list[Step], catalogue: Catalogue) -> Story:
         candidates = same_page(self.what)
         for url in candidates:
-            story = Story(url, steps, catalogue, known_stages())
+            story = Story(url, steps, catalogue, find_stages())
             if story.is_found:
                 if url != candidates[0]:
                     raise InputError(f"no document has the URL {candidates[0]}, but one has {url}: ask for that one.")

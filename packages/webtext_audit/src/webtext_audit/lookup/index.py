@@ -24,14 +24,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import Progress, parse_json
+from command_kit import parse_json
 from command_kit.atomic import atomic_folder, waiting_lock
 from webtext_prep import storage
 from webtext_prep.documents.folders.lineage import Step
 from webtext_prep.documents.formats.arrays import save_array
 from webtext_prep.errors import InputError
-from webtext_prep.running.engines.base import Engine
-from webtext_prep.running.engines.local import LocalEngine
+from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.tasks.task import Context, Task
 from webtext_prep.storage.stores.base import Location
 
@@ -181,21 +180,11 @@ def _build(missing: Sequence[Wanted], workers: int, label: str) -> None:
             if not all(path.is_file() for path in outputs):
                 tasks.append(Task(f"{one.kind}-{number:05}", (file,), outputs, {}, hints))
                 size += storage.size(file)
-    counts = [0] * len(tasks)
-    total = sum(one.rows for one in missing)
-    with Progress(label, "rows", total or None) as progress:
-
-        def show(position: int, count: int) -> None:
-            counts[position] = count
-            progress.update(sum(counts), f"{len(tasks)} files" if len(tasks) > 1 else "")
-
-        if size <= SMALL_BYTES:
-            for position, task in enumerate(tasks):
-                _index_file(task, Context(Path(), 1, lambda count, position=position: show(position, count)))  # type: ignore[misc]
-        elif tasks:
-            engine: Engine = LocalEngine(workers)
-            for _ in engine.run(_index_file, tasks, scratch=Path(), on_progress=show):
-                pass
+    workers = 1 if size <= SMALL_BYTES else workers
+    total = sum(one.rows for one in missing) or None
+    note = f"{len(tasks)} files" if len(tasks) > 1 else ""
+    for _ in run_tasks(_index_file, tasks, workers=workers, label=label, unit="rows", total=total, note=note):
+        pass
     for one in missing:
         _join(one)
 

@@ -6,11 +6,11 @@ passage of a document that a filter has dropped is found in what the filter read
 
 from __future__ import annotations
 
+import contextlib
+import itertools
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 from typing import Any
 
-from command_kit import Progress
 from webtext_audit.lookup.catalogue import Catalogue
 from webtext_audit.lookup.index import SMALL_BYTES, Index
 from webtext_audit.lookup.passages import CERTAIN_WORDS, Fingerprints, normalised
@@ -18,7 +18,7 @@ from webtext_prep import storage
 from webtext_prep.documents.folders.lineage import Step
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.errors import InputError
-from webtext_prep.running.engines.local import LocalEngine
+from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.tasks.task import Context, Task
 
 REPORT_EVERY = 256
@@ -93,22 +93,15 @@ def _by_reading(wanted: str, step: Step, most: int, workers: int) -> list[str]:
         Task(f"part-{number:05}", (shard,), (), {}, {"wanted": wanted, "most": most})
         for number, shard in enumerate(step.shards())
     ]
-    counts, found = [0] * len(tasks), {}
+    workers = 1 if sum(storage.sizes(step.shards())) <= SMALL_BYTES else workers
     total = sum(step.record["shards"].values())
-    with Progress("why: reading all", "documents", total) as progress:
-
-        def show(position: int, count: int) -> None:
-            counts[position] = count
-            progress.update(sum(counts), "")
-
-        if sum(storage.sizes(step.shards())) <= SMALL_BYTES:
-            for position, task in enumerate(tasks):
-                found[position] = _read_shard(task, Context(Path(), 1, lambda count, at=position: show(at, count)))  # type: ignore[misc]
-        else:
-            for position, urls in LocalEngine(workers).run(_read_shard, tasks, scratch=Path(), on_progress=show):
-                found[position] = urls
-                if sum(map(len, found.values())) >= most:
-                    break
+    results = run_tasks(_read_shard, tasks, workers=workers, label="why: reading all", unit="documents", total=total)
+    found: dict[int, list[str]] = {}
+    with contextlib.closing(results):
+        for position, urls in results:
+            found[position] = urls
+            if len(set(itertools.chain(*found.values()))) >= most:
+                break
     return list(dict.fromkeys(url for position in sorted(found) for url in found[position]))[:most]
 
 

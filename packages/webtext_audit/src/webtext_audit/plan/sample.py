@@ -153,37 +153,31 @@ def _of_rows(
     is_list = _reads_urls(stage)
     read: Read = read_urls if is_list else read_documents
     some = list(files) if is_list else _by_hash(files, min(1.0, FILES_FOR_ROWS * share))
-    lowest: list[int] = []  # the negated `at_most` lowest hashes, the highest of them first
     hosts, count = BusyHosts(), 0
-    with Progress(f"{label}: choosing the sample", stage.unit) as progress:
+
+    def hashes() -> Iterator[int]:
+        nonlocal count
         for file in some:
             for row in read(file):
-                value = -row_hash(row)
-                if len(lowest) < at_most:
-                    heapq.heappush(lowest, value)
-                elif value > lowest[0]:
-                    heapq.heapreplace(lowest, value)
                 if is_list:
                     hosts.add(row.url)
                 count += 1
                 if count % REPORT_EVERY == 0:
                     progress.update(count)
+                yield row_hash(row)
+
+    with Progress(f"{label}: choosing the sample", stage.unit) as progress:
+        lowest = heapq.nsmallest(at_most, hashes())
     if not count:
         raise InputError(f"no {stage.unit} in the input ({', '.join(map(str, files[:3]))}): check what made it.")
     read_share = sum(storage.sizes(some)) / max(1, sum(storage.sizes(files)))
     total = round(count / read_share) if read_share else count
     wanted = min(max(at_least, round(share * total)), at_most, count)
-    limit = sorted(-value for value in lowest)[wanted - 1]
+    limit = lowest[wanted - 1]
     # A name of its own, as a document shard or as a list: the first stage goes by it.
     place = folder / ("urls.txt" if is_list else "part-00000.jsonl")
-    rows, sampled = 0, Counter[str]()
-    with atomic_file(place) as file_:
-        for file in some:
-            for row in read(file):
-                if row_hash(row) <= limit:
-                    file_.write(encode_url(row) + b"\n")
-                    rows += 1
-                    sampled[host_of(row.url)] += is_list
+    sampled = _write_rows(some, stage, place, lambda value: value <= limit)
+    rows = sampled.total()
     busiest = hosts.most_common(KEPT_HOSTS) if is_list else []
     return Sample(
         "",
@@ -222,12 +216,17 @@ class BusyHosts:
 
 def some_rows(files: Sequence[Location], stage: Stage, one_in: int, place: Path) -> int:
     """Write one row in `one_in` of what a stage reads, by hash, to `place`; returns how many."""
+    return _write_rows(files, stage, place, lambda value: value % one_in == 0).total()
+
+
+def _write_rows(files: Sequence[Location], stage: Stage, place: Path, is_chosen: Callable[[int], bool]) -> Counter[str]:
+    """Write the rows whose hash is chosen to `place`; returns how many there are of each host."""
     read: Read = read_urls if _reads_urls(stage) else read_documents
-    count = 0
+    found = Counter[str]()
     with atomic_file(place) as file_:
         for file in files:
             for row in read(file):
-                if row_hash(row) % one_in == 0:
+                if is_chosen(row_hash(row)):
                     file_.write(encode_url(row) + b"\n")
-                    count += 1
-    return count
+                    found[host_of(row.url)] += 1
+    return found

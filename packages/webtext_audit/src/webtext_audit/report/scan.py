@@ -9,20 +9,17 @@ tokens follow from its bytes.
 from __future__ import annotations
 
 import functools
-import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
 import xxhash
 
-from command_kit import Progress
 from webtext_audit.report.counting import Lowest
 from webtext_audit.report.figures import GROUPS, DocumentFigures, DuplicateFigures, OutcomeFigures, group_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
-from webtext_prep.running.engines.local import LocalEngine
+from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.stage import REPORT_EVERY
 from webtext_prep.running.tasks.task import Context, Task
 from webtext_prep.storage.stores.base import Location
@@ -58,21 +55,13 @@ def pass_over(
     """
     tasks = [Task(str(number), (shard,)) for number, shard in enumerate(shards)]
     found: dict[int, Figures] = {}
-    done = [0] * len(tasks)
-    with tempfile.TemporaryDirectory() as scratch, Progress(label, unit, total) as progress:
-
-        def show(position: int, units: int) -> None:
-            done[position] = units
-            progress.update(sum(done))
-
-        results = LocalEngine(workers).run(call, tasks, scratch=Path(scratch), on_progress=show)
-        merged = 0
-        # In their order, so that counters that were cut are the same again; and at once, to hold few of them.
-        for position, figures in results:
-            found[position] = figures
-            while merged in found:
-                empty.merge(found.pop(merged))
-                merged += 1
+    merged = 0
+    # In their order, so that counters that were cut are the same again; and at once, to hold few of them.
+    for position, figures in run_tasks(call, tasks, workers=workers, label=label, unit=unit, total=total):
+        found[position] = figures
+        while merged in found:
+            empty.merge(found.pop(merged))
+            merged += 1
     return empty
 
 

@@ -9,13 +9,14 @@ from __future__ import annotations
 import ctypes
 import signal
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from multiprocessing import RawArray
 from multiprocessing.connection import Connection
 from multiprocessing.connection import wait as wait_for_any
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, TypeVar
 
+from command_kit import Progress
 from command_kit.processes import STOP_SECONDS, WorkerProcess
 from webtext_prep import storage
 from webtext_prep.errors import RetryableError
@@ -24,6 +25,7 @@ from webtext_prep.running.engines.base import Call, Engine, OnProgress, stage_of
 from webtext_prep.running.tasks import codec
 from webtext_prep.running.tasks.task import Context, Task
 
+Result = TypeVar("Result")
 ALONE_AFTER = 2
 """So many deaths of a worker after which the task is run with no other beside it."""
 PROGRESS_SECONDS = 0.2
@@ -124,6 +126,37 @@ class LocalEngine(Engine):
                 else:
                     yield position, result
                     break
+
+
+def run_tasks(
+    call: Callable[[Task, Context], Result],
+    tasks: Sequence[Task],
+    *,
+    workers: int,
+    label: str,
+    unit: str,
+    total: int | None,
+    note: str = "",
+) -> Generator[tuple[int, Result], None, None]:
+    """Run the tasks of a command that is no stage, with their progress; yields (position, result) as they finish.
+
+    Args:
+        call: as for `Engine.run`; it has no scratch folder.
+        tasks: what to do.
+        workers: tasks at once; with one, they are run in this process.
+        label: what the progress begins with.
+        unit: what `context.report` counts.
+        total: how many units there are in all, where known.
+        note: what the progress ends with.
+    """
+    units = [0] * len(tasks)
+    with Progress(label, unit, total) as progress:
+
+        def show(position: int, count: int) -> None:
+            units[position] = count
+            progress.update(sum(units), note)
+
+        yield from LocalEngine(workers).run(call, tasks, scratch=Path(), on_progress=show)
 
 
 class _Pool:
