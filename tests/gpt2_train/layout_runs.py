@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import signal
 import sys
 import traceback
@@ -111,15 +110,6 @@ train_module.Trainer.forward_backward = watched_step  # type: ignore[method-assi
 BatchReader._read = watched_read  # type: ignore[method-assign]
 
 
-def begin(folder: Path, run: dict[str, Any]) -> None:
-    """Copy the run that this one goes on from, as it was after a step."""
-    source, step = run["after"]
-    shutil.copytree(folder / source, folder / run["name"])
-    for checkpoint in (folder / run["name"] / "checkpoints").glob("step-*"):
-        if checkpoint.name > f"step-{step:07d}":
-            shutil.rmtree(checkpoint)
-
-
 def work(folder: Path, run: dict[str, Any], rank: int, port: int) -> None:
     """One process of a run."""
     if run["size"] > 1:
@@ -139,8 +129,6 @@ def main() -> None:
     tokenizer = Tokenizer.gpt2()
     Tokenizer.gpt2 = lambda: tokenizer  # type: ignore[method-assign]
     for run in json.loads((folder / "runs.json").read_text()):
-        if run["after"]:
-            begin(folder, run)
         # A store of its own for each run; it has a thread, which a fork would not have.
         reading, writing = os.pipe()
         if (keeper := os.fork()) == 0:

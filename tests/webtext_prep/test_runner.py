@@ -110,7 +110,7 @@ def test_in_is_out_and_dropped(write_shards, read_shards, shout, home):
 def test_a_stage_that_loses_a_document_is_caught(write_shards, shout, home):
     with pytest.raises(WebtextError, match="3 in, 2 out, 0 dropped do not add up"):
         shout(write_shards([["a", marked("http://b", lose=True), "c"]]))
-    assert not storage.exists(home / "output" / "stage.json")
+    assert not storage.is_file(home / "output" / "stage.json")
 
 
 def test_dropped_documents_are_kept_with_their_reason_when_asked(write_shards, read_shards, shout, home):
@@ -123,14 +123,14 @@ def test_dropped_documents_are_kept_with_their_reason_when_asked(write_shards, r
 
 def test_dropped_documents_are_not_written_unasked(write_shards, shout, home):
     shout(write_shards([["a", marked("http://b", drop="odd")]]))
-    assert not storage.exists(home / "output" / "dropped")
+    assert not storage.is_folder(home / "output" / "dropped")
 
 
 def test_nothing_in_is_an_error(write_shards, shout, home):
     """Pitfall 5: an empty input gave an empty output, and it said done."""
     with pytest.raises(InputError, match=r"no documents in the input \(.*part-00000\.jsonl\.zst\): check what made it"):
         shout(write_shards([[]]))
-    assert not storage.exists(home / "output" / "stage.json")
+    assert not storage.is_file(home / "output" / "stage.json")
 
 
 def test_a_document_that_was_dropped_before_gets_the_new_reason(write_shards, read_shards, shout, home):
@@ -144,7 +144,7 @@ def test_nothing_out_is_an_error_with_its_reasons(write_shards, shout, home):
     folder = write_shards([[marked("http://a", drop="odd")], [marked("http://b", drop="odd")]])
     with pytest.raises(WebtextError, match=r"none of the 2 documents was kept \(odd 2\): check the input"):
         shout(folder)
-    assert not storage.exists(home / "output" / "stage.json")
+    assert not storage.is_file(home / "output" / "stage.json")
 
 
 def test_one_empty_shard_among_others_is_no_error(write_shards, shout):
@@ -495,7 +495,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     finished = times(home / "output")
     os.kill(running.process.pid, signal.SIGKILL)
     assert running.end().code == -signal.SIGKILL
-    assert not storage.exists(home / "output" / "stage.json")
+    assert not storage.is_file(home / "output" / "stage.json")
     gate.open()
     again = webtext(*command(4 - workers), "--json").json
     assert again["in"] == again["out"] + sum(again["dropped"].values()) == 54
@@ -603,7 +603,7 @@ def test_what_a_killed_run_left_half_written_is_cleared_away(
     storage.remove(uninterrupted[0] / shard_name(5))
     assert webtext(*command(1), "--json").json["in"] == 45
     assert not [*tmp_path.rglob("*.unfinished"), *drafts.rglob("*.unfinished")]
-    assert not storage.exists(state_of(home / "output") / "scratch")
+    assert not storage.is_folder(state_of(home / "output") / "scratch")
 
 
 def test_a_temporary_folder_may_have_a_name_too_long_for_sockets(start, command, tmp_path, monkeypatch):
