@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
@@ -17,9 +17,6 @@ from command_kit import duration
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.collectives import from_first_rank
 from gpt2_train.training.setup import Run
-
-if TYPE_CHECKING:
-    from gpt2_train.training.trainer import Trainer
 
 clock = time.monotonic
 """Seconds; tests put another one in its place."""
@@ -47,13 +44,6 @@ def seconds_per_step(step: Callable[[], object], limit: float) -> tuple[float, i
         elapsed = from_first_rank(lambda: clock() - begin)
         if elapsed >= limit:
             return elapsed / count, count
-
-
-def dry_run_step(trainer: Trainer) -> None:
-    """Compute the gradient of the next step, wait for it, and drop it."""
-    _, norm = trainer.gradient(trainer.reader.take(trainer.state.step + 1).rows)
-    trainer.model.zero_grad()
-    float(norm)
 
 
 def choose_threads(run: Run, dry_run: Callable[[], object]) -> None:

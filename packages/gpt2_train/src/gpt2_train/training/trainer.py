@@ -35,7 +35,7 @@ from gpt2_train.model.loss import token_losses
 from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
 from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
-from gpt2_train.training.calibrate import choose_threads, dry_run_step
+from gpt2_train.training.calibrate import choose_threads
 from gpt2_train.training.recorder import Recorder, note_saved
 from gpt2_train.training.saving import Saver
 from gpt2_train.training.setup import Run, build_model
@@ -88,7 +88,7 @@ class Trainer:
         try:
             with explained_compile_failure():
                 if self.run.settings.threads == "auto" and self.run.world.device.type == "cpu":
-                    choose_threads(self.run, functools.partial(dry_run_step, self))
+                    choose_threads(self.run, self.dry_run_step)
                 on_all_ranks(self.recorder.write_config)
                 self.recorder.observe()
                 while state.goes_past(state.step) and not state.stop_signal:
@@ -183,6 +183,12 @@ class Trainer:
             del losses, share
             self.recorder.show_micro_batch(micro + 1)
         return total
+
+    def dry_run_step(self) -> None:
+        """Compute the gradient of the next step, wait for it, and drop it."""
+        _, norm = self.gradient(self.reader.take(self.state.step + 1).rows)
+        self.model.zero_grad()
+        float(norm)
 
     def learning_rate(self, step: int) -> float:
         """The learning rate of `step`."""
