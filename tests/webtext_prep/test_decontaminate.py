@@ -344,7 +344,7 @@ def test_few_documents_need_no_machine_code_for_the_same_bytes(run, write_shards
     texts = [f"{sentences(seed, 20)} {QUESTION * (seed % 2)} {sentences(seed + 9, 20)}" for seed in range(6)]
     folder = write_shards([texts[:4], texts[4:]])
     with monkeypatch.context() as patched:
-        for module in ("contamination.matching", "near_duplicates.kernels"):
+        for module in ("text.contamination.matching", "text.fingerprint_kernels"):
             patched.setitem(sys.modules, f"webtext_prep.{module}", None)  # can't be imported
         assert run(folder, output="plain").json["notes"] == {"cut": 3}
     monkeypatch.setattr(decontaminate, "PLAIN_BYTES", 0)

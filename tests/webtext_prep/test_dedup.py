@@ -250,8 +250,8 @@ def test_bytes_do_not_depend_on_machine_code(tmp_path, capsys, monkeypatch, cont
         return contents(tmp_path / name / "out"), found["dropped"], table
 
     with monkeypatch.context() as patched:
-        for module in ("kernels", "greedy", "forests"):
-            patched.setitem(sys.modules, f"webtext_prep.near_duplicates.{module}", None)  # can't be imported
+        for module in ("text.fingerprint_kernels", "dedup.greedy", "dedup.forests"):
+            patched.setitem(sys.modules, f"webtext_prep.{module}", None)  # can't be imported
         plain = outputs("plain")
     assert plain[1]["duplicate"] > 10
     with monkeypatch.context() as patched:

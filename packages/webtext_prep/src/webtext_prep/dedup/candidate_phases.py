@@ -22,7 +22,7 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
 if TYPE_CHECKING:
-    from webtext_prep.dedup.pairs import Fingerprints
+    from webtext_prep.dedup.candidates import Fingerprints
 
 
 BLOCKS = "blocks.npy"
@@ -54,14 +54,14 @@ class CandidatePhases(Stage):
 
     def _fingerprints(self, task: Task, **files: Mapping[int, Location]) -> Fingerprints:
         """What `fingerprint_shard` wrote; the first input of a task says how all shards are divided."""
-        from webtext_prep.dedup.pairs import Fingerprints
+        from webtext_prep.dedup.candidates import Fingerprints
 
         return Fingerprints(Blocks.load(task.inputs[0]), bands_for(self.similarity)[0], **files)
 
     def fingerprint_shard(self, task: Task, context: Context) -> list[int]:
         """Task: the band keys and the lengths of the documents of one shard. Returns the documents of each block."""
+        from webtext_prep.dedup.candidates import fingerprint_blocks
         from webtext_prep.dedup.drop_rates import GroupCounter
-        from webtext_prep.dedup.pairs import fingerprint_blocks
         from webtext_prep.dedup.preview import sample_hash
 
         counter, counts = GroupCounter(task.options["source"]), list[int]()
@@ -189,7 +189,7 @@ def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Doc
 
 def fingerprints_of(job: Run, shard: int) -> tuple[Location, Location]:
     """The keys and the lengths of the documents of one shard."""
-    from webtext_prep.dedup.pairs import Fingerprints
+    from webtext_prep.dedup.candidates import Fingerprints
 
     return Fingerprints.files(job.scratch / "fingerprints", shard)
 
