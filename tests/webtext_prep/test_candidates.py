@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from webtext_prep.dedup import buckets, candidate_pairs, pairs
+from webtext_prep.dedup import buckets, candidate_pairs, forests
 from webtext_prep.dedup.blocks import Blocks, FrameWriter, read_frame, runs_of
 from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
 
@@ -58,7 +58,7 @@ def test_parts_hold_whole_components_and_no_more_than_they_should(kind, data):
     expected = simple_components(count, shared)
     most = data.draw(st.integers(1, 5000))
     results = []
-    for order, loops in itertools.product((shared, shared[::-1]), (buckets, pairs)):
+    for order, loops in itertools.product((shared, shared[::-1]), (buckets, forests)):
         parents = np.arange(count, dtype=kind)
         ends = np.cumsum([len(entry) for entry in order], dtype=np.int64)
         loops.unite(parents, np.array([at for entry in order for at in entry], dtype=kind), ends)

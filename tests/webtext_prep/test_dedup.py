@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.cli import main
-from webtext_prep.dedup import candidate_phases, pairs
+from webtext_prep.dedup import candidate_phases, candidates, pairs
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import shards_in
@@ -229,9 +229,9 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(tmp_path, capsys, monkey
     write(source.parent / "more", [], 1)
     (source.parent / "more" / "part-00000.jsonl.zst").rename(source / "part-00003.jsonl.zst")
     run(capsys, source, tmp_path / "whole")
-    monkeypatch.setattr(pairs, "BLOCK_DOCUMENTS", 3)
-    monkeypatch.setattr(pairs, "BATCH_DOCUMENTS", 2)
-    monkeypatch.setattr(pairs, "PART_CHARACTERS", (1, 1))
+    monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
+    monkeypatch.setattr(candidates, "BATCH_DOCUMENTS", 2)
+    monkeypatch.setattr(candidates, "PART_CHARACTERS", (1, 1))
     monkeypatch.setattr(candidate_phases, "SORTED_DOCUMENTS", 7)
     run(capsys, source, tmp_path / "divided")
     whole, divided = contents(tmp_path / "whole"), contents(tmp_path / "divided")
@@ -258,7 +258,7 @@ def test_bytes_do_not_depend_on_machine_code(tmp_path, capsys, monkeypatch, cont
         patched.setattr(pairs, "MOST_PAIRS", 0)
         assert outputs("crowded") == plain
     monkeypatch.setattr(candidate_phases, "PLAIN_BYTES", -1)
-    monkeypatch.setattr(pairs, "PLAIN_DOCUMENTS", 0)
+    monkeypatch.setattr(candidates, "PLAIN_DOCUMENTS", 0)
     assert outputs("compiled") == plain
 
 
