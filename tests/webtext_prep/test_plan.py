@@ -19,11 +19,12 @@ from webtext_audit.plan.plan_file import NAME, Expected, Plan, find_plan, read_p
 from webtext_audit.plan.profiling import Finished, Measured, Measurements, Usage, run_webtext
 from webtext_audit.plan.table import about, shown
 from webtext_prep import cli
-from webtext_prep.chain import Link
 from webtext_prep.documents.folders.sampling import Sample as Contents
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running.chain import Link
+from webtext_prep.running.settings import RunSettings
 from webtext_prep.stages.blacklist import Blacklist
 from webtext_prep.stages.clean import Clean
 from webtext_prep.stages.dedup import Dedup
@@ -228,7 +229,7 @@ def measured(read=1000, kept=900, cpu=11.0, wall=30.0, memory=10**8, small=None,
 
 
 def link_of(stage):
-    return Link(stage, cli.RunSettings(input=("in",), output="out", format="jsonl.zst"))
+    return Link(stage, RunSettings(input=("in",), output="out", format="jsonl.zst"))
 
 
 def of(rows, total, **hosts):
@@ -453,7 +454,7 @@ def test_a_plan_is_found_beside_folders_or_in_plan_there(tmp_path):
 def link(write_shards, tmp_path):
     """`clean` over 400 documents."""
     folder = write_shards([[f"Text number {row} of some length. " * 5 for row in range(400)]])
-    run = cli.RunSettings(input=(str(folder),), output=str(tmp_path / "out"), format="jsonl.zst")
+    run = RunSettings(input=(str(folder),), output=str(tmp_path / "out"), format="jsonl.zst")
     return Link(Clean(min_tokens=5, language="any"), run)
 
 

@@ -13,16 +13,14 @@ import functools
 import signal
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
-from command_kit import Parser, add_flags, add_shell_flags, run_command, setting, settings_from
+from command_kit import Parser, add_flags, add_shell_flags, run_command, settings_from
 from command_kit.plugins import find_plugins
 from command_kit.settings import given_values, source_name
 from webtext_prep import commands, stages
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.folders.inputs import Inputs, find_inputs
-from webtext_prep.documents.folders.shards import known_formats
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.choosing import (
@@ -34,6 +32,7 @@ from webtext_prep.running.engines.choosing import (
 )
 from webtext_prep.running.job import Job
 from webtext_prep.running.outputs.summary import show
+from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import Stage
 from webtext_prep.running.tasks.result import show_findings
 from webtext_prep.storage import location
@@ -53,34 +52,6 @@ example:
   webtext clean     --input work/merged --output work/clean
   webtext dedup     --input work/clean --output work/unique
   webtext tokenize  --input work/unique --output work/corpus"""
-
-
-@dataclass(frozen=True)
-class RunSettings:
-    """Settings that every stage has besides its own."""
-
-    input: tuple[str, ...] = setting((), "what to read: files, folders, globs", metavar="PATH", group="run")
-    output: str = setting("", "what to write", metavar="PATH", group="run")
-    workers: int = setting(0, "tasks at once; 0 means all cores, of a cluster as many as it has", group="run")
-    keep_dropped: bool = setting(False, "also write the dropped documents, with their reasons", group="run")
-    format: str = setting(
-        "",
-        "how to write shards (default: jsonl.zst; export: parquet)",
-        group="run",
-        choices=known_formats,
-    )
-    engine: str = setting("local", "where tasks run", group="run", choices=find_engines)
-    state: str = setting("", "folder of this machine for what resuming needs, if the output is a URL", group="run")
-    shared_scratch: str = setting(
-        "",
-        "a folder in storage, such as s3://bucket/scratch, for files between phases, where the machines of --engine do "
-        "not all see the state folder",
-        metavar="URL",
-        group="run",
-    )
-    space_check: bool = setting(
-        True, "stop before a run that needs more disk or memory than this machine has free", group="run"
-    )
 
 
 def find_stages() -> dict[str, type[Stage]]:

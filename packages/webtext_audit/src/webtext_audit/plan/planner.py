@@ -17,12 +17,12 @@ from webtext_audit.plan.plan_file import Expected, Plan
 from webtext_audit.plan.profiling import Measured, Measurements, Run, inputs_of, run_webtext
 from webtext_audit.plan.sample import Sample
 from webtext_prep import storage
-from webtext_prep.chain import Link
-from webtext_prep.cli import RunSettings
 from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.url_lists import read_urls
+from webtext_prep.running.chain import Link
 from webtext_prep.running.outputs.ownership import locked
 from webtext_prep.running.preflight import readable
+from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import Stage
 from webtext_prep.stages.download import Download
 from webtext_prep.urls.urls import host_of

@@ -27,9 +27,9 @@ from command_kit.command import PARENT
 from command_kit.settings import as_table, to_toml
 from webtext_audit.plan.sample import some_rows
 from webtext_prep import storage
-from webtext_prep.chain import Link
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.errors import WebtextError
+from webtext_prep.running.chain import Link
 from webtext_prep.running.outputs.markers import digest
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage import location

@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 from command_kit import UsageError
 from command_kit.settings import make_settings
-from webtext_prep.cli import RunSettings
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
 from webtext_prep.running.engines.choosing import engine_settings
+from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage import location
 
