@@ -2,6 +2,7 @@
 
 import os
 import signal
+import stat
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -52,9 +53,13 @@ def disk_full_for(monkeypatch) -> Callable[..., None]:
     """
 
     def fill(name: str, times: int | None = None) -> None:
-        create, left = atomic._create, times
-        # All full files are the same device, of which only one could be locked.
-        monkeypatch.setattr(atomic, "_lock", lambda descriptor: True)
+        create, lock, left = atomic._create, atomic._lock, times
+
+        def lock_files(descriptor: int) -> bool:
+            # All full files are the same device, of which only one could be locked.
+            return stat.S_ISCHR(os.fstat(descriptor).st_mode) or lock(descriptor)
+
+        monkeypatch.setattr(atomic, "_lock", lock_files)
 
         def open_full(unfinished: Path) -> BinaryIO:
             nonlocal left

@@ -166,9 +166,9 @@ def apply_activation_checkpointing(
     for block in model.blocks:
         plain = block.forward
 
-        def forward(x: Tensor, branch: Tensor | None = None, *rest: Any, plain: Any = plain) -> Any:
-            # The sum is one tensor to keep, its terms are two.
-            return checkpoint(plain, x if branch is None else x + branch, None, *rest, **options)
+        def forward(*inputs: Any, plain: Any = plain) -> Any:
+            x, branch = checkpoint(plain, *inputs, **options)
+            return x + branch, None  # The sum is one tensor for the next block to keep, its terms are two.
 
         block.forward = forward
 

@@ -189,9 +189,9 @@ class GPT2(nn.Module):
         """Tokens (B, T) at positions (T,) or (B, T) -> (B, T, hidden)."""
         return self.token_embedding(tokens) + self.position_embedding(positions)
 
-    def logits(self, x: Tensor, branch: Tensor) -> Tensor:
-        """The two terms that the last block gives (B, T, hidden) -> (B, T, padded vocabulary)."""
-        return self.output(self.final_norm(x + branch))
+    def logits(self, x: Tensor, branch: Tensor | None) -> Tensor:
+        """The two terms that the last block gives (B, T, hidden), or their sum -> (B, T, padded vocabulary)."""
+        return self.output(self.final_norm(x if branch is None else x + branch))
 
     def _positions(self, tokens: Tensor, context: Context) -> Tensor:
         length, limit = tokens.size(1), self.config.sequence_length
