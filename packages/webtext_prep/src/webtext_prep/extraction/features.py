@@ -1,0 +1,363 @@
+"""What is known of each block of a page before anyone decides whether it is main text: numbers, one row a block.
+
+They say how a block is written (its length, stops, links), what it lies in (the elements around it: their text, names
+and landmarks), where it stands (on the page, after its heading, in the part with most of the prose), what is alike on
+the page, what is around it, and what the page is like as a whole. Only PHRASES and LABELS are words of one language.
+"""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+import numpy.typing as npt
+
+from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, Blocks
+
+Floats = npt.NDArray[np.float64]
+
+PHRASES = (
+    "©",
+    "all rights reserved",
+    "privacy policy",
+    "terms of",
+    "copyright",
+    "cookie",
+    "newsletter",
+    "subscribe",
+    "sign up",
+    "your email",
+    "follow us",
+    "share this",
+    "related articles",
+    "related posts",
+    "related products",
+    "you may also",
+    "read next",
+    "recommended",
+    "affiliate",
+    "powered by",
+)
+"""What hardly ever stands in the main text."""
+_LABELS = """
+read more|learn more|show more|load more|view all|see all|see more|reply|share|like|quote|report|sign in|log in|login
+sign up|subscribe|next|previous|back to top|add to cart|buy now|shop now|menu|search|home|contact us|about us|download
+click here|get started|copy link|print|follow|edit|close|view more|book a demo|add to wishlist|quick view|permalink
+advertisement
+"""
+LABELS = frozenset(_LABELS.strip().replace("\n", "|").split("|"))
+"""Whole blocks that are there to be clicked."""
+DOCUMENTATION = (
+    "sphinx",
+    "readthedocs",
+    "docusaurus",
+    "mkdocs",
+    "gitbook",
+    "doxygen",
+    "mediawiki",
+    "highlight",
+    "prism",
+)
+"""Names of programs that make documentation, as its pages have them in their HTML."""
+FORUMS = ("discourse", "vbulletin", "phpbb", "xenforo", "nodebb", "flarum", "invision", "stackexchange", "viewtopic")
+SHOPS = (
+    "shopify",
+    "woocommerce",
+    "magento",
+    "bigcommerce",
+    "add-to-cart",
+    "addtocart",
+    "add_to_cart",
+    'itemprop="price',
+)
+SCHEMAS = (
+    "Article",
+    "NewsArticle",
+    "BlogPosting",
+    "Product",
+    "QAPage",
+    "DiscussionForumPosting",
+    "ItemList",
+    "Question",
+)
+"""Kinds of things of schema.org that pages say they are about."""
+_SCHEMAS = (re.compile(r'"@type"\s*:\s*\[?\s*"(\w+)"'), re.compile(r'itemtype="https?://schema\.org/(\w+)"'))
+_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
+_TITLE = re.compile(r"<title[^>]{0,500}>([^<]{1,2000})", re.IGNORECASE)
+URLS = {
+    "forum": r"forum|thread|topic|/t/|discuss|community|questions?/|/r/|viewtopic|showthread|board|answers|comments",
+    "product": r"/products?/|/p/|/dp/|/itm/|/item|/pd/|-p-\d|/sku|\.html?$",
+    "collection": r"/collections?/|/categor|/c/|/shop|/browse|/b/|catalog|/department|/store|/cat/|/l/",
+    "documentation": r"docs?[./]|/docs?/|/api|/guide|/manual|/reference|/learn|/tutorial|wiki|developer|help|support",
+    "article": r"blog|/news|/article|/20\d\d/|/story|/post|magazine|guide|how-to|what-is|best-|tips",
+    "service": r"service|solution|/pricing|/features|platform|/about|product|software|contact",
+    "listing": r"/tag|/search|/list|/directory|/top|rank|/events|/jobs|/schedule|results|/archive|/author|/page/",
+}
+"""What URLs of a kind of page look like."""
+_URLS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in URLS.items()]
+
+HEADINGS = np.array([TAGS[f"h{level}"] for level in range(1, 7)])
+LONG_WORDS = 15
+"""A block of so many words is a paragraph."""
+PROSE_WORDS = 12
+"""A block of so many words that is not half links is prose."""
+SHARES = (0.5, 0.8, 0.95)
+"""The innermost element with this share of all prose is where the main text is looked for."""
+LEVELS = (1, 2, 3, 5, 7)
+"""How far up the elements around a block are described; 1 is the parent of its own."""
+FAR = -999.0
+"""A distance to what is not there."""
+
+_CLASSES = np.zeros((256, 5), np.int32)
+"""Bytes that are: the first of a character, a stop, a space, a separator, of writing without spaces (by the first)."""
+_CLASSES[:, 0] = [(byte & 0xC0) != 0x80 for byte in range(256)]
+_CLASSES[list(b".!?"), 1] = 1
+_CLASSES[list(b" \n"), 2] = 1
+_CLASSES[list(b"|"), 3] = 1
+_CLASSES[0xE3:0xEE, 4] = 1
+_ENDS = np.zeros(256, bool)
+_ENDS[[*b'.!?:"', 0x82, 0x9D]] = True  # the last also of the ideographic stop and the closing quotation mark
+
+
+def _sums(values: npt.ArrayLike) -> Floats:
+    """Sums of all values before each place, and of all."""
+    out: Floats = np.concatenate(([0.0], np.cumsum(values, dtype=np.float64)))
+    return out
+
+
+def _shifted(values: Floats, by: int) -> Floats:
+    """The value of the block that lies `by` further on; -1 where there is none."""
+    out = np.full(len(values), -1.0)
+    if by > 0:
+        out[:-by] = values[by:]
+    else:
+        out[-by:] = values[:by]
+    return out
+
+
+def _mean_of_equal(kinds: npt.NDArray[np.int64], *values: Floats) -> list[Floats]:
+    """The number of equal kinds, and the mean of each of `values` over them."""
+    _, inverse, counts = np.unique(kinds, return_inverse=True, return_counts=True)
+    means = [np.bincount(inverse, value) / counts for value in values]
+    return [counts[inverse].astype(np.float64), *(mean[inverse] for mean in means)]
+
+
+def page_features(html: str, url: str) -> dict[str, float]:
+    """What the page says as a whole, by name."""
+    lower = html.lower()
+    types = [found for pattern in _SCHEMAS for found in pattern.findall(html)]
+    path = url.partition("://")[2].partition("/")[2].partition("?")[0]
+    last = path.rstrip("/").rpartition("/")[2]
+    return {
+        "html length": np.log1p(len(html)),
+        "images": np.log1p(lower.count("<img")),
+        "forms": lower.count("<form"),
+        "list items": np.log1p(lower.count("<li")),
+        "cells": np.log1p(lower.count("<td")),
+        "code": np.log1p(lower.count("<code") + lower.count("<pre")),
+        "documentation": sum(name in lower for name in DOCUMENTATION),
+        "forum": sum(name in lower for name in FORUMS),
+        "shop": sum(name in lower for name in SHOPS),
+        "years": np.log1p(len(_YEAR.findall(html))),
+        **{f"schema {name}": min(3, types.count(name)) for name in SCHEMAS},
+        **{f"url {kind}": float(pattern.search(url) is not None) for kind, pattern in _URLS},
+        "url length": len(last),
+        "url dashes": last.count("-"),
+        "url depth": path.count("/"),
+        "url query": float("?" in url),
+    }
+
+
+def _text_features(texts: list[str], html: str) -> tuple[dict[str, Floats], Floats, Floats]:
+    """What each text is like, its words, and its characters."""
+    found = _TITLE.search(html)
+    title = frozenset(found[1].lower().split()) if found else frozenset()
+    encoded = [text.encode("utf-8", "replace") for text in texts]
+    data = np.frombuffer(b"".join(encoded), np.uint8)
+    ends = np.cumsum([len(text) for text in encoded])
+    starts = ends - [len(text) for text in encoded]
+    counts = np.add.reduceat(_CLASSES[data], starts, axis=0).astype(np.float64)
+    characters = np.maximum(1.0, counts[:, 0])
+    words = np.maximum(counts[:, 2] + 1, counts[:, 4] / 2)
+    seen: dict[str, int] = {}
+    copies, labels, titles = [], [], []
+    for text in texts:
+        copies.append(seen.get(text, 0))
+        seen[text] = copies[-1] + 1
+        if len(text) < 300:
+            own = text.lower()
+            labels.append(own in LABELS)
+            parts = own.split()
+            titles.append(sum(word in title for word in parts) / min(len(parts), len(title)) if title else 0.0)
+        else:
+            labels.append(False)
+            titles.append(0.0)
+    joined = "\n".join(texts).lower()
+    begins = _sums([len(text) + 1 for text in texts])
+    phrases = np.zeros(len(texts))
+    for phrase in PHRASES:
+        at = joined.find(phrase)
+        while at >= 0:
+            phrases[min(len(texts) - 1, int(np.searchsorted(begins, at, "right")) - 1)] = 1
+            at = joined.find(phrase, at + len(phrase))
+    first, last = data[starts], data[ends - 1]
+    features = {
+        "words": np.log1p(words),
+        "characters": np.log1p(characters),
+        "word length": characters / words,
+        "stops": counts[:, 1] / words,
+        "separators": counts[:, 3],
+        "ends a sentence": _ENDS[last].astype(np.float64),
+        "question": (last == ord("?")).astype(np.float64),
+        "begins small": ((first >= ord("a")) & (first <= ord("z"))).astype(np.float64),
+        "phrase": phrases,
+        "label": np.array(labels, np.float64),
+        "title words": np.array(titles),
+        "copy": np.array(copies, np.float64),
+        "copies": np.array([seen[text] for text in texts], np.float64),
+    }
+    return features, words, characters
+
+
+def features_of(blocks: Blocks, html: str, url: str) -> tuple[list[str], npt.NDArray[np.float32], Floats]:
+    """(names, features, words) of a page's blocks, one at least: features are (blocks, names), float32."""
+    found, words, characters = _text_features(blocks.texts, html)
+    number, element, parent = len(words), blocks.element, blocks.parent
+    place = np.arange(number, dtype=np.float64)
+    links = np.minimum(blocks.link_characters, characters)
+    stops = found["stops"] * words
+    tag = blocks.tag[element]
+    is_heading, is_paragraph = np.isin(tag, HEADINGS), tag == TAGS["p"]
+    w, c, l, s = _sums(words), _sums(characters), _sums(links), _sums(stops)  # noqa: E741
+    long, paragraphs = _sums(words >= LONG_WORDS), _sums(words * is_paragraph)
+    total = max(1.0, w[-1])
+    link_share = links / characters
+    found |= {
+        "links": np.log1p(blocks.links),
+        "link share": link_share,
+        "bold share": np.minimum(1.0, blocks.bold_characters / characters),
+        "tag": tag.astype(np.float64),
+        "unseen": blocks.unseen[element].astype(np.float64),
+        "depth": blocks.depth[element].astype(np.float64),
+        "words before": w[:-1] / total,
+        "blocks before": place / number,
+        "number": np.log1p(place),
+        "number from the end": np.log1p(place[::-1]),
+    }
+    # Headings.
+    firsts = np.flatnonzero(tag == TAGS["h1"])
+    first = int(firsts[0]) if len(firsts) else 0
+    found["after h1"] = place - first if len(firsts) else np.full(number, FAR)
+    found["words after h1"] = (
+        np.sign(place - first) * np.log1p(np.abs(w[:-1] - w[first])) if len(firsts) else np.full(number, FAR)
+    )
+    heading = np.maximum.accumulate(np.where(is_heading, np.arange(number), -1))
+    has_heading = heading >= 0
+    found["after heading"] = np.where(has_heading, place - heading, -1.0)
+    found["heading"] = np.where(has_heading, tag[heading], 0).astype(np.float64)
+    found["heading words"] = np.where(has_heading, found["words"][heading], -1.0)
+    found["heading phrase"] = np.where(has_heading, found["phrase"][heading], 0.0)
+    # What is alike on the page.
+    alike, alike_words, alike_links, alike_characters = _mean_of_equal(
+        blocks.shape[element], words, links.astype(np.float64), characters
+    )
+    found |= {
+        "alike": np.log1p(alike),
+        "alike words": np.log1p(alike_words),
+        "alike link share": alike_links / alike_characters,
+        "alike share": alike * alike_words / total,
+    }
+    # The elements around it.
+    held_words, held_blocks = w[blocks.last] - w[blocks.first], (blocks.last - blocks.first).astype(np.float64)
+    held_characters = np.maximum(1.0, c[blocks.last] - c[blocks.first])
+    held_links, held_stops = l[blocks.last] - l[blocks.first], s[blocks.last] - s[blocks.first]
+    held_paragraphs = paragraphs[blocks.last] - paragraphs[blocks.first]
+    shapes, shape_words = _mean_of_equal(blocks.shape, held_words)
+    around = element
+    near, middle = blocks.hints[element], blocks.hints[element]
+    for level in range(1, max(LEVELS) + 1):
+        around = parent[around]
+        if level <= 2:
+            near = near | blocks.hints[around]
+        if level <= 4:
+            middle = middle | blocks.hints[around]
+        if level not in LEVELS:
+            continue
+        more = {
+            "words": np.log1p(held_words[around]),
+            "share": held_words[around] / total,
+            "link share": held_links[around] / held_characters[around],
+            "blocks": np.log1p(held_blocks[around]),
+            "words a block": np.log1p(held_words[around] / np.maximum(1.0, held_blocks[around])),
+            "paragraphs": held_paragraphs[around] / np.maximum(1.0, held_words[around]),
+            "stops": held_stops[around] / np.maximum(1.0, held_words[around]),
+            "children": np.log1p(blocks.children[around]),
+            "alike": np.log1p(shapes[around]),
+            "alike words": np.log1p(shape_words[around]),
+            "words before": (w[:-1] - w[blocks.first[around]]) / np.maximum(1.0, held_words[around]),
+        }
+        found |= {f"around {level} {name}": value for name, value in more.items()}
+    # The parts with the prose.
+    prose = np.where((words >= PROSE_WORDS) & (link_share < 0.5), words, 0.0)
+    p = _sums(prose)
+    held_prose = p[blocks.last] - p[blocks.first]
+    for share in SHARES:
+        enough = np.flatnonzero(held_prose >= share * p[-1])
+        part = enough[np.argmax(blocks.depth[enough])]
+        begin, end = blocks.first[part], blocks.last[part]
+        found |= {
+            f"in part {share}": ((place >= begin) & (place < end)).astype(np.float64),
+            f"place in part {share}": (place - begin) / max(1, end - begin),
+            f"share of part {share}": np.full(number, held_words[part] / total),
+            f"depth in part {share}": (blocks.depth[element] - blocks.depth[part]).astype(np.float64),
+        }
+    is_prose = np.flatnonzero(prose)
+    if len(is_prose):
+        before = is_prose[np.maximum(0, np.searchsorted(is_prose, place, "right") - 1)]
+        after = is_prose[np.minimum(len(is_prose) - 1, np.searchsorted(is_prose, place))]
+        distances = (place - is_prose[0], place - is_prose[-1], place - before, after - place)
+    else:
+        distances = (np.full(number, FAR),) * 4
+    for name, distance in zip(("first", "last", "previous", "next"), distances, strict=True):
+        found[f"from {name} prose"] = distance
+    # Neighbours.
+    for name in ("words", "link share", "tag", "depth"):
+        for by in (-2, -1, 1, 2):
+            found[f"{name} at {by:+d}"] = _shifted(found[name], by) if number > 2 else np.full(number, -1.0)
+    for reach in (3, 10):
+        low, high = np.maximum(0, np.arange(number) - reach), np.minimum(number, np.arange(number) + reach + 1)
+        around_words = w[high] - w[low]
+        found[f"words within {reach}"] = np.log1p(around_words / (high - low))
+        found[f"link share within {reach}"] = (l[high] - l[low]) / np.maximum(1.0, c[high] - c[low])
+        found[f"stops within {reach}"] = (s[high] - s[low]) / np.maximum(1.0, around_words)
+    # Names and landmarks.
+    everywhere, landmarks = blocks.all_hints[element], blocks.landmarks[element]
+    page = {
+        "page words": np.log1p(total),
+        "page blocks": np.log1p(number),
+        "page link share": l[-1] / max(1.0, c[-1]),
+        "page words a block": total / number,
+        "page prose": p[-1] / total,
+        "page long": long[-1] / number,
+        "page paragraphs": paragraphs[-1] / total,
+        "page labels": float(found["label"].mean()),
+        "page headings": float(is_heading.mean()),
+        "page questions": float(found["question"].mean()),
+        "page alike": float(found["alike"].max()),
+    }
+    for name, bit in HINT_BITS.items():
+        inside = (everywhere & bit) > 0
+        found[f"near {name}"] = ((near & bit) > 0).astype(np.float64)
+        found[f"in {name}"] = inside.astype(np.float64)
+        found[f"middle {name}"] = ((middle & bit) > 0).astype(np.float64)
+        page[f"page {name}"] = float(words @ inside) / total
+    for name, bit in LANDMARKS.items():
+        inside = (landmarks & bit) > 0
+        found[f"in <{name}>"] = inside.astype(np.float64)
+        page[f"page <{name}>"] = float(words @ inside) / total
+    page |= page_features(html, url)
+    matrix = np.empty((number, len(found) + len(page)), np.float32)
+    for column, value in enumerate(found.values()):
+        matrix[:, column] = value
+    matrix[:, len(found) :] = list(page.values())
+    return [*found, *page], matrix, words

@@ -1,0 +1,79 @@
+"""A gradient-boosted forest of decision trees as a readable file, and what it says of rows of features."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from webtext_prep.text.compiled import compiled
+
+
+@compiled
+def _sums(rows: Any, roots: Any, feature: Any, threshold: Any, below: Any, above: Any, value: Any) -> Any:
+    """The sum of each row's leaves. A child that is negative is the leaf -child - 1."""
+    sums = np.zeros(len(rows))
+    for row in range(len(rows)):
+        for root in roots:
+            node = root
+            while node >= 0:
+                node = below[node] if rows[row, feature[node]] <= threshold[node] else above[node]
+            sums[row] += value[-node - 1]
+    return sums
+
+
+@dataclass(frozen=True)
+class Forest:
+    """Trees one after the other: nodes, and apart from them leaves.
+
+    Attributes:
+        names: of the features, in their order.
+        roots: each tree's first node.
+        feature, threshold: what a node asks: whether the feature is at most the threshold.
+        below, above: the node that follows; a leaf is -1 less its number.
+        value: of each leaf, added up to the logarithm of the odds.
+    """
+
+    names: tuple[str, ...]
+    roots: npt.NDArray[np.int64]
+    feature: npt.NDArray[np.int64]
+    threshold: npt.NDArray[np.float32]
+    below: npt.NDArray[np.int64]
+    above: npt.NDArray[np.int64]
+    value: npt.NDArray[np.float64]
+
+    @classmethod
+    def parse(cls, text: str) -> Forest:
+        """A forest from a JSON object with `features`, and `trees`: of each its `nodes` and `leaves`.
+
+        A node is [feature, threshold, below, above], with numbers of nodes and leaves of its own tree.
+        """
+        read = json.loads(text)
+        nodes: list[list[float]] = []
+        roots: list[int] = []
+        leaves: list[float] = []
+        for tree in read["trees"]:
+            first, first_leaf = len(nodes), len(leaves)
+            roots.append(first if tree["nodes"] else -first_leaf - 1)
+            for feature, threshold, *children in tree["nodes"]:
+                moved = [child + first if child >= 0 else child - first_leaf for child in children]
+                nodes.append([feature, threshold, *moved])
+            leaves += tree["leaves"]
+        feature, threshold, below, above = np.array(nodes, np.float64).T
+        return cls(
+            tuple(read["features"]),
+            np.array(roots),
+            feature.astype(np.int64),
+            threshold.astype(np.float32),
+            below.astype(np.int64),
+            above.astype(np.int64),
+            np.array(leaves, np.float64),
+        )
+
+    def probabilities(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """One for each row of features (rows, names)."""
+        sums = _sums(rows, self.roots, self.feature, self.threshold, self.below, self.above, self.value)
+        return np.asarray(1 / (1 + np.exp(-sums)))

@@ -1,0 +1,174 @@
+"""`--extractor learned`: a page's blocks, what is known of them, and which are kept."""
+
+import gzip
+import itertools
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webtext_prep.extraction import learned
+from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, blocks_of
+from webtext_prep.extraction.features import features_of
+from webtext_prep.extraction.forest import Forest
+from webtext_prep.extraction.learned import chosen, main_text, parameters, written
+
+PROSE = "The committee met on Tuesday to decide where the bridge should be built, and who would have to pay for it. "
+
+
+@pytest.fixture
+def blocks():
+    """`blocks(html)` cuts a page's body."""
+    return lambda html: blocks_of(f"<html><head><title>t</title></head><body>{html}</body></html>")
+
+
+def test_a_block_is_what_lies_between_boundaries_of_the_layout(blocks):
+    found = blocks(
+        "<div>before <b>bold</b> <a href=x>and a link</a><p>one\n  two</p>after</div><script>no</script>last"
+    )
+    assert found.texts == ["before bold and a link", "one two", "after", "last"]
+    assert found.links.tolist() == [1, 0, 0, 0]
+    assert found.link_characters[0] == len("and a link")
+    assert found.bold_characters[0] == len("bold")
+    assert [found.tag[element] for element in found.element] == [TAGS[tag] for tag in ("div", "p", "div", "body")]
+
+
+def test_what_stands_in_noscript_is_read(blocks):
+    """Forums write whole threads there; without them a quarter of forums had no text."""
+    found = blocks(f"<div id=app></div><noscript><div class=post><p>{PROSE}</p></div></noscript>")
+    assert found.texts == [PROSE.strip()]
+    assert found.landmarks[found.element[0]] == LANDMARKS["noscript"]
+    assert found.all_hints[found.element[0]] & HINT_BITS["reply"]
+
+
+def test_elements_hold_ranges_of_blocks(blocks):
+    found = blocks("<main><section><p>a</p><p>b</p></section><p hidden>c</p></main><p>d</p>")
+    (main,) = np.flatnonzero(found.tag == TAGS["main"])
+    (section,) = np.flatnonzero(found.tag == TAGS["section"])
+    assert (found.first[main], found.last[main]) == (0, 3)
+    assert (found.first[section], found.last[section]) == (0, 2)
+    assert found.unseen[found.element].tolist() == [0, 0, 1, 0]
+    assert found.shape[found.element[0]] == found.shape[found.element[1]] != found.shape[found.element[3]]
+
+
+def test_rows_of_a_table_and_code_are_kept_as_they_are(blocks):
+    code = "def f():\n    return 1"
+    table = "<table><tr><td>a</td><td>b</td></tr><tr><td>c</td><td>d</td></tr></table>"
+    found = blocks(f"{table}<pre>{code}\n</pre>")
+    assert written(found, np.ones(5, bool)) == f"a | b\nc | d\n{code}"
+    assert written(found, np.array([True, False, True, True, False])) == "a\nc | d"
+
+
+@pytest.mark.parametrize("html", ["", "<html></html>", "<!-- nothing -->", "<script>1</script>"])
+def test_a_page_without_text_has_none(html):
+    assert main_text(html, "") == ""
+
+
+@pytest.mark.parametrize(
+    "html", ["<p>one</p>", "<p>one</p><p>two</p>", "日本語の文章です。" * 20, "<p>" * 300 + "deep"]
+)
+def test_any_page_has_features_that_are_numbers(html):
+    blocks = blocks_of(html)
+    names, rows, words = features_of(blocks, html, "http://example.com/a?b")
+    assert rows.shape == (len(blocks.texts), len(names))
+    assert np.isfinite(rows).all() and (words > 0).all()
+
+
+def test_the_parameters_are_of_these_features(blocks):
+    """A feature that is added or moved would be read as another one."""
+    names, _, _ = features_of(blocks("<p>text</p>"), "<p>text</p>", "")
+    assert parameters().names == tuple(names)
+    assert len(set(names)) == len(names)
+
+
+def test_a_forest_adds_up_the_leaves_that_a_row_comes_to():
+    trees = [
+        {"nodes": [[0, 0.5, -1, 1], [1, 2.0, -2, -3]], "leaves": [1.0, 2.0, 4.0]},
+        {"nodes": [], "leaves": [-3.0]},
+        {"nodes": [[1, 2.0, -1, -2]], "leaves": [0.5, 0.25]},
+    ]
+    forest = Forest.parse(json.dumps({"features": ["a", "b"], "trees": trees}))
+    rows = np.array([[0.5, 9], [1, 2], [1, 3]], np.float32)
+    sums = np.array([1 - 3 + 0.25, 2 - 3 + 0.5, 4 - 3 + 0.25])
+    np.testing.assert_allclose(forest.probabilities(rows), 1 / (1 + np.exp(-sums)))
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(0.01, 0.99), st.integers(1, 50)), min_size=1, max_size=7, unique_by=lambda pair: pair[0]
+    )
+)
+def test_the_expected_f1_of_what_is_chosen_is_the_greatest(pairs):
+    probabilities, words = map(np.array, zip(*pairs, strict=True))
+
+    def expected(kept) -> float:
+        kept = np.array(kept)
+        return float(2 * (probabilities * words)[kept].sum() / (words[kept].sum() + (probabilities * words).sum()))
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(learned, "CAUTION", 1.0)
+        patch.setattr(learned, "LEAST", 0.0)
+        found = expected(chosen(probabilities, words.astype(float)))
+    subsets = itertools.product([False, True], repeat=len(pairs))
+    assert found == pytest.approx(max(expected(subset) for subset in subsets if any(subset)))
+
+
+def test_posts_of_a_thread_come_in_order_and_the_menu_does_not():
+    posts = "".join(
+        f"<div class=post><div class=author>user{n}</div><div class=post-body><p>Post {n}. {PROSE * 2}</p></div></div>"
+        for n in range(4)
+    )
+    menu = "".join(f"<li><a href=/{n}>Section {n}</a></li>" for n in range(12))
+    page = f"<body><nav><ul>{menu}</ul></nav><main><h1>Where to build</h1>{posts}</main><footer>© 2020</footer></body>"
+    text = main_text(page, "http://forum.example.com/t/where-to-build/1")
+    assert [line[:7] for line in text.split("\n") if PROSE.strip() in line] == [f"Post {n}." for n in range(4)]
+    assert "Section 3" not in text and "©" not in text
+
+
+def reviewed(folder: Path, number: int) -> None:
+    """Pages of two layouts, with their main text."""
+    for name in ("html", "truth"):
+        (folder / name).mkdir(parents=True, exist_ok=True)
+    for page in range(number):
+        texts = [f"Paragraph {page} {part}. {PROSE}" for part in range(6)]
+        body, links = (
+            "".join(f"<p>{text}</p>" for text in texts),
+            "".join(f"<a href=/{n}>Link {n}</a> " for n in range(9)),
+        )
+        layout = (
+            f"<nav>{links}</nav><main>{body}</main>" if page % 2 else f"<article>{body}</article><aside>{links}</aside>"
+        )
+        says = {"url": f"http://site{page}.example/", "page_type": "article", "main_content": "\n".join(texts)}
+        (folder / "truth" / f"{page:04}.json").write_text(json.dumps(says))
+        (folder / "html" / f"{page:04}.html.gz").write_bytes(gzip.compress(f"<body>{layout}</body>".encode()))
+
+
+def test_the_same_pages_give_the_same_parameters_which_find_the_text(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    learn_extraction = pytest.importorskip("learn_extraction")
+    reviewed(tmp_path, 60)
+    written_to = [tmp_path / name for name in ("one.json", "two.json")]
+    for path in written_to:
+        monkeypatch.setattr(sys, "argv", ["learn_extraction.py", str(tmp_path), "--output", str(path)])
+        learn_extraction.main()
+    assert written_to[0].read_bytes() == written_to[1].read_bytes()
+    forest = Forest.parse(written_to[0].read_text())
+    monkeypatch.setattr(learned, "parameters", lambda: forest)
+    page = gzip.decompress((tmp_path / "html" / "0003.html.gz").read_bytes()).decode()
+    assert (
+        main_text(page, "")
+        == json.loads((tmp_path / "truth" / "0003.json").read_text())["main_content"].replace(" \n", "\n").rstrip()
+    )
+
+
+def test_a_block_counts_by_how_much_of_it_is_in_the_text(monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "benchmarks")
+    learn_extraction = pytest.importorskip("learn_extraction")
+    text = "Specifications\nThe blade is made of forged steel.\nIt is two feet long and weighs nothing at all."
+    blocks = ["Menu", "Specifications", "The blade is made of forged steel.", "It is two feet long and full of holes"]
+    labels = learn_extraction.labels_of([*blocks, blocks[2], "Home"], text)
+    assert labels.tolist() == [0, 1, 1, pytest.approx(6 / 9), 0, 0]
