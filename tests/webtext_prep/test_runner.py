@@ -17,12 +17,11 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import shard_name, shards_in
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import versions
+from webtext_prep.running import processes as versions
 from webtext_prep.running.job import Job
-from webtext_prep.running.outputs.output import Output
-from webtext_prep.running.outputs.summary import Summary
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Task
+from webtext_prep.running.output import Output
+from webtext_prep.running.summary import Summary
+from webtext_prep.running.tasks import Tally, Task
 
 
 def pytest_generate_tests(metafunc):

@@ -16,7 +16,7 @@ from command_kit.machine import Machine
 from command_kit.shell import version_line, version_of
 from webtext_prep.commands.base import Command
 from webtext_prep.errors import InputError
-from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.summary import Findings
 
 SECONDS = 3.0
 """Most that is waited for the network."""

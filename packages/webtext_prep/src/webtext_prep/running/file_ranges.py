@@ -1,21 +1,64 @@
-"""Cutting a large file that can only be read from its beginning into runs of whole records, each a file.
+"""Tasks that read a user's large file from its beginning, so that a kill costs seconds and not the file.
 
-One core does that, and all cores read the runs. What was killed goes on behind the last run: a plain file is entered
-there, a compressed one decompressed once more up to there.
+Shards of ours are bounded: a task that works on one begins again. A file that a user brings may have 100 GB and be read
+from its beginning alone. The task that reads it leaves what it has made in files of its own, and notes after each how
+far they hold (`TaskState`):
+
+    state = TaskState(place, task)
+    done = state.read() or 0
+    for number, records in enumerate(groups_of_records(file, behind=done)):
+        write(records)
+        done += len(records)
+        state.write(done)
+
+`cut_into_runs` does so with runs of whole records, which all cores then read. What was killed goes on after the last
+run: a plain file is entered there, a compressed one decompressed once more up to there.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
+from command_kit import parse_json, write_json
 from webtext_prep import storage
 from webtext_prep.documents.formats.compression import bare_name, write_zstd
 from webtext_prep.documents.formats.lines import read_utf8_from
 from webtext_prep.documents.records.base import Block, OtherKindError
-from webtext_prep.running.tasks.state import TaskState
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.stores.local import boot_id
+
+SECONDS = 20.0
+"""How long a task works, about, between two states."""
+
+
+class TaskState:
+    """What a task leaves to go on from: a small JSON-like value in a file among those between phases.
+
+    It holds for the same key of the task, and until the machine restarts, since files between phases are not flushed to
+    the disk. The value should be written behind what it describes.
+
+    Args:
+        path: the file.
+        task: the task.
+    """
+
+    def __init__(self, path: Path, task: Task) -> None:
+        self._path, self._key = path, [task.key, boot_id()]
+
+    def read(self) -> Any:
+        """What was written last, or None."""
+        try:
+            found = parse_json(self._path.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found["value"] if found["key"] == self._key else None
+
+    def write(self, value: Any) -> None:
+        """Replace what was written before. Raises OSError."""
+        write_json(self._path, {"key": self._key, "value": value}, durable=False)
 
 
 def cut_into_runs(

@@ -1,6 +1,6 @@
 """Runs one stage over its inputs: skips what is done, tallies, shows progress, and leaves only complete files.
 
-A stage's work is one or more phases of tasks (`running.task`), which an engine (`running.engines`) runs. A task whose
+A stage's work is one or more phases of tasks (`running.tasks`), which an engine (`running.engines`) runs. A task whose
 completion marker still holds is not run again.
 
 The output folder holds `part-00000.jsonl.zst`, ..., `stage.json` (settings and tallies, written last; the same bytes
@@ -27,20 +27,16 @@ from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, check_format, shard_name
 from webtext_prep.documents.folders.stage_record import read_record, recorded_documents
 from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running import lease, staging
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.outputs import lease, ownership
-from webtext_prep.running.outputs.markers import Done, Markers, OutputMarker, digest
-from webtext_prep.running.outputs.output import Output
-from webtext_prep.running.outputs.summary import Summary
+from webtext_prep.running.markers import Done, Markers, OutputMarker, digest
+from webtext_prep.running.output import Output, locked, refuse_foreign_output
 from webtext_prep.running.preflight import Estimate, compare
+from webtext_prep.running.processes import allow_open_files, versions_of
 from webtext_prep.running.stage import DROPPED, Stage
-from webtext_prep.running.tasks import staging
-from webtext_prep.running.tasks.open_files import allow_open_files
-from webtext_prep.running.tasks.result import Findings
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
-from webtext_prep.running.versions import versions_of
+from webtext_prep.running.summary import Findings, Summary
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage import is_local
 from webtext_prep.storage.stores.base import Location
 
@@ -254,8 +250,8 @@ class Job:
         allow_open_files()
         place = lease.lease_place(self.output, is_prefix=self.stage.output_is_prefix)
         lease.refuse_if_taken(place, self.output, self.state)
-        ownership.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
-        with ownership.locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
+        refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        with locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
             if self.restart:
                 self.engine.abandon(self._own.scratch)
             self._own.make_own(self._settings(), self._libraries, restart=self.restart)
@@ -289,7 +285,7 @@ class Job:
     def check_output(self) -> None:
         """Raise InputError where `run` would refuse its output: another's, or without a restart of other settings or
         libraries."""
-        ownership.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
         if not self.restart:
             self._own.refuse_other_settings(self._settings(), self._libraries)
 
@@ -299,8 +295,8 @@ class Job:
         An interrupted preview resumes. Raises InputError as `run` does, also where it would not fit this machine.
         """
         allow_open_files()
-        ownership.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
-        with ownership.locked(self.state, self.output):
+        refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        with locked(self.state, self.output):
             self.state = self.state / "preview"
             self._own = Output(self.stage, self.output, self.state, self._shared_scratch)
             self.estimate(self.sample()).announce(is_checked=self._space_check)

@@ -9,6 +9,7 @@ found there by the command line: adding or removing one touches nothing else.
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
 import dataclasses
 import itertools
@@ -18,16 +19,51 @@ from pathlib import Path
 from typing import Any, ClassVar, Protocol
 
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.dataset_folders import choose_splits, counts_of, splits_of
+from webtext_prep.documents.folders.raw_files import choose_splits, counts_of, splits_of
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, is_document_shard, read_documents, shards_in
+from webtext_prep.documents.folders.shards import (
+    DEFAULT_FORMAT,
+    is_document_shard,
+    read_documents,
+    shards_in,
+    write_documents,
+)
 from webtext_prep.documents.folders.stage_record import RECORD, STATE
-from webtext_prep.running.outputs.shard_writing import REPORT_EVERY, write_shard  # noqa: F401 - for stages
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.tasks.result import Findings
-from webtext_prep.running.tasks.tally import CollectingTally, Tally, with_reason
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.summary import Findings
+from webtext_prep.running.tasks import CollectingTally, Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
+
+REPORT_EVERY = 64
+"""Documents between two reports of progress."""
+
+Transform = Callable[[Iterable[Document], Tally], Iterable[Document]]
+"""Yields what is kept of some documents, and has the tally drop the others."""
+
+
+def write_shard(task: Task, context: Context, documents: Iterable[Document], transform: Transform) -> dict[str, Any]:
+    """Write to the task's first output what `transform(documents, tally)` yields; a second output takes the dropped.
+
+    Returns the tally as plain values, the result of a task.
+    """
+    tally = Tally()
+
+    def reported() -> Iterator[Document]:
+        for document in tally.counted(documents):
+            yield document
+            if tally.read % REPORT_EVERY == 0:
+                context.report(tally.read)
+        context.report(tally.read)
+
+    with contextlib.ExitStack() as stack:
+        if len(task.outputs) > 1:
+            tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
+        writer = stack.enter_context(write_documents(task.outputs[0]))
+        for document in transform(reported(), tally):
+            writer.write(document)
+        tally.kept = writer.written
+    return tally.as_dict()
+
 
 DROPPED = "dropped"
 """The folder of dropped documents in an output."""

@@ -43,9 +43,7 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.file_ranges import cut_into_runs, run_file
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tasks.tally import Tally, with_reason
-from webtext_prep.running.tasks.task import Context, Task
-from webtext_prep.storage.problems import UNREADABLE_SHARE
+from webtext_prep.running.tasks import UNREADABLE_SHARE, Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import (
     REPLACEMENT,

@@ -23,17 +23,14 @@ import numpy.typing as npt
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.batches import batches
-from webtext_prep.documents.document import Document, without_surrogates
+from webtext_prep.documents.document import Document, batches, without_surrogates
+from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.shards import FREQUENT_NGRAMS, MATCHES, read_documents
-from webtext_prep.documents.formats.arrays import load_array, save_array
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
-from webtext_prep.running.outputs.shard_writing import REPORT_EVERY, write_shard
-from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome, write_shard
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.contamination import plain
 from webtext_prep.text.contamination.cutting import cut

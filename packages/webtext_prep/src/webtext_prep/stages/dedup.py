@@ -40,17 +40,15 @@ from webtext_prep.dedup.decision_phases import DecisionPhases
 from webtext_prep.dedup.reference_index import LOSERS
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
+from webtext_prep.documents.folders.partitions import load_array
 from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.shards import DUPLICATES, SUPERSEDED, read_documents
-from webtext_prep.documents.formats.arrays import load_array
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.outputs.markers import digest
-from webtext_prep.running.outputs.shard_writing import write_shard
+from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import Outcome, Run, shards_outcome
-from webtext_prep.running.tasks.result import Findings
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.stage import Outcome, Run, shards_outcome, write_shard
+from webtext_prep.running.summary import Findings
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
 

@@ -33,8 +33,7 @@ from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, shards_outcome
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 
 if TYPE_CHECKING:

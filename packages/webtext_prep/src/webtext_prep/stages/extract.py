@@ -29,9 +29,7 @@ from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, shards_outcome
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
-from webtext_prep.storage.problems import Problems
+from webtext_prep.running.tasks import Context, Problems, Tally, Task
 from webtext_prep.storage.stores.base import Location
 
 if TYPE_CHECKING:
@@ -196,7 +194,7 @@ class Extract(PageStage):
 
     def extract_files(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: an archive or a range of it, or some files of HTML, to documents and outcomes."""
-        from webtext_prep.running.tasks.event_loop import run_until_done
+        from webtext_prep.running.processes import run_until_done
 
         tally, problems = Tally(), Problems()
         with contextlib.ExitStack() as stack:

@@ -36,9 +36,8 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs, readable
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage
-from webtext_prep.running.tasks.result import Findings
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.summary import Findings
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.document_urls import read_shard, shard_tasks, tokenized, write_urls

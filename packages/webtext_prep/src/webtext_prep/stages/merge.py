@@ -1,7 +1,7 @@
 """`webtext merge`: any mix of text, JSON, table and Parquet files to documents, one per page, each URL once.
 
 The pieces of a page that was cut are documents of their own, and so are texts that are called by their files, where
-files of the same name in other folders were merged before: see `documents/seen_pages.py`.
+files of the same name in other folders were merged before: see `SeenPages`.
 
 Two phases: files are read and their documents are split by URL, into one file a task (`documents/partitions.py`); then
 each shard drops the URLs that it has already seen. A large file is many tasks: ranges of the bytes of JSON lines, row
@@ -22,20 +22,22 @@ from typing import Any, ClassVar
 
 from command_kit import hide_credentials, setting
 from webtext_prep import storage
-from webtext_prep.documents.document import Document, decode_document, encode_document
-from webtext_prep.documents.folders.dataset_folders import choose_splits, counts_of, splits_of, without_descriptions
+from webtext_prep.documents.document import Document, SeenPages, decode_document, encode_document, page_keys
 from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
 from webtext_prep.documents.folders.raw_files import (
     MOST_TASKS,
+    choose_splits,
+    counts_of,
     file_groups,
     file_names,
     is_raw_file,
     kinds_of_raw_files,
     reader_of,
     sidecars_of,
+    splits_of,
+    without_descriptions,
 )
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.seen_pages import SeenPages, page_keys
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
@@ -45,9 +47,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.file_ranges import cut_into_runs, run_file
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tasks.tally import CollectingTally, Tally, with_reason
-from webtext_prep.running.tasks.task import Context, Task
-from webtext_prep.storage.problems import Problems
+from webtext_prep.running.tasks import CollectingTally, Context, Problems, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import bucket_of, shards_for, url_key
 

@@ -30,11 +30,10 @@ from webtext_prep import storage
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError
-from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, pair_named, publish, token_files
 

@@ -1,7 +1,7 @@
 """`webtext tokenize`: documents to the token files that training maps into memory.
 
 Two phases. Each shard is encoded by itself to runs of documents sorted by a key, a hash of the seed and the document
-(`documents/token_runs.py`). Then the range of keys is cut into parts of some 64 MiB of tokens; each part is gathered
+(`tokens/runs.py`). Then the range of keys is cut into parts of some 64 MiB of tokens; each part is gathered
 from all runs, sorted, and written to its place in the final files, by all cores. So memory is that of a run or a part,
 however many shards, documents and workers there are, and adding a document leaves the order of all others as it was.
 Tasks on other machines can't write to one file: there each part is a file of its own, and one task more joins them.
@@ -29,19 +29,26 @@ from indexed_tokens.draft import PairDraft, Written
 from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
 from webtext_prep import storage
+from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, read_record
-from webtext_prep.documents.formats.arrays import load_array, save_array
 from webtext_prep.errors import InputError
-from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.tokens.plan import Part, Plan, parts_by_key, parts_in_order, read_plan
-from webtext_prep.tokens.runs import EncodedShard, RunWriter, shuffle_key
+from webtext_prep.tokens.runs import (
+    EncodedShard,
+    Part,
+    Plan,
+    RunWriter,
+    parts_by_key,
+    parts_in_order,
+    read_plan,
+    shuffle_key,
+)
 from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, publish, token_files
 
 Files = tuple[Location, ...]

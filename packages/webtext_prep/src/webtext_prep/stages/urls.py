@@ -43,12 +43,10 @@ from webtext_prep.reddit.pages import (
 from webtext_prep.reddit.partition import Splitter
 from webtext_prep.reddit.rows import Submission, read_rows
 from webtext_prep.reddit.selection import Rules, is_list_of_names, subreddit_names, time_of
+from webtext_prep.running.file_ranges import SECONDS, TaskState
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tasks.state import SECONDS, TaskState
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
-from webtext_prep.storage.problems import Problems
+from webtext_prep.running.tasks import Context, Problems, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import shards_for
 

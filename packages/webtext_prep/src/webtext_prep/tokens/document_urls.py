@@ -16,12 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from webtext_prep import storage
-from webtext_prep.documents.folders.lineage import Step, trace
+from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.shards import read_documents
-from webtext_prep.documents.formats.arrays import load_array, save_array
+from webtext_prep.documents.folders.stage_record import Step, trace
 from webtext_prep.errors import InputError
-from webtext_prep.running.outputs.shard_writing import REPORT_EVERY
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.stage import REPORT_EVERY
+from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.tokens.runs import shuffle_key
 

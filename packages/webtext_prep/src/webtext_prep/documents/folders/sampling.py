@@ -181,7 +181,7 @@ def _size_compressed(text: bytes, suffix: str) -> int:
 
 def _whole_parquet(place: Location) -> _Seen:
     """What the end of a Parquet file says of all of it, and an excerpt of its first texts."""
-    from webtext_prep.documents.formats.parquet_files import open_parquet, read_rows
+    from webtext_prep.documents.formats.arrow_tables import open_parquet, read_rows
 
     with open_parquet(place) as (file, _):
         facts = file.metadata

@@ -13,11 +13,11 @@ from typing import Any
 
 from webtext_prep.documents.document import Document, decode_url_row, encode_document
 from webtext_prep.documents.folders.shards import format_of
+from webtext_prep.documents.formats.arrow_tables import row_groups
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.documents.formats.json_lines import JsonLines
 from webtext_prep.documents.formats.lines import line_blocks, numbered_lines, read_lines, read_utf8
 from webtext_prep.documents.formats.parquet import Parquet
-from webtext_prep.documents.formats.parquet_files import row_groups
 from webtext_prep.documents.records.base import Block, Unreadable
 from webtext_prep.documents.records.tables import CsvRecords, Row, read_rows
 from webtext_prep.storage.stores.base import Location

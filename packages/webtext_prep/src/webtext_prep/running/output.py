@@ -1,25 +1,164 @@
-"""The output of a job: made its own before anything is written, cleared of what does not belong there, and recorded."""
+"""The output of a job: one command, one stage and one set of settings own it; other files are left alone.
+
+It is made its own before anything is written, cleared of what does not belong there, and recorded at the end.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from command_kit import hide_credentials, write_json, write_text
+from command_kit import hide_credentials, parse_json, write_json, write_text
+from command_kit.command import print_warning
+from command_kit.settings import changes
 from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import STATE, files_by_record, lineage_of, stage_folder
 from webtext_prep.errors import InputError
-from webtext_prep.running.outputs import lease, ownership
-from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running import lease
+from webtext_prep.running.lease import LEASE
+from webtext_prep.running.markers import digest
+from webtext_prep.running.processes import changed
 from webtext_prep.running.stage import DROPPED, Outcome, Stage
-from webtext_prep.running.tasks.staging import SharedScratch
+from webtext_prep.running.staging import SharedScratch
+from webtext_prep.storage import is_local
 from webtext_prep.storage.stores.base import Location
+
+try:
+    import fcntl
+except ImportError:  # not on this system: there two commands on one folder are not detected
+    fcntl = None  # type: ignore[assignment]
+
+CLAIM = "job.json"
+"""In the state folder: the stage and settings that own the output, written before anything else."""
+LOCK = "lock"
+_TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+
+
+@contextlib.contextmanager
+def locked(
+    state: Path, output: Location | Path, who: str = "webtext command", flag: str = "--output"
+) -> Iterator[None]:
+    """Keep a second command off the same output while this one works on it. Raises InputError if one is at work.
+
+    The lock is a file in `state`. The message calls what is at work `who`, and its output by `flag`.
+    """
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / LOCK).open("w") as lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in _TAKEN:
+                    raise InputError(
+                        f"another {who} is at work on {output}: wait for it, or give another {flag}."
+                    ) from None
+                # Some network file systems have no locks.
+                print_warning(
+                    "webtext",
+                    f"{state} can't be locked ({error.strerror}): make sure that no second command works on {output}.",
+                )
+        yield
+
+
+def refuse_foreign_output(stage: Stage, output: Location, state: Path, inputs: Sequence[Location] = ()) -> None:
+    """Raise InputError where a run of `stage` would write among, or over, files that no such run has made."""
+    if state.exists() and not state.is_dir():
+        raise InputError(f"{output} was begun with its state elsewhere: give the same --state DIR again.")
+    is_claimed = (state / CLAIM).is_file()
+    read_claim(state, stage, output)
+    if stage.output_is_prefix:
+        _refuse_foreign_prefix(stage, output, is_claimed)
+        return
+    if storage.is_file(output):
+        raise InputError(f"--output {output} is a file: give a folder.")
+    home, own = str(resolved(output)), str(state.resolve())
+    for folder in {path.parent for path in inputs}:
+        place = str(resolved(folder))
+        if _is_within(place, home) and not _is_within(place, own):
+            raise InputError(f"input {folder} lies in the output folder itself: give another --output.")
+    if not is_claimed:
+        unexpected = [entry.name for entry, _ in storage.list_folder(output) if entry != state and entry.name != LEASE]
+        if unexpected:
+            shown = ", ".join(unexpected[:3]) + (", ..." if len(unexpected) > 3 else "")
+            raise InputError(f"--output {output} holds other files ({shown}): give an empty or new folder.")
+
+
+def _is_within(place: str, folder: str) -> bool:
+    return place == folder or place.startswith(f"{folder}/")
+
+
+def resolved(place: Location) -> Location:
+    """The one name of a place, however it was given."""
+    return storage.local_path(place).resolve() if is_local(place) else place
+
+
+def _refuse_foreign_prefix(stage: Stage, output: Location, is_claimed: bool) -> None:
+    if storage.is_folder(output) or str(output).endswith(("/", "\\")):
+        raise InputError(f"--output {output} is a folder: give a file name prefix, such as {output / 'corpus'}.")
+    unexpected = [] if is_claimed else [path.name for path in stage.outputs_in(output)]
+    if unexpected:
+        raise InputError(
+            f"{' and '.join(unexpected)} in {output.parent} were not made by this command: give another --output, "
+            "or remove them."
+        )
+
+
+def read_claim(state: Path, stage: Stage, output: Location) -> dict[str, Any] | None:
+    """The stage and settings that own an output, or None. Raises InputError if the output or its state is another's."""
+    claim: dict[str, Any] | None = None
+    with contextlib.suppress(OSError, ValueError):
+        claim = parse_json((state / CLAIM).read_bytes())
+    if claim is not None and claim["stage"] != stage.name:
+        raise InputError(f"{output} is the output of `webtext {claim['stage']}`: give another --output, or remove it.")
+    if claim is not None and claim.get("output") != _output_elsewhere(state, stage, output):
+        owner = claim.get("output", state.parent)
+        raise InputError(f"{state} holds the state of another output, {owner}: give another --state DIR.")
+    return claim
+
+
+def _output_elsewhere(state: Path, stage: Stage, output: Location) -> str | None:
+    """Which output a state belongs to, where that does not follow from its place; beside it, both may be moved."""
+    return None if state == stage.state_folder(output) else hide_credentials(str(resolved(output)))
+
+
+def refuse_other_settings(claim: dict[str, Any], settings: dict[str, Any], output: Location) -> None:
+    """Raise InputError naming what differs between the settings of an output and those of this run.
+
+    Whether dropped documents are written may differ: the output is made again, the same but for those.
+    """
+    theirs, ours = ({**known, "keep_dropped": False} for known in (claim["settings"], settings))
+    if theirs != ours:
+        raise InputError(
+            f"{output} was made with other settings ({changes(theirs, ours)}): give another --output, or --restart to "
+            "make it again from scratch."
+        )
+
+
+def refuse_other_libraries(claim: dict[str, Any], libraries: dict[str, str], output: Location) -> None:
+    """Raise InputError naming the libraries of which an output was made with other versions than those of this run."""
+    if differing := changed(claim.get("libraries", {}), libraries):
+        raise InputError(
+            f"{output} was made with {differing}, and two versions may say two things of one document: install that "
+            "version again, give another --output, or --restart to make it again from scratch."
+        )
+
+
+def write_claim(
+    state: Path, stage: Stage, settings: dict[str, Any], libraries: dict[str, str], output: Location
+) -> None:
+    """Record who owns the output, and where it is, if its state does not lie beside it."""
+    elsewhere = _output_elsewhere(state, stage, output)
+    place = {} if elsewhere is None else {"output": elsewhere}
+    used = {"libraries": libraries} if libraries else {}
+    write_json(state / CLAIM, {"stage": stage.name, "settings": settings, **used, **place})
+
 
 SPOOLED = "stdin-"
 """What the name of spooled standard input in the state folder begins with."""
@@ -42,7 +181,7 @@ class Output:
     def __init__(self, stage: Stage, place: Location, state: Path, shared: str = "") -> None:
         self.stage, self.place, self.state = stage, place, state
         self.scratch = state / "scratch"
-        name = f"{stage.name}-{digest([str(ownership.resolved(place)), str(state.resolve())])[:16]}"
+        name = f"{stage.name}-{digest([str(resolved(place)), str(state.resolve())])[:16]}"
         self.shared = SharedScratch.of(shared, name) if shared else None
         self.record_path = stage.record_path(place)
 
@@ -52,19 +191,19 @@ class Output:
         Raises InputError naming the stage, the settings or the libraries that it has been made with.
         """
         if restart:
-            ownership.read_claim(self.state, self.stage, self.place)
+            read_claim(self.state, self.stage, self.place)
             self.remove_all()
         else:
             self.refuse_other_settings(settings, libraries)
-        ownership.write_claim(self.state, self.stage, settings, libraries, self.place)
+        write_claim(self.state, self.stage, settings, libraries, self.place)
         self.remove_leftovers()
 
     def refuse_other_settings(self, settings: dict[str, Any], libraries: dict[str, str]) -> None:
         """Raise InputError naming the other stage, settings or libraries that it was made with. Writes nothing."""
-        theirs = ownership.read_claim(self.state, self.stage, self.place)
+        theirs = read_claim(self.state, self.stage, self.place)
         if theirs is not None and self._has_begun():
-            ownership.refuse_other_settings(theirs, settings, self.place)
-            ownership.refuse_other_libraries(theirs, libraries, self.place)
+            refuse_other_settings(theirs, settings, self.place)
+            refuse_other_libraries(theirs, libraries, self.place)
 
     def _has_begun(self) -> bool:
         """Whether an earlier run made anything; one that failed before leaves its settings to be corrected."""
@@ -89,9 +228,7 @@ class Output:
         for entry in self.state.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
-            elif entry.name not in (ownership.LOCK, ownership.CLAIM, lease.OWNER) and not entry.name.startswith(
-                SPOOLED
-            ):
+            elif entry.name not in (LOCK, CLAIM, lease.OWNER) and not entry.name.startswith(SPOOLED):
                 entry.unlink()
 
     def remove_others(self, outputs: Sequence[Location]) -> None:
