@@ -668,7 +668,7 @@ def test_a_task_that_has_nothing_to_say_is_done_once(home, write_shards, state_o
 
 def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, state_of, shout, monkeypatch):
     """After an interruption the progress began at 0 and had no total, so that it showed no time left."""
-    from webtext_prep.running import job as module
+    from webtext_prep.running import run as module
 
     folder = write_shards([["a"] * 5, ["b"] * 7])
     shout(folder)

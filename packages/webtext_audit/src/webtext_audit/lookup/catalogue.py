@@ -18,7 +18,8 @@ from webtext_prep.documents.folders.shards import DUPLICATES, MATCHES, format_of
 from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.stage import DROPPED, Stage
+from webtext_prep.running.run import DROPPED
+from webtext_prep.running.stage import Stage
 from webtext_prep.storage.stores.base import Location
 
 LISTED, URLS, OUTCOME, LOST, WON, CUT, GONE, ORDER, PASSAGES = (

@@ -30,8 +30,9 @@ from webtext_prep.documents.folders.shards import read_chosen_documents, read_do
 from webtext_prep.documents.folders.stage_record import all_steps, files_by_record, trace
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage
-from webtext_prep.running.tasks import Context, Tally, Task
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
+from webtext_prep.running.tasks import REPORT_EVERY, Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 
 PIECE_BYTES = 16 << 20

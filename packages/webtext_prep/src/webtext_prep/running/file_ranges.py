@@ -17,7 +17,8 @@ run: a plain file is entered there, a compressed one decompressed once more up t
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,3 +98,17 @@ def run_file(task: Task, number: int) -> Location:
     """A run of the task's input; of the same kind, by its suffix."""
     _, dot, suffix = bare_name(task.inputs[0]).rpartition(".")
     return task.outputs[0].with_name(f"run-{number:05}{dot}{suffix.lower() if dot else ''}.zst")
+
+
+def cutting_task(folder: Location, path: Location, run_bytes: int) -> Task:
+    """The task that cuts a file into runs of about so many bytes in a folder, by `cut_into_runs`."""
+    return Task(folder.name, (path,), (folder / "state.json",), {"run_bytes": run_bytes}, folders=(folder,))
+
+
+def cut_runs(task: Task, runs: Sequence[Sequence[Any]]) -> list[tuple[Location, int, Any]]:
+    """The file of each run that a task has cut, the number of its first record from 1 on, and its head."""
+    firsts = itertools.accumulate((records for records, _ in runs), initial=1)
+    return [
+        (run_file(task, number), first, head)
+        for number, ((_, head), first) in enumerate(zip(runs, firsts, strict=False))
+    ]

@@ -25,9 +25,9 @@ from webtext_prep.running import lease
 from webtext_prep.running.lease import LEASE
 from webtext_prep.running.markers import digest
 from webtext_prep.running.processes import changed
-from webtext_prep.running.stage import DROPPED, Outcome, Stage
+from webtext_prep.running.run import DROPPED
+from webtext_prep.running.stage import Outcome, Stage
 from webtext_prep.running.staging import SharedScratch
-from webtext_prep.storage import is_local
 from webtext_prep.storage.stores.base import Location
 
 try:
@@ -78,9 +78,9 @@ def refuse_foreign_output(stage: Stage, output: Location, state: Path, inputs: S
         return
     if storage.is_file(output):
         raise InputError(f"--output {output} is a file: give a folder.")
-    home, own = str(resolved(output)), str(state.resolve())
+    home, own = storage.identity(output), str(state.resolve())
     for folder in {path.parent for path in inputs}:
-        place = str(resolved(folder))
+        place = storage.identity(folder)
         if _is_within(place, home) and not _is_within(place, own):
             raise InputError(f"input {folder} lies in the output folder itself: give another --output.")
     if not is_claimed:
@@ -92,11 +92,6 @@ def refuse_foreign_output(stage: Stage, output: Location, state: Path, inputs: S
 
 def _is_within(place: str, folder: str) -> bool:
     return place == folder or place.startswith(f"{folder}/")
-
-
-def resolved(place: Location) -> Location:
-    """The one name of a place, however it was given."""
-    return storage.local_path(place).resolve() if is_local(place) else place
 
 
 def _refuse_foreign_prefix(stage: Stage, output: Location, is_claimed: bool) -> None:
@@ -125,7 +120,7 @@ def read_claim(state: Path, stage: Stage, output: Location) -> dict[str, Any] | 
 
 def _output_elsewhere(state: Path, stage: Stage, output: Location) -> str | None:
     """Which output a state belongs to, where that does not follow from its place; beside it, both may be moved."""
-    return None if state == stage.state_folder(output) else hide_credentials(str(resolved(output)))
+    return None if state == stage.state_folder(output) else hide_credentials(storage.identity(output))
 
 
 def refuse_other_settings(claim: dict[str, Any], settings: dict[str, Any], output: Location) -> None:
@@ -181,7 +176,7 @@ class Output:
     def __init__(self, stage: Stage, place: Location, state: Path, shared: str = "") -> None:
         self.stage, self.place, self.state = stage, place, state
         self.scratch = state / "scratch"
-        name = f"{stage.name}-{digest([str(resolved(place)), str(state.resolve())])[:16]}"
+        name = f"{stage.name}-{digest([storage.identity(place), str(state.resolve())])[:16]}"
         self.shared = SharedScratch.of(shared, name) if shared else None
         self.record_path = stage.record_path(place)
 
@@ -251,11 +246,6 @@ class Output:
             storage.write_json(self._notice, {"unfinished": self.stage.name})
         storage.remove(self.record_path)
         self.make_scratch()
-
-    @property
-    def between(self) -> Location:
-        """The folder of the files between phases."""
-        return self.scratch if self.shared is None else self.shared.place
 
     def make_scratch(self) -> None:
         """Make the folders for files between phases. Raises InputError where the shared one can't be used."""

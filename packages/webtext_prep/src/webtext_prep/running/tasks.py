@@ -12,16 +12,20 @@ A tally counts what happens to documents: in + added = out + the sum of the reas
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from command_kit import hide_credentials
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
+
+Item = TypeVar("Item")
+REPORT_EVERY = 64
+"""Documents between two reports of progress."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +73,15 @@ class Context:
     report: Callable[[int], None]
     kept: Location | None = None
     local: Path | None = None
+
+    def counted(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Pass `items` on, and report how many there were so far, now and then and at the end."""
+        count = 0
+        for count, item in enumerate(items, 1):
+            yield item
+            if count % REPORT_EVERY == 0:
+                self.report(count)
+        self.report(count)
 
 
 MAX_PROBLEMS = 10
@@ -129,6 +142,14 @@ class Tally:
         self.notes.update(other.notes)
         for sentence in other.problems:
             self.problem(sentence)
+
+    @classmethod
+    def total(cls, results: Iterable[dict[str, Any]]) -> Tally:
+        """The sum of what several tasks counted, each as `as_dict` gives it."""
+        total = cls()
+        for result in results:
+            total.add(cls.from_dict(result))
+        return total
 
     @property
     def is_balanced(self) -> bool:
@@ -199,6 +220,15 @@ class Problems:
         shown = [*known, *map(hide_credentials, places)][:PLACES_SHOWN]
         self.found[reason] = (hide_credentials(first), shown, total + count)
 
+    @classmethod
+    def total(cls, results: Iterable[dict[str, Any]]) -> Problems:
+        """The sum of what several tasks found, each under the key `unreadable`."""
+        total = cls()
+        for result in results:
+            for reason, (sentence, places, count) in result["unreadable"].items():
+                total.add(reason, sentence, places, count)
+        return total
+
     def sentences(self) -> list[str]:
         """One sentence for each kind, the most frequent one first."""
         kinds = sorted(self.found.values(), key=lambda kind: -kind[2])
@@ -218,3 +248,15 @@ class Problems:
                 f"{unreadable:,} of {read:,} {records} could not be read: {first} Nothing was written: correct the "
                 "input, or the settings (and give --restart), or accept the loss with --allow-unreadable."
             )
+
+
+def checked_total(results: Sequence[dict[str, Any]], records: str, *, is_allowed: bool) -> Tally:
+    """What several tasks counted, with sentences about what was unreadable.
+
+    Raises InputError if too much of it was, unless that is allowed; `records` is how messages call what was read.
+    """
+    tally, problems = Tally.total(results), Problems.total(results)
+    problems.check(tally.dropped["unreadable"], tally.read, records, is_allowed=is_allowed)
+    for sentence in problems.sentences():
+        tally.problem(sentence)
+    return tally

@@ -46,7 +46,8 @@ from webtext_prep.documents.folders.shards import DUPLICATES, SUPERSEDED, read_d
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import Outcome, Run, shards_outcome, write_shard
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import Outcome, shards_outcome, write_shard
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
@@ -83,6 +84,7 @@ class Dedup(DecisionPhases):
     order: ClassVar[int] = 60
     version: ClassVar[int] = 2
     libraries: ClassVar[tuple[str, ...]] = ("datasketch", "tldextract")
+    side_files: ClassVar[tuple[str, ...]] = (TABLE, SUPERSEDED)
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
     preload: ClassVar[tuple[str, ...]] = (
         "datasketch",
@@ -130,11 +132,6 @@ class Dedup(DecisionPhases):
         for name in ("alarm_share", "stop_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{flag_name(name)} must be from 0 to 1, but is {getattr(self, name)}.")
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """Shards, and the tables of duplicates and of superseded documents."""
-        tables = [output / name for name in (TABLE, SUPERSEDED)]
-        return [*super().outputs_in(output), *filter(storage.is_file, tables)]
 
     def identity(self) -> dict[str, Any]:
         """The documents to compare with, by what identifies their files."""

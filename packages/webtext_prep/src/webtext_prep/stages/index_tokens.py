@@ -35,7 +35,8 @@ from webtext_prep import storage
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs, readable
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location

@@ -44,10 +44,20 @@ from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.records.base import Keys, Part, Record, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
 from webtext_prep.errors import InputError
-from webtext_prep.running.file_ranges import cut_into_runs, run_file
+from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tasks import CollectingTally, Context, Problems, Tally, Task, with_reason
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, shard_writer, shards_outcome
+from webtext_prep.running.tasks import (
+    REPORT_EVERY,
+    CollectingTally,
+    Context,
+    Problems,
+    Tally,
+    Task,
+    checked_total,
+    with_reason,
+)
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import bucket_of, shards_for, url_key
 
@@ -235,10 +245,7 @@ class Merge(Stage):
     def merge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the bucket of one shard, in order of the files, to the shard: the first document of each URL."""
         tally = Tally()
-        with contextlib.ExitStack() as stack:
-            if len(task.outputs) > 1:
-                tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
-            writer = stack.enter_context(write_documents(task.outputs[0]))
+        with shard_writer(task, tally) as writer:
             seen = SeenPages()
             for lines in read_partitions(task.inputs, task.options["bucket"]):
                 _add_new(lines, seen, writer, tally)
@@ -249,17 +256,13 @@ class Merge(Stage):
         """Read and split the files, then merge shard by shard."""
         tasks, shards = self._reading_tasks(job)
         results = job.map("read", self.distribute, tasks, total=job.expected_documents())
-        read = self._checked(results)
-        kept = read.kept
+        read = checked_total(results, "records", is_allowed=self.allow_unreadable)
         pieces = tuple(task.outputs[0] for task in tasks)
         merging = [
             Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}) for shard in range(shards)
         ]
-        outcome = shards_outcome(merging, job.map("shards", self.merge_shard, merging, total=kept))
-        # What one phase kept the other one read: together they account for every record of the files.
-        read.kept = 0
-        outcome.tally.add(read)
-        outcome.tally.read -= kept
+        outcome = shards_outcome(merging, job.map("shards", self.merge_shard, merging, total=read.kept))
+        outcome.add_reading(read)
         if job.keep_dropped:
             outcome.outputs += [task.outputs[1] for task in tasks]
         return outcome
@@ -304,8 +307,7 @@ class Merge(Stage):
             if len(its_parts) > 1:
                 found[path] = its_parts
             elif reader.has_blocks and its_size > BYTES_PER_STREAM:
-                folder, options = job.scratch / f"stream-{number:05}", {"run_bytes": size}
-                streams[path] = Task(folder.name, (path,), (folder / "state.json",), options, folders=(folder,))
+                streams[path] = cutting_task(job.scratch / f"stream-{number:05}", path, size)
         counting = [
             Task(f"file-{number:05}-{at:05}", (path,), (), {"part": [part.begin, part.end]})
             for number, (path, its_parts) in enumerate(found.items())
@@ -320,24 +322,8 @@ class Merge(Stage):
         cut = job.map("cut", self.cut, list(streams.values()), unit="bytes")
         for (path, task), runs in zip(streams.items(), cut, strict=True):
             if len(runs) > 1:
-                firsts = itertools.accumulate((records for records, _ in runs), initial=1)
-                parts[path] = [
-                    (run_file(task, number), Part(0, 0, first, head))
-                    for number, ((_, head), first) in enumerate(zip(runs, firsts, strict=False))
-                ]
+                parts[path] = [(place, Part(0, 0, first, head)) for place, first, head in cut_runs(task, runs)]
         return parts
-
-    def _checked(self, results: Sequence[dict[str, Any]]) -> Tally:
-        """What was read, in all. Raises InputError if too much of it was unreadable."""
-        read, problems = Tally(), Problems()
-        for result in results:
-            read.add(Tally.from_dict(result))
-            for reason, (sentence, places, count) in result["unreadable"].items():
-                problems.add(reason, sentence, places, count)
-        problems.check(read.dropped["unreadable"], read.read, "records", is_allowed=self.allow_unreadable)
-        for sentence in problems.sentences():
-            read.problem(sentence)
-        return read
 
 
 def _within_limits(record: Record) -> Document | Unreadable:
@@ -362,4 +348,3 @@ def _add_new(lines: bytes, seen: SeenPages, writer: DocumentWriter, tally: Tally
             writer.write_lines(line[begin:] + b"\n", 1)
         else:
             tally.drop(decode_document(line[begin:]), "duplicate_url")
-    tally.kept = writer.written

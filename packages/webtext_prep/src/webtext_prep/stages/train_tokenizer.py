@@ -19,6 +19,7 @@ counting, and memory for each different word.
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 from collections.abc import Iterable, Iterator
@@ -38,7 +39,8 @@ from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.tokens.runs import shuffle_key
@@ -143,6 +145,7 @@ class TrainTokenizer(Stage):
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "documents -> a tokenizer of their own, for tokenize --tokenizer"
     output_is_tokenizer: ClassVar[bool] = True
+    side_files: ClassVar[tuple[str, ...]] = FILES
     is_passed_on: ClassVar[bool] = False
     libraries: ClassVar[tuple[str, ...]] = ("tiktoken", "tokenizers")
 
@@ -152,10 +155,6 @@ class TrainTokenizer(Stage):
     sample_bytes: int = setting(100_000_000, "bytes of text to learn from; the documents are chosen by a hash", ge=1)
     min_frequency: int = setting(2, "how often a pair must occur to become a token", ge=1)
     seed: int = setting(1234, "of the choice of documents", ge=0)
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """The tokenizer's files."""
-        return [output / name for name in FILES if storage.is_file(output / name)]
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """The files, the sample once more, and memory for its different words."""
@@ -174,17 +173,13 @@ class TrainTokenizer(Stage):
         """All reasons but `not_sampled`."""
         return reason in ("empty", "held_out")
 
-    def choose(self, task: Task, context: Context) -> int:
-        """Task: keys and sizes of the documents of a shard that may be in the sample. Returns how many it holds."""
-        rows, read = [], 0
-        for read, document in enumerate(read_documents(task.inputs[0]), start=1):
+    def choose(self, task: Task, context: Context) -> None:
+        """Task: keys and sizes of the documents of a shard that may be in the sample."""
+        rows = []
+        for document in context.counted(read_documents(task.inputs[0])):
             if document.text:
                 rows.append((shuffle_key(document, self.seed), len(document.text.encode("utf-8", "replace"))))
-            if read % REPORT_EVERY == 0:
-                context.report(read)
         save_array(task.outputs[0], np.vstack(self._candidates(np.array(rows, np.uint64).reshape(-1, 2))))
-        context.report(read)
-        return read
 
     def _candidates(self, entries: Entries) -> tuple[Entries, Entries]:
         """Of any documents, those that may be in the sample, and those that may be measured."""
@@ -205,7 +200,7 @@ class TrainTokenizer(Stage):
         limits, tally, size = Limits(*task.options["limits"]), Tally(), 0
         files = (write_documents(place, durable=False) for place in task.outputs)
         with next(files) as sample, next(files) as held_out:
-            for document in tally.counted(read_documents(task.inputs[0])):
+            for document in tally.counted(context.counted(read_documents(task.inputs[0]))):
                 key = shuffle_key(document, self.seed)
                 kind = limits.kind_of(key) if document.text else None
                 if kind is not None:
@@ -219,9 +214,6 @@ class TrainTokenizer(Stage):
                 else:
                     is_spared = is_held_out(key) and limits.held_out is not None
                     tally.drop(document, "held_out" if is_spared else "not_sampled")
-                if tally.read % REPORT_EVERY == 0:
-                    context.report(tally.read)
-        context.report(tally.read)
         return {**tally.as_dict(), "bytes": size}
 
     def train(self, task: Task, context: Context) -> dict[str, Any]:
@@ -230,8 +222,9 @@ class TrainTokenizer(Stage):
             "RAYON_NUM_THREADS", str(_threads(task, context))
         )  # read once, when the first pool starts
         half = len(task.inputs) // 2
-        documents = _documents(task.inputs[:half], context)
-        tables = train_bpe(documents, self.vocabulary_size, self.min_frequency)
+        documents = context.counted(itertools.chain.from_iterable(map(read_documents, task.inputs[:half])))
+        texts = (document.text.encode("utf-8", "replace").decode("utf-8") for document in documents)
+        tables = train_bpe(texts, self.vocabulary_size, self.min_frequency)
         tokenizer = Tokenizer(*tables, "the new tokenizer")
         draft = context.scratch / "tokenizer"
         draft.mkdir(parents=True, exist_ok=True)
@@ -267,9 +260,7 @@ class TrainTokenizer(Stage):
             for name, path in shards
         ]
         results = job.map("sample", self.sample, sampling, total=total)
-        tally = Tally()
-        for result in results:
-            tally.add(Tally.from_dict(result))
+        tally = Tally.total(results)
         if not tally.kept:
             return Outcome(tally, [])
         inputs = tuple(task.outputs[kind] for kind in range(len(KINDS)) for task in sampling)
@@ -287,17 +278,6 @@ class TrainTokenizer(Stage):
 
 def _threads(task: Task, context: Context) -> int:
     return int(task.hints.get("threads") or max(1, available_cores() // context.slots))
-
-
-def _documents(files: Iterable[Location], context: Context) -> Iterator[str]:
-    count = 0
-    for path in files:
-        for document in read_documents(path):
-            yield document.text.encode("utf-8", "replace").decode("utf-8")
-            count += 1
-            if count % REPORT_EVERY == 0:
-                context.report(count)
-    context.report(count)
 
 
 def measured(tokenizer: Tokenizer, files: Iterable[Location]) -> dict[str, Any]:

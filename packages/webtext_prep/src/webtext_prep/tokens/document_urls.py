@@ -20,7 +20,6 @@ from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import Step, trace
 from webtext_prep.errors import InputError
-from webtext_prep.running.stage import REPORT_EVERY
 from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.tokens.runs import shuffle_key
@@ -80,16 +79,13 @@ def read_shard(task: Task, context: Context) -> int:
     ends: list[int] = []
     size = 0
     with storage.create(task.outputs[2], durable=False) as file:
-        for read, document in enumerate(read_documents(task.inputs[0]), 1):
+        for read, document in enumerate(context.counted(read_documents(task.inputs[0])), 1):
             if document.text:
                 keys.append(shuffle_key(document, task.options["seed"]) if task.options["shuffle"] else read)
                 size += file.write(document.id.encode("utf-8", "replace").replace(b"\n", b"%0A") + b"\n")
                 ends.append(size)
-            if read % REPORT_EVERY == 0:
-                context.report(read)
     for place, values in zip(task.outputs, (keys, ends), strict=False):
         save_array(place, np.array(values, np.uint64))
-    context.report(len(keys))
     return len(keys)
 
 

@@ -243,11 +243,14 @@ class Step:
             raise InputError(f"only {len(self.files):,} of {self.plain_files:,} input files of {self.name} are known.")
         by_folder: dict[str, list[Location]] = {}
         for step in self.inputs:
-            by_folder.setdefault(_identity(step.place), []).extend(step.shards())
+            assert step.place is not None
+            by_folder.setdefault(storage.identity(step.place), []).extend(step.shards())
         for file in self.files:
-            by_folder.setdefault(_identity(file.parent), []).append(file)
+            by_folder.setdefault(storage.identity(file.parent), []).append(file)
         # Both kinds in the order in which the command line named their folders.
-        order = {_identity(storage.location(folder)): at for at, folder in enumerate(self.run.get("folders", []))}
+        order = {
+            storage.identity(storage.location(folder)): at for at, folder in enumerate(self.run.get("folders", []))
+        }
         folders = sorted(by_folder, key=lambda folder: order.get(folder, len(order)))
         return [file for folder in folders for file in by_folder[folder]]
 
@@ -314,10 +317,6 @@ def _is_record(path: Location) -> bool:
     return False
 
 
-def _identity(place: Location | None) -> str:
-    return os.path.realpath(place) if isinstance(place, Path) else str(place).rstrip("/")
-
-
 class _Tracer:
     """Follows records; a step that several others read is one step."""
 
@@ -327,7 +326,7 @@ class _Tracer:
 
     def step(self, place: Location, record_path: Location, was: str = "") -> Step:
         """The step in a folder, or at a prefix."""
-        identity = _identity(place)
+        identity = storage.identity(place)
         if identity not in self._found:
             record = read_record(record_path.parent, record_path.name)
             assert record is not None
@@ -355,8 +354,8 @@ class _Tracer:
         """The step of one summary. `passed` are those of the same record before it, as two may have equal records."""
         digest = summary["sha256"]
         for place, record_path in self._candidates(run, output):
-            if _identity(place) not in passed and _digest(record_path) == digest:
-                passed.add(_identity(place))
+            if storage.identity(place) not in passed and _digest(record_path) == digest:
+                passed.add(storage.identity(place))
                 return self.step(place, record_path)
         if digest not in self._found:
             inputs, plain = self._inputs(summary, {}, None)
@@ -378,7 +377,7 @@ class _Tracer:
 
     def _in_folder(self, folder: Location) -> list[tuple[Location, Location]]:
         """The record of a folder, and those of the token files in it, each behind the place that it tells of."""
-        identity = _identity(folder)
+        identity = storage.identity(folder)
         if identity not in self._records_in:
             found: list[tuple[Location, Location]] = []
             with contextlib.suppress(OSError):

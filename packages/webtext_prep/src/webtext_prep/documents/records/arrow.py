@@ -1,6 +1,7 @@
-"""Rows of Parquet files of any columns, and of Arrow files: streams, as `datasets.save_to_disk` writes them, and files with a footer, as data frames do.
+"""Rows of Parquet files of any columns, and of Arrow files.
 
-Arrow maps such files into memory as they are, so that a damaged one could lead outside of it: each batch is validated.
+Arrow files are streams, as `datasets.save_to_disk` writes them, or have a footer, as data frames write them. Arrow maps
+such files into memory as they are, so that a damaged one could lead outside of it: each batch is validated.
 """
 
 from __future__ import annotations
