@@ -30,7 +30,7 @@ from webtext_prep.running import lease
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.markers import OutputMarker, digest
-from webtext_prep.running.output import Output, locked, refuse_foreign_output
+from webtext_prep.running.output import Output, locked
 from webtext_prep.running.preflight import Estimate, compare
 from webtext_prep.running.processes import allow_open_files, versions_of
 from webtext_prep.running.run import Run
@@ -119,7 +119,7 @@ class Job(Run):
         allow_open_files()
         place = lease.lease_place(self.output, is_prefix=self.stage.output_is_prefix)
         lease.refuse_if_taken(place, self.output, self.state)
-        refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        self._own.refuse_foreign(self.inputs)
         with locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
             if self.restart:
                 self.engine.abandon(self._own.scratch)
@@ -154,7 +154,7 @@ class Job(Run):
     def check_output(self) -> None:
         """Raise InputError where `run` would refuse its output: another's, or without a restart of other settings or
         libraries."""
-        refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        self._own.refuse_foreign(self.inputs)
         if not self.restart:
             self._own.refuse_other_settings(self._settings(), self._libraries)
 
@@ -164,7 +164,7 @@ class Job(Run):
         An interrupted preview resumes. Raises InputError as `run` does, also where it would not fit this machine.
         """
         allow_open_files()
-        refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        self._own.refuse_foreign(self.inputs)
         with locked(self.state, self.output):
             self._use(self.state / "preview")
             self.estimate(self.sample()).announce(is_checked=self._space_check)

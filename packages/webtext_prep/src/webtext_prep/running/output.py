@@ -22,7 +22,6 @@ from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import STATE, files_by_record, lineage_of, stage_folder
 from webtext_prep.errors import InputError
 from webtext_prep.running import lease
-from webtext_prep.running.lease import LEASE
 from webtext_prep.running.markers import digest
 from webtext_prep.running.processes import changed
 from webtext_prep.running.run import DROPPED
@@ -67,94 +66,6 @@ def locked(
         yield
 
 
-def refuse_foreign_output(stage: Stage, output: Location, state: Path, inputs: Sequence[Location] = ()) -> None:
-    """Raise InputError where a run of `stage` would write among, or over, files that no such run has made."""
-    if state.exists() and not state.is_dir():
-        raise InputError(f"{output} was begun with its state elsewhere: give the same --state DIR again.")
-    is_claimed = (state / CLAIM).is_file()
-    read_claim(state, stage, output)
-    if stage.output_is_prefix:
-        _refuse_foreign_prefix(stage, output, is_claimed)
-        return
-    if storage.is_file(output):
-        raise InputError(f"--output {output} is a file: give a folder.")
-    home, own = storage.identity(output), str(state.resolve())
-    for folder in {path.parent for path in inputs}:
-        place = storage.identity(folder)
-        if _is_within(place, home) and not _is_within(place, own):
-            raise InputError(f"input {folder} lies in the output folder itself: give another --output.")
-    if not is_claimed:
-        unexpected = [entry.name for entry, _ in storage.list_folder(output) if entry != state and entry.name != LEASE]
-        if unexpected:
-            shown = ", ".join(unexpected[:3]) + (", ..." if len(unexpected) > 3 else "")
-            raise InputError(f"--output {output} holds other files ({shown}): give an empty or new folder.")
-
-
-def _is_within(place: str, folder: str) -> bool:
-    return place == folder or place.startswith(f"{folder}/")
-
-
-def _refuse_foreign_prefix(stage: Stage, output: Location, is_claimed: bool) -> None:
-    if storage.is_folder(output) or str(output).endswith(("/", "\\")):
-        raise InputError(f"--output {output} is a folder: give a file name prefix, such as {output / 'corpus'}.")
-    unexpected = [] if is_claimed else [path.name for path in stage.outputs_in(output)]
-    if unexpected:
-        raise InputError(
-            f"{' and '.join(unexpected)} in {output.parent} were not made by this command: give another --output, "
-            "or remove them."
-        )
-
-
-def read_claim(state: Path, stage: Stage, output: Location) -> dict[str, Any] | None:
-    """The stage and settings that own an output, or None. Raises InputError if the output or its state is another's."""
-    claim: dict[str, Any] | None = None
-    with contextlib.suppress(OSError, ValueError):
-        claim = parse_json((state / CLAIM).read_bytes())
-    if claim is not None and claim["stage"] != stage.name:
-        raise InputError(f"{output} is the output of `webtext {claim['stage']}`: give another --output, or remove it.")
-    if claim is not None and claim.get("output") != _output_elsewhere(state, stage, output):
-        owner = claim.get("output", state.parent)
-        raise InputError(f"{state} holds the state of another output, {owner}: give another --state DIR.")
-    return claim
-
-
-def _output_elsewhere(state: Path, stage: Stage, output: Location) -> str | None:
-    """Which output a state belongs to, where that does not follow from its place; beside it, both may be moved."""
-    return None if state == stage.state_folder(output) else hide_credentials(storage.identity(output))
-
-
-def refuse_other_settings(claim: dict[str, Any], settings: dict[str, Any], output: Location) -> None:
-    """Raise InputError naming what differs between the settings of an output and those of this run.
-
-    Whether dropped documents are written may differ: the output is made again, the same but for those.
-    """
-    theirs, ours = ({**known, "keep_dropped": False} for known in (claim["settings"], settings))
-    if theirs != ours:
-        raise InputError(
-            f"{output} was made with other settings ({changes(theirs, ours)}): give another --output, or --restart to "
-            "make it again from scratch."
-        )
-
-
-def refuse_other_libraries(claim: dict[str, Any], libraries: dict[str, str], output: Location) -> None:
-    """Raise InputError naming the libraries of which an output was made with other versions than those of this run."""
-    if differing := changed(claim.get("libraries", {}), libraries):
-        raise InputError(
-            f"{output} was made with {differing}, and two versions may say two things of one document: install that "
-            "version again, give another --output, or --restart to make it again from scratch."
-        )
-
-
-def write_claim(
-    state: Path, stage: Stage, settings: dict[str, Any], libraries: dict[str, str], output: Location
-) -> None:
-    """Record who owns the output, and where it is, if its state does not lie beside it."""
-    elsewhere = _output_elsewhere(state, stage, output)
-    place = {} if elsewhere is None else {"output": elsewhere}
-    used = {"libraries": libraries} if libraries else {}
-    write_json(state / CLAIM, {"stage": stage.name, "settings": settings, **used, **place})
-
-
 SPOOLED = "stdin-"
 """What the name of spooled standard input in the state folder begins with."""
 SHARED = "shared-scratch"
@@ -179,6 +90,53 @@ class Output:
         name = f"{stage.name}-{digest([storage.identity(place), str(state.resolve())])[:16]}"
         self.shared = SharedScratch.of(shared, name) if shared else None
         self.record_path = stage.record_path(place)
+        # Which output the state belongs to, where that does not follow from its place; beside it, both may be moved.
+        self._elsewhere = None if state == stage.state_folder(place) else hide_credentials(storage.identity(place))
+
+    def refuse_foreign(self, inputs: Sequence[Location] = ()) -> None:
+        """Raise InputError where a run of the stage would write among, or over, files that no such run has made."""
+        if self.state.exists() and not self.state.is_dir():
+            raise InputError(f"{self.place} was begun with its state elsewhere: give the same --state DIR again.")
+        is_claimed = (self.state / CLAIM).is_file()
+        self._read_claim()
+        if self.stage.output_is_prefix:
+            self._refuse_foreign_prefix(is_claimed)
+            return
+        if storage.is_file(self.place):
+            raise InputError(f"--output {self.place} is a file: give a folder.")
+        home, own = storage.identity(self.place), str(self.state.resolve())
+        for folder in {path.parent for path in inputs}:
+            within = f"{storage.identity(folder)}/"
+            if within.startswith(f"{home}/") and not within.startswith(f"{own}/"):
+                raise InputError(f"input {folder} lies in the output folder itself: give another --output.")
+        entries = [] if is_claimed else storage.list_folder(self.place)
+        if unexpected := [entry.name for entry, _ in entries if entry != self.state and entry.name != lease.LEASE]:
+            shown = ", ".join(unexpected[:3]) + (", ..." if len(unexpected) > 3 else "")
+            raise InputError(f"--output {self.place} holds other files ({shown}): give an empty or new folder.")
+
+    def _refuse_foreign_prefix(self, is_claimed: bool) -> None:
+        place = self.place
+        if storage.is_folder(place) or str(place).endswith(("/", "\\")):
+            raise InputError(f"--output {place} is a folder: give a file name prefix, such as {place / 'corpus'}.")
+        if unexpected := [] if is_claimed else [path.name for path in self.stage.outputs_in(place)]:
+            raise InputError(
+                f"{' and '.join(unexpected)} in {place.parent} were not made by this command: give another --output, "
+                "or remove them."
+            )
+
+    def _read_claim(self) -> dict[str, Any] | None:
+        """The stage and settings that own it, or None. Raises InputError if it, or its state, is another's."""
+        claim: dict[str, Any] | None = None
+        with contextlib.suppress(OSError, ValueError):
+            claim = parse_json((self.state / CLAIM).read_bytes())
+        if claim is not None and claim["stage"] != self.stage.name:
+            raise InputError(
+                f"{self.place} is the output of `webtext {claim['stage']}`: give another --output, or remove it."
+            )
+        if claim is not None and claim.get("output") != self._elsewhere:
+            owner = claim.get("output", self.state.parent)
+            raise InputError(f"{self.state} holds the state of another output, {owner}: give another --state DIR.")
+        return claim
 
     def make_own(self, settings: dict[str, Any], libraries: dict[str, str], *, restart: bool) -> None:
         """Claim it for this stage, these settings and versions, removing first, for a restart, what is there.
@@ -186,19 +144,34 @@ class Output:
         Raises InputError naming the stage, the settings or the libraries that it has been made with.
         """
         if restart:
-            read_claim(self.state, self.stage, self.place)
+            self._read_claim()
             self.remove_all()
         else:
             self.refuse_other_settings(settings, libraries)
-        write_claim(self.state, self.stage, settings, libraries, self.place)
+        place = {} if self._elsewhere is None else {"output": self._elsewhere}
+        used = {"libraries": libraries} if libraries else {}
+        write_json(self.state / CLAIM, {"stage": self.stage.name, "settings": settings, **used, **place})
         self.remove_leftovers()
 
     def refuse_other_settings(self, settings: dict[str, Any], libraries: dict[str, str]) -> None:
-        """Raise InputError naming the other stage, settings or libraries that it was made with. Writes nothing."""
-        theirs = read_claim(self.state, self.stage, self.place)
-        if theirs is not None and self._has_begun():
-            refuse_other_settings(theirs, settings, self.place)
-            refuse_other_libraries(theirs, libraries, self.place)
+        """Raise InputError naming the other stage, settings or libraries that it was made with. Writes nothing.
+
+        Whether dropped documents are written may differ: the output is made again, the same but for those.
+        """
+        claim = self._read_claim()
+        if claim is None or not self._has_begun():
+            return
+        theirs, ours = ({**known, "keep_dropped": False} for known in (claim["settings"], settings))
+        if theirs != ours:
+            raise InputError(
+                f"{self.place} was made with other settings ({changes(theirs, ours)}): give another --output, or "
+                "--restart to make it again from scratch."
+            )
+        if differing := changed(claim.get("libraries", {}), libraries):
+            raise InputError(
+                f"{self.place} was made with {differing}, and two versions may say two things of one document: install "
+                "that version again, give another --output, or --restart to make it again from scratch."
+            )
 
     def _has_begun(self) -> bool:
         """Whether an earlier run made anything; one that failed before leaves its settings to be corrected."""
@@ -313,7 +286,7 @@ def _places(output: Location, inputs: Sequence[Location]) -> dict[str, Any]:
     """Where the output and its input lie, for `run.json`: folders in their order, and files that no stage wrote."""
 
     def shown(place: Location) -> str:
-        return hide_credentials(str(storage.local_path(place).resolve() if storage.is_local(place) else place))
+        return hide_credentials(storage.identity(place))
 
     _, plain = files_by_record(inputs)
     folders = dict.fromkeys(path.parent for path in inputs)

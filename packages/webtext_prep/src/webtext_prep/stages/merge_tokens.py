@@ -185,7 +185,8 @@ class MergeTokens(TokenFileStage):
 
 def _prefixes(files: Sequence[Location]) -> list[Path]:
     """The pairs that some files belong to."""
-    return list(dict.fromkeys(prefix_of(path) for path in map(storage.local_path, files) if _is_pair(path)))
+    pairs = (path for path in map(storage.local_path, files) if path.suffix in (".bin", ".idx"))
+    return list(dict.fromkeys(map(prefix_of, pairs)))
 
 
 def _sources(pairs: Sequence[IndexedTokens]) -> Iterator[Source]:
@@ -228,10 +229,6 @@ def _check_copied(pairs: Sequence[IndexedTokens], written: Sequence[Sequence[Wri
         if recorded := recorded_checksums(pair.prefix):
             copied = joined(Checksum(*part["tokens"]) for part in parts if "tokens" in part)
             check_checksum(bin_path(pair.prefix), copied, recorded["bin"])
-
-
-def _is_pair(path: Path) -> bool:
-    return path.suffix in (".bin", ".idx")
 
 
 def _common_tokenizer(pairs: Sequence[IndexedTokens]) -> Tokenizer | None:

@@ -218,9 +218,9 @@ class TrainTokenizer(Stage):
 
     def train(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: learn from all samples, measure, and write the tokenizer. Returns what is worth knowing of it."""
-        os.environ.setdefault(
-            "RAYON_NUM_THREADS", str(_threads(task, context))
-        )  # read once, when the first pool starts
+        # How many cores another machine has, it knows. Read once, when the first pool starts.
+        threads = task.hints.get("threads") or max(1, available_cores() // context.slots)
+        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
         half = len(task.inputs) // 2
         documents = context.counted(itertools.chain.from_iterable(map(read_documents, task.inputs[:half])))
         texts = (document.text.encode("utf-8", "replace").decode("utf-8") for document in documents)
@@ -274,10 +274,6 @@ class TrainTokenizer(Stage):
             )
         size = sum(result["bytes"] for result in results)
         return Outcome(tally, list(outputs), facts={"sample_bytes": size, **facts})
-
-
-def _threads(task: Task, context: Context) -> int:
-    return int(task.hints.get("threads") or max(1, available_cores() // context.slots))
 
 
 def measured(tokenizer: Tokenizer, files: Iterable[Location]) -> dict[str, Any]:

@@ -253,14 +253,11 @@ def _named_split(file: Location, with_splits: set[Location]) -> tuple[Location, 
     if folder.parent in with_splits:
         return folder.parent, folder.name
     name = file.name.lower()
-    stem = name.removesuffix(next((suffix for suffix in _longest_first() if name.endswith(suffix)), ""))
+    suffixes = sorted(known_readers(), key=len, reverse=True)
+    stem = name.removesuffix(next(filter(name.endswith, suffixes), ""))
     if shard := _SHARD_OF_SPLIT.fullmatch(stem):
         return folder, _USUAL_SPLITS[shard[1]]
     if folder.name == _PUSHED and (shard := _SHARD_IN_DATA.fullmatch(stem)):
         return folder, shard[1]
     split = _USUAL_SPLITS.get(folder.name.lower())
     return (folder.parent, split) if split else None
-
-
-def _longest_first() -> list[str]:
-    return sorted(known_readers(), key=len, reverse=True)

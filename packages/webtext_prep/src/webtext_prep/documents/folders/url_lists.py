@@ -36,7 +36,8 @@ def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Docum
     Raises InputError as its format does.
     """
     for row in _rows(location) if part is None else part.rows(location):
-        yield _as_url(row)
+        row.url, row.text = without_any_credentials(row.url), ""
+        yield row
 
 
 def url_lines(location: Location, chunks: Iterable[bytes]) -> Iterator[Document]:
@@ -123,11 +124,6 @@ def is_list_of_lines(location: Location) -> bool:
 def is_table(location: Location) -> bool:
     """Whether the name is that of a table as text."""
     return _suffix(location) in _DELIMITERS
-
-
-def _as_url(row: Document) -> Document:
-    row.url, row.text = without_any_credentials(row.url), ""
-    return row
 
 
 def _suffix(location: Location) -> str:
