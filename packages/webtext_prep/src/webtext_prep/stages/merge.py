@@ -30,6 +30,7 @@ from webtext_prep.documents.folders.raw_files import (
     counts_of,
     file_groups,
     file_names,
+    is_one_text,
     is_raw_file,
     kinds_of_raw_files,
     reader_of,
@@ -121,8 +122,7 @@ class Merge(Stage):
     @staticmethod
     def is_one_document(path: Location) -> bool:
         """Text files."""
-        reader = reader_of(path)
-        return reader is not None and reader.one_text_a_file
+        return is_one_text(path)
 
     def select(self, files: list[Location], folders: Sequence[Location] = ()) -> tuple[list[Location], list[str]]:
         """The data of dataset folders, without what describes it: the splits that were asked for, else to train on."""

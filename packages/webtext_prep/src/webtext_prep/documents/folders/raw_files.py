@@ -159,16 +159,10 @@ def without_descriptions(files: Sequence[Location]) -> tuple[list[Location], lis
         wanted = {card.parent for card in cards}
         for file in files:
             if file not in sure and file not in cards:
-                counted = texts if is_text(file) else tables
+                counted = texts if is_one_text(file) else tables
                 counted.update(folder for folder in file.parents if folder in wanted)
     left_out = sure | {card for card in cards if tables[card.parent] and not texts[card.parent]}
     return [file for file in files if file not in left_out], [file for file in files if file in left_out]
-
-
-def is_text(file: Location) -> bool:
-    """Whether a file is one text, and no table of records."""
-    reader = reader_of(file)
-    return reader is not None and reader.one_text_a_file
 
 
 def choose_splits(
@@ -247,7 +241,7 @@ def _with_splits(described: Iterable[Location]) -> set[Location]:
 
 def _named_split(file: Location, with_splits: set[Location]) -> tuple[Location, str] | None:
     """The folder of the dataset, and the split that the name of a file or of its folder tells, if any does."""
-    if is_text(file):
+    if is_one_text(file):
         return None
     folder = file.parent
     if folder.parent in with_splits:

@@ -134,8 +134,7 @@ def summary_of(record: Location) -> dict[str, Any]:
     found = read_record(record.parent, record.name)
     if found is None:
         raise InputError(f"{record} is gone: run the command again.")
-    digest = hashlib.sha256(storage.read_bytes(record)).hexdigest()
-    return {"sha256": digest, **{key: found[key] for key in _SUMMARY if key in found}}
+    return {"sha256": _digest(record), **{key: found[key] for key in _SUMMARY if key in found}}
 
 
 def files_by_record(inputs: Iterable[Location]) -> tuple[list[Location], list[Location]]:

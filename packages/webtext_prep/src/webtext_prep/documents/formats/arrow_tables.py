@@ -169,15 +169,10 @@ class _Stream:
         """Write it, with the footer's checksum."""
         held, self._held = self._held, None
         assert held is not None
+        length = int.from_bytes(held[-_TAIL:-4], "little")
         at = held.index(_UNSEALED, held.rindex(_SEAL))
-        held[at : at + len(_UNSEALED)] = _checksum(bytes(_footer_in(held)))
+        held[at : at + len(_UNSEALED)] = _checksum(bytes(held[-_TAIL - length : -_TAIL]))
         self._stream.write(held)
-
-
-def _footer_in(end: bytes | bytearray) -> memoryview:
-    """The footer in the end of a file."""
-    length = int.from_bytes(end[-_TAIL:-4], "little")
-    return memoryview(end)[-_TAIL - length : -_TAIL]
 
 
 def _checksum(unsealed: bytes) -> bytes:
