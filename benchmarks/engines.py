@@ -24,8 +24,8 @@ from typing import Any
 from command_kit import available_cores
 from machine import describe, save
 from webtext_prep.running.engines.base import Engine
-from webtext_prep.running.engines.choosing import make_engine
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.settings import make_engine
+from webtext_prep.running.tasks import Context, Task
 
 BLOCK = bytes(1 << 20)
 EMPTY_TASKS = {"local": 200, "ray": 200, "slurm": 20}

@@ -39,7 +39,7 @@ from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import shard_name, write_documents
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.engines.choosing import with_options_joined
+from webtext_prep.running.settings import with_options_joined
 from webtext_prep.storage import location
 from webtext_prep.storage.stores.base import Location
 

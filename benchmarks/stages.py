@@ -19,7 +19,7 @@ from datasketch import MinHash
 from indexed_tokens import Tokenizer
 from machine import describe, save
 from webtext_prep.documents.document import Document
-from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks import Tally
 from webtext_prep.stages.clean import Clean, has_tokens
 from webtext_prep.text import fingerprints
 from webtext_prep.text.repair import repair

@@ -542,7 +542,7 @@ def test_alone_it_lists_the_pipelines(monkeypatch, capsys):
 
 def test_a_second_run_in_a_folder_says_that_one_is_at_work(tmp_path, monkeypatch, capsys):
     """It was told that the port of the first one's site is taken, and to remove a file that the first one needs."""
-    from webtext_prep.running.outputs.ownership import locked
+    from webtext_prep.running.output import locked
     from webtext_run import command as run
 
     monkeypatch.chdir(tmp_path)
@@ -600,7 +600,7 @@ def test_a_step_speaks_the_flags_of_the_pipeline(two_steps):
 
 def test_every_flag_of_a_step_is_said_in_words_that_the_pipeline_knows(tmp_path):
     from command_kit.fronts import in_words
-    from webtext_prep.running.tasks.tally import Tally
+    from webtext_prep.running.tasks import Tally
 
     tables = {"download": {}, "tokenize": {}, "train": {}}
     download, _, train = wiring.plan(tmp_path / "x.toml", tables, tmp_path, ["urls.txt"])

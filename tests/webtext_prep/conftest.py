@@ -18,11 +18,12 @@ import pytest
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents, shards_in, write_documents
-from webtext_prep.running import ray as _  # noqa: F401 - sets what Ray reads when it is imported
+from webtext_prep.running.engines.ray import VARIABLES
 from webtext_prep.storage import location
 from webtext_prep.storage.stores import object_store as objects
 from webtext_prep.storage.stores.base import Location
 
+os.environ |= VARIABLES  # before anything imports Ray
 SUPPORT = Path(__file__).parent / "support"
 sys.path.insert(0, str(SUPPORT))
 

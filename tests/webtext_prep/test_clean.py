@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from indexed_tokens import Tokenizer
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks import Tally
 from webtext_prep.stages.clean import Clean, detect_language, has_tokens, known_detectors
 from webtext_prep.text.languages.base import Guess
 from webtext_prep.text.repair import _NOT_ASCII, _is_sound, repair

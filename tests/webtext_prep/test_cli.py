@@ -109,7 +109,7 @@ from typing import ClassVar
 
 from command_kit import setting
 from webtext_prep.commands.base import Command
-from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.summary import Findings
 
 
 @dataclass(frozen=True)

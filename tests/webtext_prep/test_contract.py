@@ -18,7 +18,8 @@ from ray_nodes import AWS_CONFIG
 from slurm_cluster import Cluster
 
 from webtext_prep import cli, storage
-from webtext_prep.running.slurm import commands, waiting
+from webtext_prep.running.clusters import slurm as slurm_runs
+from webtext_prep.running.clusters import slurm_commands as commands
 
 STATE = ".state/"
 TIMED = "downloaded/outcomes/"
@@ -161,7 +162,7 @@ def test_all_stages_on_slurm(walk, node, place, tmp_path, monkeypatch):
     for name, value in cluster.environment.items():
         monkeypatch.setenv(name, value)
     for name, value in (hasty_slurm.hurry() | {"ASK_SECONDS": (5.0, 5.0)}).items():
-        monkeypatch.setattr(waiting, name, value)
+        monkeypatch.setattr(slurm_runs, name, value)
     monkeypatch.setattr(commands, "script_for", lambda module, folder: slurm_node.script(node, folder))
     walk(place, "--engine", "slurm", "--slurm-tasks-per-job", 100)
     assert len(cluster.states()) > len(road.steps(Path(), Path()))

@@ -10,8 +10,8 @@ import pytest
 from offline_datasets import datasets
 
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.dataset_folders import choose_splits, splits_of, without_descriptions
-from webtext_prep.documents.formats.arrow_rows import rows_of
+from webtext_prep.documents.folders.raw_files import choose_splits, splits_of, without_descriptions
+from webtext_prep.documents.formats.arrow_tables import rows_of
 from webtext_prep.documents.records.arrow import ArrowRecords
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
 from webtext_prep.errors import InputError

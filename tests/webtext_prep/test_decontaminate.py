@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from webtext_audit.report.collect import gather
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.lineage import trace
 from webtext_prep.documents.folders.shards import shards_in, write_documents
+from webtext_prep.documents.folders.stage_record import trace
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError
 from webtext_prep.stages import decontaminate

@@ -813,7 +813,7 @@ def test_an_interrupt_ends_at_once_and_keeps_what_was_fetched(site, tmp_path):
 
 INTERRUPTED_IN_C = """
 import asyncio, ctypes, os, signal
-from webtext_prep.running.tasks import event_loop
+from webtext_prep.running import processes
 signal.signal(signal.SIGTERM, signal.default_int_handler)
 call = ctypes.CFUNCTYPE(None)(lambda: [os.kill(os.getpid(), signal.SIGTERM), sum(range(100_000))])
 async def main():
@@ -821,7 +821,7 @@ async def main():
     await asyncio.sleep(20)
     print("lost")
 try:
-    event_loop.run_until_done(main())
+    processes.run_until_done(main())
 except KeyboardInterrupt:
     print("interrupted", signal.getsignal(signal.SIGTERM) is signal.default_int_handler)
 """

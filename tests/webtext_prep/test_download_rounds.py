@@ -24,8 +24,8 @@ from webtext_prep.crawl.state.segments import entries_of, segments_in
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.extraction.outcomes import OUTCOMES
+from webtext_prep.running import staging
 from webtext_prep.running.job import Job
-from webtext_prep.running.tasks import staging
 from webtext_prep.stages.download import Download
 from webtext_prep.urls.urls import bucket_of
 

@@ -17,7 +17,8 @@ from command_kit import CommandError, available_cores
 from webtext_prep import cli
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import engines
-from webtext_prep.running.engines import choosing, local
+from webtext_prep.running import settings as running_settings
+from webtext_prep.running.engines import local
 from webtext_prep.running.engines.local import LocalEngine
 
 
@@ -127,7 +128,7 @@ sys.path.insert(0, {str(Path(practice_calls.__file__).parent)!r})
 from pathlib import Path
 import practice_calls
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.tasks.task import Task
+from webtext_prep.running.tasks import Task
 call, *names = sys.argv[1:]
 tasks = [Task(name, ()) for name in names]
 found = LocalEngine(2).run(getattr(practice_calls, call), tasks, scratch=Path(), on_progress=lambda *_: None)
@@ -231,7 +232,7 @@ def test_an_engine_is_added_in_one_file(tmp_path, monkeypatch, webtext, write_sh
     plugins.mkdir()
     (plugins / "backwards.py").write_text(
         "from webtext_prep.running.engines.base import Engine\n"
-        "from webtext_prep.running.tasks.task import Context\n"
+        "from webtext_prep.running.tasks import Context\n"
         "class Backwards(Engine):\n"
         "    name = 'backwards'\n"
         "    def run(self, call, tasks, *, scratch, on_progress):\n"
@@ -260,7 +261,7 @@ def test_workers_are_forked_with_the_modules_that_a_stage_preloads(tmp_path):
 import sys
 from pathlib import Path
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.tasks.task import Task
+from webtext_prep.running.tasks import Task
 
 class Calls:
     preload = ("colorsys",)
@@ -359,4 +360,4 @@ def test_a_setting_of_an_engine_has_the_name_of_the_engine(add_engine):
     """Two engines with a setting `address` each could not stand on one command line."""
     add_engine("pressure")
     with pytest.raises(CommandError, match="the setting pressure of engine steam should be called steam_pressure"):
-        choosing.find_engines()
+        running_settings.find_engines()

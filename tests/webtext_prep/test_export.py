@@ -24,8 +24,8 @@ from webtext_audit.export.files import write_file
 from webtext_audit.export.measures import Measures, TopDomains, proper_domain
 from webtext_audit.stages.export import Export
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.lineage import trace
 from webtext_prep.documents.folders.shards import write_documents
+from webtext_prep.documents.folders.stage_record import trace
 from webtext_prep.documents.formats.parquet import Parquet
 from webtext_prep.running.stage import PROCESS_BYTES
 

@@ -13,12 +13,11 @@ from indexed_tokens.suffix_index import URLS
 from webtext_prep import storage
 from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.errors import InputError, RetryableError, WebtextError
-from webtext_prep.running import engines
+from webtext_prep.running import engines, staging
 from webtext_prep.running.engines.local import LocalEngine
 from webtext_prep.running.job import Job
-from webtext_prep.running.tasks import staging
-from webtext_prep.running.tasks.staging import SEEN, OnSharedFiles, SharedScratch
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.staging import SEEN, OnSharedFiles, SharedScratch
+from webtext_prep.running.tasks import Context, Task
 
 
 @pytest.fixture

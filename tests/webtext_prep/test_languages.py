@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from webtext_prep import cli
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.tasks import Context, Task
 from webtext_prep.stages import clean
 from webtext_prep.stages.clean import known_detectors
 from webtext_prep.text.languages.kernels.bayes import _COMPENSATED, Trials, _sum

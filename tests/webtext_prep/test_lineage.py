@@ -8,8 +8,8 @@ import pytest
 from webtext_audit.lineage.tables import dropped_of, duplicates_of, has_dropped, stage_of
 from webtext_prep.cli import find_stages, main
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.lineage import all_steps, trace, trace_all
 from webtext_prep.documents.folders.shards import write_documents
+from webtext_prep.documents.folders.stage_record import all_steps, trace, trace_all
 from webtext_prep.errors import InputError
 
 LONG = "The quick brown fox jumps over the lazy dog and runs along the river until the evening comes. " * 12

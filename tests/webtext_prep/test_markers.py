@@ -2,10 +2,10 @@
 
 import pytest
 
-from webtext_prep.running.outputs import markers
-from webtext_prep.running.outputs.markers import Done, Markers
-from webtext_prep.running.tasks.state import TaskState
-from webtext_prep.running.tasks.task import Task
+from webtext_prep.running import markers
+from webtext_prep.running.file_ranges import TaskState
+from webtext_prep.running.markers import Done, Markers
+from webtext_prep.running.tasks import Task
 from webtext_prep.storage.stores import local
 
 

@@ -18,7 +18,7 @@ from webtext_prep.documents.folders.raw_files import MOST_TASKS, file_groups
 from webtext_prep.documents.folders.shards import read_documents, shards_in, write_documents
 from webtext_prep.running import file_ranges
 from webtext_prep.running.job import Job
-from webtext_prep.running.outputs.output import Output
+from webtext_prep.running.output import Output
 
 
 def run(capsys, *arguments: object) -> dict:

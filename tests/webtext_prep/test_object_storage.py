@@ -26,10 +26,9 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError, StorageBusyError, StorageError
-from webtext_prep.running.outputs import lease
+from webtext_prep.running import lease
 from webtext_prep.storage import location
 from webtext_prep.storage.stores import object_store as objects
-from webtext_prep.storage.stores import read_ahead
 
 PIPELINES = Path(__file__).resolve().parents[2] / "pipelines"
 
@@ -39,9 +38,9 @@ def small(monkeypatch) -> None:
     """Ranges and parts of a few kilobytes."""
     for module, name, value in (
         (objects, "FIRST_BYTES", 1000),
-        (read_ahead, "FIRST_BYTES", 1000),
-        (read_ahead, "MOST_BYTES", 4000),
-        (read_ahead, "BUFFER_BYTES", 100),
+        (objects, "FIRST_BYTES", 1000),
+        (objects, "MOST_BYTES", 4000),
+        (objects, "BUFFER_BYTES", 100),
         (objects, "PART_BYTES", 3000),
     ):
         monkeypatch.setattr(module, name, value)

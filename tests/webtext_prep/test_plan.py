@@ -23,8 +23,7 @@ from webtext_prep.documents.folders.sampling import Sample as Contents
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.chain import Link
-from webtext_prep.running.settings import RunSettings
+from webtext_prep.running.settings import Link, RunSettings
 from webtext_prep.stages.blacklist import Blacklist
 from webtext_prep.stages.clean import Clean
 from webtext_prep.stages.dedup import Dedup

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks import Tally
 from webtext_prep.stages.clean import Clean, known_rules
 from webtext_prep.text.quality import thresholds
 from webtext_prep.text.quality.c4 import C4

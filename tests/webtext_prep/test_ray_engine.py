@@ -18,10 +18,10 @@ from processes import descendants, is_alive, until
 
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.engines import attempts
+from webtext_prep.running.engines import base as attempts
 from webtext_prep.running.engines.ray import RayEngine, RaySettings
+from webtext_prep.running.processes import versions_here
 from webtext_prep.running.stage import PROCESS_BYTES
-from webtext_prep.running.versions import versions_here
 
 ray = pytest.importorskip("ray")
 
@@ -60,7 +60,7 @@ def test_every_result_comes_with_its_position_and_tasks_report(run):
 
 def test_a_task_reports_while_it_runs(run, tmp_path, monkeypatch):
     """It ends when it sees that it was heard."""
-    from webtext_prep.running.ray import waiting
+    from webtext_prep.running.clusters import ray as waiting
 
     def hear(position, units):
         if units == 7:
@@ -143,7 +143,7 @@ def test_a_node_that_dies_costs_its_tasks_which_are_tried_again(cluster, run, ga
 
 def test_a_node_with_other_versions_is_refused(run, monkeypatch):
     """Libraries were not asked for: a node with another ftfy made other documents."""
-    from webtext_prep.running.ray import waiting
+    from webtext_prep.running.clusters import ray as waiting
     from webtext_prep.stages.clean import Clean
 
     call, ours = Clean(rules=("c4",)).process_shard, versions_here(Clean().libraries_used())
@@ -164,7 +164,7 @@ def test_a_setting_that_does_not_hold_on_a_node_is_refused_with_the_name_of_the_
 
 
 def test_the_memory_that_a_stage_states_is_found_in_a_wrapped_call():
-    from webtext_prep.running.ray.waiting import _memory_of
+    from webtext_prep.running.clusters.ray import _memory_of
     from webtext_prep.stages.merge import Merge
 
     class Wrapped:

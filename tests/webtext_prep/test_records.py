@@ -17,7 +17,7 @@ from webtext_prep.documents import records
 from webtext_prep.documents.document import Document, decode_document, encode_document
 from webtext_prep.documents.folders import raw_files
 from webtext_prep.documents.folders.raw_files import is_raw_file, kinds_of_raw_files, known_readers, reader_of
-from webtext_prep.documents.formats import arrow_rows, compression, parquet_files
+from webtext_prep.documents.formats import arrow_tables, compression
 from webtext_prep.documents.records.base import Keys, SourceFile, Unreadable
 from webtext_prep.errors import InputError
 from webtext_prep.storage import location
@@ -305,9 +305,9 @@ def test_memory_is_bounded_where_each_row_repeats_a_long_value(tmp_path, suffix,
 
 
 def test_a_row_of_a_table_may_be_as_long_as_a_line(tmp_path, monkeypatch):
-    monkeypatch.setattr(arrow_rows, "MAX_LINE_BYTES", 1000)
-    monkeypatch.setattr(arrow_rows, "BATCH_BYTES", 500)
-    monkeypatch.setattr(parquet_files, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(arrow_tables, "MAX_LINE_BYTES", 1000)
+    monkeypatch.setattr(arrow_tables, "BATCH_BYTES", 500)
+    monkeypatch.setattr(arrow_tables, "MAX_LINE_BYTES", 1000)
     table = pa.table({"text": ["a", "b" * 1001, "c"], "tags": [["t"], [], ["t" * 400, "u" * 700]]})
     pq.write_table(table, tmp_path / "a.parquet")
     with pa.ipc.new_stream(tmp_path / "a.arrow", table.schema) as writer:
@@ -349,12 +349,12 @@ def test_sizes_of_rows_are_found_in_every_kind_of_column():
         "number": pa.array([1, None, 3]),
         "nothing": pa.nulls(3),
     }
-    found = {name: arrow_rows._sizes(array.slice(1)).tolist() for name, array in kinds.items()}
+    found = {name: arrow_tables._sizes(array.slice(1)).tolist() for name, array in kinds.items()}
     assert {name: found[name] for name in ("text", "large", "view", "list", "map", "dictionary")} == {
         "text": [0, 1], "large": [0, 1], "view": [0, 100], "list": [0, 3], "map": [0, 0], "dictionary": [0, 2],
     }  # fmt: skip
     assert {name: len(sizes) for name, sizes in found.items()} == dict.fromkeys(kinds, 2)
-    assert list(arrow_rows.rows_of(pa.record_batch(kinds))) == pa.table(kinds).to_pylist()
+    assert list(arrow_tables.rows_of(pa.record_batch(kinds))) == pa.table(kinds).to_pylist()
 
 
 def test_a_parquet_file_of_any_columns_is_read(tmp_path):

@@ -20,7 +20,7 @@ from webtext_audit.report.counting import LogHistogram, Lowest, TopCounter
 from webtext_audit.report.figures import group_of
 from webtext_audit.report.funnel import Level, draw_funnel
 from webtext_prep.cli import find_stages
-from webtext_prep.documents.folders.lineage import trace
+from webtext_prep.documents.folders.stage_record import trace
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ from archives import Archive, page
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats import compression
 from webtext_prep.reddit import dumps
-from webtext_prep.running.outputs.markers import Markers, OutputMarker
-from webtext_prep.running.outputs.output import Output
-from webtext_prep.running.tasks.state import TaskState
+from webtext_prep.running.file_ranges import TaskState
+from webtext_prep.running.markers import Markers, OutputMarker
+from webtext_prep.running.output import Output
 from webtext_prep.stages import blacklist, extract, merge, urls
 
 WORDS = [f"word{number}" for number in range(200)]

@@ -17,12 +17,11 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import shard_name, shards_in
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running import versions
+from webtext_prep.running import processes as versions
 from webtext_prep.running.job import Job
-from webtext_prep.running.outputs.output import Output
-from webtext_prep.running.outputs.summary import Summary
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Task
+from webtext_prep.running.output import Output
+from webtext_prep.running.summary import Summary
+from webtext_prep.running.tasks import Tally, Task
 
 
 def pytest_generate_tests(metafunc):
@@ -669,7 +668,7 @@ def test_a_task_that_has_nothing_to_say_is_done_once(home, write_shards, state_o
 
 def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, state_of, shout, monkeypatch):
     """After an interruption the progress began at 0 and had no total, so that it showed no time left."""
-    from webtext_prep.running import job as module
+    from webtext_prep.running import run as module
 
     folder = write_shards([["a"] * 5, ["b"] * 7])
     shout(folder)

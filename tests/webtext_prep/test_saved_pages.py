@@ -26,9 +26,9 @@ from webtext_prep.crawl.state import database_writer
 from webtext_prep.crawl.state.database import Entry, Journal
 from webtext_prep.crawl.state.page_cache import PageSpool
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.lineage import trace
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
+from webtext_prep.documents.folders.stage_record import trace
 from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.job import Job

@@ -17,13 +17,15 @@ from slurm_cluster import Cluster
 
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.engines import attempts
+from webtext_prep.running import codec
+from webtext_prep.running.clusters import slurm as waiting
+from webtext_prep.running.clusters import slurm_commands as commands
+from webtext_prep.running.clusters import slurm_job as job
+from webtext_prep.running.clusters.slurm_job import JobArray
+from webtext_prep.running.engines import base as attempts
 from webtext_prep.running.engines.slurm import SlurmEngine, SlurmSettings
-from webtext_prep.running.slurm import commands, job, waiting
-from webtext_prep.running.slurm.arrays import JobArray
-from webtext_prep.running.tasks import codec
-from webtext_prep.running.tasks.task import Task
-from webtext_prep.running.versions import versions_here
+from webtext_prep.running.processes import versions_here
+from webtext_prep.running.tasks import Task
 from webtext_prep.stages.clean import Clean
 
 SUPPORT = Path(practice_calls.__file__).parent
@@ -390,7 +392,7 @@ def test_jobs_of_other_settings_are_cancelled(cluster, run, tmp_path):
     tasks = tasks_of(0, 1)
     (cluster.folder / "hold").touch()
     array = array_of(tmp_path / "scratch" / "slurm", practice_calls.refuse_or_wait, tasks[:1], tasks[1:])
-    script = commands.script_for("webtext_prep.running.slurm.job", str(array.folder))
+    script = commands.script_for("webtext_prep.running.clusters.slurm_job", str(array.folder))
     assert commands.submit(array.name, 2, script, array.log(0).parent, []) == "1"
     (cluster.folder / "settings.json").write_text("{}")
     found = SlurmEngine(0).run(practice_calls.square, tasks, scratch=tmp_path / "scratch", on_progress=lambda *_: None)

@@ -14,8 +14,8 @@ import pytest
 
 from webtext_prep import storage
 from webtext_prep.errors import InputError
-from webtext_prep.running.outputs.markers import Done, Markers
-from webtext_prep.running.tasks.task import Task
+from webtext_prep.running.markers import Done, Markers
+from webtext_prep.running.tasks import Task
 from webtext_prep.storage import location, stores
 from webtext_prep.storage.stores.remote import RemoteStore
 

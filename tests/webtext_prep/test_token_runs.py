@@ -11,8 +11,16 @@ from indexed_tokens import IndexedTokens, IndexedTokensWriter, bin_path, idx_pat
 from indexed_tokens.draft import PairDraft
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import WebtextError
-from webtext_prep.tokens.plan import Plan, parts_by_key, parts_in_order, read_plan
-from webtext_prep.tokens.runs import EncodedShard, RunWriter, read_slices, shuffle_key
+from webtext_prep.tokens.runs import (
+    EncodedShard,
+    Plan,
+    RunWriter,
+    parts_by_key,
+    parts_in_order,
+    read_plan,
+    read_slices,
+    shuffle_key,
+)
 
 DTYPE = np.dtype("<u2")
 KEY = st.one_of(st.integers(0, 2**64 - 1), st.sampled_from([0, 1, 2**63, 2**64 - 1]))

@@ -253,7 +253,7 @@ def test_the_bytes_do_not_depend_on_workers_runs_and_parts(write_shards, tmp_pat
 
 
 def test_a_draft_that_is_gone_is_made_again_as_a_whole(write_shards, tmp_path, webtext, monkeypatch):
-    from webtext_prep.running.outputs.output import Output
+    from webtext_prep.running.output import Output
 
     write_shards(some_documents())
     command = ("small-tokenize", "--input", tmp_path / "input", "--output", tmp_path / "c", "--workers", 1)

@@ -19,8 +19,7 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 from indexed_tokens import END_OF_TEXT, IndexedTokens, Tokenizer, corpus_tokenizer
 from webtext_prep.documents.document import Document
-from webtext_prep.stages.train_tokenizer import FILES, TrainTokenizer, is_held_out
-from webtext_prep.tokens.bpe_training import pieces, train_bpe
+from webtext_prep.stages.train_tokenizer import FILES, TrainTokenizer, is_held_out, pieces, train_bpe
 from webtext_prep.tokens.runs import shuffle_key
 
 TEXTS = [text for _, text in sorted(topics.items())]
@@ -148,7 +147,7 @@ def test_the_same_bytes_whatever_the_shards_their_order_and_the_workers(write_sh
 
 TRAIN = """
 import json, sys
-from webtext_prep.tokens.bpe_training import train_bpe
+from webtext_prep.stages.train_tokenizer import train_bpe
 print(json.dumps(train_bpe(json.load(sys.stdin), 3000, 2)))
 """
 

@@ -16,8 +16,8 @@ from webtext_audit.lookup import index
 from webtext_audit.lookup.index import Wanted, open_indices
 from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.lineage import trace
 from webtext_prep.documents.folders.shards import write_documents
+from webtext_prep.documents.folders.stage_record import trace
 
 WORDS = (
     "river mountain station letter garden window morning evening winter summer people market story music paper bridge "

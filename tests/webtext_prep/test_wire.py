@@ -9,8 +9,8 @@ import practice_stages
 import pytest
 
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.tasks import codec
-from webtext_prep.running.tasks.task import Task
+from webtext_prep.running import codec
+from webtext_prep.running.tasks import Task
 from webtext_prep.storage import location
 
 

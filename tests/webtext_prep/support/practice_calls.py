@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 
 from webtext_prep.errors import InputError, RetryableError
-from webtext_prep.running.tasks.task import Task
+from webtext_prep.running.tasks import Task
 
 
 def tasks_of(*values, **options) -> list[Task]:

@@ -12,7 +12,7 @@ import practice_storage  # noqa: F401 - worker processes need it
 from command_kit import setting
 from webtext_prep.documents.document import Document
 from webtext_prep.running.stage import DocumentStage
-from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks import Tally
 from webtext_prep.stages.index_tokens import IndexTokens
 from webtext_prep.stages.tokenize import Tokenize
 

@@ -1,7 +1,7 @@
 """A node for jobs of `slurm_stand_in.py` that has imported everything already, and runs each job in a fork of itself.
 
     python slurm_node.py SOCKET              the node; it ends with its standard input
-    python slurm_node.py SOCKET FOLDER       what a job's script calls instead of `webtext_prep.running.slurm.job`
+    python slurm_node.py SOCKET FOLDER       what a job's script calls instead of `clusters.slurm_job`
 
 Python and the libraries of a stage take most of a second to start, and a stage of seven phases has seven jobs.
 """
@@ -44,7 +44,7 @@ def listen(place: str) -> None:
     import importlib
 
     from webtext_prep import cli
-    from webtext_prep.running.slurm import job
+    from webtext_prep.running.clusters import slurm_job as job
 
     importlib.import_module("obstore")
     for stage in cli.find_stages().values():

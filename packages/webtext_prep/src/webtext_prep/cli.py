@@ -23,18 +23,17 @@ from webtext_prep.commands.base import Command
 from webtext_prep.documents.folders.inputs import Inputs, find_inputs
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.base import Engine
-from webtext_prep.running.engines.choosing import (
+from webtext_prep.running.job import Job
+from webtext_prep.running.settings import (
+    RunSettings,
     add_engine_flags,
     engine_settings,
     find_engines,
     make_engine,
     with_options_joined,
 )
-from webtext_prep.running.job import Job
-from webtext_prep.running.outputs.summary import show
-from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import Stage
-from webtext_prep.running.tasks.result import show_findings
+from webtext_prep.running.summary import show, show_findings
 from webtext_prep.storage import location
 
 DESCRIPTION = """\

@@ -29,9 +29,8 @@ from command_kit.colours import Paint
 from command_kit.command import print_error, print_note
 from command_kit.settings import check_value, given_values, make_settings
 from command_kit.tables import aligned
-from webtext_prep.running.engines.choosing import add_engine_flags, engine_settings, find_engines
-from webtext_prep.running.outputs.ownership import locked
-from webtext_prep.running.settings import RunSettings
+from webtext_prep.running.output import locked
+from webtext_prep.running.settings import RunSettings, add_engine_flags, engine_settings, find_engines
 from webtext_run.pipeline_file import OF_ALL_STAGES, WHOLE, Pipeline, change_settings, read_pipeline, shipped
 from webtext_run.preflight import check, count_gpus
 from webtext_run.runner import closing, run_steps

@@ -23,10 +23,9 @@ from indexed_tokens.suffix_index import SuffixIndex, index_folder
 from webtext_prep import storage
 from webtext_prep.cli import job_of
 from webtext_prep.errors import InputError
-from webtext_prep.running.engines.choosing import make_engine
 from webtext_prep.running.job import Job
 from webtext_prep.running.preflight import Estimate, Needs, readable
-from webtext_prep.running.settings import RunSettings
+from webtext_prep.running.settings import RunSettings, make_engine
 from webtext_prep.running.stage import Stage
 from webtext_run.steps import Step, is_held_out_loss, words_of
 

@@ -19,8 +19,7 @@ from command_kit.settings import flag_name
 from indexed_tokens.suffix_index import index_folder
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.running.chain import Chain, checked, read_table
-from webtext_prep.running.engines.choosing import engine_settings, find_engines
+from webtext_prep.running.settings import Chain, checked, engine_settings, find_engines, read_table
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage import is_local, location
 from webtext_run.pipeline_file import OF_ALL_STAGES, WHOLE, as_flags

@@ -12,10 +12,10 @@ import pickle
 import tempfile
 from pathlib import Path
 
+from webtext_prep.running import staging
 from webtext_prep.running.engines.base import Engine
-from webtext_prep.running.tasks import staging
-from webtext_prep.running.tasks.staging import HandedOver
-from webtext_prep.running.tasks.task import Context
+from webtext_prep.running.staging import HandedOver
+from webtext_prep.running.tasks import Context
 
 
 class Strict(Engine):

@@ -29,12 +29,11 @@ from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs, is_url_list
-from webtext_prep.documents.folders.lineage import trace
 from webtext_prep.documents.folders.shards import is_document_shard, read_documents
-from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, read_record
+from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, read_record, trace
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
-from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.summary import Findings
 
 SAMPLE_CHARACTERS = 300
 SAMPLE_TOKENS = 80

@@ -13,7 +13,7 @@ from command_kit.settings import read_toml
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
 from webtext_prep.errors import InputError
-from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.summary import Findings
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ from command_kit import available_cores, setting, write_text
 from webtext_prep.commands.base import Command
 from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
 from webtext_prep.errors import InputError
-from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.summary import Findings
 from webtext_prep.storage import location
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class Report(Command):
         from webtext_audit.report.collect import gather
         from webtext_audit.report.page import picture, render
         from webtext_audit.report.training import read_run
-        from webtext_prep.documents.folders.lineage import trace
+        from webtext_prep.documents.folders.stage_record import trace
 
         output = Path(self.output)
         if output.is_dir():

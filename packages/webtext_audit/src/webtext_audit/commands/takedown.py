@@ -23,13 +23,11 @@ from webtext_audit.lookup.catalogue import Catalogue
 from webtext_audit.lookup.index import FOLDER, Hit
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.documents.folders.lineage import Step, state_of, trace
 from webtext_prep.documents.folders.shards import read_chosen_documents
-from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
+from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX, Step, state_of, trace
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
-from webtext_prep.running.outputs.summary import show
-from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.summary import Findings, show
 from webtext_prep.storage import location
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.tokens.runs import shuffle_key

@@ -26,9 +26,9 @@ from webtext_audit.lookup.search import find_passage
 from webtext_prep import storage
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
-from webtext_prep.documents.folders.lineage import Step, all_steps, trace, trace_all
+from webtext_prep.documents.folders.stage_record import Step, all_steps, trace, trace_all
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.summary import Findings
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _URL = re.compile(r"\s*([a-z][a-z0-9+.-]*://|file:|id:)\S*\s*", re.IGNORECASE)

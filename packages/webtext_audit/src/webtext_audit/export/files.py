@@ -11,9 +11,9 @@ import msgspec
 from webtext_audit.export.columns import Column, arrow_schema, row_of, times_of
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.formats.arrow_tables import new_parquet
 from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.documents.formats.parquet import GROUP_BYTES, GROUP_ROWS
-from webtext_prep.documents.formats.parquet_files import new_parquet
 from webtext_prep.storage.stores.base import Location
 
 FORMATS = {"parquet": "", "jsonl": "", "jsonl.gz": ".gz", "jsonl.zst": ".zst"}

@@ -17,9 +17,8 @@ from typing import Any
 from webtext_audit.lineage.tables import stage_of
 from webtext_prep import storage
 from webtext_prep.documents.folders.inputs import Inputs, find_inputs
-from webtext_prep.documents.folders.lineage import Step, relocated, trace
 from webtext_prep.documents.folders.shards import DEFAULT_FORMAT
-from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, read_record
+from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, Step, read_record, relocated, trace
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
 from webtext_prep.running.stage import Stage

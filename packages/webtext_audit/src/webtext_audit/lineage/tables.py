@@ -18,13 +18,14 @@ from command_kit import CommandError
 from command_kit.settings import make_settings
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.lineage import Step
 from webtext_prep.documents.folders.shards import DUPLICATES, read_documents, shards_in
+from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running import versions
-from webtext_prep.running.stage import DROPPED, Stage
+from webtext_prep.running import processes
+from webtext_prep.running.run import DROPPED
+from webtext_prep.running.stage import Stage
 from webtext_prep.storage.stores.base import Location
 
 Row = dict[str, Any]
@@ -83,6 +84,6 @@ def stage_of(step: Step, known: Mapping[str, type[Stage]]) -> Stage:
     changed = [name for name, value in identity.items() if step.record["settings"].get(name) != value]
     if changed:
         raise InputError(f"{step.name} was made with another {', '.join(changed)} than what is here now.")
-    if others := versions.changed(step.record.get("libraries", {}), versions.versions_of(stage.libraries_used())):
+    if others := processes.changed(step.record.get("libraries", {}), processes.versions_of(stage.libraries_used())):
         raise InputError(f"{step.name} was made with {others}: install that version, or make it again.")
     return stage

@@ -14,11 +14,12 @@ from webtext_audit.lookup.entries import url_hash
 from webtext_audit.lookup.index import Hit, Index, Wanted, open_indices
 from webtext_prep import storage
 from webtext_prep.documents.folders.inputs import is_url_list
-from webtext_prep.documents.folders.lineage import Step
 from webtext_prep.documents.folders.shards import DUPLICATES, MATCHES, format_of, shards_in
+from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.stage import DROPPED, Stage
+from webtext_prep.running.run import DROPPED
+from webtext_prep.running.stage import Stage
 from webtext_prep.storage.stores.base import Location
 
 LISTED, URLS, OUTCOME, LOST, WON, CUT, GONE, ORDER, PASSAGES = (

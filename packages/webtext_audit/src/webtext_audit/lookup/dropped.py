@@ -13,8 +13,8 @@ from typing import TypeVar
 from command_kit import Progress
 from webtext_audit.lineage.tables import dropped_of, duplicates_of, has_dropped, outcomes_of, stage_of
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.lineage import Step
 from webtext_prep.documents.folders.shards import read_documents
+from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
 

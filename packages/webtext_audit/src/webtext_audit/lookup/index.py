@@ -27,11 +27,11 @@ import numpy.typing as npt
 from command_kit import parse_json
 from command_kit.atomic import atomic_folder, waiting_lock
 from webtext_prep import storage
-from webtext_prep.documents.folders.lineage import Step
-from webtext_prep.documents.formats.arrays import save_array
+from webtext_prep.documents.folders.partitions import save_array
+from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.local import run_tasks
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
 
 FOLDER = "why"

@@ -23,8 +23,8 @@ from webtext_audit.lookup.entries import row_of
 from webtext_audit.lookup.index import Hit
 from webtext_prep import storage
 from webtext_prep.documents.document import Document, piece_in
-from webtext_prep.documents.folders.lineage import Step
 from webtext_prep.documents.folders.shards import format_of, read_chosen_documents
+from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage

@@ -15,11 +15,11 @@ from webtext_audit.lookup.catalogue import Catalogue
 from webtext_audit.lookup.index import SMALL_BYTES, Index
 from webtext_audit.lookup.passages import CERTAIN_WORDS, Fingerprints, normalised
 from webtext_prep import storage
-from webtext_prep.documents.folders.lineage import Step
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
+from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.local import run_tasks
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.tasks import Context, Task
 
 REPORT_EVERY = 256
 

@@ -13,8 +13,7 @@ from typing import Any
 from command_kit import UsageError
 from webtext_prep.documents.folders.shards import check_format
 from webtext_prep.errors import InputError
-from webtext_prep.running.chain import Chain, Link, read_table
-from webtext_prep.running.settings import RunSettings
+from webtext_prep.running.settings import Chain, Link, RunSettings, read_table
 from webtext_prep.running.stage import Stage
 
 OF_A_LIST = ("blacklist", "download", "merge", "clean", "dedup", "tokenize")

@@ -17,8 +17,8 @@ from webtext_audit.plan.plan_file import Expected
 from webtext_audit.plan.profiling import Measured
 from webtext_audit.plan.sample import FILES, Sample
 from webtext_prep.documents.folders.sampling import Sample as Contents
-from webtext_prep.running.chain import Link
 from webtext_prep.running.preflight import USUAL_SHARD
+from webtext_prep.running.settings import Link
 from webtext_prep.stages.download import Download
 
 DEVIATIONS = 1.96

@@ -19,10 +19,9 @@ from webtext_audit.plan.sample import Sample
 from webtext_prep import storage
 from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.url_lists import read_urls
-from webtext_prep.running.chain import Link
-from webtext_prep.running.outputs.ownership import locked
+from webtext_prep.running.output import locked
 from webtext_prep.running.preflight import readable
-from webtext_prep.running.settings import RunSettings
+from webtext_prep.running.settings import Link, RunSettings
 from webtext_prep.running.stage import Stage
 from webtext_prep.stages.download import Download
 from webtext_prep.urls.urls import host_of

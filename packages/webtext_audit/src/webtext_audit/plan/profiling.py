@@ -29,8 +29,8 @@ from webtext_audit.plan.sample import some_rows
 from webtext_prep import storage
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.errors import WebtextError
-from webtext_prep.running.chain import Link
-from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.markers import digest
+from webtext_prep.running.settings import Link
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage import location
 from webtext_prep.storage.stores.base import Location

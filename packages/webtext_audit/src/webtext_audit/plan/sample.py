@@ -25,7 +25,7 @@ from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.url_lists import encode_url, read_urls
 from webtext_prep.errors import InputError
-from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.markers import digest
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import host_of, url_key

@@ -27,8 +27,8 @@ from webtext_audit.report.scan import TOKEN_DOCUMENTS, DocumentPass, DuplicatePa
 from webtext_audit.report.training import TrainingRun
 from webtext_prep import stages, storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.lineage import Step, all_steps
 from webtext_prep.documents.folders.shards import DUPLICATES, shards_in
+from webtext_prep.documents.folders.stage_record import Step, all_steps
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.stage import Stage

@@ -20,8 +20,7 @@ from webtext_audit.report.figures import GROUPS, DocumentFigures, DuplicateFigur
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.running.engines.local import run_tasks
-from webtext_prep.running.stage import REPORT_EVERY
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.tasks import REPORT_EVERY, Context, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import host_of
 

@@ -25,15 +25,14 @@ from webtext_audit.export.files import FOLDER, FORMATS, file_name, is_file_name,
 from webtext_audit.export.measures import Measures, TopDomains
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.lineage import all_steps, trace
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
-from webtext_prep.documents.folders.stage_record import files_by_record
+from webtext_prep.documents.folders.stage_record import all_steps, files_by_record, trace
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
+from webtext_prep.running.tasks import REPORT_EVERY, Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 
 PIECE_BYTES = 16 << 20

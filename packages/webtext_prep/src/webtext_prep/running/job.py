@@ -1,6 +1,6 @@
 """Runs one stage over its inputs: skips what is done, tallies, shows progress, and leaves only complete files.
 
-A stage's work is one or more phases of tasks (`running.task`), which an engine (`running.engines`) runs. A task whose
+A stage's work is one or more phases of tasks (`running.tasks`), which an engine (`running.engines`) runs. A task whose
 completion marker still holds is not run again.
 
 The output folder holds `part-00000.jsonl.zst`, ..., `stage.json` (settings and tallies, written last; the same bytes
@@ -14,38 +14,34 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from command_kit import Progress, hide_credentials
+from command_kit import hide_credentials
 from command_kit.machine import Machine
-from command_kit.settings import identity
 from webtext_prep import storage
 from webtext_prep.documents.folders.inputs import spool_standard_input
 from webtext_prep.documents.folders.sampling import Sample, take_sample
-from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, check_format, shard_name
-from webtext_prep.documents.folders.stage_record import read_record, recorded_documents
+from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, check_format
+from webtext_prep.documents.folders.stage_record import read_record
 from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running import lease
 from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.outputs import lease, ownership
-from webtext_prep.running.outputs.markers import Done, Markers, OutputMarker, digest
-from webtext_prep.running.outputs.output import Output
-from webtext_prep.running.outputs.summary import Summary
+from webtext_prep.running.markers import OutputMarker, digest
+from webtext_prep.running.output import Output, locked
 from webtext_prep.running.preflight import Estimate, compare
-from webtext_prep.running.stage import DROPPED, Stage
-from webtext_prep.running.tasks import staging
-from webtext_prep.running.tasks.open_files import allow_open_files
-from webtext_prep.running.tasks.result import Findings
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
-from webtext_prep.running.versions import versions_of
+from webtext_prep.running.processes import allow_open_files, versions_of
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import Stage
+from webtext_prep.running.summary import Findings, Summary
+from webtext_prep.running.tasks import Tally
 from webtext_prep.storage import is_local
 from webtext_prep.storage.stores.base import Location
 
 
-class Job:
+class Job(Run):
     """One run of one stage: where it reads and writes, and how its tasks are run.
 
     Args:
@@ -100,149 +96,18 @@ class Job:
         beside = stage.state_folder(output)
         # One folder has one name here, however --state spells it.
         is_beside = state is None or (is_local(beside) and storage.local_path(beside).resolve() == state.resolve())
-        self.state = cast(Path, beside if is_beside else state)
-        self._own = Output(stage, output, self.state, shared_scratch)
+        self._use(cast(Path, beside if is_beside else state))
         self.record_path = self._own.record_path
         self._space_check, self._machine = space_check, machine or Machine()
         self._standard_input, self._problems = standard_input, list(problems)
         self._finished = OutputMarker(self.state / "complete.json")
-        self._lease: lease.Lease | None = None
         self._libraries = versions_of(stage.libraries_used())
 
-    # What stages ask for
-
-    @property
-    def scratch(self) -> Location:
-        """A folder for files between phases; it is removed when the stage is done."""
-        return self._own.between
-
-    @property
-    def is_here(self) -> bool:
-        """See `Run`."""
-        return self.engine.is_here
-
-    @property
-    def is_flushed(self) -> bool:
-        """See `Run`: tasks on other machines flush or publish what they make."""
-        return not self.engine.is_here
-
-    def shard_outputs(self, number: int) -> tuple[Location, ...]:
-        """The outputs of the task that makes shard `number`: the shard, and with `--keep-dropped` what it dropped."""
-        dropped = self.dropped_path(number)
-        return (self.output / shard_name(number, self.format), *([dropped] if dropped is not None else []))
-
-    def dropped_path(self, number: int) -> Location | None:
-        """Where the dropped documents of shard `number` belong, or None without `--keep-dropped`."""
-        return self.output / DROPPED / shard_name(number, self.format) if self.keep_dropped else None
-
-    def expected_documents(self) -> int | None:
-        """How many documents the input holds, where the stage that made it said so."""
-        return recorded_documents(self.inputs)
-
-    def map(
-        self,
-        phase: str,
-        call: Callable[[Task, Context], Any],
-        tasks: Sequence[Task],
-        *,
-        unit: str = "documents",
-        total: int | None = None,
-        again: Callable[[Any], bool] = lambda result: False,
-    ) -> list[Any]:
-        """Run `call(task, context)` for each task that is not done yet; all results in the order of the tasks.
-
-        Args:
-            phase: names the markers, and is shown with the progress where a stage has several.
-            call: a method of the stage, or another picklable function; it returns a JSON-like value.
-            tasks: what to do.
-            unit: what `context.report` counts.
-            total: how many units there are in all, where known.
-            again: is asked with the result of each task that is done whether to run it once more.
-        """
-        markers, stamps = self._markers(phase), _stamps(tasks)
-        keys = [self._key(phase, task, stamps) for task in tasks]
-        done = {
-            position: found
-            for position, found in enumerate(markers.read_all(tasks, keys))
-            if found is not None and not again(found.result)
-        }
-        todo = [position for position in range(len(tasks)) if position not in done]
-        if todo:
-            label = self.stage.name if phase == "shards" else f"{self.stage.name}: {phase}"
-            earlier = sum(entry.units for entry in done.values())
-            chosen = [dataclasses.replace(tasks[position], key=keys[position]) for position in todo]
-            call = self._handed_over(call, chosen, stamps)
-            units = dict.fromkeys(todo, 0)
-            with Progress(label, unit, total, done=earlier) as progress:
-
-                def show(position: int, count: int) -> None:
-                    self._check_lease()
-                    units[todo[position]] = count
-                    shards = f"{len(done)}/{len(tasks)} shards" if len(tasks) > 1 else ""
-                    progress.update(earlier + sum(units.values()), shards)
-
-                for at, result in self.engine.run(call, chosen, scratch=self._own.scratch, on_progress=show):
-                    position = todo[at]
-                    done[position] = Done(result, units[position])
-                    self._mark(markers, tasks[position], keys[position], done[position])
-        return [done[position].result for position in range(len(tasks))]
-
-    def known(self, phase: str, tasks: Sequence[Task]) -> list[Any]:
-        """The results of those tasks that `map` would find done, None of the others."""
-        markers, stamps = self._markers(phase), _stamps(tasks)
-        found = markers.read_all(tasks, [self._key(phase, task, stamps) for task in tasks])
-        return [None if done is None else done.result for done in found]
-
-    def once(self, name: str, beside: Location, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What `make` gives, or gave earlier for the same input and settings.
-
-        Tasks are done as long as their outputs are there. What is marked here stays done without: the files of all but
-        the last of its phases can be removed, and a resumed job does not make them again.
-
-        Args:
-            name: of the marker, unique in the stage.
-            beside: a file between phases that `make` writes, and that stays until the stage is done.
-            make: runs phases, and gives a JSON-like value.
-        """
-        task = Task(name, tuple(self.inputs), (beside,))
-        markers, key = self._markers("once"), self._key("once", task, _stamps([task]))
-        done = markers.read(task, key)
-        if done is None:
-            done = Done(make(), 0)
-            markers.write(task, key, done)
-        return dict(done.result)
-
-    def _markers(self, phase: str) -> Markers:
-        return Markers(self.state / "markers" / phase, None if self.is_flushed else self._own.scratch)
-
-    def _mark(self, markers: Markers, task: Task, key: str, done: Done) -> None:
-        """Mark a task as done. Raises WebtextError where this machine does not see what it made on another one."""
-        try:
-            markers.write(task, key, done)
-        except FileNotFoundError:
-            if self.engine.is_here:
-                raise
-            missing = staging.unseen(task.outputs)
-            if missing is not None:
-                raise WebtextError(
-                    f"{missing} was made on another machine, and this one does not see it: give an --output that all "
-                    "machines see, such as a folder in object storage."
-                ) from None
-            markers.write(task, key, done)
-
-    def _handed_over(
-        self, call: Callable[[Task, Context], Any], tasks: Sequence[Task], stamps: dict[Location, Any]
-    ) -> Callable[[Task, Context], Any]:
-        """The call, made fit for the machines on which the engine runs it."""
-        if self.engine.is_here:
-            return call
-        if self._own.shared is None:
-            return staging.OnSharedFiles.of(call, self.state)
-        unknown = list({path for task in tasks for path in task.reads if path not in stamps})
-        stamps = stamps | dict(zip(unknown, storage.stamps(unknown), strict=True))
-        return self._own.shared.wrapped(call, stamps, [str(path) for path in self.stage.setting_files()])
-
-    # How a job runs
+    def _use(self, state: Path) -> None:
+        """Keep what resuming needs, and the files between phases, in a folder."""
+        self.state = state
+        self._own = Output(self.stage, self.output, state, self._shared_scratch)
+        self.local_scratch, self.shared = self._own.scratch, self._own.shared
 
     def run(self) -> Summary:
         """Do what is left to do and return the summary.
@@ -254,8 +119,8 @@ class Job:
         allow_open_files()
         place = lease.lease_place(self.output, is_prefix=self.stage.output_is_prefix)
         lease.refuse_if_taken(place, self.output, self.state)
-        ownership.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
-        with ownership.locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
+        self._own.refuse_foreign(self.inputs)
+        with locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
             if self.restart:
                 self.engine.abandon(self._own.scratch)
             self._own.make_own(self._settings(), self._libraries, restart=self.restart)
@@ -289,7 +154,7 @@ class Job:
     def check_output(self) -> None:
         """Raise InputError where `run` would refuse its output: another's, or without a restart of other settings or
         libraries."""
-        ownership.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
+        self._own.refuse_foreign(self.inputs)
         if not self.restart:
             self._own.refuse_other_settings(self._settings(), self._libraries)
 
@@ -299,10 +164,9 @@ class Job:
         An interrupted preview resumes. Raises InputError as `run` does, also where it would not fit this machine.
         """
         allow_open_files()
-        ownership.refuse_foreign_output(self.stage, self.output, self.state, self.inputs)
-        with ownership.locked(self.state, self.output):
-            self.state = self.state / "preview"
-            self._own = Output(self.stage, self.output, self.state, self._shared_scratch)
+        self._own.refuse_foreign(self.inputs)
+        with locked(self.state, self.output):
+            self._use(self.state / "preview")
             self.estimate(self.sample()).announce(is_checked=self._space_check)
             self._own.make_scratch()
             found = self.stage.preview(self)
@@ -340,38 +204,10 @@ class Job:
             self.stage.name, hide_credentials(str(self.output)), tally, facts, seconds, resumed=resumed, unit=unit
         )
 
-    def _settings(self) -> dict[str, Any]:
-        chosen = {"format": self.format} if self.format != DEFAULT_FORMAT else {}
-        return {**identity(self.stage), **chosen, "keep_dropped": self.keep_dropped}
-
-    def _identity(self) -> dict[str, Any]:
-        """What every shard depends on besides its input."""
-        return {**self._settings(), **self.stage.identity()}
-
-    def _key(self, phase: str, task: Task, stamps: dict[Location, Any]) -> str:
-        return digest(
-            [
-                self.stage.name,
-                self.stage.version,
-                self._identity(),
-                [storage.stamp(path) for path in self.stage.setting_files()],
-                phase,
-                [stamps[path] for path in task.inputs],
-                [output.name for output in task.outputs],
-                task.options,
-                *self._of_libraries,
-            ]
-        )
-
     def _whole_key(self, stamps: Sequence[Any]) -> str:
         of_settings = [storage.stamp(path) for path in self.stage.setting_files()]
         identity = [self.stage.name, self.stage.version, self._identity(), [*of_settings, *stamps]]
         return digest([*identity, *self._of_libraries])
-
-    @property
-    def _of_libraries(self) -> list[dict[str, str]]:
-        """What keys say of them: nothing for a stage that depends on none."""
-        return [self._libraries] if self._libraries else []
 
     def _complete(self, key: str) -> Summary | None:
         """The summary of an earlier run, if all of it still stands."""
@@ -379,10 +215,6 @@ class Job:
             return None
         record = read_record(self.record_path.parent, self.record_path.name)
         return None if record is None else self._summary(Tally.from_dict(record), record.get("facts", {}), resumed=True)
-
-    def _check_lease(self) -> None:
-        if self._lease is not None:
-            self._lease.check()
 
     def _check(self, tally: Tally) -> None:
         if not tally.is_balanced:
@@ -401,9 +233,3 @@ class Job:
                 f"{self.stage.name}: none of the {tally.read:,} {unit} was kept ({reasons}): "
                 f"{self.stage.advice(tally)}.{problems}"
             )
-
-
-def _stamps(tasks: Iterable[Task]) -> dict[Location, Any]:
-    """The stamps of all inputs."""
-    paths = list(dict.fromkeys(path for task in tasks for path in task.inputs))
-    return dict(zip(paths, storage.stamps(paths), strict=True))

@@ -1,6 +1,6 @@
 """How much disk and memory a run will need, said before it starts, and the end of one that will not fit.
 
-A stage estimates its needs (`Stage.needs`) from a sample of its input (`documents.sampling`); here they are compared
+A stage estimates its needs (`Stage.needs`) from a sample of its input (`take_sample`); here they are compared
 with what there is on the disks of output and state, and with the memory that this process may take. What an
 interrupted run has written already is not needed again. An estimate is no promise: `--no-space-check` goes on.
 """

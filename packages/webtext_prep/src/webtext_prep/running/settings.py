@@ -1,12 +1,113 @@
-"""The settings that every stage has: what it reads and writes, and where its tasks run."""
+"""What a command line or a settings file says of a run: the settings of every stage, engines, and chains of stages.
+
+An engine's own settings are flags and TOML keys of every stage (`--ray-address`), shown by `--help` in a group of their
+own. One that belongs to another engine than the chosen one is refused: it would do nothing. In a chain each stage reads
+what the one before it wrote.
+"""
 
 from __future__ import annotations
 
+import argparse
+import dataclasses
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
-from command_kit import setting
+from command_kit import CommandError, UsageError, add_flags, setting
+from command_kit.plugins import find_plugins
+from command_kit.settings import flag_name, make_settings
 from webtext_prep.documents.folders.shards import known_formats
-from webtext_prep.running.engines.choosing import find_engines
+from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX
+from webtext_prep.errors import InputError
+from webtext_prep.running import engines
+from webtext_prep.running.engines.base import Engine
+from webtext_prep.running.stage import Stage
+from webtext_prep.storage import location
+
+
+def find_engines() -> dict[str, type[Engine]]:
+    """Every engine, in `running/engines/` or of the entry-point group `webtext.engines`.
+
+    Raises CommandError for a setting whose name does not begin with its engine's: two engines could have the same.
+    """
+    found = {engine.name: engine for engine in find_plugins(engines, Engine, group="webtext.engines")}
+    for name, engine in found.items():
+        prefix = name.replace("-", "_") + "_"
+        if wrong := [field for field in settings_of(engine) if not field.startswith(prefix)]:
+            raise CommandError(
+                f"the setting {wrong[0]} of engine {name} should be called {prefix}{wrong[0]}: rename it."
+            )
+    return found
+
+
+def settings_of(engine: type[Engine]) -> tuple[str, ...]:
+    """The names of an engine's own settings."""
+    return tuple(field.name for field in dataclasses.fields(engine.settings_class))
+
+
+def engine_settings() -> dict[str, str]:
+    """Every setting that belongs to one engine -> the name of that engine."""
+    return {field: name for name, engine in find_engines().items() for field in settings_of(engine)}
+
+
+def add_engine_flags(parser: argparse.ArgumentParser, known: Mapping[str, type[Engine]]) -> None:
+    """The flags of all engines, a group for each."""
+    for name, engine in known.items():
+        add_flags(parser, engine.settings_class, group=f"with --engine {name}")
+
+
+def with_options_joined(words: Sequence[str]) -> list[str]:
+    """A command line on which `--slurm-options --mem=8G` is one word, joined by `=`.
+
+    The value of a setting of an engine whose metavar is OPTIONS begins with dashes, and argparse would take it for the
+    next flag.
+    """
+    fields = (field for engine in find_engines().values() for field in dataclasses.fields(engine.settings_class))
+    flags = {flag_name(field.name) for field in fields if field.metadata["metavar"] == "OPTIONS"}
+    joined: list[str] = []
+    for word in words:
+        if joined and joined[-1] in flags:
+            joined[-1] += f"={word}"
+        else:
+            joined.append(word)
+    return joined
+
+
+def make_engine(
+    name: str,
+    workers: int,
+    values: Mapping[str, Any] | None = None,
+    *,
+    where: str = "the command line",
+    flags: Collection[str] = (),
+) -> Engine:
+    """The engine called `name`.
+
+    Args:
+        name: a value of `--engine`.
+        workers: how many tasks run at once; 0 for as many as there are cores.
+        values: what is said about settings of engines.
+        where: names the source of the values in messages.
+        flags: those of the values that came from the command line.
+
+    Raises InputError for an engine that is not known, or lacks a package, and for a setting of another one; UsageError
+    for a wrong value.
+    """
+    known, values = find_engines(), values or {}
+    if name not in known:
+        raise InputError(f"--engine {name} is not known: choose one of {', '.join(known)}.")
+    own = settings_of(known[name])
+    for owner, engine in known.items():
+        if others := [field for field in settings_of(engine) if field in values and field not in own]:
+            shown = flag_name(others[0]) if others[0] in flags else f"{where}: {others[0]}"
+            raise InputError(
+                f"{shown} is a setting of --engine {owner}, and the engine is {name}: choose that engine, or leave the "
+                "setting out."
+            )
+    return known[name](workers, make_settings(known[name].settings_class, values, where, flags=flags))
+
+
+Settings = TypeVar("Settings")
 
 
 @dataclass(frozen=True)
@@ -35,3 +136,113 @@ class RunSettings:
     space_check: bool = setting(
         True, "stop before a run that needs more disk or memory than this machine has free", group="run"
     )
+
+
+@dataclass(frozen=True)
+class Link:
+    """One stage of a chain.
+
+    Attributes:
+        stage: the stage with its settings.
+        run: the settings that every stage has, with its input and output.
+        is_beside: whether it writes there without being told.
+        reads: the number of the link before it whose output it reads, -1 for the input of the chain.
+        tokenizer: the one that an earlier link makes and this one uses; empty for none.
+    """
+
+    stage: Stage
+    run: RunSettings
+    is_beside: bool = False
+    reads: int = -1
+    tokenizer: str = ""
+
+    @property
+    def name(self) -> str:
+        """The command."""
+        return self.stage.name
+
+    @property
+    def made(self) -> str:
+        """What it writes, as the stages after it name it."""
+        return self.run.output + (TOKENS_SUFFIX if self.stage.output_is_prefix else "")
+
+
+def checked(settings_class: type[Settings], values: Mapping[str, Any], where: str, **more: Any) -> Settings:
+    """The settings that `values` give. Raises UsageError, which names the table `where`."""
+    try:
+        return make_settings(settings_class, values, where, **more)
+    except UsageError as error:
+        raise UsageError(str(error) if where in str(error) else f"{where}: {error}") from None
+
+
+def read_table(kind: type[Stage], table: Mapping[str, Any], where: str) -> tuple[Stage, RunSettings, dict[str, Any]]:
+    """A stage's table: its settings, those that every stage has, and those of an engine. Raises UsageError."""
+    own = {field.name for field in dataclasses.fields(kind)}
+    of_runs, of_engines = RunSettings.__dataclass_fields__.keys() - own, engine_settings().keys() - own
+    run = checked(RunSettings, {key: value for key, value in table.items() if key in of_runs}, where)
+    others = of_runs | of_engines
+    rest = {key: value for key, value in table.items() if key not in others}
+    stage = checked(kind, rest, where, neighbours=others)
+    return stage, run, {key: value for key, value in table.items() if key in of_engines}
+
+
+class Chain:
+    """The stages so far, and what the next one reads.
+
+    Args:
+        documents: what the first stage reads.
+        corpus: the prefix of token files, until a stage writes some.
+
+    Attributes:
+        links: the stages.
+        documents: what the next stage of documents reads.
+        corpus: the prefix of the token files.
+        has_tokens: whether a stage wrote them.
+        tokenizer: the folder of a trained tokenizer; empty for none.
+    """
+
+    def __init__(self, documents: Sequence[str], corpus: str) -> None:
+        self.links: list[Link] = []
+        self.documents, self.corpus = tuple(documents), corpus
+        self.has_tokens, self.tokenizer = False, ""
+
+    @property
+    def tokens(self) -> str:
+        """The token files, as what reads them names them."""
+        return self.corpus + TOKENS_SUFFIX
+
+    def add(self, stage: Stage, run: RunSettings, output: str) -> Link:
+        """Wire one more stage; paths that `run` names are left alone.
+
+        Args:
+            stage: its settings.
+            run: the settings that every stage has.
+            output: where it writes if `run` does not say so.
+
+        Raises UsageError if there is nothing to read.
+        """
+        reads_tokens = self.has_tokens and stage.accepts(location(f"{self.tokens}.idx"))
+        inputs = run.input or ((self.tokens,) if reads_tokens else self.documents)
+        if not inputs:
+            raise UsageError(f"the first stage, {stage.name}, has no input: give it with --input PATH.")
+        beside = stage.output_beside(inputs)
+        run = dataclasses.replace(run, input=inputs, output=beside or run.output or output)
+        tokenizer = self.tokenizer if _takes_tokenizer(stage) else ""
+        if tokenizer:
+            stage = dataclasses.replace(stage, tokenizer=tokenizer)  # type: ignore[call-arg]
+        reads = {link.made: at for at, link in enumerate(self.links)}.get(inputs[0], -1)
+        link = Link(stage, run, bool(beside), reads, tokenizer)
+        self.links.append(link)
+        if stage.output_is_prefix:
+            self.corpus, self.has_tokens = run.output, True
+        elif stage.output_is_tokenizer:
+            self.tokenizer = run.output
+        elif stage.is_passed_on:
+            self.documents = (run.output,)
+        return link
+
+
+def _takes_tokenizer(stage: Stage) -> bool:
+    """Whether it has a setting for one, and names none itself."""
+    names = {field.name for field in dataclasses.fields(stage)}
+    return "tokenizer" in names and getattr(stage, "tokenizer", None) is None and not getattr(stage, "vocabulary", "")

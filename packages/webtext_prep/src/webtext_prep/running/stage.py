@@ -9,80 +9,63 @@ found there by the command line: adding or removing one touches nothing else.
 from __future__ import annotations
 
 import abc
+import contextlib
 import copy
 import dataclasses
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
+from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.dataset_folders import choose_splits, counts_of, splits_of
+from webtext_prep.documents.folders.raw_files import choose_splits, counts_of, splits_of
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, is_document_shard, read_documents, shards_in
+from webtext_prep.documents.folders.shards import (
+    DEFAULT_FORMAT,
+    is_document_shard,
+    read_documents,
+    shards_in,
+    write_documents,
+)
 from webtext_prep.documents.folders.stage_record import RECORD, STATE
-from webtext_prep.running.outputs.shard_writing import REPORT_EVERY, write_shard  # noqa: F401 - for stages
+from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.tasks.result import Findings
-from webtext_prep.running.tasks.tally import CollectingTally, Tally, with_reason
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.run import DROPPED, Run
+from webtext_prep.running.summary import Findings
+from webtext_prep.running.tasks import CollectingTally, Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 
-DROPPED = "dropped"
-"""The folder of dropped documents in an output."""
+Transform = Callable[[Iterable[Document], Tally], Iterable[Document]]
+"""Yields what is kept of some documents, and has the tally drop the others."""
+
+
+@contextlib.contextmanager
+def shard_writer(task: Task, tally: Tally) -> Iterator[DocumentWriter]:
+    """Open the task's first output for documents, which the tally counts as kept; a second output takes the dropped."""
+    with contextlib.ExitStack() as stack:
+        if len(task.outputs) > 1:
+            tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
+        writer = stack.enter_context(write_documents(task.outputs[0]))
+        yield writer
+        tally.kept = writer.written
+
+
+def write_shard(task: Task, context: Context, documents: Iterable[Document], transform: Transform) -> dict[str, Any]:
+    """Write to the task's first output what `transform(documents, tally)` yields; a second output takes the dropped.
+
+    Returns the tally as plain values, the result of a task.
+    """
+    tally = Tally()
+    with shard_writer(task, tally) as writer:
+        for document in transform(tally.counted(context.counted(documents)), tally):
+            writer.write(document)
+    return tally.as_dict()
+
+
 PROCESS_BYTES = 100 << 20
 """Memory of a process with what most stages import: Python, codecs, and a document at a time."""
-
-
-class Run(Protocol):
-    """What a stage asks of the job that runs it (`running.job.Job`)."""
-
-    inputs: list[Location]
-    output: Location
-    state: Path
-    keep_dropped: bool
-    workers: int
-    format: str
-
-    @property
-    def scratch(self) -> Location:
-        """A folder for files between phases; it is removed when the stage is done. Tasks may see it elsewhere."""
-
-    @property
-    def is_here(self) -> bool:
-        """Whether tasks run on this machine: then several may each write their part of one file."""
-
-    @property
-    def is_flushed(self) -> bool:
-        """Whether the files between phases outlive a cut of power."""
-
-    def shard_outputs(self, number: int) -> tuple[Location, ...]:
-        """The outputs of the task that makes shard `number`: the shard, and with `--keep-dropped` what it dropped."""
-
-    def dropped_path(self, number: int) -> Location | None:
-        """Where the dropped documents of shard `number` belong, or None without `--keep-dropped`."""
-
-    def expected_documents(self) -> int | None:
-        """How many documents the input holds, where the stage that made it said so."""
-
-    def map(
-        self,
-        phase: str,
-        call: Callable[[Task, Context], Any],
-        tasks: Sequence[Task],
-        *,
-        unit: str = "documents",
-        total: int | None = None,
-        again: Callable[[Any], bool] = ...,
-    ) -> list[Any]:
-        """Run `call(task, context)` for each task that is not done yet; all results in the order of the tasks."""
-
-    def known(self, phase: str, tasks: Sequence[Task]) -> list[Any]:
-        """The results of those tasks that `map` would find done, None of the others."""
-
-    def once(self, name: str, beside: Location, make: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-        """What `make` gives, or gave earlier, also where files between its phases are gone; see `Job.once`."""
 
 
 @dataclass
@@ -100,6 +83,12 @@ class Outcome:
     outputs: list[Location]
     shards: dict[str, int] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
+
+    def add_reading(self, read: Tally) -> None:
+        """Account for an earlier phase too: what that one kept this one has read."""
+        self.tally.add(read)
+        self.tally.read -= read.kept
+        self.tally.kept -= read.kept
 
 
 @dataclass(frozen=True)
@@ -127,6 +116,10 @@ class Stage(abc.ABC):
     """Whether the next stage of a pipeline reads its output; if not, that one reads what this one has read."""
     grows_with_corpus: ClassVar[tuple[str, ...]] = ()
     """Reasons to drop that a larger corpus has a larger share of: what repeats other documents."""
+    shard_folders: ClassVar[tuple[str, ...]] = ("", DROPPED)
+    """The folders in its output that hold shards."""
+    side_files: ClassVar[tuple[str, ...]] = ()
+    """Names of files that it writes beside its shards: tables, a tokenizer."""
     default_format: ClassVar[str] = DEFAULT_FORMAT
     """How it writes shards if nothing else is said."""
 
@@ -258,7 +251,8 @@ class Stage(abc.ABC):
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Every file of this stage that an output holds now."""
-        return [*shards_in(output), *shards_in(output / DROPPED)]
+        shards = [shard for folder in self.shard_folders for shard in shards_in(output / folder)]
+        return [*shards, *filter(storage.is_file, (output / name for name in self.side_files))]
 
     def __getstate__(self) -> dict[str, Any]:
         # Tasks travel with their stage: what it has cached (lists of rules) is loaded again on the other side.
@@ -269,16 +263,11 @@ class Stage(abc.ABC):
             object.__setattr__(self, name, value)
 
 
-def shards_outcome(tasks: Iterable[Task], results: Iterable[dict[str, Any]]) -> Outcome:
+def shards_outcome(tasks: Iterable[Task], results: Sequence[dict[str, Any]]) -> Outcome:
     """The outcome of tasks that each made one shard by `write_shard`."""
-    tally = Tally()
-    outputs: list[Location] = []
-    shards: dict[str, int] = {}
-    for task, result in zip(tasks, results, strict=True):
-        tally.add(Tally.from_dict(result))
-        outputs += task.outputs
-        shards[task.outputs[0].name] = result["out"]
-    return Outcome(tally, outputs, shards)
+    pairs = list(zip(tasks, results, strict=True))
+    outputs = [output for task, _ in pairs for output in task.outputs]
+    return Outcome(Tally.total(results), outputs, {task.outputs[0].name: result["out"] for task, result in pairs})
 
 
 @dataclass(frozen=True)

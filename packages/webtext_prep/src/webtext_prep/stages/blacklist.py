@@ -8,7 +8,6 @@ and the settings.
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import importlib.resources
 import io
@@ -25,7 +24,6 @@ from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.folders.url_lists import (
     UrlPart,
     encode_url,
@@ -40,12 +38,11 @@ from webtext_prep.documents.folders.url_lists import (
 )
 from webtext_prep.documents.formats.lines import has_ranges, read_lines, read_range, read_utf8
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.file_ranges import cut_into_runs, run_file
+from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import REPORT_EVERY, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tasks.tally import Tally, with_reason
-from webtext_prep.running.tasks.task import Context, Task
-from webtext_prep.storage.problems import UNREADABLE_SHARE
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import Outcome, Stage, shard_writer, shards_outcome
+from webtext_prep.running.tasks import UNREADABLE_SHARE, Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import (
     REPLACEMENT,
@@ -253,20 +250,14 @@ class Blacklist(Stage):
         """Task: a list, or a part of one, to a file with a bucket for each shard. Returns the number of URLs."""
         count, shards = 0, task.options["shards"]
         with write_partitions(task.outputs[0], shards) as writer:
-            for count, row in enumerate(_rows(task), 1):
+            for count, row in enumerate(context.counted(_rows(task)), 1):  # noqa: B007 - the last one counts
                 writer.add(bucket_of(host_of(row.url) or row.url, shards), encode_url(row))
-                if count % REPORT_EVERY == 0:
-                    context.report(count)
-        context.report(count)
         return count
 
     def judge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the bucket of one shard, in order of the lists, to the shard."""
         tally, seen, kept = Tally(), set[str](), list[bytes]()
-        with contextlib.ExitStack() as stack:
-            if len(task.outputs) > 1:
-                tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
-            writer = stack.enter_context(write_documents(task.outputs[0]))
+        with shard_writer(task, tally) as writer:
             for lines in read_partitions(task.inputs, task.options["bucket"]):
                 for row in map(read_url, io.BytesIO(lines)):
                     assert row is not None
@@ -281,7 +272,6 @@ class Blacklist(Stage):
                 tally.read += lines.count(b"\n")
                 context.report(tally.read)
             writer.write_lines(b"\n".join([*kept, b""]), len(kept))
-            tally.kept = writer.written
         return tally.as_dict()
 
     def run(self, job: Run) -> Outcome:
@@ -308,13 +298,7 @@ class Blacklist(Stage):
         sizes = storage.sizes(job.inputs)
         parts = [_ranges(path, size) for path, size in zip(job.inputs, sizes, strict=True)]
         cutting = {
-            number: Task(
-                f"list-{number:05}",
-                (path,),
-                (job.scratch / f"list-{number:05}" / "state.json",),
-                {"run_bytes": RUN_BYTES},
-                folders=(job.scratch / f"list-{number:05}",),
-            )
+            number: cutting_task(job.scratch / f"list-{number:05}", path, RUN_BYTES)
             for number, path in enumerate(job.inputs)
             if not parts[number] and _is_text(path) and sizes[number] > BYTES_PER_STREAM
         }
@@ -323,12 +307,11 @@ class Blacklist(Stage):
         for number, path in enumerate(job.inputs):
             places = [(path, options) for options in parts[number] or [{}]]
             if number in cutting:
-                firsts = itertools.accumulate((records for records, _ in runs[number]), initial=1)
                 places = []
-                for run, ((_, head), first) in enumerate(zip(runs[number], firsts, strict=False)):
+                for run, (place, first, head) in enumerate(cut_runs(cutting[number], runs[number])):
                     part = run_part(path, first, head)
                     rows = {"rows": asdict(part)} if part is not None else {}
-                    places.append((run_file(cutting[number], run), {"run": run, **rows}))
+                    places.append((place, {"run": run, **rows}))
             for at, (place, options) in enumerate(places):
                 name = f"list-{number:05}-{at:05}"
                 pieces = (job.scratch / f"{name}.parts",)

@@ -18,9 +18,9 @@ from indexed_tokens import Tokenizer
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.stage_record import recorded_documents
 from webtext_prep.errors import InputError
-from webtext_prep.running.stage import DocumentStage, Run
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import DocumentStage
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text import languages, quality
 from webtext_prep.text.languages.base import Guess, LanguageDetector, is_in

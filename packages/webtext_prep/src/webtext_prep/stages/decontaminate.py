@@ -23,17 +23,15 @@ import numpy.typing as npt
 
 from command_kit import setting
 from webtext_prep import storage
-from webtext_prep.documents.batches import batches
-from webtext_prep.documents.document import Document, without_surrogates
+from webtext_prep.documents.document import Document, batches, without_surrogates
+from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.shards import FREQUENT_NGRAMS, MATCHES, read_documents
-from webtext_prep.documents.formats.arrays import load_array, save_array
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
-from webtext_prep.running.outputs.shard_writing import REPORT_EVERY, write_shard
-from webtext_prep.running.stage import Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import Outcome, Stage, shards_outcome, write_shard
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.contamination import plain
 from webtext_prep.text.contamination.cutting import cut
@@ -103,6 +101,7 @@ class Decontaminate(Stage):
     version: ClassVar[int] = 3
     order: ClassVar[int] = 70
     summary: ClassVar[str] = "documents -> documents without passages of evaluation texts"
+    side_files: ClassVar[tuple[str, ...]] = (MATCHES, FREQUENT_NGRAMS)
     process_bytes: ClassVar[int] = 250 << 20
 
     evaluation: tuple[str, ...] = setting(
@@ -133,17 +132,12 @@ class Decontaminate(Stage):
         """Whether there are enough documents and evaluation texts for machine code: see `Stage.hints`."""
         return {"compiled": sum(storage.sizes([*job.inputs, *self.setting_files()])) > PLAIN_BYTES}
 
-    def outputs_in(self, output: Location) -> list[Location]:
-        """Shards, and the two tables."""
-        tables = (output / MATCHES, output / FREQUENT_NGRAMS)
-        return [*super().outputs_in(output), *(table for table in tables if storage.is_file(table))]
-
     def read_evaluation(self, task: Task, context: Context) -> dict[str, int]:
         """Task: the evaluation files to the table of their n-grams."""
         from webtext_prep.text.contamination.evaluation import NGrams, read_evaluation
 
         texts = read_evaluation(self.setting_files(), self.evaluation_key)
-        counted, compiled = _counted(texts, context), task.hints["compiled"]
+        counted, compiled = context.counted(texts), task.hints["compiled"]
         ngrams = NGrams.of(counted, self.ngram, self.least_words, compiled=compiled)
         if not len(ngrams):
             raise InputError(
@@ -273,13 +267,6 @@ class Decontaminate(Stage):
             "pieces": sum(outcome.shards.values()),
         }
         return outcome
-
-
-def _counted(texts: Iterable[Any], context: Context) -> Iterator[Any]:
-    for number, text in enumerate(texts, 1):
-        yield text
-        if number % REPORT_EVERY == 0:
-            context.report(number)
 
 
 def _row(values: dict[str, Any], ngrams: NGrams, number: int) -> bytes:

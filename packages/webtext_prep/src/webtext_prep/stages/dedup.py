@@ -40,17 +40,16 @@ from webtext_prep.dedup.decision_phases import DecisionPhases
 from webtext_prep.dedup.reference_index import LOSERS
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
+from webtext_prep.documents.folders.partitions import load_array
 from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.shards import DUPLICATES, SUPERSEDED, read_documents
-from webtext_prep.documents.formats.arrays import load_array
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.outputs.markers import digest
-from webtext_prep.running.outputs.shard_writing import write_shard
+from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import Outcome, Run, shards_outcome
-from webtext_prep.running.tasks.result import Findings
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import Outcome, shards_outcome, write_shard
+from webtext_prep.running.summary import Findings
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
 
@@ -85,6 +84,7 @@ class Dedup(DecisionPhases):
     order: ClassVar[int] = 60
     version: ClassVar[int] = 2
     libraries: ClassVar[tuple[str, ...]] = ("datasketch", "tldextract")
+    side_files: ClassVar[tuple[str, ...]] = (TABLE, SUPERSEDED)
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
     preload: ClassVar[tuple[str, ...]] = (
         "datasketch",
@@ -132,11 +132,6 @@ class Dedup(DecisionPhases):
         for name in ("alarm_share", "stop_share"):
             if not 0 <= getattr(self, name) <= 1:
                 raise InputError(f"{flag_name(name)} must be from 0 to 1, but is {getattr(self, name)}.")
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """Shards, and the tables of duplicates and of superseded documents."""
-        tables = [output / name for name in (TABLE, SUPERSEDED)]
-        return [*super().outputs_in(output), *filter(storage.is_file, tables)]
 
     def identity(self) -> dict[str, Any]:
         """The documents to compare with, by what identifies their files."""

@@ -26,15 +26,14 @@ from webtext_prep.crawl.state.history import EARLIER, JOURNALS, ROUNDS, SUFFIX, 
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, shards_outcome
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shards_outcome
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 
 if TYPE_CHECKING:
@@ -82,6 +81,7 @@ class Download(PageStage):
     order: ClassVar[int] = 30
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
     unit: ClassVar[str] = "URLs"
+    shard_folders: ClassVar[tuple[str, ...]] = (*PageStage.shard_folders, OUTCOMES)
     input_kinds: ClassVar[str] = "URL lists (shards of `webtext blacklist`, .jsonl, .txt; compressed or not)"
 
     save_pages: bool = setting(False, "also keep the pages, as WARC files in pages/, for `webtext extract`")
@@ -142,7 +142,7 @@ class Download(PageStage):
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Shards of documents, of outcomes, and of what was dropped, and pages."""
-        return [*super().outputs_in(output), *shards_in(output / OUTCOMES), *page_files_in(output)]
+        return [*super().outputs_in(output), *page_files_in(output)]
 
     # The whole job
 

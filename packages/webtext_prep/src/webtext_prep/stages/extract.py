@@ -20,7 +20,7 @@ from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.raw_files import file_groups, file_names, sidecars_of
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.shards import shards_in, write_documents
+from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.folders.stage_record import PAGES, RECORD
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.documents.formats.compression import bare_name
@@ -28,10 +28,9 @@ from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.extraction.page_stage import PAGE_BYTES, PARSER_BYTES, PageStage
 from webtext_prep.running.preflight import USUAL_RATIO, Needs
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, shards_outcome
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
-from webtext_prep.storage.problems import Problems
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shards_outcome
+from webtext_prep.running.tasks import Context, Problems, Tally, Task
 from webtext_prep.storage.stores.base import Location
 
 if TYPE_CHECKING:
@@ -98,6 +97,7 @@ class Extract(PageStage):
     unit: ClassVar[str] = "pages"
     input_kinds: ClassVar[str] = "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)"
 
+    shard_folders: ClassVar[tuple[str, ...]] = (*PageStage.shard_folders, OUTCOMES)
     pages_per_range: ClassVar[int] = 5_000
     """A large archive is read in ranges of so many pages: a minute of one core with the slowest extractor."""
 
@@ -135,10 +135,6 @@ class Extract(PageStage):
         memory = workers * PROCESS_BYTES + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
         return Needs(output, 0, memory, pages)
 
-    def outputs_in(self, output: Location) -> list[Location]:
-        """Shards of documents, of outcomes, and of what was dropped."""
-        return [*super().outputs_in(output), *shards_in(output / OUTCOMES)]
-
     def run(self, job: Run) -> Outcome:
         """Each range of pages of an archive, and each group of HTML files, by itself."""
         files = [path for path in job.inputs if path.suffix.lower() != ".json"]
@@ -160,10 +156,7 @@ class Extract(PageStage):
                 tasks.append(Task(f"part-{len(tasks):05}", (*group, *theirs), outputs, options, hints))
         results = job.map("shards", self.extract_files, tasks, unit="bytes", total=sum(sizes.values()))
         outcome = shards_outcome(tasks, results)
-        problems = Problems()
-        for result in results:
-            for reason, (sentence, places, count) in result["unreadable"].items():
-                problems.add(reason, sentence, places, count)
+        problems = Problems.total(results)
         if damaged := len(problems.found.keys() & set(map(str, archives))):
             outcome.tally.notes["damaged archives"] = damaged
         sentences = problems.sentences()
@@ -196,7 +189,7 @@ class Extract(PageStage):
 
     def extract_files(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: an archive or a range of it, or some files of HTML, to documents and outcomes."""
-        from webtext_prep.running.tasks.event_loop import run_until_done
+        from webtext_prep.running.processes import run_until_done
 
         tally, problems = Tally(), Problems()
         with contextlib.ExitStack() as stack:

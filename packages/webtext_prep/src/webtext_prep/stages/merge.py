@@ -1,7 +1,7 @@
 """`webtext merge`: any mix of text, JSON, table and Parquet files to documents, one per page, each URL once.
 
 The pieces of a page that was cut are documents of their own, and so are texts that are called by their files, where
-files of the same name in other folders were merged before: see `documents/seen_pages.py`.
+files of the same name in other folders were merged before: see `SeenPages`.
 
 Two phases: files are read and their documents are split by URL, into one file a task (`documents/partitions.py`); then
 each shard drops the URLs that it has already seen. A large file is many tasks: ranges of the bytes of JSON lines, row
@@ -22,32 +22,43 @@ from typing import Any, ClassVar
 
 from command_kit import hide_credentials, setting
 from webtext_prep import storage
-from webtext_prep.documents.document import Document, decode_document, encode_document
-from webtext_prep.documents.folders.dataset_folders import choose_splits, counts_of, splits_of, without_descriptions
+from webtext_prep.documents.document import Document, SeenPages, decode_document, encode_document, page_keys
 from webtext_prep.documents.folders.partitions import RUN_BYTES, read_partitions, write_partitions
 from webtext_prep.documents.folders.raw_files import (
     MOST_TASKS,
+    choose_splits,
+    counts_of,
     file_groups,
     file_names,
+    is_one_text,
     is_raw_file,
     kinds_of_raw_files,
     reader_of,
     sidecars_of,
+    splits_of,
+    without_descriptions,
 )
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.seen_pages import SeenPages, page_keys
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES
 from webtext_prep.documents.records.base import Keys, Part, Record, SourceFile, Unreadable
 from webtext_prep.documents.records.plain_text import looks_like_html
 from webtext_prep.errors import InputError
-from webtext_prep.running.file_ranges import cut_into_runs, run_file
+from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tasks.tally import CollectingTally, Tally, with_reason
-from webtext_prep.running.tasks.task import Context, Task
-from webtext_prep.storage.problems import Problems
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, shard_writer, shards_outcome
+from webtext_prep.running.tasks import (
+    REPORT_EVERY,
+    CollectingTally,
+    Context,
+    Problems,
+    Tally,
+    Task,
+    checked_total,
+    with_reason,
+)
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import bucket_of, shards_for, url_key
 
@@ -111,8 +122,7 @@ class Merge(Stage):
     @staticmethod
     def is_one_document(path: Location) -> bool:
         """Text files."""
-        reader = reader_of(path)
-        return reader is not None and reader.one_text_a_file
+        return is_one_text(path)
 
     def select(self, files: list[Location], folders: Sequence[Location] = ()) -> tuple[list[Location], list[str]]:
         """The data of dataset folders, without what describes it: the splits that were asked for, else to train on."""
@@ -235,10 +245,7 @@ class Merge(Stage):
     def merge_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the bucket of one shard, in order of the files, to the shard: the first document of each URL."""
         tally = Tally()
-        with contextlib.ExitStack() as stack:
-            if len(task.outputs) > 1:
-                tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
-            writer = stack.enter_context(write_documents(task.outputs[0]))
+        with shard_writer(task, tally) as writer:
             seen = SeenPages()
             for lines in read_partitions(task.inputs, task.options["bucket"]):
                 _add_new(lines, seen, writer, tally)
@@ -249,17 +256,13 @@ class Merge(Stage):
         """Read and split the files, then merge shard by shard."""
         tasks, shards = self._reading_tasks(job)
         results = job.map("read", self.distribute, tasks, total=job.expected_documents())
-        read = self._checked(results)
-        kept = read.kept
+        read = checked_total(results, "records", is_allowed=self.allow_unreadable)
         pieces = tuple(task.outputs[0] for task in tasks)
         merging = [
             Task(f"part-{shard:05}", pieces, job.shard_outputs(shard), {"bucket": shard}) for shard in range(shards)
         ]
-        outcome = shards_outcome(merging, job.map("shards", self.merge_shard, merging, total=kept))
-        # What one phase kept the other one read: together they account for every record of the files.
-        read.kept = 0
-        outcome.tally.add(read)
-        outcome.tally.read -= kept
+        outcome = shards_outcome(merging, job.map("shards", self.merge_shard, merging, total=read.kept))
+        outcome.add_reading(read)
         if job.keep_dropped:
             outcome.outputs += [task.outputs[1] for task in tasks]
         return outcome
@@ -304,8 +307,7 @@ class Merge(Stage):
             if len(its_parts) > 1:
                 found[path] = its_parts
             elif reader.has_blocks and its_size > BYTES_PER_STREAM:
-                folder, options = job.scratch / f"stream-{number:05}", {"run_bytes": size}
-                streams[path] = Task(folder.name, (path,), (folder / "state.json",), options, folders=(folder,))
+                streams[path] = cutting_task(job.scratch / f"stream-{number:05}", path, size)
         counting = [
             Task(f"file-{number:05}-{at:05}", (path,), (), {"part": [part.begin, part.end]})
             for number, (path, its_parts) in enumerate(found.items())
@@ -320,24 +322,8 @@ class Merge(Stage):
         cut = job.map("cut", self.cut, list(streams.values()), unit="bytes")
         for (path, task), runs in zip(streams.items(), cut, strict=True):
             if len(runs) > 1:
-                firsts = itertools.accumulate((records for records, _ in runs), initial=1)
-                parts[path] = [
-                    (run_file(task, number), Part(0, 0, first, head))
-                    for number, ((_, head), first) in enumerate(zip(runs, firsts, strict=False))
-                ]
+                parts[path] = [(place, Part(0, 0, first, head)) for place, first, head in cut_runs(task, runs)]
         return parts
-
-    def _checked(self, results: Sequence[dict[str, Any]]) -> Tally:
-        """What was read, in all. Raises InputError if too much of it was unreadable."""
-        read, problems = Tally(), Problems()
-        for result in results:
-            read.add(Tally.from_dict(result))
-            for reason, (sentence, places, count) in result["unreadable"].items():
-                problems.add(reason, sentence, places, count)
-        problems.check(read.dropped["unreadable"], read.read, "records", is_allowed=self.allow_unreadable)
-        for sentence in problems.sentences():
-            read.problem(sentence)
-        return read
 
 
 def _within_limits(record: Record) -> Document | Unreadable:
@@ -362,4 +348,3 @@ def _add_new(lines: bytes, seen: SeenPages, writer: DocumentWriter, tally: Tally
             writer.write_lines(line[begin:] + b"\n", 1)
         else:
             tally.drop(decode_document(line[begin:]), "duplicate_url")
-    tally.kept = writer.written

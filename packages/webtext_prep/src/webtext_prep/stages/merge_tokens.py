@@ -30,11 +30,11 @@ from webtext_prep import storage
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError
-from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, pair_named, publish, token_files
 
@@ -185,7 +185,8 @@ class MergeTokens(TokenFileStage):
 
 def _prefixes(files: Sequence[Location]) -> list[Path]:
     """The pairs that some files belong to."""
-    return list(dict.fromkeys(prefix_of(path) for path in map(storage.local_path, files) if _is_pair(path)))
+    pairs = (path for path in map(storage.local_path, files) if path.suffix in (".bin", ".idx"))
+    return list(dict.fromkeys(map(prefix_of, pairs)))
 
 
 def _sources(pairs: Sequence[IndexedTokens]) -> Iterator[Source]:
@@ -228,10 +229,6 @@ def _check_copied(pairs: Sequence[IndexedTokens], written: Sequence[Sequence[Wri
         if recorded := recorded_checksums(pair.prefix):
             copied = joined(Checksum(*part["tokens"]) for part in parts if "tokens" in part)
             check_checksum(bin_path(pair.prefix), copied, recorded["bin"])
-
-
-def _is_pair(path: Path) -> bool:
-    return path.suffix in (".bin", ".idx")
 
 
 def _common_tokenizer(pairs: Sequence[IndexedTokens]) -> Tokenizer | None:

@@ -1,17 +1,16 @@
 """`webtext tokenize`: documents to the token files that training maps into memory.
 
 Two phases. Each shard is encoded by itself to runs of documents sorted by a key, a hash of the seed and the document
-(`documents/token_runs.py`). Then the range of keys is cut into parts of some 64 MiB of tokens; each part is gathered
+(`tokens/runs.py`). Then the range of keys is cut into parts of some 64 MiB of tokens; each part is gathered
 from all runs, sorted, and written to its place in the final files, by all cores. So memory is that of a run or a part,
 however many shards, documents and workers there are, and adding a document leaves the order of all others as it was.
-Tasks on other machines can't write to one file: there each part is a file of its own, and one task more joins them.
+Tasks on other machines can't write to one file: there one task writes all parts, one after another.
 
 A shard may be of any size: an encoder that is killed goes on after its last run, which is some seconds old.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import itertools
 from collections.abc import Callable, Iterable, Sequence
@@ -19,29 +18,34 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
-import numpy as np
 import numpy.typing as npt
 
 from command_kit import setting
 from indexed_tokens import IndexedTokensError, Tokenizer, smallest_dtype
 from indexed_tokens.checksums import checksum_of_file
-from indexed_tokens.draft import PairDraft, Written
+from indexed_tokens.draft import Written
 from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
 from webtext_prep import storage
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, read_record
-from webtext_prep.documents.formats.arrays import load_array, save_array
 from webtext_prep.errors import InputError
-from webtext_prep.running.outputs.markers import digest
+from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome
+from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.tokens.plan import Part, Plan, parts_by_key, parts_in_order, read_plan
-from webtext_prep.tokens.runs import EncodedShard, RunWriter, shuffle_key
+from webtext_prep.tokens.runs import (
+    EncodedShard,
+    Plan,
+    RunWriter,
+    parts_by_key,
+    parts_in_order,
+    read_plan,
+    shuffle_key,
+)
 from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, publish, token_files
 
 Files = tuple[Location, ...]
@@ -184,19 +188,16 @@ class Tokenize(TokenFileStage):
         encode, tokenizer = self.encoder(), self.open_tokenizer()
         end = [tokenizer.end_of_text] if self.append_eod else []
         with RunWriter(tokens, table, smallest_dtype(tokenizer.vocabulary_size)) as writer:
-            for document in tally.counted(read_documents(task.inputs[0])):
+            for document in tally.counted(context.counted(read_documents(task.inputs[0]))):
                 ids = encode(document.text)
                 if len(ids):
                     writer.add(shuffle_key(document, self.seed) if self.shuffle else tally.read, ids, end)
                     tally.kept += 1
                 else:
                     tally.drop(document, "empty")
-                if tally.read % REPORT_EVERY == 0:
-                    context.report(tally.read)
                 if writer.pending >= self.run_bytes:
                     writer.flush()
             writer.flush()
-        context.report(tally.read)
         return {**tally.as_dict(), "runs": writer.runs}
 
     def write_part(self, task: Task, context: Context) -> Written:
@@ -211,46 +212,20 @@ class Tokenize(TokenFileStage):
         """Task: the finished draft and the tokenizer to their final names."""
         publish(read_plan(storage.local_path(task.reads[0])).draft, self.open_tokenizer(), task.outputs)
 
-    def plan_pieces(self, task: Task, context: Context) -> dict[str, int]:
-        """Task: from the tables of all shards to the plan of pieces. Returns how many, with documents and bytes."""
-        tables = map(storage.local_path, task.inputs)
-        shards = [EncodedShard(table, table, runs) for table, runs in zip(tables, task.options["runs"], strict=True)]
-        dtype = smallest_dtype(self.open_tokenizer().vocabulary_size)
-        parts, documents, size = self._divided(shards, dtype)
-        draft = PairDraft(Path(), Path(), dtype.str, documents, documents, size)
-        Plan(shards, parts, draft).write(storage.local_path(task.outputs[0]))
-        return {"pieces": len(parts), "documents": documents, "bytes": size}
-
-    def write_piece(self, task: Task, context: Context) -> int:
-        """Task: one part of the plan to files of its own. Returns the number of its documents."""
-        plan = read_plan(storage.local_path(task.inputs[0]))
-        files = [storage.local_path(place) for place in task.reads]
-        pairs = zip(plan.shards, files[::2], files[1::2], strict=True)
-        shards = [EncodedShard(tokens, table, shard.runs) for shard, tokens, table in pairs]
-        lengths, tokens = dataclasses.replace(plan, shards=shards).read_part(task.options["part"])
-        with storage.create(task.outputs[0], durable=False) as file:
-            file.write(tokens.view(np.uint8).data)
-        save_array(task.outputs[1], lengths)
-        context.report(len(lengths))
-        return len(lengths)
-
-    def join_pieces(self, task: Task, context: Context) -> Checksums:
-        """Task: all pieces, one after another, to the final files. Returns the checksums of both."""
-        plan = read_plan(storage.local_path(task.inputs[0]))
-        binary = context.scratch / "joined.bin"
-        draft = dataclasses.replace(plan.draft, binary=binary, index=binary.with_suffix(".idx"))
-        plan, documents, written = dataclasses.replace(plan, draft=draft), 0, []
-        draft.create()
-        for number, (piece, lengths) in enumerate(zip(task.inputs[1::2], task.inputs[2::2], strict=True)):
-            tokens = np.fromfile(storage.local_path(piece), np.dtype(draft.dtype))
-            own = load_array(lengths)
-            written.append(plan.write_part(number, own, tokens))
-            documents += len(own)
+    def join(self, task: Task, context: Context) -> Checksums:
+        """Task: the runs of all shards, part after part, to the final files. Returns the checksums of both."""
+        files = list(map(storage.local_path, task.inputs))
+        shards = [EncodedShard(*its) for its in zip(files[::2], files[1::2], task.options["runs"], strict=True)]
+        plan, documents, written = self._plan(context.scratch, shards), 0, []
+        for number in range(len(plan.parts)):
+            lengths, tokens = plan.read_part(number)
+            written.append(plan.write_part(number, lengths, tokens))
+            documents += len(lengths)
             context.report(documents)
-        publish(draft, self.open_tokenizer(), task.outputs)
-        draft.binary.unlink(missing_ok=True)
-        draft.index.unlink(missing_ok=True)
-        return draft.checksums(written)
+        publish(plan.draft, self.open_tokenizer(), task.outputs)
+        plan.draft.binary.unlink(missing_ok=True)
+        plan.draft.index.unlink(missing_ok=True)
+        return plan.draft.checksums(written)
 
     def run(self, job: Run) -> Outcome:
         """Encode, then write in shuffled order."""
@@ -261,15 +236,19 @@ class Tokenize(TokenFileStage):
             for number, path in enumerate(job.inputs)
         ]
         results = job.map("encode", self.encode_shard, tasks, total=job.expected_documents())
-        tally = Tally()
-        for result in results:
-            tally.add(Tally.from_dict(result))
+        tally = Tally.total(results)
         if not tally.kept:
             return Outcome(tally, [])
         tokenizer = self.open_tokenizer()
-        outputs, files = token_files(job.output), [task.outputs for task in tasks]
-        write = self._write_draft if job.is_here else self._write_pieces
-        checksums = write(job, files, [result["runs"] for result in results], outputs, tally.kept)
+        outputs, runs = token_files(job.output), [result["runs"] for result in results]
+        if job.is_here:
+            paths = (map(storage.local_path, task.outputs) for task in tasks)
+            shards = [EncodedShard(tokens, table, own) for (tokens, table), own in zip(paths, runs, strict=True)]
+            checksums = self._write_together(job, shards, outputs, tally.kept)
+        else:
+            encoded = tuple(itertools.chain.from_iterable(task.outputs for task in tasks))
+            joining = Task("all", encoded, outputs, {"runs": runs})
+            (checksums,) = job.map("join", self.join, [joining], total=tally.kept)
         size = checksums["bin"]["bytes"]
         facts = {
             "tokens": size // smallest_dtype(tokenizer.vocabulary_size).itemsize,
@@ -281,12 +260,8 @@ class Tokenize(TokenFileStage):
         }
         return Outcome(tally, list(outputs), facts=facts)
 
-    def _write_draft(
-        self, job: Run, files: Sequence[Files], runs: Sequence[list[int]], outputs: Files, documents: int
-    ) -> Checksums:
+    def _write_together(self, job: Run, shards: Sequence[EncodedShard], outputs: Files, documents: int) -> Checksums:
         """Tasks on this machine, each of which writes its part of one draft. Returns the checksums of the files."""
-        paths = (map(storage.local_path, pair) for pair in files)
-        shards = [EncodedShard(tokens, table, own) for (tokens, table), own in zip(paths, runs, strict=True)]
         plan = self._plan(storage.local_path(job.scratch), shards)
         draft = plan.draft
         place = draft.binary.with_suffix(".plan.json")
@@ -299,38 +274,12 @@ class Tokenize(TokenFileStage):
         job.map("publish", self.publish, [Task("all", both, outputs, reads=(place,))])
         return draft.checksums(written)
 
-    def _write_pieces(
-        self, job: Run, files: Sequence[Files], runs: Sequence[list[int]], outputs: Files, documents: int
-    ) -> Checksums:
-        """Tasks on several machines, which can't write to one file: a file for each part, which one task then joins."""
-        planning = Task("all", tuple(table for _, table in files), (job.scratch / "plan.json",), {"runs": list(runs)})
-        (plan,) = job.map("plan", self.plan_pieces, [planning])
-        everything = tuple(itertools.chain.from_iterable(files))
-        pieces = [
-            Task(
-                f"piece-{number:05}",
-                planning.outputs,
-                tuple(job.scratch / f"piece-{number:05}.{kind}" for kind in ("tokens", "lengths.npy")),
-                {"part": number},
-                reads=everything,
-            )
-            for number in range(plan["pieces"])
-        ]
-        job.map("pieces", self.write_piece, pieces, total=documents)
-        inputs = (*planning.outputs, *(place for task in pieces for place in task.outputs))
-        (checksums,) = job.map("join", self.join_pieces, [Task("all", inputs, outputs)], total=documents)
-        return dict(checksums)
-
-    def _divided(self, shards: Sequence[EncodedShard], dtype: np.dtype[Any]) -> tuple[list[Part], int, int]:
-        """The parts in which the tokens of all shards are written; the documents, and the bytes of the tokens."""
-        in_shuffle = parts_by_key(shards, dtype.itemsize, self.part_bytes)
-        parts = list(in_shuffle if self.shuffle else parts_in_order(shards))
-        size = sum(shard.count_tokens() for shard in shards) * dtype.itemsize
-        return parts, sum(sum(shard.runs) for shard in shards), size
-
     def _plan(self, folder: Path, shards: Sequence[EncodedShard]) -> Plan:
         dtype = smallest_dtype(self.open_tokenizer().vocabulary_size)
-        parts, documents, size = self._divided(shards, dtype)
+        in_shuffle = parts_by_key(shards, dtype.itemsize, self.part_bytes)
+        parts = list(in_shuffle if self.shuffle else parts_in_order(shards))
+        documents = sum(sum(shard.runs) for shard in shards)
+        size = sum(shard.count_tokens() for shard in shards) * dtype.itemsize
         stamps = [(storage.stamp(shard.tokens), storage.stamp(shard.table), shard.runs) for shard in shards]
         made_of = digest([self.version, stamps, list(map(astuple, parts))])
         return Plan(list(shards), parts, open_draft(folder, made_of, dtype.str, documents, documents, size))

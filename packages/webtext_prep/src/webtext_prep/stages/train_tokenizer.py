@@ -2,7 +2,7 @@
 
 Word counts hardly change beyond some 100 MB of text, so a sample is enough, and bounds memory and time. It is taken by
 a hash of the seed and each document, as `tokenize` shuffles: which documents are in it does not depend on shards, order
-or workers, and neither does anything that is learned from them (`documents/bpe_training.py`). Three phases:
+or workers, and neither does anything that is learned from them (`train_bpe`). Three phases:
 
     choose  each shard: the documents with the smallest hashes, as many as a whole sample has
     sample  each shard: those of them that are in the sample of all, and those to measure with, to a file
@@ -10,10 +10,17 @@ or workers, and neither does anything that is learned from them (`documents/bpe_
 
 One document in 32 is held out: on some of these the tokenizer is measured beside GPT-2's. A kill costs the shards at
 work, and in the last phase the reading of the sample, some 20 s for 100 MB.
+
+Hugging Face's trainer counts words, as GPT-2 splits text, and merges the most frequent pair again and again; of equally
+frequent ones the pair with the smaller ids. Counts are sums and ids follow from the merges, so that the order of the
+texts and the number of threads change nothing. It takes some 5 MB of text per second and core, nearly all of it for
+counting, and memory for each different word.
 """
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
@@ -23,20 +30,66 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import available_cores, setting
-from indexed_tokens import Tokenizer
+from indexed_tokens import END_OF_TEXT, Tokenizer
 from indexed_tokens.checksums import checksum_of_file
+from indexed_tokens.tokenizer_files import TokenizerTables
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
-from webtext_prep.documents.formats.arrays import load_array, save_array
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import PROCESS_BYTES, REPORT_EVERY, Outcome, Run, Stage
-from webtext_prep.running.tasks.tally import Tally, with_reason
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
+from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.tokens.bpe_training import train_bpe
 from webtext_prep.tokens.runs import shuffle_key
+
+PIECE = 2_000
+"""Characters of text that the trainer is given at once. Longer words, which are no language, are cut: the time for a
+word grows with the square of its length."""
+
+
+def train_bpe(texts: Iterable[str], vocabulary_size: int, min_frequency: int) -> TokenizerTables:
+    """The vocabulary and merges that `texts` give: bytes and merges numbered as GPT-2's are, `<|endoftext|>` the last.
+
+    Args:
+        texts: read once.
+        vocabulary_size: tokens, bytes and `<|endoftext|>` included; there are fewer where the texts give no more.
+        min_frequency: how often a pair must occur to be merged.
+    """
+    from tokenizers import Tokenizer
+    from tokenizers.models import BPE
+    from tokenizers.pre_tokenizers import ByteLevel
+    from tokenizers.trainers import BpeTrainer
+
+    learner = Tokenizer(BPE())
+    learner.pre_tokenizer = ByteLevel(add_prefix_space=False)  # GPT-2's split into words, and bytes as characters
+    trainer = BpeTrainer(
+        vocab_size=vocabulary_size - 1,
+        min_frequency=min_frequency,
+        initial_alphabet=ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    learner.train_from_iterator((piece for text in texts for piece in pieces(text)), trainer)
+    model = json.loads(learner.to_str())["model"]
+    vocabulary = dict(sorted(model["vocab"].items(), key=lambda item: item[1]))
+    return TokenizerTables({**vocabulary, END_OF_TEXT: len(vocabulary)}, [(a, b) for a, b in model["merges"]])
+
+
+def pieces(text: str, size: int = PIECE) -> Iterator[str]:
+    """`text` in parts of at most `size` characters, cut at spaces behind a word: no word is divided by that."""
+    start = 0
+    while len(text) - start > size:
+        end = text.rfind(" ", start, start + size)
+        while end > start and text[end - 1].isspace():
+            end = text.rfind(" ", start, end)
+        if end <= start:
+            end = start + size
+        yield text[start:end]
+        start = end
+    yield text[start:]
+
 
 FILES = ("vocab.json", "merges.txt", "tokenizer.json")
 KINDS = ("sample", "held_out")
@@ -92,6 +145,7 @@ class TrainTokenizer(Stage):
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "documents -> a tokenizer of their own, for tokenize --tokenizer"
     output_is_tokenizer: ClassVar[bool] = True
+    side_files: ClassVar[tuple[str, ...]] = FILES
     is_passed_on: ClassVar[bool] = False
     libraries: ClassVar[tuple[str, ...]] = ("tiktoken", "tokenizers")
 
@@ -101,10 +155,6 @@ class TrainTokenizer(Stage):
     sample_bytes: int = setting(100_000_000, "bytes of text to learn from; the documents are chosen by a hash", ge=1)
     min_frequency: int = setting(2, "how often a pair must occur to become a token", ge=1)
     seed: int = setting(1234, "of the choice of documents", ge=0)
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """The tokenizer's files."""
-        return [output / name for name in FILES if storage.is_file(output / name)]
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """The files, the sample once more, and memory for its different words."""
@@ -123,17 +173,13 @@ class TrainTokenizer(Stage):
         """All reasons but `not_sampled`."""
         return reason in ("empty", "held_out")
 
-    def choose(self, task: Task, context: Context) -> int:
-        """Task: keys and sizes of the documents of a shard that may be in the sample. Returns how many it holds."""
-        rows, read = [], 0
-        for read, document in enumerate(read_documents(task.inputs[0]), start=1):
+    def choose(self, task: Task, context: Context) -> None:
+        """Task: keys and sizes of the documents of a shard that may be in the sample."""
+        rows = []
+        for document in context.counted(read_documents(task.inputs[0])):
             if document.text:
                 rows.append((shuffle_key(document, self.seed), len(document.text.encode("utf-8", "replace"))))
-            if read % REPORT_EVERY == 0:
-                context.report(read)
         save_array(task.outputs[0], np.vstack(self._candidates(np.array(rows, np.uint64).reshape(-1, 2))))
-        context.report(read)
-        return read
 
     def _candidates(self, entries: Entries) -> tuple[Entries, Entries]:
         """Of any documents, those that may be in the sample, and those that may be measured."""
@@ -154,7 +200,7 @@ class TrainTokenizer(Stage):
         limits, tally, size = Limits(*task.options["limits"]), Tally(), 0
         files = (write_documents(place, durable=False) for place in task.outputs)
         with next(files) as sample, next(files) as held_out:
-            for document in tally.counted(read_documents(task.inputs[0])):
+            for document in tally.counted(context.counted(read_documents(task.inputs[0]))):
                 key = shuffle_key(document, self.seed)
                 kind = limits.kind_of(key) if document.text else None
                 if kind is not None:
@@ -168,19 +214,17 @@ class TrainTokenizer(Stage):
                 else:
                     is_spared = is_held_out(key) and limits.held_out is not None
                     tally.drop(document, "held_out" if is_spared else "not_sampled")
-                if tally.read % REPORT_EVERY == 0:
-                    context.report(tally.read)
-        context.report(tally.read)
         return {**tally.as_dict(), "bytes": size}
 
     def train(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: learn from all samples, measure, and write the tokenizer. Returns what is worth knowing of it."""
-        os.environ.setdefault(
-            "RAYON_NUM_THREADS", str(_threads(task, context))
-        )  # read once, when the first pool starts
+        # How many cores another machine has, it knows. Read once, when the first pool starts.
+        threads = task.hints.get("threads") or max(1, available_cores() // context.slots)
+        os.environ.setdefault("RAYON_NUM_THREADS", str(threads))
         half = len(task.inputs) // 2
-        documents = _documents(task.inputs[:half], context)
-        tables = train_bpe(documents, self.vocabulary_size, self.min_frequency)
+        documents = context.counted(itertools.chain.from_iterable(map(read_documents, task.inputs[:half])))
+        texts = (document.text.encode("utf-8", "replace").decode("utf-8") for document in documents)
+        tables = train_bpe(texts, self.vocabulary_size, self.min_frequency)
         tokenizer = Tokenizer(*tables, "the new tokenizer")
         draft = context.scratch / "tokenizer"
         draft.mkdir(parents=True, exist_ok=True)
@@ -216,9 +260,7 @@ class TrainTokenizer(Stage):
             for name, path in shards
         ]
         results = job.map("sample", self.sample, sampling, total=total)
-        tally = Tally()
-        for result in results:
-            tally.add(Tally.from_dict(result))
+        tally = Tally.total(results)
         if not tally.kept:
             return Outcome(tally, [])
         inputs = tuple(task.outputs[kind] for kind in range(len(KINDS)) for task in sampling)
@@ -232,21 +274,6 @@ class TrainTokenizer(Stage):
             )
         size = sum(result["bytes"] for result in results)
         return Outcome(tally, list(outputs), facts={"sample_bytes": size, **facts})
-
-
-def _threads(task: Task, context: Context) -> int:
-    return int(task.hints.get("threads") or max(1, available_cores() // context.slots))
-
-
-def _documents(files: Iterable[Location], context: Context) -> Iterator[str]:
-    count = 0
-    for path in files:
-        for document in read_documents(path):
-            yield document.text.encode("utf-8", "replace").decode("utf-8")
-            count += 1
-            if count % REPORT_EVERY == 0:
-                context.report(count)
-    context.report(count)
 
 
 def measured(tokenizer: Tokenizer, files: Iterable[Location]) -> dict[str, Any]:

@@ -11,7 +11,6 @@ decompressed once more, which is several times as fast. The rows of a bucket are
 
 from __future__ import annotations
 
-import contextlib
 import functools
 import itertools
 import math
@@ -43,12 +42,11 @@ from webtext_prep.reddit.pages import (
 from webtext_prep.reddit.partition import Splitter
 from webtext_prep.reddit.rows import Submission, read_rows
 from webtext_prep.reddit.selection import Rules, is_list_of_names, subreddit_names, time_of
+from webtext_prep.running.file_ranges import SECONDS, TaskState
 from webtext_prep.running.preflight import Needs
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, Stage, shards_outcome
-from webtext_prep.running.tasks.state import SECONDS, TaskState
-from webtext_prep.running.tasks.tally import Tally
-from webtext_prep.running.tasks.task import Context, Task
-from webtext_prep.storage.problems import Problems
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, shard_writer, shards_outcome
+from webtext_prep.running.tasks import Context, Tally, Task, checked_total
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import shards_for
 
@@ -207,10 +205,7 @@ class Urls(Stage):
     def join(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the buckets of one shard to the shard, the submissions of a page together."""
         tally = Tally()
-        with contextlib.ExitStack() as stack:
-            if len(task.outputs) > 1:
-                tally.dropped_writer = stack.enter_context(write_documents(task.outputs[1]))
-            writer = stack.enter_context(write_documents(task.outputs[0]))
+        with shard_writer(task, tally) as writer:
             for bucket in range(*task.options["buckets"]):
                 pages: list[Page] = []
                 for links in _grouped(read_partitions(task.inputs, bucket)):
@@ -222,7 +217,6 @@ class Urls(Stage):
                         context.report(tally.read)
                         pages = []
                 writer.write_lines(encode_pages(pages), len(pages))
-            tally.kept = writer.written
         context.report(tally.read)
         return tally.as_dict()
 
@@ -250,7 +244,8 @@ class Urls(Stage):
         shards, buckets = self._layout(sum(sizes))
         tasks = self._reading_tasks(job, sizes, buckets, first_dropped=shards)
         read = job.map("read", self.read, tasks, unit="bytes", total=sum(sizes))
-        chosen = self._checked(read)
+        results = [{**result["tally"], "unreadable": result["unreadable"]} for result in read]
+        chosen = checked_total(results, "rows", is_allowed=self.allow_unreadable)
         pieces = tuple(
             _run_file(task.outputs[0], run)
             for task, result in zip(tasks, read, strict=True)
@@ -261,10 +256,7 @@ class Urls(Stage):
             for shard in range(shards)
         ]
         outcome = shards_outcome(joining, job.map("shards", self.join, joining, unit=self.unit, total=chosen.kept))
-        # What one phase kept the other one read: together they account for every row of the dumps.
-        outcome.tally.read -= chosen.kept
-        chosen.kept = 0
-        outcome.tally.add(chosen)
+        outcome.add_reading(chosen)
         outcome.outputs += [output for task in tasks for output in task.outputs[1:]]
         return outcome
 
@@ -287,18 +279,6 @@ class Urls(Stage):
                 options = {"buckets": buckets, **options}
                 tasks.append(Task(name, (path,), outputs, options, folders=(job.scratch / name,)))
         return tasks
-
-    def _checked(self, results: Sequence[dict[str, Any]]) -> Tally:
-        """What was read, in all. Raises InputError if too much of it was unreadable."""
-        read, problems = Tally(), Problems()
-        for result in results:
-            read.add(Tally.from_dict(result["tally"]))
-            for reason, (sentence, places, count) in result["unreadable"].items():
-                problems.add(reason, sentence, places, count)
-        problems.check(read.dropped["unreadable"], read.read, "rows", is_allowed=self.allow_unreadable)
-        for sentence in problems.sentences():
-            read.problem(sentence)
-        return read
 
 
 def _grouped(blocks: Iterable[bytes]) -> Iterator[Sequence[Link]]:

@@ -72,6 +72,11 @@ def is_local(place: Location) -> bool:
     return isinstance(place, Path)
 
 
+def identity(place: Location) -> str:
+    """The one name of a place, however it was given."""
+    return os.path.realpath(place) if isinstance(place, Path) else str(place).rstrip("/")
+
+
 @functools.lru_cache(maxsize=1)
 def _stores() -> dict[str, Store]:
     found = find_plugins(stores, Store, group="webtext.stores")

@@ -1,1 +1,1 @@
-"""From documents to token files: `runs` and `plan`, tokenizers trained (`bpe_training`), suffixes sorted."""
+"""From documents to token files: `runs` and their order, and suffixes sorted."""

@@ -7,7 +7,7 @@ from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import count
 from webtext_audit.report.figures import DuplicateFigures
 from webtext_audit.report.sections.layout import bars, cell
-from webtext_prep.documents.folders.lineage import Step
+from webtext_prep.documents.folders.stage_record import Step
 
 MOST_GROUPS = 10
 

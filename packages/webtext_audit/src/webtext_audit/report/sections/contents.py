@@ -10,7 +10,7 @@ from command_kit.charts.numbers import count, share, short, size
 from webtext_audit.report.collect import Corpus
 from webtext_audit.report.counting import LogHistogram
 from webtext_audit.report.sections.layout import MOST_ROWS, bars, cell
-from webtext_prep.documents.folders.lineage import all_steps
+from webtext_prep.documents.folders.stage_record import all_steps
 
 
 class Measured(NamedTuple):

@@ -10,7 +10,7 @@ from command_kit.charts.markup import Markup, join, tag
 from command_kit.charts.numbers import short
 from webtext_audit.report.collect import Gathered
 from webtext_audit.report.sections.layout import bars, cell
-from webtext_prep.documents.folders.lineage import Step
+from webtext_prep.documents.folders.stage_record import Step
 
 
 def runs(found: Gathered) -> Markup:

@@ -10,7 +10,7 @@ from command_kit.charts.markup import Markup, tag
 from command_kit.charts.numbers import brief, count, share, short, size
 from webtext_audit.report.collect import Corpus, Gathered
 from webtext_audit.report.funnel import Level, draw_funnel
-from webtext_prep.documents.folders.lineage import Step, all_steps
+from webtext_prep.documents.folders.stage_record import Step, all_steps
 
 WIDE, NARROW = 960, 350
 """The two widths of the funnel, in pixels."""

@@ -11,7 +11,7 @@ from command_kit.progress import spoken_duration
 from webtext_audit.plan.plan_file import Expected, Plan
 from webtext_audit.plan.table import about, between
 from webtext_audit.report.sections.layout import bars, cell
-from webtext_prep.documents.folders.lineage import Step
+from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.running.preflight import readable
 
 HEAD = ("stage", "left, as planned", "left", "time, as planned", "time", "output, as planned", "output")

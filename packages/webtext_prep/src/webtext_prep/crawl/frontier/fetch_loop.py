@@ -29,7 +29,7 @@ from webtext_prep.crawl.state.url_set import UrlSet
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
 from webtext_prep.extraction.pages import Page, make_row, outcome_row
 from webtext_prep.extraction.pool import ExtractorPool
-from webtext_prep.running.tasks.event_loop import run_until_done
+from webtext_prep.running.processes import run_until_done
 from webtext_prep.urls.hosts import Hosts
 
 _LEFT = ("attempts", "retries", "redirects", "seconds", "earlier_attempts", "earlier_rounds")

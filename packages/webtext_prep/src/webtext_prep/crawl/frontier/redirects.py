@@ -26,7 +26,7 @@ from webtext_prep.crawl.state.databases import Work, opened
 from webtext_prep.crawl.state.page_cache import KEY, PageReader
 from webtext_prep.documents.document import decode_document
 from webtext_prep.documents.folders.partitions import PartitionWriter, read_partitions, write_partitions
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.hosts import Hosts, site_of
 from webtext_prep.urls.urls import bucket_of

@@ -16,8 +16,8 @@ from typing import Any
 from webtext_prep import storage
 from webtext_prep.crawl.frontier.politeness import MAX_REDIRECTS
 from webtext_prep.crawl.state.history import ROUNDS
-from webtext_prep.running.stage import Run
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running.run import Run
+from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
 
 LISTS = "lists.json"

@@ -18,7 +18,7 @@ from webtext_prep.documents.document import Document, with_metadata_of
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
 from webtext_prep.extraction.pages import PAGE_METADATA
-from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks import Tally
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.hosts import Hosts
 

@@ -18,7 +18,7 @@ from webtext_prep.crawl.state.history import JOURNALS
 from webtext_prep.crawl.state.page_cache import SPOOL_SUFFIX, PageSpool
 from webtext_prep.crawl.state.segments import Segments, segments_in
 from webtext_prep.errors import RetryableError
-from webtext_prep.running.tasks.task import Context
+from webtext_prep.running.tasks import Context
 from webtext_prep.storage.stores.base import Location
 
 

@@ -114,14 +114,14 @@ class _Search:
 
     def __init__(self, accepts: Accepts, kinds: str, output: Location | None) -> None:
         self.accepts, self.kinds = accepts, kinds
-        self.output = _identity(output) if output is not None else None
+        self.output = storage.identity(output) if output is not None else None
         self.found = Inputs()
 
     def add(self, given: str) -> None:
         """Add what one argument names."""
         place = storage.location(given)
         if storage.is_folder(place):
-            if _identity(place) == self.output:
+            if storage.identity(place) == self.output:
                 raise InputError(f"input and output are the same folder, {place}: give another --output.")
             self._add_folder(place)
         elif storage.is_file(place):
@@ -149,7 +149,9 @@ class _Search:
 
     def _add_matches(self, pattern: Location) -> None:
         matches = [
-            (match, is_folder) for match, is_folder in _matches(pattern) if not _lies_in(_identity(match), self.output)
+            (match, is_folder)
+            for match, is_folder in _matches(pattern)
+            if not _lies_in(storage.identity(match), self.output)
         ]
         files = [file for file, is_folder in matches if not is_folder and file.name != RECORD]
         wanted = [file for file in files if self._is_readable(file)]
@@ -171,7 +173,7 @@ class _Search:
         remaining = [folder]
         while remaining:
             folder = remaining.pop()
-            if (identity := _identity(folder)) in passed:
+            if (identity := storage.identity(folder)) in passed:
                 continue
             passed.add(identity)
             folders = []
@@ -256,11 +258,6 @@ def _suffix(file: Location) -> str:
     return kind + compression.lower() or "without a suffix"
 
 
-def _identity(place: Location) -> str:
-    """What two locations share when they are one place."""
-    return os.path.realpath(place) if isinstance(place, Path) else str(place).rstrip("/")
-
-
 def _lies_in(identity: str, folder: str | None) -> bool:
     return folder is not None and (identity == folder or identity.startswith(folder.rstrip("/") + "/"))
 
@@ -300,7 +297,7 @@ def _shown_in(folder: Location) -> list[tuple[Location, bool]]:
 
 
 def _without_repeats(files: list[Location]) -> list[Location]:
-    folders = {parent: _identity(parent) for parent in {file.parent for file in files}}
+    folders = {parent: storage.identity(parent) for parent in {file.parent for file in files}}
     places: dict[tuple[str, str], Location] = {}
     for file in files:
         places.setdefault((folders[file.parent], file.name), file)

@@ -1,13 +1,13 @@
-"""Lines of text split into many buckets, in one file for each task: what lies between two phases of a stage.
+"""Files between two phases of a stage: arrays, and lines of text split into many buckets, in one file for each task.
 
     with write_partitions(path, buckets=4096) as writer:
         writer.add(bucket, line)                         # any number of times, in any order of the buckets
     for lines in read_partitions([path, ...], bucket):   # those of one bucket, in the order in which they were added
         ...
 
-A file for each bucket would cost a megabyte of memory for its compressor, and tasks times buckets files. Here lines
-are kept in memory until they are `RUN_BYTES`, then written as a run: bucket after bucket, compressed. Memory is that of
-one run, whatever the number of buckets. Reading one bucket costs a seek and a small frame for each run.
+A file for each bucket would cost a megabyte of memory for its compressor, and tasks times buckets files. Here lines are
+kept in memory until they are `RUN_BYTES`, then written as a run: bucket after bucket, compressed. Memory is that of one
+run, whatever the number of buckets. Reading one bucket costs a seek and a small frame for each run.
 
 A file is frames of zstandard, then a directory with an entry for each bucket and run, then the numbers of both. A large
 part of a bucket has a frame of its own; smaller ones of neighbouring buckets share one, since a few lines by themselves
@@ -17,15 +17,33 @@ compress badly. Reading such a part decompresses its neighbours, too: at most `S
 from __future__ import annotations
 
 import contextlib
+import io
 import struct
 from collections.abc import Iterator, Sequence
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
+import numpy as np
+import numpy.typing as npt
 import zstandard
 
 from webtext_prep import storage
 from webtext_prep.errors import WebtextError
 from webtext_prep.storage.stores.base import Location
+
+
+def save_array(place: Location, array: npt.NDArray[Any]) -> None:
+    """Write an array to a scratch file."""
+    with storage.create(place, durable=False) as file:
+        np.save(file, array, allow_pickle=False)
+
+
+def load_array(place: Location) -> npt.NDArray[Any]:
+    """What `save_array` wrote."""
+    if storage.is_local(place):
+        return np.load(storage.local_path(place), allow_pickle=False)
+    with storage.open_for_reading(place) as file:
+        return np.load(io.BytesIO(file.read()), allow_pickle=False)
+
 
 RUN_BYTES = 32 << 20
 """What a writer keeps in memory, in bytes of lines."""

@@ -1,19 +1,32 @@
-"""Raw files of users: the reader for each kind (those in `records/`, by a file's suffix), their names, and groups."""
+"""Raw files of users: the reader for each kind (those in `records/`, by a file's suffix), their names, and groups.
+
+Folders of datasets as hubs and the `datasets` library lay them out: which files describe the data, and the splits.
+
+    data/train-00000-of-00003.parquet    README.md                 pushed to a hub
+    train/data-00000-of-00001.arrow      train/state.json          written by save_to_disk
+    en/c4-train.00000-of-01024.json.gz                             as C4
+
+Only names are looked at, no file is opened.
+"""
 
 from __future__ import annotations
 
 import functools
 import itertools
 import os
-from collections.abc import Callable, Container, Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from pathlib import Path
 
 from command_kit import hide_credentials
 from command_kit.plugins import find_plugins
 from webtext_prep import storage
 from webtext_prep.documents import records
+from webtext_prep.documents.folders.shards import is_shard_name
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.documents.records.base import RecordReader
+from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
 
 BYTES_PER_TASK = 16 << 20
@@ -107,3 +120,138 @@ def file_groups(
         groups[-1].append(path)
         room = 0 if path in alone else room - size
     return groups
+
+
+TOP_DOMAINS = "top_domains.csv"
+"""What `webtext export` calls its list of domains."""
+DATASET_DICT = "dataset_dict.json"
+_PUSHED = "data"
+"""The folder in which a dataset that was pushed to a hub has its shards."""
+_INFO = frozenset({"dataset_info.json", "dataset_infos.json", DATASET_DICT})
+"""Names that nothing else has."""
+_SAVED = frozenset({"state.json"})
+"""Beside a `dataset_info.json`: the state of a saved dataset. So are the results that the library keeps for itself."""
+_CACHED = re.compile(r"(cache|tmp)[-_]?[0-9a-z_]+\.arrow")
+_CARDS = frozenset({"readme.md", TOP_DOMAINS})
+"""Names of descriptions, where there is nothing but tables beside and below them; else a README is a text."""
+
+_USUAL_SPLITS = {
+    **dict.fromkeys(("train", "training"), "train"),
+    **dict.fromkeys(("validation", "valid", "val", "dev"), "validation"),
+    **dict.fromkeys(("test", "testing", "eval", "evaluation"), "test"),
+}
+_SHARD_OF_SPLIT = re.compile(rf"(?:.*[-_.])?({'|'.join(_USUAL_SPLITS)})(?:[-_.](?:tfrecord[-.])?\d+(?:-of-\d+)?.*)?")
+_SHARD_IN_DATA = re.compile(r"(\w+(?:\.\w+)*)-\d{5}-of-\d{5}.*")
+
+
+def without_descriptions(files: Sequence[Location]) -> tuple[list[Location], list[Location]]:
+    """`files` without those that describe a dataset, and these."""
+    names = {file: file.name.lower() for file in files}
+    saved = {file.parent for file, name in names.items() if name == "dataset_info.json"}
+    sure = {
+        file
+        for file, name in names.items()
+        if name in _INFO or (file.parent in saved and (name in _SAVED or _CACHED.fullmatch(name)))
+    }
+    cards = {file for file, name in names.items() if name in _CARDS}
+    tables, texts = Counter[Location](), Counter[Location]()
+    if cards:
+        wanted = {card.parent for card in cards}
+        for file in files:
+            if file not in sure and file not in cards:
+                counted = texts if is_one_text(file) else tables
+                counted.update(folder for folder in file.parents if folder in wanted)
+    left_out = sure | {card for card in cards if tables[card.parent] and not texts[card.parent]}
+    return [file for file in files if file not in left_out], [file for file in files if file in left_out]
+
+
+def choose_splits(
+    files: Sequence[Location], described: Sequence[Location], asked: Sequence[str], folders: Sequence[Location] = ()
+) -> list[Location]:
+    """Those of `files` that are of one of the splits `asked`; if none is, not the splits beside a training split.
+
+    Args:
+        files: what there is to read.
+        described: the files that describe a dataset.
+        asked: names of splits.
+        folders: the folders that were given as input. A dataset in one of them is read as its training split; files
+            and splits that were given by name are all read.
+
+    Raises InputError for a split that there is not, and for a saved or pushed dataset without a training split.
+    """
+    if not asked:
+        left_out = _beside_training(files, described, folders)
+        return [file for file in files if file not in left_out]
+    wanted = [_USUAL_SPLITS.get(split, split) for split in asked]
+    by_split = splits_of(files, described)
+    missing = next((name for name, split in zip(asked, wanted, strict=True) if split not in by_split), None)
+    if missing is not None:
+        raise InputError(f"--split {missing}: there is no such split in the input, but {', '.join(by_split)}.")
+    chosen = {file for split in wanted for file in by_split[split]}
+    return [file for file in files if file in chosen]
+
+
+def _beside_training(
+    files: Iterable[Location], described: Iterable[Location], folders: Sequence[Location]
+) -> set[Location]:
+    """The files of other splits than the training split, of each dataset in `folders`."""
+    with_splits, given = _with_splits(described), set(folders)
+    datasets: dict[Location, dict[str, list[Location]]] = {}
+    for file in files if given else ():
+        # Outputs of ours may be folders that are called `train` and `test`, too.
+        if is_shard_name(file.name) or (named := _named_split(file, with_splits)) is None:
+            continue
+        folder, split = named
+        if not given.isdisjoint((folder, *folder.parents)):
+            datasets.setdefault(folder, {}).setdefault(split, []).append(file)
+    left_out: set[Location] = set()
+    for folder, splits in datasets.items():
+        if "train" in splits:
+            left_out.update(file for name, its_files in splits.items() if name != "train" for file in its_files)
+        elif folder in with_splits or folder.name == _PUSHED:
+            raise InputError(
+                f"{folder} has no split train, but {', '.join(splits)}: choose with `webtext merge --split NAME`, or "
+                "give the files of a split by name."
+            )
+    return left_out
+
+
+def splits_of(files: Sequence[Location], described: Iterable[Location]) -> dict[str, list[Location]]:
+    """Split to its files, in their order. What names no split counts as `train`, as the `datasets` library has it.
+
+    `described` are the files that describe a dataset, among which are those of datasets saved with their splits.
+    """
+    with_splits = _with_splits(described)
+    found: dict[str, list[Location]] = {}
+    for file in files:
+        named = _named_split(file, with_splits)
+        found.setdefault(named[1] if named else "train", []).append(file)
+    return found
+
+
+def counts_of(splits: Mapping[str, Sequence[Location]]) -> str:
+    """Splits and the numbers of their files, for a message: `test (1), train (3)`."""
+    return ", ".join(f"{name} ({len(files):,})" for name, files in splits.items())
+
+
+def _with_splits(described: Iterable[Location]) -> set[Location]:
+    """The folders of datasets that were saved with their splits."""
+    return {file.parent for file in described if file.name == DATASET_DICT}
+
+
+def _named_split(file: Location, with_splits: set[Location]) -> tuple[Location, str] | None:
+    """The folder of the dataset, and the split that the name of a file or of its folder tells, if any does."""
+    if is_one_text(file):
+        return None
+    folder = file.parent
+    if folder.parent in with_splits:
+        return folder.parent, folder.name
+    name = file.name.lower()
+    suffixes = sorted(known_readers(), key=len, reverse=True)
+    stem = name.removesuffix(next(filter(name.endswith, suffixes), ""))
+    if shard := _SHARD_OF_SPLIT.fullmatch(stem):
+        return folder, _USUAL_SPLITS[shard[1]]
+    if folder.name == _PUSHED and (shard := _SHARD_IN_DATA.fullmatch(stem)):
+        return folder, shard[1]
+    split = _USUAL_SPLITS.get(folder.name.lower())
+    return (folder.parent, split) if split else None

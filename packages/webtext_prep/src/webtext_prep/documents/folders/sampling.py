@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from webtext_prep import storage
@@ -54,30 +54,23 @@ class Sample:
     documents: int = 0
     excerpt: bytes = b""
 
+    def __add__(self, other: Sample) -> Sample:
+        """What both hold together."""
+        return Sample(
+            self.files + other.files,
+            self.size + other.size,
+            max(self.largest, other.largest),
+            self.text + other.text,
+            self.packed + other.packed,
+            self.written + other.written,
+            self.documents + other.documents,
+            self.excerpt + other.excerpt,
+        )
+
     @property
     def largest_share(self) -> float:
         """The share of the largest file in all."""
         return self.largest / self.size if self.size else 0.0
-
-
-@dataclass
-class _Seen:
-    """What was read of some files: bytes of the files themselves, decompressed, compressed again, and lines."""
-
-    taken: int = 0
-    text: int = 0
-    packed: int = 0
-    written: int = 0
-    documents: int = 0
-    excerpt: bytes = b""
-
-    def add(self, other: _Seen) -> None:
-        self.taken += other.taken
-        self.text += other.text
-        self.packed += other.packed
-        self.written += other.written
-        self.documents += other.documents
-        self.excerpt = self.excerpt or other.excerpt
 
 
 def take_sample(
@@ -98,20 +91,11 @@ def take_sample(
     kinds: dict[str, list[int]] = defaultdict(list)
     for at, place in enumerate(files):
         kinds[_kind(place)].append(at)
-    parts = [
+    parts = (
         _sample_of_kind([files[at] for at in chosen], [sizes[at] for at in chosen], format_name, is_one_document)
         for chosen in kinds.values()
-    ]
-    return Sample(
-        files=len(files),
-        size=sum(sizes),
-        largest=max(sizes, default=0),
-        text=sum(part.text for part in parts),
-        packed=sum(part.packed for part in parts),
-        written=sum(part.written for part in parts),
-        documents=sum(part.documents for part in parts),
-        excerpt=b"".join(part.excerpt for part in parts),
     )
+    return sum(parts, Sample())
 
 
 def _kind(place: Location) -> str:
@@ -121,35 +105,27 @@ def _kind(place: Location) -> str:
 
 def _sample_of_kind(
     files: Sequence[Location], sizes: Sequence[int], format_name: str, is_one_document: Callable[[Location], bool]
-) -> _Seen:
+) -> Sample:
     """Files of one suffix: what those that are read hold, scaled to the bytes of all."""
     chosen = sorted({at * (len(files) - 1) // max(1, FILES_READ - 1) for at in range(FILES_READ)})
-    seen = _Seen()
-    for at in chosen:
-        if sizes[at]:
-            seen.add(_begin_of(files[at], format_name))
-    size = sum(sizes)
-    if not seen.taken:
-        ratio = _UNKNOWN_RATIO if compression_of(files[0]) or _kind(files[0]) == ".parquet" else 1.0
-        text = int(size * ratio)
-        packed = int(text / _UNKNOWN_RATIO)
-        found = _Seen(size, text, packed, packed, text // _UNKNOWN_LINE)
+    begins = [_begin_of(files[at], format_name) for at in chosen if sizes[at]]
+    seen, size = sum(begins, Sample()), sum(sizes)
+    if seen.size:
+        scale = size / seen.size
+        text, packed, written = (int(scale * count) for count in (seen.text, seen.packed, seen.written))
+        documents = round(scale * seen.documents)
     else:
-        scale = size / seen.taken
-        found = _Seen(
-            size,
-            int(seen.text * scale),
-            int(seen.packed * scale),
-            int(seen.written * scale),
-            round(seen.documents * scale),
-            seen.excerpt,
-        )
+        is_packed = compression_of(files[0]) or _kind(files[0]) == ".parquet"
+        text = int(size * (_UNKNOWN_RATIO if is_packed else 1.0))
+        packed = written = int(text / _UNKNOWN_RATIO)
+        documents = text // _UNKNOWN_LINE
     if is_one_document(files[0]):
-        found.documents = len(files)
-    return found
+        documents = len(files)
+    excerpt = next((begin.excerpt for begin in begins if begin.excerpt), b"")
+    return Sample(len(files), size, max(sizes), text, packed, written, documents, excerpt)
 
 
-def _begin_of(place: Location, format_name: str) -> _Seen:
+def _begin_of(place: Location, format_name: str) -> Sample:
     """What the beginning of one file holds; nothing, if it can't be read."""
     try:
         if _kind(place) == ".parquet":
@@ -161,15 +137,15 @@ def _begin_of(place: Location, format_name: str) -> _Seen:
             if len(found) >= BYTES_READ:
                 break
         if not found:
-            return _Seen()
+            return Sample()
     except (InputError, OSError, ValueError):
-        return _Seen()
+        return Sample()
     text = bytes(found)
     suffix = {"jsonl": "", "jsonl.gz": ".gz"}.get(format_name, ".zst")
     packed = _size_compressed(text, ".zst")
     written = packed if suffix == ".zst" else _size_compressed(text, suffix)
     lines = text.count(b"\n") + (not text.endswith(b"\n"))
-    return _Seen(taken, len(text), packed, written, lines, text[:EXCERPT_BYTES])
+    return Sample(1, taken, taken, len(text), packed, written, lines, text[:EXCERPT_BYTES])
 
 
 def _size_compressed(text: bytes, suffix: str) -> int:
@@ -179,9 +155,9 @@ def _size_compressed(text: bytes, suffix: str) -> int:
     return len(stream.getvalue())
 
 
-def _whole_parquet(place: Location) -> _Seen:
+def _whole_parquet(place: Location) -> Sample:
     """What the end of a Parquet file says of all of it, and an excerpt of its first texts."""
-    from webtext_prep.documents.formats.parquet_files import open_parquet, read_rows
+    from webtext_prep.documents.formats.arrow_tables import open_parquet, read_rows
 
     with open_parquet(place) as (file, _):
         facts = file.metadata
@@ -189,8 +165,4 @@ def _whole_parquet(place: Location) -> _Seen:
         rows = facts.num_rows
     size = storage.size(place)
     texts = (str(row.get("text", "")) for row in itertools.islice(read_rows(place), 64) if isinstance(row, dict))
-    return _Seen(size, text, size, size, rows, _joined(texts))
-
-
-def _joined(texts: Iterable[str]) -> bytes:
-    return "\n".join(texts).encode("utf-8", "ignore")[:EXCERPT_BYTES]
+    return Sample(1, size, size, text, size, size, rows, "\n".join(texts).encode("utf-8", "ignore")[:EXCERPT_BYTES])

@@ -84,21 +84,14 @@ def _format_to_read(shard: Location) -> Format:
     return found
 
 
-def format_to_write(shard: Location) -> Format:
-    """The format that the suffix of a shard names. Raises ValueError if there is none."""
-    found = format_of(shard.name)
-    if found is None:
-        raise ValueError(f"{shard.name} has no known format")
-    return found
-
-
 @contextlib.contextmanager
 def write_documents(shard: Location, *, durable: bool = True) -> Iterator[DocumentWriter]:
     """Open a shard for writing; it appears complete when the block ends well, and not at all when it raises.
 
     Its suffix decides the format. Without `durable` a power cut may lose it: for shards between two phases.
     """
-    found = format_to_write(shard)
+    if (found := format_of(shard.name)) is None:
+        raise ValueError(f"{shard.name} has no known format")
     with storage.create(shard, durable=durable) as stream, found.write(stream) as writer:
         yield writer
 

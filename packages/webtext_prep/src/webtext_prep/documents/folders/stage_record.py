@@ -6,14 +6,23 @@
 `inputs` holds, for each record of the folders that were read, its digest and its summary with `inputs` of its own: the
 whole funnel can be followed from any folder, even if the ones before it are gone. It holds no path and no time: the
 same input and settings give the same bytes.
+
+`trace` follows it: the steps that made an output, as a tree, each with its record, how it ran, and the steps whose
+output it read. A record (`stage.json`, or `PREFIX.json` of token files) holds the SHA-256 of each record that its stage
+read, and what that one said. Where those lie is in `.state/run.json`. So a folder is found by its path, and recognised
+by the digest of its record; where the whole run was moved, it is found beside the output. What is gone, or was made
+again since, is known by the summary in the later record alone. Costs a few small files a step; no shard is read.
 """
 
 from __future__ import annotations
 
 import contextlib
 import hashlib
+import os
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from command_kit import parse_json
@@ -125,8 +134,7 @@ def summary_of(record: Location) -> dict[str, Any]:
     found = read_record(record.parent, record.name)
     if found is None:
         raise InputError(f"{record} is gone: run the command again.")
-    digest = hashlib.sha256(storage.read_bytes(record)).hexdigest()
-    return {"sha256": digest, **{key: found[key] for key in _SUMMARY if key in found}}
+    return {"sha256": _digest(record), **{key: found[key] for key in _SUMMARY if key in found}}
 
 
 def files_by_record(inputs: Iterable[Location]) -> tuple[list[Location], list[Location]]:
@@ -163,3 +171,239 @@ def lineage_of(inputs: Iterable[Location]) -> list[dict[str, Any]]:
 
 TOKENS_SUFFIX = "_text_document"
 """What Megatron-LM's users expect between a prefix and `.bin`."""
+
+
+RUN = "run.json"
+"""In the state folder: how the last run went."""
+MOST_SIBLINGS = 1000
+"""So many folders beside an output are searched for the steps before it, at most."""
+
+
+@dataclass(frozen=True)
+class Step:
+    """One stage's run, and the runs whose output it read.
+
+    Attributes:
+        place: its folder, or for token files their prefix (`corpus_text_document`); None if it is gone, or another run
+            lies there now.
+        was: where it lay when the next step read it, where that is known, for messages.
+        record: the contents of its record; of a step without `place` what a later record kept of it: all but `shards`
+            and `problems`.
+        sha256: of its record.
+        run: `.state/run.json`: `finished_at`, `seconds`, `host`, `system`, `python`, `version`, `engine`, `workers`,
+            `folders`, ...; empty if it is gone.
+        inputs: the steps whose output it read, in order.
+        files: input files that no stage wrote, as far as they are known (the first thousand).
+        plain_files: how many of those there were.
+    """
+
+    place: Location | None
+    was: str
+    record: dict[str, Any]
+    sha256: str
+    run: dict[str, Any] = field(default_factory=dict)
+    inputs: tuple[Step, ...] = ()
+    files: tuple[Location, ...] = ()
+    plain_files: int = 0
+
+    @property
+    def stage(self) -> str:
+        """The command."""
+        return str(self.record["stage"])
+
+    @property
+    def is_tokens(self) -> bool:
+        """Whether its output is a pair of token files."""
+        return "data" in self.record.get("facts", {}) and not self.record.get("shards")
+
+    @property
+    def name(self) -> str:
+        """How messages call it: where it lies, or lay."""
+        return str(self.place) if self.place is not None else self.was or f"the output of `webtext {self.stage}`"
+
+    @property
+    def state(self) -> Path | None:
+        """The folder for what belongs to it beside its output, on this machine; None if there is no such place."""
+        return state_of(self.place) if isinstance(self.place, Path) else None
+
+    def shards(self) -> list[Location]:
+        """Its shards in order; none if it is gone, or holds tokens."""
+        return [] if self.place is None else [self.place / name for name in self.record.get("shards") or {}]
+
+    def input_files(self) -> list[Location]:
+        """What it read, file after file, as far as it is there: input number 5 became shard number 5 in most stages.
+
+        Raises InputError for an input that is gone, since those behind it would have other numbers.
+        """
+        gone = next((step for step in self.inputs if step.place is None), None)
+        if gone is not None:
+            raise InputError(f"{gone.name}, which {self.name} was made from, is gone, or was made again since.")
+        if self.plain_files > len(self.files):
+            raise InputError(f"only {len(self.files):,} of {self.plain_files:,} input files of {self.name} are known.")
+        by_folder: dict[str, list[Location]] = {}
+        for step in self.inputs:
+            assert step.place is not None
+            by_folder.setdefault(storage.identity(step.place), []).extend(step.shards())
+        for file in self.files:
+            by_folder.setdefault(storage.identity(file.parent), []).append(file)
+        # Both kinds in the order in which the command line named their folders.
+        order = {
+            storage.identity(storage.location(folder)): at for at, folder in enumerate(self.run.get("folders", []))
+        }
+        folders = sorted(by_folder, key=lambda folder: order.get(folder, len(order)))
+        return [file for folder in folders for file in by_folder[folder]]
+
+
+def trace(given: str | Location) -> Step:
+    """The steps behind what a user names: a folder that a stage wrote, or token files by prefix or name.
+
+    Raises InputError if there is no record of a stage, or a damaged one.
+    """
+    return trace_all([given])[0]
+
+
+def trace_all(given: Iterable[str | Location]) -> list[Step]:
+    """The same for several outputs: what they were made from in common is one step. Raises InputError as `trace`."""
+    tracer, found = _Tracer(), []
+    for one in given:
+        place = storage.location(one) if isinstance(one, str) else one
+        where = _record_path(place)
+        if where is None:
+            raise InputError(
+                f"{place} holds no record of a stage ({RECORD}): give a folder that a `webtext` stage made."
+            )
+        found.append(tracer.step(*where))
+    return found
+
+
+def all_steps(*ends: Step) -> list[Step]:
+    """The steps behind some outputs and those themselves, each once, none before one that it was made from."""
+    found: dict[int, Step] = {}
+
+    def visit(step: Step) -> None:
+        if id(step) not in found:
+            for before in step.inputs:
+                visit(before)
+            found[id(step)] = step
+
+    for end in ends:
+        visit(end)
+    return list(found.values())
+
+
+def state_of(place: Path) -> Path:
+    """Where the state of an output lies that was made without `--state`."""
+    return place / STATE if place.is_dir() else place.with_name(f".{place.name}.state")
+
+
+def _record_path(place: Location) -> tuple[Location, Location] | None:
+    """A folder or prefix, and its record."""
+    if storage.is_file(place / RECORD):
+        return place, place / RECORD
+    if place.name == RECORD and storage.is_file(place):
+        return place.parent, place
+    name = next((place.name.removesuffix(end) for end in TOKEN_SUFFIXES if place.name.endswith(end)), place.name)
+    for candidate in (name, name + TOKENS_SUFFIX, name.removesuffix(".json")):
+        record = place.with_name(f"{candidate}.json") if candidate else place
+        if candidate and storage.is_file(record) and _is_record(record):
+            return place.with_name(candidate), record
+    return None
+
+
+def _is_record(path: Location) -> bool:
+    with contextlib.suppress(InputError):
+        return read_record(path.parent, path.name) is not None
+    return False
+
+
+class _Tracer:
+    """Follows records; a step that several others read is one step."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, Step] = {}
+        self._records_in: dict[str, list[tuple[Location, Location]]] = {}
+
+    def step(self, place: Location, record_path: Location, was: str = "") -> Step:
+        """The step in a folder, or at a prefix."""
+        identity = storage.identity(place)
+        if identity not in self._found:
+            record = read_record(record_path.parent, record_path.name)
+            assert record is not None
+            run = _read_run(place)
+            inputs, plain = self._inputs(record, run, place)
+            files = tuple(relocated(storage.location(name), run, place) for name in run.get("files", []))
+            digest = _digest(record_path)
+            self._found[identity] = Step(place, was or str(place), record, digest, run, inputs, files, plain)
+        return self._found[identity]
+
+    def _inputs(
+        self, record: dict[str, Any], run: dict[str, Any], place: Location | None
+    ) -> tuple[tuple[Step, ...], int]:
+        summaries = [entry for entry in record.get("inputs", []) if "sha256" in entry]
+        plain = sum(entry.get("files", 0) for entry in record.get("inputs", []) if "sha256" not in entry)
+        passed: set[str] = set()
+        folders = run.get("folders", [])
+        places = folders if len(folders) == len(summaries) else [""] * len(summaries)
+        pairs = zip(summaries, places, strict=True)
+        return tuple(self._input(summary, was, run, place, passed) for summary, was in pairs), plain
+
+    def _input(
+        self, summary: dict[str, Any], was: str, run: dict[str, Any], output: Location | None, passed: set[str]
+    ) -> Step:
+        """The step of one summary. `passed` are those of the same record before it, as two may have equal records."""
+        digest = summary["sha256"]
+        for place, record_path in self._candidates(run, output):
+            if storage.identity(place) not in passed and _digest(record_path) == digest:
+                passed.add(storage.identity(place))
+                return self.step(place, record_path)
+        if digest not in self._found:
+            inputs, plain = self._inputs(summary, {}, None)
+            record = {key: value for key, value in summary.items() if key != "sha256"}
+            self._found[digest] = Step(None, was, record, digest, {}, inputs, (), plain)
+        return self._found[digest]
+
+    def _candidates(self, run: dict[str, Any], output: Location | None) -> Iterator[tuple[Location, Location]]:
+        """Where an input of an output may lie: as `run` says, the same way from where it was moved to, or beside it."""
+        for name in run.get("folders", []):
+            yield from self._in_folder(storage.location(name))
+        if isinstance(output, Path):
+            for name in run.get("folders", []):
+                yield from self._in_folder(relocated(storage.location(name), run, output))
+            for beside in (output.parent, output.parent.parent):
+                for entry, is_folder in storage.list_folder(beside)[:MOST_SIBLINGS]:
+                    if is_folder:
+                        yield from self._in_folder(entry)
+
+    def _in_folder(self, folder: Location) -> list[tuple[Location, Location]]:
+        """The record of a folder, and those of the token files in it, each behind the place that it tells of."""
+        identity = storage.identity(folder)
+        if identity not in self._records_in:
+            found: list[tuple[Location, Location]] = []
+            with contextlib.suppress(OSError):
+                names = [entry for entry, is_folder in storage.list_folder(folder) if not is_folder]
+                found = [(folder, entry) for entry in names if entry.name == RECORD]
+                ends = (f"{TOKENS_SUFFIX}.json",)
+                found += [(entry.with_name(entry.name[:-5]), entry) for entry in names if entry.name.endswith(ends)]
+            self._records_in[identity] = found
+        return self._records_in[identity]
+
+
+def relocated(place: Location, run: dict[str, Any], output: Location) -> Location:
+    """Where something lies now that a run named, if it moved together with the output."""
+    if isinstance(place, Path) and isinstance(output, Path) and not place.exists() and "output" in run:
+        way = os.path.relpath(place, Path(run["output"]).parent)
+        return Path(os.path.normpath(output.parent / way))
+    return place
+
+
+def _digest(record_path: Location) -> str:
+    return hashlib.sha256(storage.read_bytes(record_path)).hexdigest()
+
+
+def _read_run(place: Location) -> dict[str, Any]:
+    """How the output was made, if its state lies beside it."""
+    found: Any = None
+    if isinstance(place, Path):
+        with contextlib.suppress(OSError, ValueError):
+            found = parse_json((state_of(place) / RUN).read_bytes())
+    return found if isinstance(found, dict) else {}

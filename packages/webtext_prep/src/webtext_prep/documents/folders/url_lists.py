@@ -13,11 +13,11 @@ from typing import Any
 
 from webtext_prep.documents.document import Document, decode_url_row, encode_document
 from webtext_prep.documents.folders.shards import format_of
+from webtext_prep.documents.formats.arrow_tables import row_groups
 from webtext_prep.documents.formats.compression import bare_name
 from webtext_prep.documents.formats.json_lines import JsonLines
 from webtext_prep.documents.formats.lines import line_blocks, numbered_lines, read_lines, read_utf8
 from webtext_prep.documents.formats.parquet import Parquet
-from webtext_prep.documents.formats.parquet_files import row_groups
 from webtext_prep.documents.records.base import Block, Unreadable
 from webtext_prep.documents.records.tables import CsvRecords, Row, read_rows
 from webtext_prep.storage.stores.base import Location
@@ -36,7 +36,8 @@ def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Docum
     Raises InputError as its format does.
     """
     for row in _rows(location) if part is None else part.rows(location):
-        yield _as_url(row)
+        row.url, row.text = without_any_credentials(row.url), ""
+        yield row
 
 
 def url_lines(location: Location, chunks: Iterable[bytes]) -> Iterator[Document]:
@@ -123,11 +124,6 @@ def is_list_of_lines(location: Location) -> bool:
 def is_table(location: Location) -> bool:
     """Whether the name is that of a table as text."""
     return _suffix(location) in _DELIMITERS
-
-
-def _as_url(row: Document) -> Document:
-    row.url, row.text = without_any_credentials(row.url), ""
-    return row
 
 
 def _suffix(location: Location) -> str:

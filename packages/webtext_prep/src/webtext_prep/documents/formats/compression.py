@@ -92,15 +92,11 @@ class _GzipDecompressor:
         return found
 
 
-def _zstd_decompressor() -> _Decompressor:
-    return zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG})
-
-
 _DECOMPRESSORS: dict[str, Callable[[], _Decompressor]] = {
     ".gz": _GzipDecompressor,
     ".xz": lambda: lzma.LZMADecompressor(lzma.FORMAT_XZ),
     ".bz2": bz2.BZ2Decompressor,
-    ".zst": _zstd_decompressor,
+    ".zst": lambda: zstd.ZstdDecompressor(options={zstd.DecompressionParameter.window_log_max: _MAX_WINDOW_LOG}),
 }
 
 

@@ -20,10 +20,9 @@ from command_kit import Progress
 from command_kit.processes import STOP_SECONDS, WorkerProcess
 from webtext_prep import storage
 from webtext_prep.errors import RetryableError
-from webtext_prep.running.engines.attempts import Attempts
-from webtext_prep.running.engines.base import Call, Engine, OnProgress, stage_of
-from webtext_prep.running.tasks import codec
-from webtext_prep.running.tasks.task import Context, Task
+from webtext_prep.running import codec
+from webtext_prep.running.engines.base import Attempts, Call, Engine, OnProgress, stage_of
+from webtext_prep.running.tasks import Context, Task
 
 Result = TypeVar("Result")
 ALONE_AFTER = 2

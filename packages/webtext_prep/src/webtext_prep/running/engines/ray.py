@@ -1,7 +1,7 @@
 """Tasks on a cluster that Ray manages, or on this machine by a Ray of its own.
 
 Each task of ours is one task of Ray's, with a core and the memory that its stage states; no actors. What travels are
-the task and its small result; files go by the file system, or storage (`running/handing_over.py`). Ray retries nothing:
+the task and its small result; files go by the file system, or storage (`running/staging.py`). Ray retries nothing:
 a worker or node that dies costs its task one of our own attempts, and the next one may take twice the memory.
 
 Starting a Ray on this machine costs some 14 s of CPU time, the first tasks included, whose workers import Ray and their
@@ -11,6 +11,7 @@ stage. After that a task costs 3 ms.
 from __future__ import annotations
 
 import importlib.util
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,10 +20,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from command_kit import setting
 from webtext_prep.errors import InputError
 from webtext_prep.running.engines.base import Call, Engine, OnProgress
-from webtext_prep.running.tasks.task import Task
+from webtext_prep.running.tasks import Task
 
 if TYPE_CHECKING:
-    from webtext_prep.running.ray.cluster import Cluster
+    from webtext_prep.running.clusters.ray import Cluster
+
+VARIABLES = {
+    # For a command that `uv run` started, Ray would have each worker install the environment of this machine once more.
+    # Nodes have their own, whose versions are compared.
+    "RAY_ENABLE_UV_RUN_RUNTIME_ENV": "0",
+    # Ray would print what it knows of dead workers to standard output, which is the command's own; the engine says it.
+    "RAY_DEDUP_LOGS_SKIP_REGEX": ".",
+    # Nothing about the work is told to anybody.
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
+"""What Ray reads when it is imported."""
 
 
 @dataclass(frozen=True)
@@ -68,8 +80,9 @@ class RayEngine(Engine):
         """
         if not tasks:
             return
-        from webtext_prep.running.ray.cluster import Cluster
-        from webtext_prep.running.ray.waiting import Waiting
+        for name, value in VARIABLES.items():
+            os.environ.setdefault(name, value)
+        from webtext_prep.running.clusters.ray import Cluster, Waiting
 
         if self._cluster is None:
             self._cluster = Cluster(self.settings.ray_address, self.workers)

@@ -1,6 +1,6 @@
 """Tasks as jobs of Slurm's job arrays, on a cluster whose nodes all see the state folder under one path.
 
-The engine submits arrays and waits for the files that their jobs leave (`running/slurm/`). It waits between phases,
+The engine submits arrays and waits for the files that their jobs leave (`running/clusters/`). It waits between phases,
 too: what the tasks of the next one are is made from the results of the one before, which Slurm's own dependencies
 between jobs know nothing of.
 
@@ -18,9 +18,9 @@ from typing import Any, ClassVar
 
 from command_kit import setting
 from webtext_prep.errors import InputError
+from webtext_prep.running.clusters.slurm import FOLDER, Submitting, Waiting, cancel_all
 from webtext_prep.running.engines.base import Call, Engine, OnProgress
-from webtext_prep.running.slurm.waiting import FOLDER, Submitting, Waiting, cancel_all
-from webtext_prep.running.tasks.task import Task
+from webtext_prep.running.tasks import Task
 
 _NOT_FOR_USERS = (
     "--array", "-a", "--job-name", "-J", "--output", "-o", "--chdir", "-D", "--wrap", "--wait", "-W", "--test-only",

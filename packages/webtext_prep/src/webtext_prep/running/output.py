@@ -1,25 +1,70 @@
-"""The output of a job: made its own before anything is written, cleared of what does not belong there, and recorded."""
+"""The output of a job: one command, one stage and one set of settings own it; other files are left alone.
+
+It is made its own before anything is written, cleared of what does not belong there, and recorded at the end.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import datetime
+import errno
 import platform
 import shutil
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from command_kit import hide_credentials, write_json, write_text
+from command_kit import hide_credentials, parse_json, write_json, write_text
+from command_kit.command import print_warning
+from command_kit.settings import changes
 from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import STATE, files_by_record, lineage_of, stage_folder
 from webtext_prep.errors import InputError
-from webtext_prep.running.outputs import lease, ownership
-from webtext_prep.running.outputs.markers import digest
-from webtext_prep.running.stage import DROPPED, Outcome, Stage
-from webtext_prep.running.tasks.staging import SharedScratch
+from webtext_prep.running import lease
+from webtext_prep.running.markers import digest
+from webtext_prep.running.processes import changed
+from webtext_prep.running.run import DROPPED
+from webtext_prep.running.stage import Outcome, Stage
+from webtext_prep.running.staging import SharedScratch
 from webtext_prep.storage.stores.base import Location
+
+try:
+    import fcntl
+except ImportError:  # not on this system: there two commands on one folder are not detected
+    fcntl = None  # type: ignore[assignment]
+
+CLAIM = "job.json"
+"""In the state folder: the stage and settings that own the output, written before anything else."""
+LOCK = "lock"
+_TAKEN = (errno.EWOULDBLOCK, errno.EAGAIN, errno.EACCES)
+
+
+@contextlib.contextmanager
+def locked(
+    state: Path, output: Location | Path, who: str = "webtext command", flag: str = "--output"
+) -> Iterator[None]:
+    """Keep a second command off the same output while this one works on it. Raises InputError if one is at work.
+
+    The lock is a file in `state`. The message calls what is at work `who`, and its output by `flag`.
+    """
+    state.mkdir(parents=True, exist_ok=True)
+    with (state / LOCK).open("w") as lock:
+        if fcntl is not None:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError as error:
+                if error.errno in _TAKEN:
+                    raise InputError(
+                        f"another {who} is at work on {output}: wait for it, or give another {flag}."
+                    ) from None
+                # Some network file systems have no locks.
+                print_warning(
+                    "webtext",
+                    f"{state} can't be locked ({error.strerror}): make sure that no second command works on {output}.",
+                )
+        yield
+
 
 SPOOLED = "stdin-"
 """What the name of spooled standard input in the state folder begins with."""
@@ -42,9 +87,56 @@ class Output:
     def __init__(self, stage: Stage, place: Location, state: Path, shared: str = "") -> None:
         self.stage, self.place, self.state = stage, place, state
         self.scratch = state / "scratch"
-        name = f"{stage.name}-{digest([str(ownership.resolved(place)), str(state.resolve())])[:16]}"
+        name = f"{stage.name}-{digest([storage.identity(place), str(state.resolve())])[:16]}"
         self.shared = SharedScratch.of(shared, name) if shared else None
         self.record_path = stage.record_path(place)
+        # Which output the state belongs to, where that does not follow from its place; beside it, both may be moved.
+        self._elsewhere = None if state == stage.state_folder(place) else hide_credentials(storage.identity(place))
+
+    def refuse_foreign(self, inputs: Sequence[Location] = ()) -> None:
+        """Raise InputError where a run of the stage would write among, or over, files that no such run has made."""
+        if self.state.exists() and not self.state.is_dir():
+            raise InputError(f"{self.place} was begun with its state elsewhere: give the same --state DIR again.")
+        is_claimed = (self.state / CLAIM).is_file()
+        self._read_claim()
+        if self.stage.output_is_prefix:
+            self._refuse_foreign_prefix(is_claimed)
+            return
+        if storage.is_file(self.place):
+            raise InputError(f"--output {self.place} is a file: give a folder.")
+        home, own = storage.identity(self.place), str(self.state.resolve())
+        for folder in {path.parent for path in inputs}:
+            within = f"{storage.identity(folder)}/"
+            if within.startswith(f"{home}/") and not within.startswith(f"{own}/"):
+                raise InputError(f"input {folder} lies in the output folder itself: give another --output.")
+        entries = [] if is_claimed else storage.list_folder(self.place)
+        if unexpected := [entry.name for entry, _ in entries if entry != self.state and entry.name != lease.LEASE]:
+            shown = ", ".join(unexpected[:3]) + (", ..." if len(unexpected) > 3 else "")
+            raise InputError(f"--output {self.place} holds other files ({shown}): give an empty or new folder.")
+
+    def _refuse_foreign_prefix(self, is_claimed: bool) -> None:
+        place = self.place
+        if storage.is_folder(place) or str(place).endswith(("/", "\\")):
+            raise InputError(f"--output {place} is a folder: give a file name prefix, such as {place / 'corpus'}.")
+        if unexpected := [] if is_claimed else [path.name for path in self.stage.outputs_in(place)]:
+            raise InputError(
+                f"{' and '.join(unexpected)} in {place.parent} were not made by this command: give another --output, "
+                "or remove them."
+            )
+
+    def _read_claim(self) -> dict[str, Any] | None:
+        """The stage and settings that own it, or None. Raises InputError if it, or its state, is another's."""
+        claim: dict[str, Any] | None = None
+        with contextlib.suppress(OSError, ValueError):
+            claim = parse_json((self.state / CLAIM).read_bytes())
+        if claim is not None and claim["stage"] != self.stage.name:
+            raise InputError(
+                f"{self.place} is the output of `webtext {claim['stage']}`: give another --output, or remove it."
+            )
+        if claim is not None and claim.get("output") != self._elsewhere:
+            owner = claim.get("output", self.state.parent)
+            raise InputError(f"{self.state} holds the state of another output, {owner}: give another --state DIR.")
+        return claim
 
     def make_own(self, settings: dict[str, Any], libraries: dict[str, str], *, restart: bool) -> None:
         """Claim it for this stage, these settings and versions, removing first, for a restart, what is there.
@@ -52,19 +144,34 @@ class Output:
         Raises InputError naming the stage, the settings or the libraries that it has been made with.
         """
         if restart:
-            ownership.read_claim(self.state, self.stage, self.place)
+            self._read_claim()
             self.remove_all()
         else:
             self.refuse_other_settings(settings, libraries)
-        ownership.write_claim(self.state, self.stage, settings, libraries, self.place)
+        place = {} if self._elsewhere is None else {"output": self._elsewhere}
+        used = {"libraries": libraries} if libraries else {}
+        write_json(self.state / CLAIM, {"stage": self.stage.name, "settings": settings, **used, **place})
         self.remove_leftovers()
 
     def refuse_other_settings(self, settings: dict[str, Any], libraries: dict[str, str]) -> None:
-        """Raise InputError naming the other stage, settings or libraries that it was made with. Writes nothing."""
-        theirs = ownership.read_claim(self.state, self.stage, self.place)
-        if theirs is not None and self._has_begun():
-            ownership.refuse_other_settings(theirs, settings, self.place)
-            ownership.refuse_other_libraries(theirs, libraries, self.place)
+        """Raise InputError naming the other stage, settings or libraries that it was made with. Writes nothing.
+
+        Whether dropped documents are written may differ: the output is made again, the same but for those.
+        """
+        claim = self._read_claim()
+        if claim is None or not self._has_begun():
+            return
+        theirs, ours = ({**known, "keep_dropped": False} for known in (claim["settings"], settings))
+        if theirs != ours:
+            raise InputError(
+                f"{self.place} was made with other settings ({changes(theirs, ours)}): give another --output, or "
+                "--restart to make it again from scratch."
+            )
+        if differing := changed(claim.get("libraries", {}), libraries):
+            raise InputError(
+                f"{self.place} was made with {differing}, and two versions may say two things of one document: install "
+                "that version again, give another --output, or --restart to make it again from scratch."
+            )
 
     def _has_begun(self) -> bool:
         """Whether an earlier run made anything; one that failed before leaves its settings to be corrected."""
@@ -89,9 +196,7 @@ class Output:
         for entry in self.state.iterdir():
             if entry.is_dir():
                 shutil.rmtree(entry)
-            elif entry.name not in (ownership.LOCK, ownership.CLAIM, lease.OWNER) and not entry.name.startswith(
-                SPOOLED
-            ):
+            elif entry.name not in (LOCK, CLAIM, lease.OWNER) and not entry.name.startswith(SPOOLED):
                 entry.unlink()
 
     def remove_others(self, outputs: Sequence[Location]) -> None:
@@ -114,11 +219,6 @@ class Output:
             storage.write_json(self._notice, {"unfinished": self.stage.name})
         storage.remove(self.record_path)
         self.make_scratch()
-
-    @property
-    def between(self) -> Location:
-        """The folder of the files between phases."""
-        return self.scratch if self.shared is None else self.shared.place
 
     def make_scratch(self) -> None:
         """Make the folders for files between phases. Raises InputError where the shared one can't be used."""
@@ -186,7 +286,7 @@ def _places(output: Location, inputs: Sequence[Location]) -> dict[str, Any]:
     """Where the output and its input lie, for `run.json`: folders in their order, and files that no stage wrote."""
 
     def shown(place: Location) -> str:
-        return hide_credentials(str(storage.local_path(place).resolve() if storage.is_local(place) else place))
+        return hide_credentials(storage.identity(place))
 
     _, plain = files_by_record(inputs)
     folders = dict.fromkeys(path.parent for path in inputs)

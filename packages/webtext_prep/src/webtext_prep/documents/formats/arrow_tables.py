@@ -1,7 +1,9 @@
-"""Parquet files that are written with checksums, and read with bounded memory.
+"""Tables in Parquet and in Arrow's own formats: rows as Python values, and Parquet files with checksums.
 
-Each page has a CRC-32, which readers of Parquet verify if they are asked to; the footer has none in this format. So
-ours holds one of itself, among its key-value metadata: its XXH3 as it is with zeros in that place.
+Rows are taken by their size: one value that a table stores once may be that of each row.
+
+Each page of a Parquet file has a CRC-32, which readers of Parquet verify if they are asked to; the footer has none in
+this format. So ours holds one of itself, among its key-value metadata: its XXH3 as it is with zeros in that place.
 
 How much memory some rows take follows from no size in the footer: a value of 10 MB that each row repeats is stored
 once. But no value is larger than its column's pages, nor one that is repeated larger than the dictionary it stands in.
@@ -14,10 +16,11 @@ import itertools
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, BinaryIO
 
+import numpy as np
+import numpy.typing as npt
 import xxhash
 
 from webtext_prep import storage
-from webtext_prep.documents.formats.arrow_rows import BATCH_BYTES, BATCH_ROWS, TOO_LONG, arrow_errors, rows_of
 from webtext_prep.documents.formats.compression import MAX_LINE_BYTES, check_ratio
 from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
@@ -25,6 +28,107 @@ from webtext_prep.storage.stores.base import Location
 if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
+
+
+BATCH_ROWS = 256
+BATCH_BYTES = 64 << 20
+"""Rows that are taken together have at most so many bytes, unless one alone has more."""
+TOO_LONG = f"a row of more than {MAX_LINE_BYTES >> 20} MiB"
+_NUMBER_BYTES = 16
+"""What counts for a value that is no text."""
+
+
+@contextlib.contextmanager
+def arrow_errors(location: Location, kind: str) -> Iterator[None]:
+    """Raise InputError for what Arrow says in the block against a file that should be of that `kind`."""
+    import pyarrow as pa
+
+    try:
+        yield
+    except (pa.ArrowException, OSError, ValueError, OverflowError) as error:  # text in a footer that is not UTF-8, too
+        if isinstance(error, OSError) and error.errno is not None:
+            raise
+        reason = str(error).split("\n")[0].rstrip(".")
+        raise InputError(f"{location} is not a valid {kind} file ({reason}): write it again.") from error
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any] | ValueError]:
+    """The rows of a batch, column name to value, or what is wrong with one (text that is not valid UTF-8)."""
+    sizes = sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows, np.int64))
+    ends = np.cumsum(sizes)
+    begin = 0
+    while begin < batch.num_rows:
+        before = int(ends[begin - 1]) if begin else 0
+        end = max(begin + 1, int(np.searchsorted(ends, before + BATCH_BYTES, side="right")))
+        end = min(end, begin + BATCH_ROWS)
+        if sizes[begin] > MAX_LINE_BYTES:
+            yield ValueError(TOO_LONG)
+        else:
+            yield from _rows(_in_microseconds(batch.slice(begin, end - begin)))
+        begin = end
+
+
+def _sizes(array: pa.Array) -> npt.NDArray[np.int64]:
+    """The bytes of each value as Python would have them, about."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    kind = array.type
+    if isinstance(array, pa.ExtensionArray):
+        return _sizes(array.storage)
+    if pa.types.is_dictionary(kind):
+        own = np.append(_sizes(array.dictionary), 0)
+        return own[array.indices.fill_null(len(own) - 1).to_numpy(zero_copy_only=False)]
+    if pa.types.is_string_view(kind) or pa.types.is_binary_view(kind):
+        # Each of 16 bytes, the first four of which are the length.
+        views = np.frombuffer(array.buffers()[1] or b"", np.int32)[::4][array.offset : array.offset + len(array)]
+        return np.where(array.is_valid().to_numpy(zero_copy_only=False), views, 0).astype(np.int64)
+    if (
+        pa.types.is_string(kind)
+        or pa.types.is_binary(kind)
+        or pa.types.is_large_string(kind)
+        or pa.types.is_large_binary(kind)
+    ):
+        return pc.binary_length(array).fill_null(0).to_numpy(zero_copy_only=False).astype(np.int64)
+    if pa.types.is_struct(kind):
+        return sum(map(_sizes, array.flatten()), np.zeros(len(array), np.int64))
+    if pa.types.is_list(kind) or pa.types.is_large_list(kind) or pa.types.is_map(kind):
+        offsets = array.offsets.to_numpy()
+        values = array.values.slice(offsets[0], offsets[-1] - offsets[0])
+        return np.diff(np.append(0, np.cumsum(_sizes(values)))[offsets - offsets[0]])
+    if pa.types.is_fixed_size_list(kind):
+        return (
+            _sizes(array.values.slice(array.offset * kind.list_size, len(array) * kind.list_size))
+            .reshape(len(array), -1)
+            .sum(1)
+        )
+    return np.full(len(array), _NUMBER_BYTES, np.int64)
+
+
+def _rows(batch: pa.RecordBatch) -> list[dict[str, Any] | ValueError]:
+    try:
+        return list(batch.to_pylist())
+    except (ValueError, OverflowError) as error:
+        if batch.num_rows == 1:
+            return [ValueError(str(error).split("\n")[0])]
+        return [row for at in range(batch.num_rows) for row in _rows(batch.slice(at, 1))]
+
+
+def _in_microseconds(batch: pa.RecordBatch) -> pa.RecordBatch:
+    """The batch with times cut off to microseconds: Python's own types hold no more."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    for number, column in enumerate(batch.schema):
+        kind = column.type
+        if pa.types.is_timestamp(kind) and kind.unit == "ns":
+            shorter = pa.timestamp("us", kind.tz)
+        elif pa.types.is_duration(kind) and kind.unit == "ns":
+            shorter = pa.duration("us")
+        else:
+            continue
+        batch = batch.set_column(number, column.name, pc.cast(batch.column(number), shorter, safe=False))
+    return batch
 
 
 _ZSTD_LEVEL = 3
@@ -65,15 +169,10 @@ class _Stream:
         """Write it, with the footer's checksum."""
         held, self._held = self._held, None
         assert held is not None
+        length = int.from_bytes(held[-_TAIL:-4], "little")
         at = held.index(_UNSEALED, held.rindex(_SEAL))
-        held[at : at + len(_UNSEALED)] = _checksum(bytes(_footer_in(held)))
+        held[at : at + len(_UNSEALED)] = _checksum(bytes(held[-_TAIL - length : -_TAIL]))
         self._stream.write(held)
-
-
-def _footer_in(end: bytes | bytearray) -> memoryview:
-    """The footer in the end of a file."""
-    length = int.from_bytes(end[-_TAIL:-4], "little")
-    return memoryview(end)[-_TAIL - length : -_TAIL]
 
 
 def _checksum(unsealed: bytes) -> bytes:

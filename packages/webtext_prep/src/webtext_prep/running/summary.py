@@ -1,4 +1,4 @@
-"""The closing summary of a stage: a table, or one JSON object."""
+"""What a command prints at its end: the summary of a stage, or what a command that writes no documents has found."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from command_kit import duration
 from command_kit.colours import BOLD, DIM, GREEN, PLAIN, YELLOW, Paint
 from command_kit.fronts import in_words
 from command_kit.tables import display_width, padded
-from webtext_prep.running.tasks.tally import Tally
+from webtext_prep.running.tasks import Tally
 
 
 @dataclass
@@ -80,3 +80,21 @@ def show(summary: Summary, *, as_json: bool, stream: TextIO | None = None) -> No
     print(summary.table(Paint.of(stream)), file=stream)
     if as_json:
         print(json.dumps(summary.as_dict(), ensure_ascii=False))
+
+
+@dataclass(frozen=True)
+class Findings:
+    """What was found.
+
+    Attributes:
+        text: for people, several lines.
+        values: the same for JSON.
+    """
+
+    text: str
+    values: dict[str, Any]
+
+
+def show_findings(found: Findings, *, as_json: bool) -> None:
+    """Print to standard output, as text or as one JSON object."""
+    print(json.dumps(found.values, ensure_ascii=False) if as_json else found.text)

@@ -22,14 +22,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.running.engines.attempts import Attempts
-from webtext_prep.running.engines.base import MAX_ATTEMPTS, Call, OnProgress, libraries_of, stage_of
-from webtext_prep.running.slurm import commands
-from webtext_prep.running.slurm.arrays import JobArray, arrays_in, stamps
-from webtext_prep.running.slurm.commands import JobState, SlurmError
-from webtext_prep.running.tasks import codec
-from webtext_prep.running.tasks.task import Task
-from webtext_prep.running.versions import versions_here
+from webtext_prep.running import codec
+from webtext_prep.running.clusters import slurm_commands as commands
+from webtext_prep.running.clusters.slurm_commands import JobState, SlurmError
+from webtext_prep.running.clusters.slurm_job import JobArray, arrays_in, stamps
+from webtext_prep.running.engines.base import MAX_ATTEMPTS, Attempts, Call, OnProgress, libraries_of, stage_of
+from webtext_prep.running.processes import versions_here
+from webtext_prep.running.tasks import Task
 
 FOLDER = "slurm"
 """In the job's scratch folder: the folders of arrays."""
@@ -232,7 +231,10 @@ class Waiting:
             jobs = self._queue[0]
             tasks = [[self._encoded[position] for position in positions] for positions in jobs]
             array = JobArray.create(self._folder, self._label, self._call, tasks, self._scratch, self._versions)
-            script, logs = commands.script_for("webtext_prep.running.slurm.job", str(array.folder)), array.log(0).parent
+            script, logs = (
+                commands.script_for("webtext_prep.running.clusters.slurm_job", str(array.folder)),
+                array.log(0).parent,
+            )
             options, at_once = self._how.options, self._how.at_once
             try:
                 number = commands.submit(array.name, len(jobs), script, logs, options, at_once=at_once)

@@ -1,0 +1,1 @@
+"""What the engines for clusters are made of: Ray and Slurm."""

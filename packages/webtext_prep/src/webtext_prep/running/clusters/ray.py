@@ -1,0 +1,355 @@
+"""One run of tasks on a Ray cluster: a bounded number is handed over, and what comes back is taken or tried again.
+
+Only the results that came back count: a driver that dies takes its tasks with it (Ray ends the workers of a driver
+that is gone), and the next one hands over those without a result.
+
+How far a task is goes to an actor, a few bytes every other second, which the command asks. Only a phase that takes more
+than some seconds has one: it is a process of its own. If it is lost with its node, progress comes as tasks end.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import logging
+import os
+import platform
+import secrets
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import Any
+
+import ray
+from ray import exceptions
+from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+from command_kit import available_cores
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running import codec
+from webtext_prep.running.engines.base import Attempts, Call, OnProgress, libraries_of, stage_of
+from webtext_prep.running.processes import allow_open_files, refuse_others, versions_here
+from webtext_prep.running.tasks import Context, Task
+
+LONGEST_FOLDER = 40
+"""Bytes of the name of Ray's folder. It makes sockets 61 deeper, and the system allows 107."""
+OBJECT_STORE_BYTES = 80 << 20
+"""Of a local Ray, about the least that it takes: results are small."""
+
+
+class Cluster:
+    """The Ray that tasks run on.
+
+    Args:
+        address: of its head, or `auto`; "" starts a Ray on this machine.
+        workers: how many tasks a Ray that is started here runs at once.
+
+    A Ray that this process has joined before is used as it is. Raises InputError, WebtextError where there is none.
+    """
+
+    def __init__(self, address: str, workers: int) -> None:
+        self._is_ours, self._folder = not ray.is_initialized(), ""
+        if not self._is_ours:
+            return
+        try:
+            with _signals_kept():
+                if address:
+                    ray.init(address=address, log_to_driver=False, logging_level=logging.ERROR)
+                else:
+                    self._start(workers)
+        except Exception as error:
+            self.close()
+            said = " ".join(str(error).split()).rstrip(".") or type(error).__name__
+            if address:
+                raise InputError(
+                    f"no Ray cluster can be joined at --ray-address {address} ({said}): run the command on one of its "
+                    "machines, with the versions of Python and Ray that they have, and, where they ask for a token, "
+                    "with RAY_AUTH_MODE=token and their ~/.ray/auth_token."
+                ) from error
+            raise WebtextError(
+                f"Ray could not be started on this machine ({said}): run the same command again, or choose --engine "
+                "local."
+            ) from error
+        except BaseException:
+            self.close()
+            raise
+
+    def _start(self, workers: int) -> None:
+        # A Ray that is started so asks for a token. Ray would write one to ~/.ray, and its presence there has each
+        # `ray start --head` of this user ask for it, which nodes and commands then do not know.
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))
+        base = tempfile.gettempdir()
+        if len(os.fsencode(base)) > LONGEST_FOLDER - len("/ray-12345678"):
+            base = "/tmp"  # noqa: S108 - a folder of our own below it
+        self._folder = tempfile.mkdtemp(prefix="ray-", dir=base)
+        ray.init(
+            address="local",
+            num_cpus=workers,
+            include_dashboard=False,
+            log_to_driver=False,
+            logging_level=logging.CRITICAL,
+            object_store_memory=OBJECT_STORE_BYTES,
+            _temp_dir=self._folder,
+        )
+
+    def close(self) -> None:
+        """Leave a cluster that was joined; stop a Ray that was started."""
+        if self._is_ours:
+            with _signals_kept():
+                ray.shutdown()
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    @property
+    def cores(self) -> int:
+        """How many tasks with one core each run at once now."""
+        return int(ray.cluster_resources().get("CPU", 0))
+
+    @property
+    def largest_memory(self) -> int:
+        """Bytes of memory that tasks may state on the node that has most of it; 0 where no node is known."""
+        return max((int(node["Resources"].get("memory", 0)) for node in ray.nodes() if node["Alive"]), default=0)
+
+
+@contextlib.contextmanager
+def _signals_kept() -> Iterator[None]:
+    """Undo what Ray does to signals: it would end this process at SIGTERM, with nothing put in order."""
+    before = signal.getsignal(signal.SIGTERM)
+    try:
+        yield
+    finally:
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, before)
+
+
+REPORT_SECONDS = 2.0
+"""Between two reports of a task."""
+
+
+@dataclass(frozen=True)
+class Surroundings:
+    """What all tasks of a phase have in common.
+
+    Attributes:
+        versions: what the driver's `versions_here` are, with those of the stage's libraries.
+        scratch: the job's folder.
+        at_once: how many tasks the run has at once.
+        cwd: the folder that relative paths begin at.
+        search: where the driver looks for modules.
+    """
+
+    versions: dict[str, str]
+    scratch: Path
+    at_once: int
+    cwd: str
+    search: tuple[str, ...]
+
+
+class Reports:
+    """The actor that knows how many units of each running task are done."""
+
+    def __init__(self) -> None:
+        self._units: dict[int, int] = {}
+
+    def put(self, position: int, units: int) -> None:
+        """Note how far a task is."""
+        self._units[position] = units
+
+    def take(self) -> dict[int, int]:
+        """What was noted since this was asked last."""
+        found, self._units = self._units, {}
+        return found
+
+
+def work(phase: str, task: str, position: int, reports: str) -> str:
+    """Run a task.
+
+    Args:
+        phase: the `Surroundings` and the call, encoded by `wire`, as JSON.
+        task: the task, likewise.
+        position: of the task.
+        reports: the name of the actor.
+
+    Returns the JSON object of the units that it reported, and its `result` or its `error`, encoded by `wire`.
+    """
+    done, due = 0, time.monotonic() + REPORT_SECONDS
+
+    def report(units: int) -> None:
+        nonlocal done, due
+        done = units
+        if time.monotonic() >= due:
+            due = time.monotonic() + REPORT_SECONDS
+            with contextlib.suppress(Exception):  # it is not there, or not yet
+                ray.get_actor(reports).put.remote(position, units)
+
+    said: dict[str, Any]
+    try:
+        surroundings, call = _unpack(phase)
+        slots = min(surroundings.at_once, _cores_here())
+        result = call(codec.decode(json.loads(task)), Context(surroundings.scratch, slots, report))
+        said = {"result": codec.encode(result)}
+    except (Exception, SystemExit) as error:
+        said = {"error": codec.encode_error(error)}
+    return json.dumps({"units": done, **said})
+
+
+@lru_cache(maxsize=1)
+def _unpack(phase: str) -> tuple[Surroundings, Call]:
+    """The surroundings and the call; makes this process look like the driver. Ray keeps it for tasks of one driver.
+
+    Raises InputError where it can't: other versions are installed, or a setting does not hold here.
+    """
+    encoded_surroundings, encoded_call = json.loads(phase)
+    surroundings: Surroundings = codec.decode(encoded_surroundings)
+    refuse_others(versions_here(surroundings.versions.keys() - {"Python"}), surroundings.versions, platform.node())
+    with contextlib.suppress(OSError):  # a node that sees storage alone
+        surroundings.scratch.mkdir(parents=True, exist_ok=True)
+        os.chdir(surroundings.cwd)
+    sys.path += [folder for folder in surroundings.search if folder not in sys.path]
+    allow_open_files()
+    try:
+        return surroundings, codec.decode(encoded_call)
+    except InputError as error:  # a file that a setting names, which this machine has not
+        raise InputError(f"on the machine {platform.node()}: {error}") from error
+
+
+@cache
+def _cores_here() -> int:
+    """How many tasks run on this node at once."""
+    own = ray.get_runtime_context().get_node_id()
+    found = (node["Resources"].get("CPU", 0) for node in ray.nodes() if node["NodeID"] == own)
+    return max(1, int(next(found, available_cores())))
+
+
+AT_ONCE_PER_CORE = 2
+"""Tasks in Ray's hands for each core of the cluster: one at work, and one ready."""
+LEAST_AT_ONCE = 4
+"""So many also while a cluster has no cores yet, to be grown for."""
+REPORTS_AFTER = 5.0
+"""After so many seconds a phase has an actor for reports."""
+WAIT_SECONDS = 0.2
+STOP_SECONDS = 10.0
+"""How long tasks that are cancelled may take to end."""
+
+
+class Waiting:
+    """Runs tasks on a cluster.
+
+    Args:
+        cluster: the cluster.
+        call: the tasks' function.
+        tasks: the tasks.
+        scratch: the job's folder.
+        on_progress: is told how far each task is.
+        most: how many run at once; 0 for as many as the cluster has cores.
+    """
+
+    def __init__(
+        self, cluster: Cluster, call: Call, tasks: Sequence[Task], scratch: Path, on_progress: OnProgress, most: int = 0
+    ) -> None:
+        self._cluster, self._tasks, self._on_progress = cluster, tasks, on_progress
+        self._most = min(most or len(tasks), len(tasks))
+        search = tuple(str(Path(folder).absolute()) for folder in sys.path)
+        versions = versions_here(libraries_of(call))
+        surroundings = Surroundings(versions, scratch, self._most, str(Path.cwd()), search)
+        # Once for all tasks: with the versions of files that they read it may be large.
+        self._phase = ray.put(json.dumps([codec.encode(surroundings), codec.encode(call)]))
+        self._memory = _memory_of(call)
+        self._remote = ray.remote(work)
+        self._name = f"webtext-{secrets.token_hex(8)}"
+        self._reports: Any = None
+        self._asked: Any = None
+        self._start = time.monotonic()
+        self._running: dict[Any, int] = {}
+        self._todo = deque(range(len(tasks)))
+        self._attempts = Attempts(tasks, "on nodes with more of it")
+        self._bound = self._largest_memory = 0
+        self._next_look = 0.0
+
+    def run(self) -> Iterator[tuple[int, Any]]:
+        """Yield (position, result) as tasks finish."""
+        try:
+            while self._todo or self._running:
+                if time.monotonic() >= self._next_look:
+                    self._look()
+                while self._todo and len(self._running) < self._bound:
+                    self._hand_over(self._todo.popleft())
+                ready, _ = ray.wait(list(self._running), timeout=WAIT_SECONDS)
+                if ready and len(self._running) > 1:
+                    ready, _ = ray.wait(list(self._running), num_returns=len(self._running), timeout=0)
+                for reference in ready:
+                    yield from self._take(reference)
+        finally:
+            self._stop()
+
+    def _look(self) -> None:
+        """See how far the running tasks are, and whether the cluster has grown."""
+        self._bound = min(self._most, max(LEAST_AT_ONCE, AT_ONCE_PER_CORE * self._cluster.cores))
+        self._largest_memory = self._cluster.largest_memory
+        if self._reports is not None and ray.wait([self._asked], timeout=0)[0]:
+            with contextlib.suppress(exceptions.RayError):  # it was lost with its node
+                for position, units in ray.get(self._asked).items():
+                    if position in self._running.values():
+                        self._on_progress(position, units)
+            self._asked = self._reports.take.remote()
+        elif self._reports is None and time.monotonic() - self._start > REPORTS_AFTER:
+            # On this node, which is there as long as the command.
+            here = NodeAffinitySchedulingStrategy(ray.get_runtime_context().get_node_id(), soft=True)
+            actor = ray.remote(Reports).options(name=self._name, num_cpus=0, scheduling_strategy=here)
+            self._reports = actor.remote()
+            self._asked = self._reports.take.remote()
+        self._next_look = time.monotonic() + REPORT_SECONDS
+
+    def _hand_over(self, position: int) -> None:
+        task = self._tasks[position]
+        memory = min(self._memory << self._attempts.failed(position), self._largest_memory)
+        remote = self._remote.options(num_cpus=1, memory=memory or None, max_retries=0, name=f"webtext {task.name}")
+        self._running[remote.remote(self._phase, json.dumps(codec.encode(task)), position, self._name)] = position
+
+    def _take(self, reference: Any) -> Iterator[tuple[int, Any]]:
+        """What a task has to say; or, if its worker or node died, the task once more."""
+        position = self._running.pop(reference)
+        try:
+            said = json.loads(ray.get(reference))
+            if "result" in said:
+                self._on_progress(position, said["units"])
+                yield position, codec.decode(said["result"])
+                return
+            self._attempts.refuse_or_fail(position, codec.decode_error(said["error"]))
+        except exceptions.RayTaskError as error:  # not the task's own: that is in its answer
+            raise WebtextError(f"the task {self._tasks[position].name} could not be begun: {error.cause!r}.") from error
+        except exceptions.RayError as error:
+            self._attempts.fail(position, _how_it_ended(error))
+        self._on_progress(position, 0)
+        self._todo.append(position)
+
+    def _stop(self) -> None:
+        """Stop what still runs, so that nothing writes after the end."""
+        with contextlib.suppress(Exception):
+            for reference in self._running:
+                ray.cancel(reference, force=True)
+            if self._running:
+                ray.wait(list(self._running), num_returns=len(self._running), timeout=STOP_SECONDS)
+
+
+def _memory_of(call: Call) -> int:
+    """Bytes that a stage states for a process of its own; 0 where it is not known."""
+    return int(getattr(stage_of(call), "process_bytes", 0))
+
+
+def _how_it_ended(error: exceptions.RayError) -> str:
+    if isinstance(error, exceptions.OutOfMemoryError):
+        return "its worker was killed by Ray, because memory ran out on its node"
+    if isinstance(error, exceptions.NodeDiedError | exceptions.LocalRayletDiedError | exceptions.ObjectLostError):
+        return "its node died"
+    if isinstance(error, exceptions.WorkerCrashedError):
+        return "its worker process died, most often because memory ran out"
+    return f"{type(error).__name__}: {' '.join(str(error).split())}"

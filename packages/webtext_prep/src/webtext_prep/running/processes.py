@@ -1,0 +1,117 @@
+"""What processes that run tasks have in common: versions of libraries, the limit on open files, and an end by SIGTERM.
+
+Two versions of an extractor give two texts of a page. A stage names such libraries (`Stage.libraries_used`); their
+versions are part of the key of each task, of the record, and must be the same on all machines of a run.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import platform
+import signal
+import threading
+from collections.abc import Coroutine, Iterable, Mapping
+from typing import Any, TypeVar
+
+from command_kit.shell import version_of
+from webtext_prep.errors import InputError
+
+PACKAGE = "webtext-prep"
+
+
+def versions_of(names: Iterable[str]) -> dict[str, str]:
+    """The versions of some distributions, by name; empty for one that is not installed."""
+    return {name: version_of(name) or "" for name in sorted(set(names))}
+
+
+def versions_here(libraries: Iterable[str] = ()) -> dict[str, str]:
+    """What has to be the same on every machine, so that a task makes the same bytes."""
+    python = ".".join(platform.python_version_tuple()[:2])
+    return {"Python": python, **versions_of([PACKAGE]), **versions_of(libraries)}
+
+
+def changed(theirs: Mapping[str, str], ours: Mapping[str, str]) -> str:
+    """The libraries whose versions are not the same, for a sentence: `ftfy 6.2 (here it is 6.3)`; empty if none.
+
+    What only one side names is not known of the other, and counts as the same.
+    """
+    return ", ".join(
+        f"{name} {version or 'missing'} (here it is {ours[name] or 'missing'})"
+        for name, version in theirs.items()
+        if ours.get(name, version) != version
+    )
+
+
+def refuse_others(found: Mapping[str, str], wanted: Mapping[str, str], node: str) -> None:
+    """Raise InputError for a node of a cluster with other `versions_here` than the machine of the command."""
+    differing = [name for name in wanted if found.get(name) != wanted[name]]
+    if differing:
+        theirs, ours = (_described({name: side.get(name, "") for name in differing}) for side in (found, wanted))
+        raise InputError(
+            f"the node {node} of the cluster has {theirs}, and the machine of this command {ours}: install the same on "
+            "both, as from one container image."
+        )
+
+
+def _described(versions: Mapping[str, str]) -> str:
+    return " and ".join(f"{name} {version}" if version else f"no {name}" for name, version in versions.items())
+
+
+OPEN_FILES = (20_000, 10_240)
+"""How many files a process may want to have open; macOS refuses more than the second on some machines."""
+
+
+def allow_open_files() -> None:
+    """Raise the limit on open files of this process, and of those that it starts, as far as the system lets it.
+
+    A stage has a few open for each of up to 4,096 shards, a download one for each of up to 10,000 connections; many
+    systems allow 1,024, or 256, unless asked.
+    """
+    with contextlib.suppress(ImportError):
+        import resource
+
+        soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+        for wanted in OPEN_FILES:
+            most = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+            if soft == resource.RLIM_INFINITY or soft >= most:
+                return
+            with contextlib.suppress(OSError, ValueError):
+                resource.setrlimit(resource.RLIMIT_NOFILE, (most, hard))
+                return
+
+
+Result = TypeVar("Result")
+
+
+def run_until_done(main: Coroutine[Any, Any, Result]) -> Result:
+    """`asyncio.run`, which SIGTERM ends as Ctrl-C does: by cancelling what runs. Raises KeyboardInterrupt then.
+
+    The handler of the command line raises that wherever the program is just then; in a callback that C code calls, an
+    exception is printed and forgotten, and the download went on.
+    """
+    before = signal.getsignal(signal.SIGTERM)
+    if before is not signal.default_int_handler or threading.current_thread() is not threading.main_thread():
+        return asyncio.run(main)
+    is_terminated = False
+
+    async def watched() -> Result:
+        task = asyncio.current_task()
+        assert task is not None
+
+        def end() -> None:
+            nonlocal is_terminated
+            is_terminated = True
+            task.cancel()
+
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, end)
+        return await main
+
+    try:
+        return asyncio.run(watched())
+    except asyncio.CancelledError:
+        if is_terminated:
+            raise KeyboardInterrupt from None
+        raise
+    finally:
+        signal.signal(signal.SIGTERM, before)

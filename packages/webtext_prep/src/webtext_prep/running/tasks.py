@@ -1,0 +1,262 @@
+"""A task, the unit of a stage's work, which is run, marked as done, and retried as a whole; and what it counts.
+
+A task is a pure function from files to files and a small JSON result. What its output depends on is its identity; hints
+are what it does not depend on, and may differ from run to run. It reads and writes the files that it names and no
+others, so that it may run on a machine that sees nothing of the one that named them (`running/staging.py`): there its
+files lie elsewhere, and it finds them by its own `inputs`, `reads`, `outputs` and `folders`. No path stands anywhere
+else in it.
+
+A tally counts what happens to documents: in + added = out + the sum of the reasons, always.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, TypeVar
+
+from command_kit import hide_credentials
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.formats.base import DocumentWriter
+from webtext_prep.errors import InputError
+from webtext_prep.storage.stores.base import Location
+
+Item = TypeVar("Item")
+REPORT_EVERY = 64
+"""Documents between two reports of progress."""
+
+
+@dataclass(frozen=True)
+class Task:
+    """One unit of work: `stage.<method>(task, context)` in some process, on some machine.
+
+    Attributes:
+        name: unique within its phase.
+        inputs: the files it reads; when one changes, the task is run again.
+        outputs: the files it writes, each atomically.
+        options: whatever else its output depends on, as JSON-like values.
+        hints: what its output does not depend on (the number of a pass, a limit on pace), as JSON-like values.
+        reads: more files that it reads, which are not part of its identity: what they hold follows from its options (a
+            digest of it), or only saves work.
+        folders: folders for files whose number shows only when it is done. Tasks of later phases name them as inputs.
+        key: the digest of all that its output depends on, which the job fills in before the task is run.
+    """
+
+    name: str
+    inputs: tuple[Location, ...]
+    outputs: tuple[Location, ...] = ()
+    options: dict[str, Any] = field(default_factory=dict)
+    hints: dict[str, Any] = field(default_factory=dict)
+    reads: tuple[Location, ...] = ()
+    folders: tuple[Location, ...] = ()
+    key: str = ""
+
+
+@dataclass(frozen=True)
+class Context:
+    """The surroundings of a task: where it runs, and whom it reports to.
+
+    Attributes:
+        scratch: a folder of this node for files that no other task needs. It is kept until the stage is done, so that
+            a task that is run again on the same node finds what it left; on another node it finds none.
+        slots: how many tasks run on this node at once, to share out its cores and connections.
+        report: is told how many units of work (documents, URLs) this task has done in all.
+        kept: a folder that all machines of the job see, for what a task wants another node to find if it dies with its
+            own: whole files that never change. None for tasks on the machine of the job, which find their scratch.
+        local: a folder on a disk of this node's own where `kept` is one, for what a shared file system is not fit for.
+    """
+
+    scratch: Path
+    slots: int
+    report: Callable[[int], None]
+    kept: Location | None = None
+    local: Path | None = None
+
+    def counted(self, items: Iterable[Item]) -> Iterator[Item]:
+        """Pass `items` on, and report how many there were so far, now and then and at the end."""
+        count = 0
+        for count, item in enumerate(items, 1):
+            yield item
+            if count % REPORT_EVERY == 0:
+                self.report(count)
+        self.report(count)
+
+
+MAX_PROBLEMS = 10
+"""How many problems with their places are shown at the end of a stage; all of them are counted."""
+
+
+def with_reason(document: Document, reason: str, **details: Any) -> Document:
+    """A dropped document as it is written with `--keep-dropped`."""
+    ours = {"reason": reason, **details}
+    # Once more at the end: a document that was dropped before brings the reason of that time with it.
+    return Document(document.url, document.text, {**ours, **document.metadata, **ours})
+
+
+@dataclass
+class Tally:
+    """What became of the documents of one task, or of all of them.
+
+    Attributes:
+        read: documents in.
+        kept: documents out.
+        added: documents out that were not in: where one was cut into pieces, those after the first.
+        dropped: reason to number of documents dropped for it.
+        notes: other things worth counting ("repaired"), which add up to nothing.
+        problems: the first few sentences about input that could not be used, with file and line.
+    """
+
+    read: int = 0
+    kept: int = 0
+    dropped: Counter[str] = field(default_factory=Counter)
+    notes: Counter[str] = field(default_factory=Counter)
+    problems: list[str] = field(default_factory=list)
+    dropped_writer: DocumentWriter | None = field(default=None, repr=False)
+    added: int = 0
+
+    def drop(self, document: Document, reason: str, **details: Any) -> None:
+        """Count `document` as dropped for `reason`; with `--keep-dropped` it is written with reason and details."""
+        self.dropped[reason] += 1
+        if self.dropped_writer is not None:
+            self.dropped_writer.write(with_reason(document, reason, **details))
+
+    def problem(self, sentence: str) -> None:
+        """Remember a sentence about input that could not be used, unless there are enough already."""
+        if len(self.problems) < MAX_PROBLEMS:
+            self.problems.append(hide_credentials(sentence))
+
+    def counted(self, documents: Iterable[Document]) -> Iterator[Document]:
+        """Pass `documents` on, counting them as read."""
+        for document in documents:
+            self.read += 1
+            yield document
+
+    def add(self, other: Tally) -> None:
+        """Add another task's counts."""
+        self.read += other.read
+        self.kept += other.kept
+        self.added += other.added
+        self.dropped.update(other.dropped)
+        self.notes.update(other.notes)
+        for sentence in other.problems:
+            self.problem(sentence)
+
+    @classmethod
+    def total(cls, results: Iterable[dict[str, Any]]) -> Tally:
+        """The sum of what several tasks counted, each as `as_dict` gives it."""
+        total = cls()
+        for result in results:
+            total.add(cls.from_dict(result))
+        return total
+
+    @property
+    def is_balanced(self) -> bool:
+        """Whether every document in is accounted for."""
+        return self.read + self.added == self.kept + self.dropped.total()
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain values for JSON; reasons and notes in the order of their names. `added` is left out where it is 0."""
+        return {
+            "in": self.read,
+            **({"added": self.added} if self.added else {}),
+            "out": self.kept,
+            "dropped": dict(sorted(self.dropped.items())),
+            "notes": dict(sorted(self.notes.items())),
+            "problems": self.problems,
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Tally:
+        """The inverse of `as_dict`."""
+        return cls(
+            values["in"],
+            values["out"],
+            Counter(values["dropped"]),
+            Counter(values["notes"]),
+            list(values["problems"]),
+            added=values.get("added", 0),
+        )
+
+
+@dataclass
+class CollectingTally(Tally):
+    """A tally that also holds the dropped documents, with their reasons, as `--keep-dropped` would write them."""
+
+    documents: list[Document] = field(default_factory=list)
+
+    def drop(self, document: Document, reason: str, **details: Any) -> None:
+        """Count `document` as dropped, and hold it."""
+        super().drop(document, reason, **details)
+        self.documents.append(with_reason(document, reason, **details))
+
+    def taken(self) -> list[Document]:
+        """The documents that it holds, which it holds no longer."""
+        found, self.documents = self.documents, []
+        return found
+
+
+PLACES_SHOWN = 3
+"""Of each kind of unreadable record, so many are named with their places."""
+
+UNREADABLE_SHARE = 0.1
+"""More unreadable records than this share of all are an error."""
+
+
+@dataclass
+class Problems:
+    """Unreadable records, those of one kind together: a thousand lines without the right key are one sentence.
+
+    Attributes:
+        found: reason to the sentence about the first such record, the places of the first few, and their number.
+    """
+
+    found: dict[str, tuple[str, list[str], int]] = field(default_factory=dict)
+
+    def add(self, reason: str, sentence: str, places: list[str], count: int = 1) -> None:
+        """Count `count` more records, the first of which lie at `places`."""
+        first, known, total = self.found.get(reason, (sentence, [], 0))
+        shown = [*known, *map(hide_credentials, places)][:PLACES_SHOWN]
+        self.found[reason] = (hide_credentials(first), shown, total + count)
+
+    @classmethod
+    def total(cls, results: Iterable[dict[str, Any]]) -> Problems:
+        """The sum of what several tasks found, each under the key `unreadable`."""
+        total = cls()
+        for result in results:
+            for reason, (sentence, places, count) in result["unreadable"].items():
+                total.add(reason, sentence, places, count)
+        return total
+
+    def sentences(self) -> list[str]:
+        """One sentence for each kind, the most frequent one first."""
+        kinds = sorted(self.found.values(), key=lambda kind: -kind[2])
+        return [
+            f"{'; '.join(places)}{f' and {count - len(places):,} more' if count > len(places) else ''}: {sentence}."
+            for sentence, places, count in kinds
+        ]
+
+    def check(self, unreadable: int, read: int, records: str, *, is_allowed: bool) -> None:
+        """Raise InputError if a tenth of all `records` (how messages call them) are unreadable, unless it is allowed.
+
+        Where so many are, the keys or the files are wrong.
+        """
+        if unreadable > UNREADABLE_SHARE * read and not is_allowed:
+            first = " ".join(self.sentences()[:3])
+            raise InputError(
+                f"{unreadable:,} of {read:,} {records} could not be read: {first} Nothing was written: correct the "
+                "input, or the settings (and give --restart), or accept the loss with --allow-unreadable."
+            )
+
+
+def checked_total(results: Sequence[dict[str, Any]], records: str, *, is_allowed: bool) -> Tally:
+    """What several tasks counted, with sentences about what was unreadable.
+
+    Raises InputError if too much of it was, unless that is allowed; `records` is how messages call what was read.
+    """
+    tally, problems = Tally.total(results), Problems.total(results)
+    problems.check(tally.dropped["unreadable"], tally.read, records, is_allowed=is_allowed)
+    for sentence in problems.sentences():
+        tally.problem(sentence)
+    return tally

@@ -1,1 +1,0 @@
-"""A task: its counts (`tally`), its place in a file (`state`), files brought to its machine (`staging`)."""
