@@ -19,8 +19,7 @@ from processes import until
 
 from webtext_prep.crawl.frontier import rounds
 from webtext_prep.crawl.state.database import Entry, Journal
-from webtext_prep.crawl.state.page_cache import PageReader
-from webtext_prep.crawl.state.segments import entries_of, segments_in
+from webtext_prep.crawl.state.page_cache import PageReader, entries_of, segments_in
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.extraction.outcomes import OUTCOMES

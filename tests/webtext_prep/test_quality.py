@@ -17,7 +17,7 @@ from webtext_prep.text.quality.c4 import C4
 from webtext_prep.text.quality.fineweb import FineWeb
 from webtext_prep.text.quality.gopher_quality import GopherQuality
 from webtext_prep.text.quality.gopher_repetition import GopherRepetition
-from webtext_prep.text.quality.kernels.words import words_of
+from webtext_prep.text.word_kernels import words_of
 
 NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 PROSE = (

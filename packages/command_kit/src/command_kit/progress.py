@@ -20,8 +20,7 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import TextIO
 
-from command_kit.colours import BOLD, CYAN, DIM, GREEN, PLAIN, Paint, is_terminal
-from command_kit.tables import cut, display_width
+from command_kit.colours import BOLD, CYAN, DIM, GREEN, PLAIN, Paint, cut, display_width, is_terminal
 
 STALLED_SECONDS = 30.0
 """After so long without a report the line says since when there has been none."""

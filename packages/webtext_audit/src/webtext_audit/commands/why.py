@@ -19,10 +19,9 @@ from typing import Any, ClassVar
 
 from command_kit import available_cores, setting
 from webtext_audit.lineage.tables import has_dropped
-from webtext_audit.lookup.catalogue import MOST_DUMP_BYTES, Catalogue, is_too_large
-from webtext_audit.lookup.entries import same_page
+from webtext_audit.lookup.catalogue import MOST_DUMP_BYTES, Catalogue, find_passage, is_too_large
+from webtext_audit.lookup.index import same_page
 from webtext_audit.lookup.provenance import ABSENT, DROPPED, Story
-from webtext_audit.lookup.search import find_passage
 from webtext_prep import storage
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command

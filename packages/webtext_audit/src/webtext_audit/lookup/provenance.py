@@ -19,8 +19,7 @@ from indexed_tokens import IndexedTokens, IndexedTokensError, corpus_tokenizer
 from webtext_audit.lineage.tables import stage_of
 from webtext_audit.lookup import catalogue as kinds
 from webtext_audit.lookup.catalogue import Catalogue
-from webtext_audit.lookup.entries import row_of
-from webtext_audit.lookup.index import Hit
+from webtext_audit.lookup.index import Hit, row_of
 from webtext_prep import storage
 from webtext_prep.documents.document import Document, piece_in
 from webtext_prep.documents.folders.lineage import Step

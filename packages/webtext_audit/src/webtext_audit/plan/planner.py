@@ -1,4 +1,9 @@
-"""A plan, from the input to its numbers: the sample, each stage on it, and what follows for the whole."""
+"""A plan, from the input to its numbers: the sample, each stage on it, and what follows for the whole.
+
+The stages are the tables of a pipeline's file, each reading what the one before it wrote. Only what matters for a
+sample is wired here: stages, not training or reports. Where tasks run, and how many at once, is no part of it: the
+sample runs on this machine.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +11,12 @@ import dataclasses
 import math
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
+from command_kit import UsageError
 from command_kit.machine import Machine
-from webtext_audit.plan import chain
 from webtext_audit.plan import sample as sampling
 from webtext_audit.plan.extrapolation import busiest_host, expected, notes_on
 from webtext_audit.plan.plan_file import Expected, Plan
@@ -18,8 +24,10 @@ from webtext_audit.plan.profiling import Measured, Measurements, Run, inputs_of,
 from webtext_audit.plan.sample import Sample
 from webtext_prep import storage
 from webtext_prep.documents.folders.sampling import take_sample
+from webtext_prep.documents.folders.shards import check_format
 from webtext_prep.documents.folders.url_lists import read_urls
-from webtext_prep.running.chain import Link
+from webtext_prep.errors import InputError
+from webtext_prep.running.chain import Chain, Link, read_table
 from webtext_prep.running.outputs.ownership import locked
 from webtext_prep.running.preflight import readable
 from webtext_prep.running.settings import RunSettings
@@ -27,12 +35,49 @@ from webtext_prep.running.stage import Stage
 from webtext_prep.stages.download import Download
 from webtext_prep.urls.urls import host_of
 
+OF_A_LIST = ("blacklist", "download", "merge", "clean", "dedup", "tokenize")
+"""What is planned without a file: the stages from a list of URLs to token files, with their defaults."""
+
+
+def stages_of(
+    tables: Mapping[str, Any], known: Mapping[str, type[Stage]], where: str
+) -> list[tuple[Stage, RunSettings]]:
+    """The stages among the tables, in their order, with their settings. Raises InputError naming table and key."""
+    found: list[tuple[Stage, RunSettings]] = []
+    for name, table in tables.items():
+        if name not in known:
+            continue  # of another program, or a command that only looks
+        try:
+            stage, run, _ = read_table(known[name], table, f"{where} [{name}]")
+            check_format(run.format or stage.default_format)
+        except UsageError as error:
+            raise InputError(str(error)) from None
+        if found and run.input:
+            raise InputError(
+                f"{where} [{name}] names an input of its own, and a plan follows one input from stage to stage: leave "
+                "it out."
+            )
+        found.append((stage, run))
+    if not found:
+        raise InputError(f"{where} has no table of a stage, such as [clean]: give the file of a pipeline.")
+    return found
+
+
+def linked(stages: Sequence[tuple[Stage, RunSettings]], sample: Sequence[str], folder: Path) -> list[Link]:
+    """The stages one behind the other: the first reads `sample`, each writes into `folder`."""
+    chain = Chain(sample, "")
+    for number, (stage, run) in enumerate(stages, 1):
+        name = "corpus" if stage.output_is_prefix else stage.name
+        here = RunSettings(keep_dropped=run.keep_dropped, format=run.format or stage.default_format)
+        chain.add(stage, here, str(folder / f"{number}-{name}"))
+    return chain.links
+
 
 class Planner:
     """Makes a plan.
 
     Args:
-        stages: what is planned, see `chain.stages_of`.
+        stages: what is planned, see `stages_of`.
         folder: where the sample, what the stages make of it, and what was measured lie.
         share: of the input, up to 1.
         at_least, at_most: rows of the sample.
@@ -70,7 +115,7 @@ class Planner:
                 at_most=self._at_most,
             )
             stages = [(_for_sample(stage, sample.scale), run) for stage, run in self._stages]
-            links = chain.linked(stages, sample.files, self._folder / "stages")
+            links = linked(stages, sample.files, self._folder / "stages")
             self._announce(links, sample)
             measurements = Measurements(self._folder, sample.key, self._run)
             measured: list[Measured] = []

@@ -21,8 +21,13 @@ from command_kit.plugins import find_plugins
 from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
 from webtext_audit.lineage.tables import dropped_of, has_dropped, stage_of
 from webtext_audit.plan.plan_file import Plan
-from webtext_audit.report.counting import BINS_PER_DOUBLING, LogHistogram
-from webtext_audit.report.figures import DocumentFigures, DuplicateFigures, OutcomeFigures
+from webtext_audit.report.figures import (
+    BINS_PER_DOUBLING,
+    DocumentFigures,
+    DuplicateFigures,
+    LogHistogram,
+    OutcomeFigures,
+)
 from webtext_audit.report.scan import TOKEN_DOCUMENTS, DocumentPass, DuplicatePass, OutcomePass, pass_over, shown
 from webtext_audit.report.training import TrainingRun
 from webtext_prep import stages, storage

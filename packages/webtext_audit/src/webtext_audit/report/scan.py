@@ -15,8 +15,7 @@ from typing import Any, ClassVar, TypeVar
 
 import xxhash
 
-from webtext_audit.report.counting import Lowest
-from webtext_audit.report.figures import GROUPS, DocumentFigures, DuplicateFigures, OutcomeFigures, group_of
+from webtext_audit.report.figures import GROUPS, DocumentFigures, DuplicateFigures, Lowest, OutcomeFigures, group_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.running.engines.local import run_tasks

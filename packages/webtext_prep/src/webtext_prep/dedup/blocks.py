@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -149,3 +150,23 @@ def runs_of(values: npt.NDArray[np.integer]) -> Iterator[tuple[int, npt.NDArray[
     bounds = np.flatnonzero(np.diff(values[order])) + 1
     for positions in np.split(order, bounds) if len(order) else []:
         yield int(values[positions[0]]), positions
+
+
+LOSERS = ("new", "old", "shorter")
+"""Which of a new and an old document that are alike may go."""
+
+
+class Against(NamedTuple):
+    """The old documents of a corpus.
+
+    Attributes:
+        first: the number of the first of them; they come after all new documents.
+        loses: one of `LOSERS`.
+    """
+
+    first: int
+    loses: str = LOSERS[0]
+
+
+NOTHING = Against(sys.maxsize)
+"""All documents are new."""

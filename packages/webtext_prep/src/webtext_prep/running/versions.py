@@ -9,7 +9,7 @@ from __future__ import annotations
 import platform
 from collections.abc import Iterable, Mapping
 
-from command_kit.shell import version_of
+from command_kit.parsing import version_of
 from webtext_prep.errors import InputError
 
 PACKAGE = "webtext-prep"

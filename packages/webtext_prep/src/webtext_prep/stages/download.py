@@ -21,8 +21,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from command_kit import available_cores, setting
 from command_kit.settings import check_limits
 from webtext_prep import storage
-from webtext_prep.crawl.archives.page_files import page_files_in, pages_of
-from webtext_prep.crawl.state.history import EARLIER, JOURNALS, ROUNDS, SUFFIX, History, retryable_below
+from webtext_prep.crawl.state.history import (
+    EARLIER,
+    JOURNALS,
+    ROUNDS,
+    SUFFIX,
+    History,
+    page_files_in,
+    pages_of,
+    retryable_below,
+)
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.sampling import Sample
@@ -38,9 +46,8 @@ from webtext_prep.running.tasks.task import Context, Task
 from webtext_prep.storage.stores.base import Location
 
 if TYPE_CHECKING:
-    from webtext_prep.crawl.frontier.fetch_loop import Fetching
-    from webtext_prep.crawl.frontier.shard import Shard
-    from webtext_prep.crawl.state.databases import Work
+    from webtext_prep.crawl.frontier.fetch_loop import Fetching, Shard
+    from webtext_prep.crawl.state.database_writer import Work
 
 FEWEST_COUNTED, MOST_COUNTED = 100, 200_000
 """URLs of all lists together for which it is said how long they may take: fewer need no word, more would take a while
@@ -291,7 +298,7 @@ class Download(PageStage):
     def fetch_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one list of URLs to documents and outcomes, where no other task fetches meanwhile."""
         # What the network needs takes a second to import, which `--help` should not.
-        from webtext_prep.crawl.state.databases import opened, remove
+        from webtext_prep.crawl.state.database_writer import opened, remove
 
         with opened(task.name, context, save_pages=self.save_pages) as work:
             self._carry_over(task, work, task.outputs)
@@ -303,9 +310,9 @@ class Download(PageStage):
 
     def fetch_list(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one list of URLs to its journal; visits that come to the hosts of others, to a file."""
-        from webtext_prep.crawl.frontier.redirects import write_left
-        from webtext_prep.crawl.state.databases import opened
-        from webtext_prep.urls.hosts import Hosts
+        from webtext_prep.crawl.frontier.rounds import write_left
+        from webtext_prep.crawl.state.database_writer import opened
+        from webtext_prep.urls.urls import Hosts
 
         number, lists, parts = (task.options[name] for name in ("list", "lists", "parts"))
         with opened(task.name, context, save_pages=self.save_pages) as work:
@@ -315,16 +322,15 @@ class Download(PageStage):
 
     def follow_redirects(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: visits that other tasks have left."""
-        from webtext_prep.crawl.frontier.redirects import follow
+        from webtext_prep.crawl.frontier.rounds import follow
 
         fetching = self._fetching(context.slots, task.hints["retry_pass"])
         return follow(task, context, fetching, save_pages=self.save_pages)
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what was fetched of one list, by its own task and by others, to documents and outcomes."""
-        from webtext_prep.crawl.frontier.redirects import found_in
-        from webtext_prep.crawl.frontier.rounds import FOUND_SUFFIX
-        from webtext_prep.crawl.state.databases import opened, remove
+        from webtext_prep.crawl.frontier.rounds import FOUND_SUFFIX, found_in
+        from webtext_prep.crawl.state.database_writer import opened, remove
         from webtext_prep.crawl.state.snapshots import add_all
 
         files = [file for file in task.reads if file.name.endswith(FOUND_SUFFIX)]
@@ -346,7 +352,7 @@ class Download(PageStage):
         carry_over(urls, work.journal, generations_of(task.reads), outputs, work.spool)
 
     def _shard(self, task: Task, context: Context, work: Work) -> Shard:
-        from webtext_prep.crawl.frontier.shard import Shard
+        from webtext_prep.crawl.frontier.fetch_loop import Shard
 
         fetching = self._fetching(context.slots, task.hints["retry_pass"])
         return Shard(lambda: _rows_of(task), work, fetching, context.report)

@@ -3,7 +3,7 @@
 A row is a URL's outcome and, if it has one, its document, found by a digest of the URL: the list may grow, shrink or
 change its order, and nothing is kept in memory. Each addition is a transaction in a write-ahead log: a `kill -9` loses
 nothing that was added, a power cut at most the last seconds. A transaction costs some 0.1 ms, a record in it 0.01 ms,
-but for now and then a wait for the disk: an event loop adds through `journal_writer`. Reading goes beside it.
+but for now and then a wait for the disk: an event loop adds through `JournalWriter`. Reading goes beside it.
 
 Rows carry checksums that are verified when a journal is opened again: a damaged row costs itself alone. A file that
 is not a journal, or whose structure is damaged, is set aside under another name, never removed; the sound rows that can
@@ -344,3 +344,25 @@ def _is_sound(digest: Any, row: Any, document: Any, checksum: Any) -> bool:
     if not (isinstance(digest, bytes) and isinstance(row, bytes) and isinstance(document, bytes | None)):
         return False
     return bool(_checksum(digest, row, document) == checksum)
+
+
+class UrlSet:
+    """A set of URLs that goes to disk when it grows: a list may hold millions. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._connection = sqlite3.connect("", isolation_level=None)
+        self._connection.execute("CREATE TABLE urls (digest BLOB PRIMARY KEY) WITHOUT ROWID")
+        self._connection.execute("BEGIN")
+
+    def __enter__(self) -> UrlSet:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+
+    def add(self, url: str) -> bool:
+        """Add a URL; True if it was not there before."""
+        found = self._connection.execute("INSERT OR IGNORE INTO urls VALUES (?)", (url_digest(url),))
+        return found.rowcount == 1

@@ -24,7 +24,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text import fingerprints
 from webtext_prep.text.contamination import plain
-from webtext_prep.text.contamination.words import words_of
+from webtext_prep.text.contamination.cutting import words_of
 from webtext_prep.text.fingerprints import Shingling
 
 _TEXTS = "texts"

@@ -17,7 +17,7 @@ from command_kit import parse_json
 from webtext_prep.text.languages.base import Guess, LanguageDetector
 
 if TYPE_CHECKING:
-    from webtext_prep.text.languages.kernels.bayes import Trials
+    from webtext_prep.text.bayes_kernels import Trials
 
 
 ALONE = 256
@@ -80,7 +80,7 @@ class Langdetect(LanguageDetector):
 
     def _detect_fast(self, text: str) -> Guess | None:
         if self._trials is None:
-            from webtext_prep.text.languages.kernels.bayes import Trials
+            from webtext_prep.text.bayes_kernels import Trials
 
             self._trials = Trials(self._factory)
         found = self._trials.probabilities(text)

@@ -20,7 +20,7 @@ class GopherQuality(Rule):
     name: ClassVar[str] = "gopher-quality"
 
     def __init__(self, limits: Limits | None = None) -> None:
-        from webtext_prep.text.quality.kernels.words import words_of
+        from webtext_prep.text.word_kernels import words_of
 
         self.limits = limits or Limits()
         self._words_of = words_of

@@ -25,8 +25,7 @@ class GopherRepetition(Rule):
     def __init__(self, limits: Limits | None = None) -> None:
         import numpy as np
 
-        from webtext_prep.text.quality.kernels.ngrams import repetition
-        from webtext_prep.text.quality.kernels.words import words_of
+        from webtext_prep.text.word_kernels import repetition, words_of
 
         self.limits = limits or Limits()
         self._repetition, self._words_of = repetition, words_of
