@@ -17,7 +17,6 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TextIO
 
 from command_kit.colours import BOLD, CYAN, DIM, GREEN, PLAIN, Paint, cut, display_width, is_terminal
@@ -91,9 +90,7 @@ class Progress:
             self._ticker.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._ticker is not None:
             self._ticker.join(timeout=1)

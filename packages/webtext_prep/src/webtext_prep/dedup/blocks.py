@@ -15,8 +15,9 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
@@ -88,6 +89,19 @@ class Blocks:
     def numbers(self, block: int) -> slice:
         """The documents of one block."""
         return slice(int(self.firsts[block]), int(self.firsts[block + 1]))
+
+
+class Packed(msgspec.Struct, array_like=True):
+    """What is passed from one task to another as bytes."""
+
+    def pack(self) -> bytes:
+        """The content of a frame or file."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def unpack(cls, content: bytes) -> Self:
+        """What `pack` made."""
+        return msgspec.msgpack.decode(content, type=cls)
 
 
 @functools.lru_cache(maxsize=1)

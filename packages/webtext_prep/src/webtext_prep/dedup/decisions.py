@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.dedup.blocks import NOTHING, Against
+from webtext_prep.dedup.blocks import NOTHING, Against, Packed
 from webtext_prep.dedup.candidates import shared_buckets
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.text.fingerprints import Shingling, jaccard, shingle_sets, shingle_spans
@@ -29,7 +28,7 @@ MEMORY_BYTES = 256 << 20
 """Sets that take more than this are kept in a file mapped into memory: those of one large component."""
 
 
-class Suspects(msgspec.Struct, array_like=True):
+class Suspects(Packed):
     """Some suspects of one block, in the order of the input.
 
     Attributes:
@@ -57,15 +56,6 @@ class Suspects(msgspec.Struct, array_like=True):
             [as_bytes(document.text) for document in documents],
         )
 
-    def pack(self) -> bytes:
-        """The content of a frame."""
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def unpack(cls, content: bytes) -> Suspects:
-        """What `pack` made."""
-        return msgspec.msgpack.decode(content, type=cls)
-
 
 def as_bytes(text: str) -> bytes:
     """UTF-8, also of text with lone surrogates."""
@@ -77,7 +67,7 @@ def as_text(content: bytes) -> str:
     return content.decode("utf-8", "surrogatepass")
 
 
-class Decided(msgspec.Struct, array_like=True):
+class Decided(Packed):
     """What was decided about the documents of one block by one task: those that go, in the order of the input.
 
     Attributes:
@@ -87,15 +77,6 @@ class Decided(msgspec.Struct, array_like=True):
 
     numbers: bytes
     rows: list[bytes]
-
-    def pack(self) -> bytes:
-        """The content of a frame."""
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def unpack(cls, content: bytes) -> Decided:
-        """What `pack` made."""
-        return msgspec.msgpack.decode(content, type=cls)
 
 
 class SetStore:

@@ -37,12 +37,17 @@ SORTED_DOCUMENTS = 1 << 23
 """A task sorts about so many keys of a band at most."""
 
 
-class CandidatePhases(Stage):
+MATCH_CHARACTERS = 200
+"""The longest passage of matching text in a row of the table."""
+
+
+class DedupPhases(Stage):
     """A stage with these phases. The settings that they need are those of `stages.dedup`."""
 
     similarity: float
     shingle: str
     against: tuple[str, ...]
+    against_loses: str
     sample: int
 
     def all_shards(self, job: Run) -> list[Location]:
@@ -174,41 +179,6 @@ class CandidatePhases(Stage):
         joining = Task("all", (blocks_path, *buckets, *sampling), (job.scratch / PARTS,), chosen, reads=lengths)
         (joined,) = job.map("components", self.find_components, [joining], unit="bands", total=len(sorting))
         return {**made, "documents": blocks.documents, **joined}
-
-
-@functools.lru_cache(maxsize=1)
-def _bytes_of(shards: tuple[Location, ...]) -> int:
-    """The size of some shards, asked for once: in storage each is a request."""
-    return sum(storage.sizes(shards))
-
-
-def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:
-    """Pass `documents` on, and collect what tells those apart that passed."""
-    for document in documents:
-        urls.append(document.id.encode("utf-8", "surrogatepass"))
-        yield document
-
-
-def fingerprints_of(job: Run, shard: int) -> tuple[Location, Location]:
-    """The keys and the lengths of the documents of one shard."""
-    from webtext_prep.dedup.candidates import Fingerprints
-
-    return Fingerprints.files(job.scratch / "fingerprints", shard)
-
-
-def groups_of(job: Run, count: int | None = None) -> list[Location]:
-    """The domains and sources of the documents of each shard, of the new ones unless a number is given."""
-    return [job.scratch / "groups" / f"part-{shard:05}" for shard in range(count or len(job.inputs))]
-
-
-MATCH_CHARACTERS = 200
-"""The longest passage of matching text in a row of the table."""
-
-
-class DecisionPhases(CandidatePhases):
-    """A stage with these phases, too."""
-
-    against_loses: str
 
     def collect_suspects(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: the documents of one shard that may be alike others, as a frame for each block and part."""
@@ -365,3 +335,28 @@ def _frames(task: Task, blocks: Blocks) -> Iterator[tuple[int, bytes]]:
         content = read_frame(task.reads[shard], frame, len(own) * parts)
         if content:
             yield block, content
+
+
+@functools.lru_cache(maxsize=1)
+def _bytes_of(shards: tuple[Location, ...]) -> int:
+    """The size of some shards, asked for once: in storage each is a request."""
+    return sum(storage.sizes(shards))
+
+
+def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:
+    """Pass `documents` on, and collect what tells those apart that passed."""
+    for document in documents:
+        urls.append(document.id.encode("utf-8", "surrogatepass"))
+        yield document
+
+
+def fingerprints_of(job: Run, shard: int) -> tuple[Location, Location]:
+    """The keys and the lengths of the documents of one shard."""
+    from webtext_prep.dedup.candidates import Fingerprints
+
+    return Fingerprints.files(job.scratch / "fingerprints", shard)
+
+
+def groups_of(job: Run, count: int | None = None) -> list[Location]:
+    """The domains and sources of the documents of each shard, of the new ones unless a number is given."""
+    return [job.scratch / "groups" / f"part-{shard:05}" for shard in range(count or len(job.inputs))]

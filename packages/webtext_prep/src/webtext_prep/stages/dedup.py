@@ -35,7 +35,7 @@ from command_kit import setting
 from command_kit.settings import flag_name
 from webtext_prep import storage
 from webtext_prep.dedup.blocks import LOSERS, PART_CHARACTERS
-from webtext_prep.dedup.phases import BLOCKS, SORTED_DOCUMENTS, DecisionPhases, groups_of
+from webtext_prep.dedup.phases import BLOCKS, SORTED_DOCUMENTS, DedupPhases, groups_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.sampling import Sample, take_sample
@@ -69,7 +69,7 @@ SUSPECTS = 0.5
 
 
 @dataclass(frozen=True)
-class Dedup(DecisionPhases):
+class Dedup(DedupPhases):
     """Drop documents that nearly repeat another, by MinHash verified by exact Jaccard similarity of their shingles.
 
     Reads and writes document shards, and writes duplicates.jsonl.zst: url, duplicate_of, similarity, the domains of

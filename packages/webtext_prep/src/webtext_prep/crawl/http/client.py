@@ -24,7 +24,6 @@ import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
@@ -317,9 +316,7 @@ class Client:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
 

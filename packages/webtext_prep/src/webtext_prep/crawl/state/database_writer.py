@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 
 from webtext_prep import storage
 from webtext_prep.crawl.state.database import Entry, Journal, journal_path
@@ -75,9 +74,7 @@ class JournalWriter:
             await asyncio.sleep(KEEP_SECONDS)
             await asyncio.get_running_loop().run_in_executor(self._thread, keep)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             self._is_full.set()
             if self._task is not None:

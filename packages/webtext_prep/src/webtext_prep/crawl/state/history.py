@@ -53,14 +53,14 @@ def retryable_below(rounds: int, retryable: dict[str, int]) -> int:
     return sum(count for tried, count in retryable.items() if int(tried) < rounds)
 
 
-SUFFIX = ".warc.gz"
+PAGES_SUFFIX = ".warc.gz"
 
 
 def pages_of(shard: Location) -> Location:
     """Where the pages of a shard of documents belong: `pages/part-00000.warc.gz`."""
-    return shard.parent / PAGES / f"{shard.name.partition('.')[0]}{SUFFIX}"
+    return shard.parent / PAGES / f"{shard.name.partition('.')[0]}{PAGES_SUFFIX}"
 
 
 def page_files_in(output: Location) -> list[Location]:
     """The files of pages that an output holds."""
-    return [file for file in storage.files_in(output / PAGES) if file.name.endswith(SUFFIX)]
+    return [file for file in storage.files_in(output / PAGES) if file.name.endswith(PAGES_SUFFIX)]

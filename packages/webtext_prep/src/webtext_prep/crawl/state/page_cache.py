@@ -64,9 +64,7 @@ class PageReader:
     def __enter__(self) -> PageReader:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         if self._file is not None:
             self._file.close()
 
@@ -102,9 +100,7 @@ class PageSpool:
     def __enter__(self) -> PageSpool:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._file.close()
 
     def holds(self, row: dict[str, Any]) -> bool:

@@ -114,6 +114,7 @@ class NGrams:
     screen: npt.NDArray[np.uint64]
 
     _ARRAYS = ("words", "starts", "sizes", "table", "texts", "screen")
+    _LISTS = ("vocabulary", "places", "beginnings")
     SHOWN = 200
     """Characters of an evaluation text that `beginnings` keeps."""
 
@@ -167,28 +168,17 @@ class NGrams:
 
     def save(self, place: Location) -> None:
         """Write all of it to one file."""
+        lists: dict[str, Any] = {name: _packed(list(getattr(self, name))) for name in self._LISTS}
         with storage.create(place, durable=False) as stream:
-            np.savez(
-                stream,
-                vocabulary=_packed(list(self.vocabulary)),
-                words=self.words,
-                starts=self.starts,
-                sizes=self.sizes,
-                table=self.table,
-                texts=self.texts,
-                screen=self.screen,
-                places=_packed(self.places),
-                beginnings=_packed(self.beginnings),
-            )
+            np.savez(stream, **lists, **{name: getattr(self, name) for name in self._ARRAYS})
 
     @classmethod
     def load(cls, place: Location) -> NGrams:
         """What `save` wrote."""
         with np.load(storage.local_path(place), allow_pickle=False) as file:
-            vocabulary = {word: number for number, word in enumerate(_unpacked(file["vocabulary"]))}
-            words, starts, sizes, table, texts, screen = (file[name] for name in cls._ARRAYS)
-            places, beginnings = _unpacked(file["places"]), _unpacked(file["beginnings"])
-            return cls(vocabulary, words, starts, sizes, table, texts, places, beginnings, screen)
+            lists: dict[str, Any] = {name: _unpacked(file[name]) for name in cls._LISTS}
+            vocabulary = {word: number for number, word in enumerate(lists.pop("vocabulary"))}
+            return cls(vocabulary, **lists, **{name: file[name] for name in cls._ARRAYS})
 
 
 def _functions(compiled: bool) -> Any:
