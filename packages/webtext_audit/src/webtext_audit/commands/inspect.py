@@ -107,11 +107,13 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
         "bytes": sum(storage.sizes(shards)),
         "documents": documents,
         "characters": characters,
-        "samples": [
-            {"url": document.url, **document.metadata, "text": document.text[:SAMPLE_CHARACTERS]} for document in shown
-        ],
+        "samples": list(map(_sample, shown)),
     }
     return found
+
+
+def _sample(document: Document) -> dict[str, Any]:
+    return {"url": document.url, **document.metadata, "text": document.text[:SAMPLE_CHARACTERS]}
 
 
 def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
@@ -123,10 +125,7 @@ def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
         "stage": step.stage,
         "in": step.record["in"],
         "dropped": {reason: step.record["dropped"][reason]},
-        "samples": [
-            {"url": document.url, **document.metadata, "text": document.text[:SAMPLE_CHARACTERS]}
-            for document in documents
-        ],
+        "samples": list(map(_sample, documents)),
     }
 
 
@@ -182,10 +181,18 @@ def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
     return found
 
 
-def _figure(value: Any) -> str:
+def figure(value: Any) -> str:
+    """A value as people read it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return f"{value:,}" if isinstance(value, int) else str(value) or "(none)"
+
+
+def printable(text: str) -> str:
+    """A text without control characters: documents come from anywhere, and must not steer the terminal."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def _shown(found: dict[str, Any]) -> str:
@@ -194,11 +201,10 @@ def _shown(found: dict[str, Any]) -> str:
         if name == "samples":
             continue
         if isinstance(value, dict):
-            value = ", ".join(f"{key} {_figure(entry)}" for key, entry in value.items())
-        lines.append(f"{name.replace('_', ' '):<20}{_figure(value)}")
+            value = ", ".join(f"{key} {figure(entry)}" for key, entry in value.items())
+        lines.append(f"{name.replace('_', ' '):<20}{figure(value)}")
     for sample in found["samples"]:
         lines.append("")
         lines += [f"  {name}: {value}" for name, value in sample.items() if name != "text"]
         lines += [f"  | {line}" for line in sample["text"].splitlines()]
-    # Documents come from anywhere: what they hold must not steer the terminal.
-    return _CONTROL.sub("\ufffd", "\n".join(lines))
+    return printable("\n".join(lines))

@@ -16,6 +16,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from indexed_tokens import IndexedTokens
 from webtext_audit.lookup.index import (
     SMALL_BYTES,
     Hit,
@@ -30,6 +31,7 @@ from webtext_audit.lookup.index import (
     urls,
 )
 from webtext_prep import storage
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.lineage import Step
 from webtext_prep.documents.folders.shards import (
@@ -46,6 +48,7 @@ from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.stage import DROPPED, Stage
 from webtext_prep.running.tasks.task import Context, Task
 from webtext_prep.storage.stores.base import Location
+from webtext_prep.tokens.runs import shuffle_key
 
 LISTED, URLS, OUTCOME, LOST, WON, CUT, GONE, ORDER, PASSAGES = (
     "listed", "urls", "outcomes", "duplicates", "representatives", "matches", "dropped", "order", "passages",
@@ -120,20 +123,15 @@ class Catalogue:
         """Whether a step has that table."""
         return (step.name, kind) in self._open
 
-    def rank(self, step: Step, key: int, file: Location, row: int) -> int | None:
-        """The number of a document in the token files of a step, by the key of its shuffle and its place."""
+    def number(self, step: Step, document: Document, file: Location, row: int) -> int | None:
+        """The number of a document of a shard in the token files of a step; None if it has none."""
         index = self._open.get((step.name, ORDER))
-        if index is None or file not in index.files:
+        if index is None or file not in index.files or not document.text:
             return None
-        return index.rank(key, Hit(index.files.index(file), file, row))
-
-    def place(self, step: Step, file: Location, row: int) -> int | None:
-        """The same for token files in the order of the input, where hashes are the rows themselves."""
-        index = self._open.get((step.name, ORDER))
-        if index is None or file not in index.files:
-            return None
-        number = index.files.index(file)
-        begin = index.ends[number - 1] if number else 0
+        number, settings = index.files.index(file), step.record["settings"]
+        if settings["shuffle"]:
+            return index.rank(shuffle_key(document, settings["seed"]), Hit(number, file, row))
+        begin = index.ends[number - 1] if number else 0  # without a shuffle hashes are the rows themselves
         return begin + int(index.keys[begin : index.ends[number]].searchsorted(row))
 
     def passages(self, step: Step) -> Index | None:
@@ -149,6 +147,20 @@ class Catalogue:
     def _is_urls(self, step: Step) -> bool:
         """Whether its shards hold URLs without texts."""
         return step.stage in ("urls", "blacklist")
+
+
+def joined(step: Step, tokens: Mapping[str, Sequence[int]]) -> list[int] | None:
+    """The numbers of documents in token files that `merge-tokens` joined from others; None if that can't be known.
+
+    `tokens` are their numbers in those that were joined, by prefix.
+    """
+    if step.plain_files or any(source.place is None for source in step.inputs):
+        return None
+    before, numbers = 0, []
+    for source in step.inputs:
+        numbers += [before + number for number in tokens.get(source.name, [])]
+        before += IndexedTokens(source.name).documents
+    return numbers
 
 
 def is_too_large(step: Step) -> bool:

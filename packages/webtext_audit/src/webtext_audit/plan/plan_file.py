@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from command_kit import parse_json, write_json
 from command_kit.charts.numbers import short
 from command_kit.colours import BOLD, DIM, PLAIN, Paint, aligned
@@ -122,11 +124,9 @@ def read_plan(given: str | Path) -> Plan:
         ) from error
     if not isinstance(values, dict) or values.pop("version", None) != VERSION:
         raise InputError(f"{path} is no plan of this version of webtext: run `webtext plan` again.")
-    values.pop("all", None)
     try:
-        stages = tuple(Expected(**stage) for stage in values.pop("stages"))
-        return Plan(**{**values, "input": tuple(values["input"]), "notes": tuple(values["notes"])}, stages=stages)
-    except (KeyError, TypeError) as error:
+        return msgspec.convert(values, Plan)
+    except msgspec.ValidationError as error:
         raise InputError(f"the plan {path} is damaged ({error}): run `webtext plan` again.") from error
 
 

@@ -365,22 +365,16 @@ class Download(PageStage):
         """The settings of one of so many processes."""
         from webtext_prep.crawl.frontier.fetch_loop import Fetching
 
+        same = {field.name for field in dataclasses.fields(Fetching)} & {
+            field.name for field in dataclasses.fields(self)
+        }
         return Fetching(
-            extractor=self.extractor,
+            **{name: getattr(self, name) for name in same - {"rounds"}},
             # What this process may take of what all on this machine share.
             connections=max(1, self.concurrency // slots),
             parsers=max(1, available_cores() // slots),
             page_bytes=PAGE_BYTES // slots,
-            per_host=self.per_host,
-            delay=self.delay,
-            timeout=self.timeout,
-            retries=self.retries,
-            robots=self.robots,
-            user_agent=self.user_agent,
             private=self.private_addresses,
-            max_bytes=self.max_bytes,
-            extract_timeout=self.extract_timeout,
-            extract_memory=self.extract_memory,
             rounds=self.rounds if self.try_again else 0,
             retry_pass=retry_pass,
         )

@@ -22,7 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
 from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_BYTES, Robots, Rules, rules_of
 from webtext_prep.crawl.frontier.robots import MAX_REDIRECTS as MAX_ROBOTS_REDIRECTS
-from webtext_prep.crawl.http.client import ByteBudget, Fetcher, Reply, Reservation, host_and_origin, host_name, next_url
+from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, host_name, next_url
 from webtext_prep.extraction.outcomes import PageOutcome
 
 MAX_REDIRECTS = 5
@@ -69,7 +69,7 @@ class Crawler:
 
     def __init__(
         self,
-        fetcher: Fetcher,
+        fetcher: Client,
         finish: Finish,
         *,
         concurrency: int,

@@ -21,9 +21,8 @@ import functools
 import io
 import re
 import zlib
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from email.message import Message
-from typing import Protocol
 
 import aiohttp
 from fastwarc.stream_io import BrotliReader, ZstdReader
@@ -54,25 +53,6 @@ class DamagedBodyError(Exception):
 
 class CutShortError(Exception):
     """A compressed body that breaks off."""
-
-
-class Response(Protocol):
-    """The part of `aiohttp.ClientResponse` that is used here."""
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """Its headers."""
-        ...
-
-    @property
-    def content_length(self) -> int | None:
-        """The bytes that it announces."""
-        ...
-
-    @property
-    def content(self) -> aiohttp.StreamReader:
-        """Its body."""
-        ...
 
 
 class Decompressor:
@@ -149,7 +129,7 @@ class Decompressor:
             raise DamagedBodyError(self.encoding) from None
 
 
-async def _pieces(response: Response) -> AsyncIterator[tuple[bytes, int]]:
+async def _pieces(response: aiohttp.ClientResponse) -> AsyncIterator[tuple[bytes, int]]:
     """The decompressed pieces of a body, each with the bytes received so far; others have their turn in between."""
     decompressor = Decompressor(response.headers.get("Content-Encoding", ""))
     received = work = 0
@@ -164,7 +144,7 @@ async def _pieces(response: Response) -> AsyncIterator[tuple[bytes, int]]:
     decompressor.finish()
 
 
-async def read_body(response: Response, limit: int, reserve: Callable[[int], Awaitable[None]]) -> bytes:
+async def read_body(response: aiohttp.ClientResponse, limit: int, reserve: Callable[[int], Awaitable[None]]) -> bytes:
     """The decompressed body.
 
     Args:
@@ -189,7 +169,7 @@ async def read_body(response: Response, limit: int, reserve: Callable[[int], Awa
     return b"".join(pieces)
 
 
-async def read_first(response: Response, limit: int) -> bytes:
+async def read_first(response: aiohttp.ClientResponse, limit: int) -> bytes:
     """The first `limit` bytes of a body, decompressed, or of what came of it."""
     pieces: list[bytes] = []
     size = 0

@@ -1,6 +1,6 @@
 """One HTTP request to an unknown server, bounded in every way: address, time, bytes, memory, type; never a second hop.
 
-`Client` is the `Fetcher` of a crawl; tests bring others. A redirect is a reply like any other, so that each hop passes
+A redirect is a reply like any other, so that each hop passes
 the same checks and waits its turn at its own host. A deadline covers the whole request but for two things: the name
 look-up has one of its own, so that a dead name server is told apart from a slow site, and the time in which no memory
 was free does not count.
@@ -24,7 +24,6 @@ import ssl
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
 from urllib.parse import unquote, urlsplit
 
 import aiohttp
@@ -147,35 +146,6 @@ class Reply:
     headers: tuple[tuple[bytes, bytes], ...] = ()
 
 
-class Fetcher(Protocol):
-    """Makes single requests."""
-
-    @property
-    def user_agent(self) -> str:
-        """How it introduces itself, `product/version`."""
-        ...
-
-    async def get(
-        self,
-        url: str,
-        *,
-        any_type: bool = False,
-        max_bytes: int | None = None,
-        reservation: Reservation | None = None,
-        seconds: float | None = None,
-    ) -> Reply:
-        """Ask for `url` once. Never raises for what a URL, a server or a network can do: the reply's outcome says it.
-
-        Args:
-            url: an absolute http or https URL.
-            any_type: take a body of any type (robots.txt), cut at the cap instead of refused.
-            max_bytes: another cap than the fetcher's own.
-            reservation: grows with the body, and waits where memory is short.
-            seconds: a shorter limit on its time than the fetcher's own.
-        """
-        ...
-
-
 def host_and_origin(url: str) -> tuple[str, str]:
     """The host of a URL ("" if it has none) as `canonical_host` has it, and its origin.
 
@@ -277,7 +247,7 @@ class _Deadline:
 
 
 class Client:
-    """A `Fetcher` over aiohttp. Use as an async context manager.
+    """Makes single requests, over aiohttp. Use as an async context manager.
 
     Args:
         connections: open connections at most.
@@ -329,7 +299,15 @@ class Client:
         reservation: Reservation | None = None,
         seconds: float | None = None,
     ) -> Reply:
-        """See `Fetcher.get`."""
+        """Ask for `url` once. Never raises for what a URL, a server or a network can do: the reply's outcome says it.
+
+        Args:
+            url: an absolute http or https URL.
+            any_type: take a body of any type (robots.txt), cut at the cap instead of refused.
+            max_bytes: another cap than the fetcher's own.
+            reservation: grows with the body, and waits where memory is short.
+            seconds: a shorter limit on its time than the fetcher's own.
+        """
         try:
             parsed = parse_url(url, self.private)
         except BlockedAddressError:
