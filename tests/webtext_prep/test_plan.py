@@ -550,8 +550,7 @@ def test_a_plan_says_what_does_not_fit(tmp_path, free, memory, notes):
     stage = Expected("clean", "documents", 10, 9, 8, 10, 1.0, 1.0, 1.0, 5 * 10**9, 10**10, 10**9)
     plan = Plan(("in",), "", 2, "2 cores", "URLs", 1, 10, 10.0, 5.0, (stage,), ("one note " * 30,))
     machine = Small(free, memory)
-    one = planner.Planner([], tmp_path, share=1, at_least=1, at_most=1, workers=2, machine=machine)
-    found = one._too_much(plan)
+    found = planner.too_much(plan, tmp_path, machine)
     assert len(found) == len(notes)
     assert all(map(str.startswith, found, notes))
     assert read_plan(plan.write(tmp_path)) == plan

@@ -50,7 +50,7 @@ class PlanCommand(Command):
         """Sample, run, multiply. Raises InputError for input that is not there; WebtextError where a stage fails."""
         # All of this is for this command alone.
         from webtext_audit.plan.plan_file import shown
-        from webtext_audit.plan.planner import OF_A_LIST, Planner, stages_of
+        from webtext_audit.plan.planner import OF_A_LIST, make_plan, stages_of
 
         tables = read_toml(self.config) if self.config else {name: {} for name in OF_A_LIST}
         where = self.config or "the default pipeline"
@@ -58,15 +58,16 @@ class PlanCommand(Command):
         given = self.input or stages[0][1].input
         if not given:
             raise InputError("webtext plan needs --input PATH: say what the first stage is to read.")
-        planner = Planner(
+        plan = make_plan(
             stages,
             Path(self.output),
+            given,
+            self.config,
             share=self.sample / 100,
             at_least=self.at_least,
             at_most=self.at_most,
             workers=self.workers or available_cores(),
         )
-        plan = planner.plan(given, self.config)
         path = plan.write(Path(self.output))
         return Findings(
             f"{shown(plan, Paint.of(sys.stdout))}\n\nplan: {path}", plan.as_values() | {"output": str(path)}

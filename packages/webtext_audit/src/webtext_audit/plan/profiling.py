@@ -156,7 +156,7 @@ class Measurements:
         run: runs a command.
     """
 
-    def __init__(self, folder: Path, key: str, run: Run = run_webtext) -> None:
+    def __init__(self, folder: Path, key: str, run: Run) -> None:
         self._folder, self._key, self._run = folder, key, run
         self._entries: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(OSError, ValueError):
