@@ -399,4 +399,4 @@ def test_measures_of_shards_add_up():
         part.add(document, 1, 2)
     parts[0].merge(parts[1])
     assert parts[0] == whole
-    assert Measures(**json.loads(json.dumps(whole.as_dict()))) == whole
+    assert Measures(**json.loads(json.dumps(vars(whole)))) == whole

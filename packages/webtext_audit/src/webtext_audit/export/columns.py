@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from webtext_audit.report.figures import Figures
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
 from webtext_prep.urls.urls import domain_of
@@ -198,7 +199,7 @@ Count = list[int]
 
 
 @dataclass
-class Measures:
+class Measures(Figures):
     """Counts of documents; those of several shards add up.
 
     Attributes:
@@ -231,21 +232,6 @@ class Measures:
                 of_key = self.kinds[key] = {}
             kind = kind_of(value)
             of_key[kind] = of_key.get(kind, 0) + 1
-
-    def merge(self, other: Measures) -> None:
-        """Add the counts of others."""
-        self.total = [a + b for a, b in zip(self.total, other.total, strict=True)]
-        for mine, theirs in ((self.domains, other.domains), (self.languages, other.languages)):
-            for name, count in theirs.items():
-                mine[name] = [a + b for a, b in zip(mine.get(name, [0, 0, 0]), count, strict=True)]
-        for key, of_key in other.kinds.items():
-            mine_of_key = self.kinds.setdefault(key, {})
-            for kind, number in of_key.items():
-                mine_of_key[kind] = mine_of_key.get(kind, 0) + number
-
-    def as_dict(self) -> dict[str, Any]:
-        """Plain values."""
-        return {"total": self.total, "domains": self.domains, "languages": self.languages, "kinds": self.kinds}
 
     @property
     def domains_by_size(self) -> list[tuple[str, Count]]:

@@ -9,7 +9,7 @@ import heapq
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Self
 
 from webtext_prep.extraction.outcomes import PageOutcome
 
@@ -17,6 +17,30 @@ MOST_NAMES = 50_000
 """A `TopCounter` holds at most twice as many names, some 20 MB."""
 BINS_PER_DOUBLING = 16
 """A histogram's bins are so fine that a median read from them is off by 2% at most."""
+
+
+class Figures:
+    """A dataclass whose fields can be added up."""
+
+    def merge(self, other: Self) -> None:
+        """Add what another pass found: numbers, and whatever holds numbers or figures; of texts the first stay."""
+        for name, theirs in vars(other).items():
+            setattr(self, name, _sum(getattr(self, name), theirs))
+
+
+def _sum(mine: Any, theirs: Any) -> Any:
+    if isinstance(mine, str):
+        return mine
+    if isinstance(mine, list):
+        return [_sum(*pair) for pair in zip(mine, theirs, strict=True)]
+    if isinstance(mine, dict):
+        for key, value in theirs.items():
+            mine[key] = _sum(mine[key], value) if key in mine else value
+        return mine
+    if isinstance(mine, int | float):
+        return mine + theirs
+    mine.merge(theirs)
+    return mine
 
 
 @dataclass
@@ -80,7 +104,7 @@ class TopCounter:
 
 
 @dataclass
-class LogHistogram:
+class LogHistogram(Figures):
     """How often values of each order of magnitude came: bins that grow by a constant factor, and the exact sum.
 
     >>> lengths = LogHistogram()
@@ -102,13 +126,6 @@ class LogHistogram:
         else:
             place = int(math.log2(value) * BINS_PER_DOUBLING)
             self.bins[place] = self.bins.get(place, 0.0) + times
-
-    def merge(self, other: LogHistogram) -> None:
-        """Add another histogram's counts."""
-        for place, times in other.bins.items():
-            self.bins[place] = self.bins.get(place, 0.0) + times
-        self.zeros += other.zeros
-        self.total += other.total
 
     @property
     def count(self) -> int:
@@ -207,7 +224,7 @@ def group_of(outcome: str) -> str:
 
 
 @dataclass
-class DocumentFigures:
+class DocumentFigures(Figures):
     """What some documents are, all together.
 
     Attributes:
@@ -228,14 +245,6 @@ class DocumentFigures:
     languages: TopCounter = field(default_factory=TopCounter)
     examples: Lowest = field(default_factory=lambda: Lowest(KEPT_EXAMPLES))
 
-    def merge(self, other: DocumentFigures) -> None:
-        """Add what another pass found."""
-        self.documents += other.documents
-        self.bytes += other.bytes
-        self.counted = [a + b for a, b in zip(self.counted, other.counted, strict=True)]
-        for name in ("lengths", "domains", "languages", "examples"):
-            getattr(self, name).merge(getattr(other, name))
-
     def tokens_in(self, bytes_: float, counted_bytes: float = 0.0, counted_tokens: float = 0.0) -> float:
         """The tokens of so many bytes: as many a byte as where they were counted, or else as many as in all."""
         if counted_bytes:
@@ -244,7 +253,7 @@ class DocumentFigures:
 
 
 @dataclass
-class OutcomeFigures:
+class OutcomeFigures(Figures):
     """How the URLs of a download ended.
 
     Attributes:
@@ -257,16 +266,9 @@ class OutcomeFigures:
     hosts: TopCounter = field(default_factory=lambda: TopCounter(1 + len(GROUPS)))
     examples: dict[str, Lowest] = field(default_factory=dict)
 
-    def merge(self, other: OutcomeFigures) -> None:
-        """Add what another pass found."""
-        self.outcomes.merge(other.outcomes)
-        self.hosts.merge(other.hosts)
-        for outcome, urls in other.examples.items():
-            self.examples.setdefault(outcome, Lowest(3)).merge(urls)
-
 
 @dataclass
-class DuplicateFigures:
+class DuplicateFigures(Figures):
     """What duplicates what.
 
     Attributes:
@@ -283,15 +285,10 @@ class DuplicateFigures:
     matches: dict[str, str] = field(default_factory=dict)
     examples: Lowest = field(default_factory=lambda: Lowest(4))
 
-    def merge(self, other: DuplicateFigures) -> None:
-        """Add what another pass found."""
-        self.rows += other.rows
-        for percent, rows in other.similarities.items():
-            self.similarities[percent] = self.similarities.get(percent, 0) + rows
-        self.groups.merge(other.groups)
-        self.matches = {**other.matches, **self.matches}
+    def merge(self, other: Self) -> None:
+        """See `Figures`."""
+        super().merge(other)
         self.forget()
-        self.examples.merge(other.examples)
 
     def forget(self) -> None:
         """Leave out passages of groups that are no longer counted by themselves."""

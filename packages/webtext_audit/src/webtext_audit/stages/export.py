@@ -171,7 +171,7 @@ class Export(Stage):
             if measures.total[0] % REPORT_EVERY == 0:
                 context.report(measures.total[0])
         with storage.create(task.outputs[0], durable=False) as file:
-            file.write(msgspec.json.encode(measures.as_dict()))
+            file.write(msgspec.json.encode(measures))
         context.report(measures.total[0])
         return {"pieces": pieces, "kinds": measures.kinds, "documents": measures.total[0]}
 

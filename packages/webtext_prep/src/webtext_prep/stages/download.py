@@ -44,9 +44,10 @@ from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Run, shards_outco
 from webtext_prep.running.tasks.tally import Tally
 from webtext_prep.running.tasks.task import Context, Task
 from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import Hosts
 
 if TYPE_CHECKING:
-    from webtext_prep.crawl.frontier.fetch_loop import Fetching, Shard
+    from webtext_prep.crawl.frontier.fetch_loop import Fetching
     from webtext_prep.crawl.state.database_writer import Work
 
 FEWEST_COUNTED, MOST_COUNTED = 100, 200_000
@@ -302,9 +303,8 @@ class Download(PageStage):
 
         with opened(task.name, context, save_pages=self.save_pages) as work:
             self._carry_over(task, work, task.outputs)
-            shard = self._shard(task, context, work)
-            shard.fetch(context.local or context.scratch)
-            result = self._written(shard, task, context)
+            self._fetch(task, context, work)
+            result = self._written(task, context, work)
         remove(task.name, context)
         return result
 
@@ -312,12 +312,11 @@ class Download(PageStage):
         """Task: one list of URLs to its journal; visits that come to the hosts of others, to a file."""
         from webtext_prep.crawl.frontier.rounds import write_left
         from webtext_prep.crawl.state.database_writer import opened
-        from webtext_prep.urls.urls import Hosts
 
         number, lists, parts = (task.options[name] for name in ("list", "lists", "parts"))
         with opened(task.name, context, save_pages=self.save_pages) as work:
             self._carry_over(task, work, task.reads[: task.hints["finished"]])
-            self._shard(task, context, work).fetch(context.local or context.scratch, Hosts(number, lists))
+            self._fetch(task, context, work, Hosts(number, lists))
             return {**write_left(task.outputs[0], work, number, parts), "retry_pass": task.hints["retry_pass"]}
 
     def follow_redirects(self, task: Task, context: Context) -> dict[str, Any]:
@@ -339,7 +338,7 @@ class Download(PageStage):
                 self._carry_over(task, work, task.outputs)
             found = found_in(files, task.hints["list"], task.hints["retry_pass"])
             add_all(work.journal, found if work.spool is None else work.spool.saved(found))
-            result = self._written(self._shard(task, context, work), task, context)
+            result = self._written(task, context, work)
         remove(task.name, context)
         return result
 
@@ -351,15 +350,21 @@ class Download(PageStage):
         urls = (row.url for row in _rows_of(task))
         carry_over(urls, work.journal, generations_of(task.reads), outputs, work.spool)
 
-    def _shard(self, task: Task, context: Context, work: Work) -> Shard:
-        from webtext_prep.crawl.frontier.fetch_loop import Shard
+    def _fetch(self, task: Task, context: Context, work: Work, hosts: Hosts | None = None) -> None:
+        """Fetch every URL of a list that is left; visits that come to another one than `hosts` are left, too."""
+        from webtext_prep.crawl.frontier.fetch_loop import Visiting
+        from webtext_prep.crawl.frontier.queues import Visit
 
         fetching = self._fetching(context.slots, task.hints["retry_pass"])
-        return Shard(lambda: _rows_of(task), work, fetching, context.report)
+        visits = (Visit(row.url, row.url) for row in _rows_of(task))
+        Visiting(work, fetching, context.report, hosts).fetch(visits, context.local or context.scratch)
 
-    @staticmethod
-    def _written(shard: Shard, task: Task, context: Context) -> dict[str, Any]:
-        return shard.write(task.outputs, (context.local or context.scratch) / "new" / task.name)
+    def _written(self, task: Task, context: Context, work: Work) -> dict[str, Any]:
+        from webtext_prep.crawl.frontier.fetch_loop import write_list
+
+        folder = (context.local or context.scratch) / "new" / task.name
+        found = write_list(_rows_of(task), work, task.outputs, folder, self.user_agent)
+        return {**found, "retry_pass": task.hints["retry_pass"]}
 
     def _fetching(self, slots: int, retry_pass: int) -> Fetching:
         """The settings of one of so many processes."""

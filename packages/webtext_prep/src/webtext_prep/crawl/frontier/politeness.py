@@ -93,7 +93,6 @@ class Crawler:
         # Until its rules are known a host is asked one thing at a time: they may say so.
         self._queues = Queues(1 if obey_robots else per_host, delay)
         self._aside: dict[str, list[Visit]] = {}  # origin -> the visits that wait for its rules
-        self._foreign: list[Visit] = []  # of the list, to be left
         self._running: set[asyncio.Task[None]] = set()
         self._ended: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
@@ -110,8 +109,7 @@ class Crawler:
                 self._wake.clear()
                 self._collect_ended()
                 if not is_exhausted:
-                    is_exhausted = self._take(urls)
-                    await self._leave_foreign()
+                    is_exhausted = await self._take(urls)
                 self._queues.fire_timers()
                 while self._queues.ready and len(self._running) < self._concurrency:
                     self._start(self._queues.ready.popleft())
@@ -134,7 +132,7 @@ class Crawler:
             self._running.discard(task)
             task.result()
 
-    def _take(self, urls: Iterator[str | Visit]) -> bool:
+    async def _take(self, urls: Iterator[str | Visit]) -> bool:
         """Queue the next URLs; True if there are no more."""
         for _ in range(min(URLS_AT_ONCE, WINDOW - self._queues.queued)):
             url = next(urls, None)
@@ -144,13 +142,8 @@ class Crawler:
             if self._is_ours(visit.url):
                 self._queues.add(visit)
             else:
-                self._foreign.append(visit)
+                await self._give_away(visit, False)
         return False
-
-    async def _leave_foreign(self) -> None:
-        foreign, self._foreign = self._foreign, []
-        for visit in foreign:
-            await self._give_away(visit, False)
 
     async def _give_away(self, visit: Visit, needs_all: bool) -> None:
         assert self._leave is not None
