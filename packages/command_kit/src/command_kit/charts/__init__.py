@@ -4,6 +4,7 @@
 people read them; `style` has the colours, light and dark. Nothing but the standard library is needed.
 """
 
-from command_kit.charts.drawing import Line, bar, histogram, legend, lines_chart, plain_table, stacked, table, thinned
+from command_kit.charts.curves import at_width
+from command_kit.charts.drawing import Line, bar, histogram, legend, lines_chart, plain_table, stacked, table
 
-__all__ = ["Line", "bar", "histogram", "legend", "lines_chart", "plain_table", "stacked", "table", "thinned"]
+__all__ = ["Line", "at_width", "bar", "histogram", "legend", "lines_chart", "plain_table", "stacked", "table"]

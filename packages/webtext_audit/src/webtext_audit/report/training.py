@@ -174,8 +174,8 @@ def training(run: TrainingRun) -> Markup:
 
 def _losses(run: TrainingRun) -> Markup | None:
     lines = [
-        Line("training loss", "c1", charts.thinned(run.loss)),
-        Line("validation loss", "c2", charts.thinned(run.valid_loss)),
+        Line("training loss", "c1", charts.at_width(run.loss)),
+        Line("validation loss", "c2", charts.at_width(run.valid_loss)),
     ]
     lines = [line for line in lines if line.points]
     if not lines:
@@ -187,7 +187,7 @@ def _losses(run: TrainingRun) -> Markup | None:
 def _curve(title: str, kind: str, points: list[Point], show: Any) -> Markup | None:
     if not points:
         return None
-    line = Line(title, kind, charts.thinned(points))
+    line = Line(title, kind, charts.at_width(points))
     chart = charts.lines_chart([line], title=f"{title} by step", height=150, from_zero=True, show=show)
     return tag("div", tag("h3", title), chart)
 
@@ -215,7 +215,7 @@ def _scores(name: str, by_step: Mapping[int, Mapping[str, float]]) -> Markup:
     chart = None
     if len(points) > 1:
         title = names[0].replace("_", " ")
-        line = Line(title, "c1", charts.thinned(points))
+        line = Line(title, "c1", charts.at_width(points))
         chart = charts.lines_chart([line], title=f"{title} by step", height=150, show=lambda value: f"{value:.3g}")
     head = ("step", *(figure.replace("_", " ") for figure in names))
     return join([tag("h3", name), chart, charts.plain_table(head, rows)])
