@@ -310,6 +310,7 @@ class Download(PageStage):
 
     def fetch_list(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one list of URLs to its journal; visits that come to the hosts of others, to a file."""
+        from webtext_prep.crawl.frontier.fetch_loop import is_left
         from webtext_prep.crawl.frontier.rounds import write_left
         from webtext_prep.crawl.state.database_writer import opened
 
@@ -317,7 +318,8 @@ class Download(PageStage):
         with opened(task.name, context, save_pages=self.save_pages) as work:
             self._carry_over(task, work, task.reads[: task.hints["finished"]])
             self._fetch(task, context, work, Hosts(number, lists))
-            return {**write_left(task.outputs[0], work, number, parts), "retry_pass": task.hints["retry_pass"]}
+            left = ((row, number) for row in work.journal.rows() if is_left(row))
+            return {**write_left(task.outputs[0], left, parts), "retry_pass": task.hints["retry_pass"]}
 
     def follow_redirects(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: visits that other tasks have left."""

@@ -19,11 +19,9 @@ to, with one bucket more for those that only the task for all hosts can go on wi
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -37,7 +35,7 @@ from webtext_prep.crawl.state.database_writer import Work, opened
 from webtext_prep.crawl.state.history import ROUNDS
 from webtext_prep.crawl.state.page_cache import KEY, PageReader
 from webtext_prep.documents.document import decode_document
-from webtext_prep.documents.folders.partitions import PartitionWriter, read_partitions, write_partitions
+from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
 from webtext_prep.running.stage import Run
 from webtext_prep.running.tasks.task import Context, Task
 from webtext_prep.storage.stores.base import Location
@@ -46,32 +44,16 @@ from webtext_prep.urls.urls import Hosts, bucket_of, site_of
 _decode_found = msgspec.json.Decoder(tuple[dict[str, Any], msgspec.Raw, bytes | None]).decode
 
 
-@dataclass
-class _Left:
-    """Writes visits that were left, and counts them."""
-
-    writer: PartitionWriter
-    parts: int
-    count: int = 0
-    all: int = 0
-
-    def add(self, row: dict[str, Any], number: int) -> None:
-        part = self.parts if row["all"] else bucket_of(site_of(host_name(row["next"])), self.parts)
-        self.writer.add(part, msgspec.json.encode({**row, "list": number}))
-        self.count += 1
-        self.all += row["all"]
-
-    def result(self) -> dict[str, Any]:
-        return {"left": self.count, "all": self.all}
-
-
-def write_left(file: Location, work: Work, number: int, parts: int) -> dict[str, Any]:
-    """Write the visits that the task of list `number` has left. Returns how many, and how many need all hosts."""
+def write_left(file: Location, rows: Iterable[tuple[dict[str, Any], int]], parts: int) -> dict[str, Any]:
+    """Write visits that were left, each with the number of its list. Returns how many, and how many need all hosts."""
+    count = needing_all = 0
     with write_partitions(file, parts + 1) as writer:
-        left = _Left(writer, parts)
-        for row in filter(is_left, work.journal.rows()):
-            left.add(row, number)
-    return left.result()
+        for row, number in rows:
+            part = parts if row["all"] else bucket_of(site_of(host_name(row["next"])), parts)
+            writer.add(part, msgspec.json.encode({**row, "list": number}))
+            count += 1
+            needing_all += row["all"]
+    return {"left": count, "all": needing_all}
 
 
 def follow(task: Task, context: Context, fetching: Fetching, *, save_pages: bool) -> dict[str, Any]:
@@ -86,28 +68,25 @@ def follow(task: Task, context: Context, fetching: Fetching, *, save_pages: bool
         visiting = Visiting(work, fetching, context.report, hosts)
         visiting.fetch(map(visit_of, _rows(task)), context.local or context.scratch)
         found_file, left_file = task.outputs
-        with (
-            write_partitions(found_file, task.options["lists"]) as found,
-            write_partitions(left_file, parts + 1) as left_writer,
-        ):
-            left = _Left(left_writer, parts)
-            for row in _rows(task):
-                known = work.journal.outcome(row["url"])
-                if known is not None and is_left(known.row):
-                    left.add(known.row, row["list"])
-                else:
-                    found.add(row["list"], _found(work, row["url"]))
-    return left.result()
+        with write_partitions(found_file, task.options["lists"]) as found:
+
+            def left() -> Iterator[tuple[dict[str, Any], int]]:
+                for row in _rows(task):
+                    known = work.journal.outcome(row["url"])
+                    if known is not None and is_left(known.row):
+                        yield known.row, row["list"]
+                    else:
+                        found.add(row["list"], _found(work, row["url"]))
+
+            return write_left(left_file, left(), parts)
 
 
 def _rows(task: Task) -> Iterator[dict[str, Any]]:
     parts, part, latest = task.options["parts"], task.options["part"], task.options["latest"]
-    if part is not None:
-        yield from _decoded(task.inputs[:latest], part)
-        return
-    for bucket in range(parts):
+    for bucket in range(parts) if part is None else [part]:
         yield from _decoded(task.inputs[:latest], bucket)
-    yield from _decoded(task.inputs, parts)
+    if part is None:
+        yield from _decoded(task.inputs, parts)
 
 
 def _decoded(files: Iterable[Location], bucket: int) -> Iterator[dict[str, Any]]:
@@ -187,21 +166,12 @@ def fetch_in_rounds(
         is_last = left <= FEW or left == stuck or number > MAX_REDIRECTS
         options = {"parts": parts, "lists": len(job.inputs), "latest": len(latest)}
         name = f"redirects-{this_pass}-{number}"
-        round_of = [
-            Task(
-                f"{name}-{'all' if part is None else f'{part:05}'}",
-                (*latest, *(before if is_last else ())),
-                options={**options, "part": part},
-                hints={"retry_pass": this_pass},
-            )
-            for part in ([None] if is_last else range(parts))
-        ]
-        round_of = [
-            dataclasses.replace(
-                task, outputs=(folder / f"{task.name}{FOUND_SUFFIX}", folder / f"{task.name}{LEFT_SUFFIX}")
-            )
-            for task in round_of
-        ]
+        round_of = []
+        for part in [None] if is_last else range(parts):
+            own_name = f"{name}-{'all' if part is None else f'{part:05}'}"
+            outputs = (folder / f"{own_name}{FOUND_SUFFIX}", folder / f"{own_name}{LEFT_SUFFIX}")
+            inputs = (*latest, *(before if is_last else ()))
+            round_of.append(Task(own_name, inputs, outputs, {**options, "part": part}, {"retry_pass": this_pass}))
         results = job.map("redirects", follow, round_of, unit=unit, total=left if is_last else left - stuck)
         found += [task.outputs[0] for task in round_of]
         before, latest = [*before, *latest], [task.outputs[1] for task in round_of]
