@@ -17,19 +17,8 @@ from pathlib import Path
 from typing import Any
 
 from indexed_tokens import IndexedTokens
-from webtext_audit.lookup.index import (
-    SMALL_BYTES,
-    Hit,
-    Index,
-    Wanted,
-    listed,
-    open_indices,
-    order,
-    passages,
-    submitted,
-    url_hash,
-    urls,
-)
+from webtext_audit.lookup import index as entries
+from webtext_audit.lookup.index import SMALL_BYTES, Hit, Index, Wanted, open_indices, url_hash
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
@@ -81,15 +70,15 @@ class Catalogue:
         assert isinstance(place, Path)
         found: list[Wanted] = []
 
-        def add(kind: str, files: Sequence[Location], call: Any = urls, rows: int = 0, **options: Any) -> None:
+        def add(kind: str, files: Sequence[Location], call: Any = entries.urls, rows: int = 0, **options: Any) -> None:
             if files:
                 found.append(Wanted(step, kind, tuple(files), call, options, rows))
 
         if step.stage == "urls":
-            add(LISTED, [] if is_too_large(step) else _dumps(step), submitted)
+            add(LISTED, [] if is_too_large(step) else _dumps(step), entries.submitted)
         else:
             lists = tuple(file for file in step.files if self._is_list(step, file) and storage.is_file(file))
-            add(LISTED, lists, listed)
+            add(LISTED, lists, entries.listed)
         if step.stage == "tokenize":
             inputs = _order(step, self._known)
             found += [inputs] if inputs is not None else []
@@ -140,7 +129,7 @@ class Catalogue:
             return None
         if not self.has(step, PASSAGES):
             rows = sum(step.record["shards"].values())
-            wanted = Wanted(step, PASSAGES, tuple(step.shards()), passages, {}, rows)
+            wanted = Wanted(step, PASSAGES, tuple(step.shards()), entries.passages, {}, rows)
             self._add([wanted], "why: index of passages")
         return self._open[step.name, PASSAGES]
 
@@ -179,7 +168,7 @@ def _order(step: Step, known: Mapping[str, type[Stage]]) -> Wanted | None:
     except InputError:
         return None
     options = {name: step.record["settings"][name] for name in ("shuffle", "seed")}
-    return Wanted(step, ORDER, tuple(files), order, options, step.record["in"])
+    return Wanted(step, ORDER, tuple(files), entries.order, options, step.record["in"])
 
 
 REPORT_EVERY = 256
