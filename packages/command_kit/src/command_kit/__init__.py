@@ -1,7 +1,7 @@
 """What the `webtext` and `gpt2` commands share: settings, errors, atomic files, progress.
 
 `settings` turns one frozen dataclass into flags and TOML keys; `errors` and `command` turn failures into one sentence
-and an exit code; `atomic` writes files that appear complete or not at all; `json_text` reads JSON; `progress` shows
+and an exit code; `atomic` writes files that appear complete or not at all; `progress` shows
 rate and time left; `charts` draws.
 """
 
