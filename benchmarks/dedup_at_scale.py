@@ -28,8 +28,8 @@ import numpy as np
 from measuring import documents, webtext, write_json_lines
 from webtext_prep.dedup import greedy
 from webtext_prep.dedup.blocks import BLOCK_DOCUMENTS, Blocks
-from webtext_prep.dedup.candidate_phases import SORTED_DOCUMENTS
 from webtext_prep.dedup.candidates import Fingerprints
+from webtext_prep.dedup.phases import SORTED_DOCUMENTS
 from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.storage import local_path
 from webtext_prep.text.fingerprints import bands_for

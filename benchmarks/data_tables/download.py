@@ -23,10 +23,10 @@ from command_kit.progress import spoken_duration
 from measuring import Row, documents, rate_of, rate_on_all_cores, sentences, webtext
 from page_server import serving
 from webtext_prep.crawl.frontier import fetch_loop
-from webtext_prep.crawl.frontier.shard import Shard
+from webtext_prep.crawl.frontier.fetch_loop import Shard
 from webtext_prep.crawl.frontier.worst_case import Lists, worst_case
 from webtext_prep.crawl.state.database import Entry, Journal
-from webtext_prep.crawl.state.databases import Work
+from webtext_prep.crawl.state.database_writer import Work
 from webtext_prep.documents.document import Document
 from webtext_prep.extraction.workers import Parsed
 from webtext_prep.stages.blacklist import BYTES_PER_SHARD

@@ -17,9 +17,8 @@ import zstandard
 from measuring import Row, Usage, rate_of, webtext
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.documents.formats.lines import lines_in
-from webtext_prep.reddit.dumps import read_blocks
-from webtext_prep.reddit.page_keys import page_key
-from webtext_prep.reddit.rows import Submission, read_rows
+from webtext_prep.reddit.pages import page_key
+from webtext_prep.reddit.rows import Submission, read_blocks, read_rows
 
 TITLE = "urls: dumps of submissions, rows of 1.6 kB, a tenth of the pages submitted twice"
 PEERS = ("msgspec", "zstandard", "xxhash")

@@ -10,9 +10,8 @@ import sys
 
 import pytest
 
-from command_kit import CommandError, doctor, run_command
-from command_kit.colours import BOLD, GREEN, RED, Paint, has_colours, is_terminal
-from command_kit.tables import aligned, cut, display_width, padded
+from command_kit import CommandError, machine, run_command
+from command_kit.colours import BOLD, GREEN, RED, Paint, aligned, cut, display_width, has_colours, is_terminal, padded
 
 
 @contextlib.contextmanager
@@ -118,5 +117,5 @@ def test_columns_align_whatever_is_in_them():
 
 def test_checks_of_doctor_align(monkeypatch):
     monkeypatch.setenv("NO_COLOR", "1")
-    checks = [doctor.Check("cores", "2"), doctor.Check("disk space", "1 GB", "work elsewhere")]
-    assert doctor.shown(checks) == "ok  cores       2\n!   disk space  1 GB; work elsewhere"
+    checks = [machine.Check("cores", "2"), machine.Check("disk space", "1 GB", "work elsewhere")]
+    assert machine.shown(checks) == "ok  cores       2\n!   disk space  1 GB; work elsewhere"

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from command_kit.charts.curves import Axes, Curve, at_width, chart_of_width, classes, scales_of, smoothed
-from command_kit.charts.scales import Scale
-from command_kit.charts.style import light_only, style_sheet
+from command_kit.charts.markup import light_only, style_sheet
+from command_kit.charts.numbers import Scale
 from command_kit.charts.terminal import can_show, text_curves
 
 values = st.lists(st.floats(-1e6, 1e6), min_size=1, max_size=300)

@@ -9,7 +9,7 @@ from command_kit import parse_json
 
 PACKAGES = Path(__file__).resolve().parents[2] / "packages"
 OWN_MESSAGES = {
-    "json_text.py", "processes.py", "worker.py", "bpe_training.py", "arrays.py", "work.py", "waiting.py",
+    "errors.py", "processes.py", "worker.py", "bpe_training.py", "arrays.py", "work.py", "waiting.py",
     "rounds.py", "history.py", "staging.py", "lease.py", "profiling.py", "why.py", "rebuild.py", "runner.py",
     "command.py",
 }  # fmt: skip

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from command_kit import add_shell_flags
-from command_kit.shell import SHELLS, completion, version_line
+from command_kit.parsing import SHELLS, completion, version_line
 
 MODULES = {"webtext": ("webtext_prep", "webtext-prep"), "gpt2": ("gpt2_train", "gpt2-train")}
 

@@ -599,7 +599,7 @@ def test_a_step_speaks_the_flags_of_the_pipeline(two_steps):
 
 
 def test_every_flag_of_a_step_is_said_in_words_that_the_pipeline_knows(tmp_path):
-    from command_kit.fronts import in_words
+    from command_kit.command import in_words
     from webtext_prep.running.tasks import Tally
 
     tables = {"download": {}, "tokenize": {}, "train": {}}

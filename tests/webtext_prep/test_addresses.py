@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from webtext_prep.crawl.http import fetcher
+from webtext_prep.crawl.http import client
 from webtext_prep.crawl.http.addresses import (
     BlockedAddressError,
     OddAddressError,
@@ -15,8 +15,7 @@ from webtext_prep.crawl.http.addresses import (
     is_public,
     literal_address,
 )
-from webtext_prep.crawl.http.fetcher import host_and_origin, next_url
-from webtext_prep.crawl.http.requests import parse_url
+from webtext_prep.crawl.http.client import host_and_origin, next_url, parse_url
 from webtext_prep.urls.urls import url_key, without_credentials
 
 
@@ -157,4 +156,4 @@ def test_the_host_and_origin_of_a_url_are_those_that_yarl_finds(scheme, host, re
         except ValueError:
             return "no origin"
 
-    assert found(host_and_origin) == found(fetcher._parsed)
+    assert found(host_and_origin) == found(client._parsed)

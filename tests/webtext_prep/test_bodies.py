@@ -9,7 +9,7 @@ import pytest
 
 from webtext_prep.crawl.http import bodies
 from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, Decompressor, TooLargeError, read_body
-from webtext_prep.crawl.http.memory import ByteBudget
+from webtext_prep.crawl.http.client import ByteBudget
 
 TEXT = b"".join(b"%d words of a page. " % n for n in range(20_000))
 

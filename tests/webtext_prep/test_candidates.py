@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from webtext_prep.dedup import buckets, candidate_pairs, forests
+from webtext_prep.dedup import candidates, decisions
 from webtext_prep.dedup.blocks import Blocks, FrameWriter, read_frame, runs_of
+from webtext_prep.text.compiled import compiled
 from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
 
 WORDS = Shingling("word", 2)
@@ -22,7 +23,7 @@ def buckets_of(members, ends) -> set[frozenset[int]]:
 
 @given(st.lists(st.sampled_from([0, 1, 2, 3, 2**64 - 1])))
 def test_a_bucket_is_all_that_have_a_key(keys):
-    members, ends = buckets.shared_buckets(np.array(keys, dtype=np.uint64))
+    members, ends = candidates.shared_buckets(np.array(keys, dtype=np.uint64))
     expected = collections.defaultdict(set)
     for place, key in enumerate(keys):
         expected[key].add(place)
@@ -31,7 +32,7 @@ def test_a_bucket_is_all_that_have_a_key(keys):
 
 def test_documents_share_a_key_where_all_rows_of_the_band_agree():
     signatures = np.random.default_rng(1).integers(0, 2, (500, 8), dtype=np.uint32)
-    keys = buckets.band_keys(signatures, 2, 3)
+    keys = candidates.band_keys(signatures, 2, 3)
     for band in range(2):
         rows = [tuple(row) for row in signatures[:, 3 * band : 3 * band + 3]]
         pairs = set(zip(rows, keys[band].tolist(), strict=True))
@@ -58,14 +59,14 @@ def test_parts_hold_whole_components_and_no_more_than_they_should(kind, data):
     expected = simple_components(count, shared)
     most = data.draw(st.integers(1, 5000))
     results = []
-    for order, loops in itertools.product((shared, shared[::-1]), (buckets, forests)):
+    for order, made in itertools.product((shared, shared[::-1]), (lambda loop: loop, compiled)):
         parents = np.arange(count, dtype=kind)
         ends = np.cumsum([len(entry) for entry in order], dtype=np.int64)
-        loops.unite(parents, np.array([at for entry in order for at in entry], dtype=kind), ends)
+        made(candidates.unite)(parents, np.array([at for entry in order for at in entry], dtype=kind), ends)
         weights = np.zeros(count, np.int64)
-        loops.flatten(parents, lengths, weights)
+        made(candidates.flatten)(parents, lengths, weights)
         parts = np.zeros(count, np.int32)
-        number = loops.divide(parents, weights, most, parts)
+        number = made(candidates.divide)(parents, weights, most, parts)
         results.append((parts.tolist(), number))
     assert all(result == results[0] for result in results)
     parts, number = results[0]
@@ -74,7 +75,7 @@ def test_parts_hold_whole_components_and_no_more_than_they_should(kind, data):
     for part in range(number):
         inside = [group for group in expected if parts[min(group)] == part]
         assert all(parts[place] == part for group in inside for place in group)
-        weight = sum(int(lengths[place]) + buckets.DOCUMENT_WEIGHT for group in inside for place in group)
+        weight = sum(int(lengths[place]) + candidates.DOCUMENT_WEIGHT for group in inside for place in group)
         assert weight <= most or len(inside) == 1
 
 
@@ -133,7 +134,7 @@ def test_runs_are_the_places_of_each_value(values):
 @pytest.mark.parametrize("memory", [0, 100, 10**6])
 def test_sets_are_the_same_in_memory_and_in_a_file(tmp_path, memory):
     texts = [f"a b c d {number} e f g" for number in range(20)] + ["", "x"]
-    store = candidate_pairs.SetStore(tmp_path, memory)
+    store = decisions.SetStore(tmp_path, memory)
     for first in range(0, len(texts), 3):
         store.add(*shingle_sets(texts[first : first + 3], WORDS))
     hashes, ends = store.finish()
@@ -155,4 +156,4 @@ def test_sets_are_the_same_in_memory_and_in_a_file(tmp_path, memory):
 )
 def test_the_longest_passage_that_both_have_is_shown(text, other, most, expected):
     spans, theirs = shingle_spans(text, WORDS), shingle_sets([other], WORDS)[0]
-    assert candidate_pairs.matching_text(text, spans, theirs, most) == expected
+    assert decisions.matching_text(text, spans, theirs, most) == expected

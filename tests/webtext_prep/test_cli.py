@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from command_kit.shell import version_of
+from command_kit.parsing import version_of
 from webtext_prep import commands
 from webtext_prep.cli import find_commands, find_stages
 from webtext_prep.extraction.extractors import EXTRACTORS

@@ -9,7 +9,7 @@ import pytest
 from webtext_prep.crawl.frontier import politeness
 from webtext_prep.crawl.frontier.politeness import Crawler
 from webtext_prep.crawl.frontier.queues import Visit
-from webtext_prep.crawl.http.fetcher import Reply
+from webtext_prep.crawl.http.client import Reply
 
 
 class ScriptedClient:

@@ -18,9 +18,8 @@ from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.errors import InputError
 from webtext_prep.stages import decontaminate
 from webtext_prep.stages.decontaminate import _Matcher
-from webtext_prep.text.contamination.cutting import cut
+from webtext_prep.text.contamination.cutting import cut, places_of, words_of
 from webtext_prep.text.contamination.evaluation import EvaluationText, NGrams, read_evaluation
-from webtext_prep.text.contamination.words import places_of, words_of
 
 WORDS = [f"word{number}" for number in range(1000)]
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.cli import main
-from webtext_prep.dedup import candidate_phases, candidates, pairs
+from webtext_prep.dedup import candidates, decisions, phases
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import shards_in
@@ -232,7 +232,7 @@ def test_bytes_do_not_depend_on_how_the_work_is_divided(tmp_path, capsys, monkey
     monkeypatch.setattr(candidates, "BLOCK_DOCUMENTS", 3)
     monkeypatch.setattr(candidates, "BATCH_DOCUMENTS", 2)
     monkeypatch.setattr(candidates, "PART_CHARACTERS", (1, 1))
-    monkeypatch.setattr(candidate_phases, "SORTED_DOCUMENTS", 7)
+    monkeypatch.setattr(phases, "SORTED_DOCUMENTS", 7)
     run(capsys, source, tmp_path / "divided")
     whole, divided = contents(tmp_path / "whole"), contents(tmp_path / "divided")
     assert whole.keys() == divided.keys()
@@ -250,14 +250,14 @@ def test_bytes_do_not_depend_on_machine_code(tmp_path, capsys, monkeypatch, cont
         return contents(tmp_path / name / "out"), found["dropped"], table
 
     with monkeypatch.context() as patched:
-        for module in ("text.fingerprint_kernels", "dedup.greedy", "dedup.forests"):
+        for module in ("text.fingerprint_kernels", "dedup.greedy"):
             patched.setitem(sys.modules, f"webtext_prep.{module}", None)  # can't be imported
         plain = outputs("plain")
     assert plain[1]["duplicate"] > 10
     with monkeypatch.context() as patched:
-        patched.setattr(pairs, "MOST_PAIRS", 0)
+        patched.setattr(decisions, "MOST_PAIRS", 0)
         assert outputs("crowded") == plain
-    monkeypatch.setattr(candidate_phases, "PLAIN_BYTES", -1)
+    monkeypatch.setattr(phases, "PLAIN_BYTES", -1)
     monkeypatch.setattr(candidates, "PLAIN_DOCUMENTS", 0)
     assert outputs("compiled") == plain
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from command_kit import doctor as shared
+from command_kit import machine as shared
 from command_kit.machine import Machine
 from webtext_prep.cli import main
 from webtext_prep.commands.doctor import PROXIES, _open_files

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from webtext_audit.export.files import write_file
+from webtext_audit.stages.export import write_file
 from webtext_prep.documents import formats
 from webtext_prep.documents.document import Document, decode_document, decode_url_row, encode_document, with_metadata_of
 from webtext_prep.documents.folders.shards import (

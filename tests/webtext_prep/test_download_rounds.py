@@ -19,8 +19,7 @@ from processes import until
 
 from webtext_prep.crawl.frontier import rounds
 from webtext_prep.crawl.state.database import Entry, Journal
-from webtext_prep.crawl.state.page_cache import PageReader
-from webtext_prep.crawl.state.segments import entries_of, segments_in
+from webtext_prep.crawl.state.page_cache import PageReader, entries_of, segments_in
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.extraction.outcomes import OUTCOMES
@@ -304,9 +303,11 @@ def test_the_journals_of_a_run_on_one_machine_go_to_the_nodes_that_go_on(web, tm
     journal = tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.sqlite"
     with Journal(journal) as written:
         row = {"outcome": "ok", "status": 200, "bytes": 9, "attempts": 1, "rounds": 1, "fetched_at": ""}
-        written.add(Entry({"url": urls[1], **row}, Document(urls[1], TEXT), 1))
+        written.add_many([Entry({"url": urls[1], **row}, Document(urls[1], TEXT), 1)])
         left = {"attempts": 1, "retries": 0, "redirects": 1, "seconds": 0.1, "earlier_attempts": 0, "earlier_rounds": 0}
-        written.add(Entry({"url": urls[2], "outcome": "redirect", "next": urls[0], "all": False, **left}, None, 1))
+        written.add_many(
+            [Entry({"url": urls[2], "outcome": "redirect", "next": urls[0], "all": False, **left}, None, 1)]
+        )
     job_of([tmp_path / "urls.txt"], tmp_path / "out", engine=Nodes(1), robots=False).run()
     assert web.counts() == {(HOSTS[0], "/a"): 1, (HOSTS[0], "/c"): 1}
     assert [row["outcome"] for row in made(tmp_path / "out")[1]] == ["ok"] * 3

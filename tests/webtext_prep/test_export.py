@@ -19,10 +19,8 @@ from offline_datasets import datasets
 
 from indexed_tokens import Tokenizer
 from webtext_audit.export.card import Corpus, card, domain_list, header, plain
-from webtext_audit.export.columns import Column, choose_columns, kind_of
-from webtext_audit.export.files import write_file
-from webtext_audit.export.measures import Measures, TopDomains, proper_domain
-from webtext_audit.stages.export import Export
+from webtext_audit.export.columns import Column, Measures, TopDomains, choose_columns, kind_of, proper_domain
+from webtext_audit.stages.export import Export, write_file
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.folders.stage_record import trace
@@ -401,4 +399,4 @@ def test_measures_of_shards_add_up():
         part.add(document, 1, 2)
     parts[0].merge(parts[1])
     assert parts[0] == whole
-    assert Measures(**json.loads(json.dumps(whole.as_dict()))) == whole
+    assert Measures(**json.loads(json.dumps(vars(whole)))) == whole

@@ -21,10 +21,9 @@ from hypothesis import strategies as st
 from warcio.statusandheaders import StatusAndHeaders
 
 from webtext_prep.crawl.archives import warc as archives_module
-from webtext_prep.crawl.archives.bodies import decoded, without_chunks
 from webtext_prep.crawl.archives.html_files import url_in_page
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
-from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError
+from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError, decoded, without_chunks
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES

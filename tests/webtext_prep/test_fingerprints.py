@@ -12,7 +12,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from webtext_prep.errors import InputError, WebtextError
-from webtext_prep.text import characters, fingerprints, hashes
+from webtext_prep.text import fingerprint_kernels, fingerprints, hashes
 from webtext_prep.text.compiled import compiled
 from webtext_prep.text.fingerprints import Shingling
 
@@ -91,8 +91,8 @@ def test_every_code_point_is_treated_as_python_does(kind):
 def test_case_folding_makes_no_text_longer_than_there_is_room_for():
     from webtext_prep.text.fingerprint_kernels import GROWTH
 
-    table = characters.alphabet("char")
-    for point in np.flatnonzero(table.sizes == characters.SEQUENCE):
+    table = fingerprint_kernels.alphabet("char")
+    for point in np.flatnonzero(table.sizes == fingerprint_kernels.SEQUENCE):
         sizes = table.sequence_sizes[table.codes[point]]
         assert sum(sizes[sizes <= 4]) <= GROWTH * len(chr(point).encode())
     for point in np.flatnonzero(table.sizes <= 4):

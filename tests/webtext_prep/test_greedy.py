@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from webtext_prep.dedup import greedy, pairs
+from webtext_prep.dedup import decisions, greedy
 
 
 def simple_rule(
@@ -50,7 +50,7 @@ def plain_rule(sets, keys, threshold, is_old=None) -> list[tuple[int, float]]:
     """The same without machine code."""
     keys = np.array(keys, dtype=np.uint64).reshape(len(sets), len(keys[0]) if keys else 1)
     old = np.array(is_old or [False] * len(sets), bool)
-    representatives, similarities = pairs.find_duplicates(*arrays_of(sets), keys, threshold, is_old=old)
+    representatives, similarities = decisions.find_duplicates(*arrays_of(sets), keys, threshold, is_old=old)
     return list(zip(representatives.tolist(), similarities.tolist(), strict=True))
 
 

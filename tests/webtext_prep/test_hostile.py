@@ -10,15 +10,14 @@ from hostile_server import KINDS, HostileServer
 
 from command_kit.progress import spoken_duration
 from webtext_prep.crawl.frontier import politeness
+from webtext_prep.crawl.frontier.fetch_loop import Visiting
 from webtext_prep.crawl.frontier.politeness import Crawler
-from webtext_prep.crawl.frontier.shard import Shard
+from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.frontier.worst_case import Lists, for_all, sentence, worst_case
-from webtext_prep.crawl.http import memory
-from webtext_prep.crawl.http.fetcher import Reply
-from webtext_prep.crawl.http.memory import ByteBudget
+from webtext_prep.crawl.http import client
+from webtext_prep.crawl.http.client import ByteBudget, Reply
 from webtext_prep.crawl.state.database import Journal
-from webtext_prep.crawl.state.databases import Work
-from webtext_prep.documents.document import Document
+from webtext_prep.crawl.state.database_writer import Work
 from webtext_prep.stages import download as download_stage
 from webtext_prep.stages.download import Download
 
@@ -34,7 +33,7 @@ def most_held(monkeypatch):
         most[0] = max(most[0], self.held)
         return taken
 
-    monkeypatch.setattr(memory.ByteBudget, "_try_take", noted)
+    monkeypatch.setattr(client.ByteBudget, "_try_take", noted)
     return most
 
 
@@ -52,7 +51,8 @@ def test_two_hundred_pages_that_use_up_every_limit_end_within_the_bounds(tmp_pat
         urls = list(server.urls(200))
         worst = worst_case(fetching, Lists.count(urls))
         start = time.monotonic()
-        Shard(lambda: map(Document, urls), Work(journal), fetching, lambda count: None).fetch(tmp_path)
+        visits = (Visit(url, url) for url in urls)
+        Visiting(Work(journal), fetching, lambda count: None).fetch(visits, tmp_path)
         seconds = time.monotonic() - start
         rows = [entry.row for entry in journal.entries()]
     assert sorted(row["url"] for row in rows) == sorted(urls)

@@ -15,6 +15,10 @@ from webtext_prep.errors import WebtextError
 URLS = [f"http://a.org/{n}" for n in range(200)]
 
 
+def entry_of(journal, url):
+    return next((found for found in journal.entries() if found.row["url"] == url), None)
+
+
 def entry(url: str, **more: object) -> Entry:
     text = f"text of {url} " * 20
     return Entry({"url": url, "outcome": "ok", **more}, Document(url, text, {"title": url}), 1)
@@ -29,31 +33,31 @@ def path(tmp_path):
 def full(path):
     with Journal(path) as journal:
         for url in URLS:
-            journal.add(entry(url))
+            journal.add_many([entry(url)])
     return path
 
 
 def found(path) -> tuple[set[str], list[str]]:
     with Journal(path) as journal:
         for url in journal.urls():
-            document = journal.get(url).document
+            document = entry_of(journal, url).document
             assert document == entry(url).document
         return set(journal.urls()), journal.notes
 
 
 def test_what_was_added_is_found_by_url_and_replaced_by_what_comes_later(path):
     with Journal(path) as journal:
-        journal.add(entry("http://a.org/1"))
-        journal.add(Entry({"url": "http://a.org/2", "outcome": "http_404"}, None, 3))
-        assert journal.get("http://a.org/1") == entry("http://a.org/1")
+        journal.add_many([entry("http://a.org/1")])
+        journal.add_many([Entry({"url": "http://a.org/2", "outcome": "http_404"}, None, 3)])
+        assert entry_of(journal, "http://a.org/1") == entry("http://a.org/1")
         assert journal.outcome("http://a.org/1") == Entry({"url": "http://a.org/1", "outcome": "ok"}, None, 1)
-        assert journal.get("http://a.org/2") == Entry({"url": "http://a.org/2", "outcome": "http_404"}, None, 3)
-        assert journal.get("http://a.org/3") is journal.outcome("http://a.org/3") is None
+        assert entry_of(journal, "http://a.org/2") == Entry({"url": "http://a.org/2", "outcome": "http_404"}, None, 3)
+        assert entry_of(journal, "http://a.org/3") is journal.outcome("http://a.org/3") is None
         assert "http://a.org/1" in journal and "http://a.org/3" not in journal
-        journal.add(entry("http://a.org/2", bytes=7))
+        journal.add_many([entry("http://a.org/2", bytes=7)])
     with Journal(path) as journal:
         assert len(journal) == 2 and list(journal.urls()) == ["http://a.org/1", "http://a.org/2"]
-        assert journal.get("http://a.org/2") == entry("http://a.org/2", bytes=7)
+        assert entry_of(journal, "http://a.org/2") == entry("http://a.org/2", bytes=7)
         assert [found.row["url"] for found in journal.entries()] == ["http://a.org/1", "http://a.org/2"]
         assert journal.notes == []
 
@@ -77,7 +81,7 @@ from webtext_prep.crawl.state.database import Entry, Journal
 journal = Journal(Path(sys.argv[1]))
 n = 0
 while True:
-    journal.add(Entry({"url": f"http://a.org/{n}", "outcome": "ok"}, Document(f"http://a.org/{n}", "text " * n)))
+    journal.add_many([Entry({"url": f"http://a.org/{n}", "outcome": "ok"}, Document(f"http://a.org/{n}", "text " * n))])
     print(n, flush=True)
     n += 1
 """
@@ -90,7 +94,7 @@ def test_a_kill_loses_nothing_that_was_added(path):
         said += [int(line) for line in process.stdout.read().split(b"\n")[:-1]]
     with Journal(path) as journal:
         assert journal.notes == []
-        assert all(journal.get(f"http://a.org/{n}").document.text == "text " * n for n in said)
+        assert all(entry_of(journal, f"http://a.org/{n}").document.text == "text " * n for n in said)
         assert len(journal) in (len(said), len(said) + 1)
 
 
@@ -123,7 +127,7 @@ def test_one_flipped_bit_anywhere_costs_the_records_of_one_page_at_most(full, bi
         assert len(urls) >= len(URLS) - 20, f"byte {place}"
         assert found(full)[0] == urls
         with Journal(full) as journal:
-            journal.add(entry("http://b.org/"))
+            journal.add_many([entry("http://b.org/")])
             assert "http://b.org/" in journal
 
 
@@ -134,8 +138,8 @@ def test_a_file_that_was_cut_off_is_noted_and_goes_on_being_written(full, length
     assert urls <= set(URLS)
     assert (length == 0) == (notes == [])
     with Journal(full) as journal:
-        journal.add(entry(URLS[0]))
-        assert journal.get(URLS[0]) == entry(URLS[0])
+        journal.add_many([entry(URLS[0])])
+        assert entry_of(journal, URLS[0]) == entry(URLS[0])
 
 
 def test_a_file_that_is_no_journal_is_set_aside_whole(path):
@@ -145,7 +149,7 @@ def test_a_file_that_is_no_journal_is_set_aside_whole(path):
         path.write_bytes(content)
         with Journal(path) as journal:
             assert len(journal) == 0 and "is not a journal" in journal.notes[0]
-            journal.add(entry(URLS[0]))
+            journal.add_many([entry(URLS[0])])
         assert path.with_name(f"{path.name}.set-aside-{number}").read_bytes() == content
         path.unlink()
 
@@ -179,11 +183,11 @@ def test_records_added_together_are_added_all_or_not_at_all(path):
 
 def test_a_full_disk_is_a_sentence_and_loses_nothing_that_was_added(path):
     with Journal(path) as journal:
-        journal.add(entry(URLS[0]))
+        journal.add_many([entry(URLS[0])])
         journal._writer.execute("PRAGMA max_page_count = 10")
         with pytest.raises(WebtextError, match=r"can't use .* full"):
             for url in URLS:
-                journal.add(entry(url))
+                journal.add_many([entry(url)])
         with pytest.raises(WebtextError, match="full"):
             journal.add_many(map(entry, URLS))
     urls, notes = found(path)

@@ -15,7 +15,7 @@ from webtext_prep import cli
 from webtext_prep.running.tasks import Context, Task
 from webtext_prep.stages import clean
 from webtext_prep.stages.clean import known_detectors
-from webtext_prep.text.languages.kernels.bayes import _COMPENSATED, Trials, _sum
+from webtext_prep.text.bayes_kernels import _COMPENSATED, Trials, _sum
 from webtext_prep.text.languages.langdetect import COMPARED, Langdetect, load_factory
 
 SENTENCES = [

@@ -13,11 +13,10 @@ import pytest
 from pages_on_loopback import serve_pages
 
 from command_kit.machine import Disk, Machine
-from webtext_audit.plan import chain, planner, profiling, sample
+from webtext_audit.plan import planner, profiling, sample
 from webtext_audit.plan.extrapolation import busiest_host, expected, notes_on
-from webtext_audit.plan.plan_file import NAME, Expected, Plan, find_plan, read_plan
+from webtext_audit.plan.plan_file import NAME, Expected, Plan, about, find_plan, read_plan, shown
 from webtext_audit.plan.profiling import Finished, Measured, Measurements, Usage, run_webtext
-from webtext_audit.plan.table import about, shown
 from webtext_prep import cli
 from webtext_prep.documents.folders.sampling import Sample as Contents
 from webtext_prep.documents.folders.shards import read_documents
@@ -170,9 +169,9 @@ def test_busy_hosts_are_found_in_bounded_memory():
 @pytest.mark.parametrize("path", PIPELINES, ids=lambda path: path.stem)
 def test_the_stages_of_a_pipeline_follow_each_other(path, tmp_path):
     tables = tomllib.loads(path.read_text())
-    stages = chain.stages_of(tables, KNOWN, str(path))
+    stages = planner.stages_of(tables, KNOWN, str(path))
     assert [stage.name for stage, *_ in stages] == [name for name in tables if name in KNOWN]
-    links = chain.linked(stages, ("sample",), tmp_path)
+    links = planner.linked(stages, ("sample",), tmp_path)
     assert links[0].run.input == ("sample",)
     by_name = {link.name: link for link in links}
     for link in links:
@@ -198,9 +197,9 @@ def test_where_and_how_stages_run_is_left_out():
             "format": "parquet",
         }
     }
-    ((stage, run),) = chain.stages_of(tables, KNOWN, "my.toml")
+    ((stage, run),) = planner.stages_of(tables, KNOWN, "my.toml")
     assert (stage.min_tokens, run.keep_dropped, run.format) == (5, True, "parquet")
-    (link,) = chain.linked([(stage, run)], ["in"], Path("out"))
+    (link,) = planner.linked([(stage, run)], ["in"], Path("out"))
     assert profiling.arguments_of(link, Path("s.toml")) == [
         *["clean", "--config", "s.toml", "--input", "in", "--workers", "1", "--json", "--output", "out/1-clean"],
         *["--keep-dropped", "--format", "parquet"],
@@ -217,7 +216,7 @@ def test_where_and_how_stages_run_is_left_out():
 )
 def test_what_a_file_may_not_say(tables, sentence):
     with pytest.raises(InputError, match=sentence):
-        chain.stages_of(tables, KNOWN, "my.toml")
+        planner.stages_of(tables, KNOWN, "my.toml")
 
 
 # From the sample to the whole
@@ -550,8 +549,7 @@ def test_a_plan_says_what_does_not_fit(tmp_path, free, memory, notes):
     stage = Expected("clean", "documents", 10, 9, 8, 10, 1.0, 1.0, 1.0, 5 * 10**9, 10**10, 10**9)
     plan = Plan(("in",), "", 2, "2 cores", "URLs", 1, 10, 10.0, 5.0, (stage,), ("one note " * 30,))
     machine = Small(free, memory)
-    one = planner.Planner([], tmp_path, share=1, at_least=1, at_most=1, workers=2, machine=machine)
-    found = one._too_much(plan)
+    found = planner.too_much(plan, tmp_path, machine)
     assert len(found) == len(notes)
     assert all(map(str.startswith, found, notes))
     assert read_plan(plan.write(tmp_path)) == plan

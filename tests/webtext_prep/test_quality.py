@@ -12,12 +12,11 @@ from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
 from webtext_prep.running.tasks import Tally
 from webtext_prep.stages.clean import Clean, known_rules
-from webtext_prep.text.quality import thresholds
+from webtext_prep.text.quality import gopher
 from webtext_prep.text.quality.c4 import C4
 from webtext_prep.text.quality.fineweb import FineWeb
-from webtext_prep.text.quality.gopher_quality import GopherQuality
-from webtext_prep.text.quality.gopher_repetition import GopherRepetition
-from webtext_prep.text.quality.kernels.words import words_of
+from webtext_prep.text.quality.gopher import GopherQuality, GopherRepetition
+from webtext_prep.text.word_kernels import words_of
 
 NUMBERS = ["one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
 PROSE = (
@@ -72,14 +71,14 @@ def test_no_character_above_the_fourth_plane_is_a_letter_or_white_space():
 
 def simple_repetition(text):
     """Table A1's n-grams, as datatrove counts them."""
-    words, limits = text.split(), thresholds.GopherRepetition()
-    for n, limit in limits.top_ngram_characters:
+    words = text.split()
+    for n, limit in gopher.TOP_NGRAM_CHARACTERS:
         ngrams = Counter(" ".join(words[at : at + n]) for at in range(len(words) - n + 1))
         if ngrams:
             ngram, times = ngrams.most_common(1)[0]
             if len(ngram) * times / len(text) > limit:
                 return f"gopher_repetition: top_{n}_gram"
-    for n, limit in limits.duplicate_ngram_characters:
+    for n, limit in gopher.DUPLICATE_NGRAM_CHARACTERS:
         seen, characters, at = set(), 0, 0
         while at + n <= len(words):
             ngram = tuple(words[at : at + n])

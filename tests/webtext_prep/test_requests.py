@@ -7,9 +7,8 @@ import socket
 import aiodns
 import pytest
 
-from webtext_prep.crawl.http import addresses, requests
-from webtext_prep.crawl.http.fetcher import Reply
-from webtext_prep.crawl.http.requests import Client, retry_after
+from webtext_prep.crawl.http import addresses, client
+from webtext_prep.crawl.http.client import Client, Reply, retry_after
 
 PAGE = b"<html><body><p>Some words of a page.</p></body></html>"
 
@@ -110,7 +109,7 @@ def names(monkeypatch):
 def test_dead_names_do_not_keep_live_ones_waiting_and_are_named_dns(names, monkeypatch):
     """Each look-up of a dead name held one of 32 threads until the system gave up: healthy URLs behind them ended as
     `timeout`."""
-    monkeypatch.setattr(requests, "DNS_SECONDS", 3.0)
+    monkeypatch.setattr(client, "DNS_SECONDS", 3.0)
     names["live.example"] = ["127.0.0.1"]
 
     async def run():

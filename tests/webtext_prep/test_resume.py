@@ -9,7 +9,7 @@ from archives import Archive, page
 
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.formats import compression
-from webtext_prep.reddit import dumps
+from webtext_prep.reddit import rows
 from webtext_prep.running.file_ranges import TaskState
 from webtext_prep.running.markers import Markers, OutputMarker
 from webtext_prep.running.output import Output
@@ -108,7 +108,7 @@ def small(monkeypatch):
         compression: {"CHUNK_BYTES": 700},
         merge: {"BYTES_PER_PART": 2000, "BYTES_PER_STREAM": 500},
         blacklist: {"BYTES_PER_TASK": 2000},
-        dumps: {"BLOCK_BYTES": 9000},
+        rows: {"BLOCK_BYTES": 9000},
         urls: {"SECONDS": 0.0},
         extract: {"BYTES_PER_RANGE": 0},
         extract.Extract: {"pages_per_range": 6},

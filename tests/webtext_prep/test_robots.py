@@ -8,7 +8,7 @@ from protego import Protego
 
 from webtext_prep.crawl.frontier import robots
 from webtext_prep.crawl.frontier.robots import MAX_BYTES, MAX_LINE, MAX_RULES, Robots, parse_rules, rules_of
-from webtext_prep.crawl.http.fetcher import Reply
+from webtext_prep.crawl.http.client import Reply
 
 AGENT = "webtext"
 

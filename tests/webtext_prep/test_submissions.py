@@ -10,11 +10,9 @@ from hypothesis import strategies as st
 
 from webtext_prep.documents.records.base import Unreadable
 from webtext_prep.errors import InputError
-from webtext_prep.reddit import page_keys
-from webtext_prep.reddit.dumps import is_dump, read_blocks
-from webtext_prep.reddit.page_keys import page_key, page_key_by_rules
-from webtext_prep.reddit.pages import Link, best_of, document_of, page_of, without_repeats
-from webtext_prep.reddit.rows import Submission, read_any_row, read_rows, unescaped, url_of
+from webtext_prep.reddit import pages
+from webtext_prep.reddit.pages import Link, best_of, document_of, page_key, page_key_by_rules, page_of, without_repeats
+from webtext_prep.reddit.rows import Submission, is_dump, read_any_row, read_blocks, read_rows, unescaped, url_of
 from webtext_prep.reddit.selection import Rules, subreddit_names, time_of
 
 REAL = Path(__file__).parent / "submissions" / "RS_v2_2005-07.jsonl"
@@ -383,7 +381,7 @@ def test_a_key_asks_for_the_same_as_its_url(url):
 
 def test_names_of_tracking_parameters_are_none_that_pages_are_chosen_by():
     for name in ("id", "p", "page", "q", "ref", "source", "src", "s", "v", "sid", "article", "u", "lang", "amp"):
-        assert not page_keys._TRACKED.search(f"{name}=1"), name
+        assert not pages._TRACKED.search(f"{name}=1"), name
 
 
 def link(url="http://a.org/", score=1, subreddit="news", title="t", id="", created=0) -> Link:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from webtext_prep.crawl.http.fetcher import host_name
+from webtext_prep.crawl.http.client import host_name
 from webtext_prep.urls import urls
 from webtext_prep.urls.urls import (
     bucket_of,

@@ -18,9 +18,9 @@ from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.formats import compression
-from webtext_prep.reddit import dumps
-from webtext_prep.reddit.page_keys import page_key_by_rules
-from webtext_prep.reddit.partition import Splitter
+from webtext_prep.reddit import rows
+from webtext_prep.reddit.pages import page_key_by_rules
+from webtext_prep.reddit.selection import Splitter
 from webtext_prep.stages import urls
 
 REAL = Path(__file__).parent / "submissions" / "RS_v2_2005-07.jsonl"
@@ -268,7 +268,7 @@ def test_the_bytes_are_the_same_in_ranges(webtext, contents, many, expected, tmp
 
 
 def test_what_was_interrupted_goes_on_inside_a_dump(webtext, contents, many, expected, tmp_path, monkeypatch):
-    monkeypatch.setattr(dumps, "BLOCK_BYTES", 20_000)
+    monkeypatch.setattr(rows, "BLOCK_BYTES", 20_000)
     monkeypatch.setattr(compression, "CHUNK_BYTES", 10_000)
     monkeypatch.setattr(urls, "SECONDS", 0.0)  # a file of buckets for each block
     split, seen = Splitter.split, Counter()

@@ -1,20 +1,17 @@
 """What the `webtext` and `gpt2` commands share: settings, errors, atomic files, progress.
 
 `settings` turns one frozen dataclass into flags and TOML keys; `errors` and `command` turn failures into one sentence
-and an exit code; `atomic` writes files that appear complete or not at all; `json_text` reads JSON; `progress` shows
+and an exit code; `atomic` writes files that appear complete or not at all; `progress` shows
 rate and time left; `charts` draws.
 """
 
 from command_kit.atomic import atomic_file, atomic_folder, write_json, write_text
 from command_kit.command import run_command
-from command_kit.cores import available_cores
-from command_kit.credentials import hide_credentials
-from command_kit.errors import CommandError, UsageError
-from command_kit.json_text import parse_json
-from command_kit.parsing import Parser
+from command_kit.errors import CommandError, UsageError, hide_credentials, parse_json
+from command_kit.machine import available_cores
+from command_kit.parsing import Parser, add_shell_flags
 from command_kit.progress import Progress, duration
 from command_kit.settings import add_flags, setting, settings_from
-from command_kit.shell import add_shell_flags
 
 __all__ = [
     "CommandError",

@@ -4,6 +4,12 @@ Each package hangs its own tree under `CommandError` (`WebtextError`, `Gpt2Error
 one package's failures, or all of them. A message says what was found, where, and what to do.
 """
 
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
 
 class CommandError(Exception):
     """A failure that its message explains; the command prints it and exits with `exit_code`."""
@@ -15,3 +21,29 @@ class UsageError(CommandError):
     """Bad usage or bad input: what the user gave has to change before the command can work."""
 
     exit_code = 2
+
+
+_IN_URL = re.compile(r"([a-z][a-z0-9+.-]*://)[^\s/?#@\"'<>]*@", re.IGNORECASE)
+_IN_ENCODED_URL = re.compile(r"(%3A%2F%2F)(?:(?!%2F|%3F|%23|%40)[^\s/])*%40", re.IGNORECASE)
+"""As in the name of a file that is named after its URL."""
+
+
+def hide_credentials(text: str) -> str:
+    """`text` with the URLs in it as they are without user name and password.
+
+    >>> hide_credentials("can't read ftp://user:secret@example.com/a.txt.")
+    "can't read ftp://example.com/a.txt."
+    """
+    return _IN_ENCODED_URL.sub(r"\1", _IN_URL.sub(r"\1", text))
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The value of a JSON text. Raises ValueError for what is no JSON, or nested deeper than Python can follow.
+
+    >>> parse_json('{"a": [1, 2]}')
+    {'a': [1, 2]}
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None

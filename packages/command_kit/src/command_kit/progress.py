@@ -17,11 +17,9 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import TracebackType
 from typing import TextIO
 
-from command_kit.colours import BOLD, CYAN, DIM, GREEN, PLAIN, Paint, is_terminal
-from command_kit.tables import cut, display_width
+from command_kit.colours import BOLD, CYAN, DIM, GREEN, PLAIN, Paint, cut, display_width, is_terminal
 
 STALLED_SECONDS = 30.0
 """After so long without a report the line says since when there has been none."""
@@ -92,9 +90,7 @@ class Progress:
             self._ticker.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._ended.set()
         if self._ticker is not None:
             self._ticker.join(timeout=1)

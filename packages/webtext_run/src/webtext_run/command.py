@@ -25,10 +25,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from command_kit import CommandError, Parser, UsageError, add_flags, run_command, write_json, write_text
-from command_kit.colours import Paint
+from command_kit.colours import Paint, aligned
 from command_kit.command import print_error, print_note
 from command_kit.settings import check_value, given_values, make_settings
-from command_kit.tables import aligned
 from webtext_prep.running.output import locked
 from webtext_prep.running.settings import RunSettings, add_engine_flags, engine_settings, find_engines
 from webtext_run.pipeline_file import OF_ALL_STAGES, WHOLE, Pipeline, change_settings, read_pipeline, shipped

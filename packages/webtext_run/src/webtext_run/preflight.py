@@ -13,8 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from command_kit import UsageError
-from command_kit.command import sentence_for
-from command_kit.fronts import in_words
+from command_kit.command import in_words, sentence_for
 from command_kit.machine import Machine
 from command_kit.settings import changes
 from gpt2_train.config.loading import load_torch

@@ -14,10 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import CommandError, duration, write_json
-from command_kit.colours import BOLD, GREEN, PLAIN, Paint
-from command_kit.command import PARENT, print_note
-from command_kit.fronts import WORDS
-from command_kit.tables import aligned
+from command_kit.colours import BOLD, GREEN, PLAIN, Paint, aligned
+from command_kit.command import PARENT, WORDS, print_note
 from webtext_run.steps import SAMPLES, Step, is_held_out_loss, shown_command, words_of
 
 SUMMARIES = "pipeline.json"

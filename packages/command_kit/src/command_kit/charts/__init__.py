@@ -1,9 +1,10 @@
 """Charts as SVG, and the HTML around them, for pages that load nothing: `webtext report` and `gpt2 plot`.
 
-`markup` builds HTML and SVG and escapes what is put in; `drawing` makes charts of numbers; `numbers` writes numbers as
-people read them; `style` has the colours, light and dark. Nothing but the standard library is needed.
+`markup` builds HTML and SVG, escapes what is put in, and has the style sheets; `drawing` and `curves` make charts of
+numbers; `numbers` writes numbers as people read them. Nothing but the standard library is needed.
 """
 
-from command_kit.charts.drawing import Line, bar, histogram, legend, lines_chart, plain_table, stacked, table, thinned
+from command_kit.charts.curves import at_width
+from command_kit.charts.drawing import Line, bar, histogram, legend, lines_chart, plain_table, stacked, table
 
-__all__ = ["Line", "bar", "histogram", "legend", "lines_chart", "plain_table", "stacked", "table", "thinned"]
+__all__ = ["Line", "at_width", "bar", "histogram", "legend", "lines_chart", "plain_table", "stacked", "table"]

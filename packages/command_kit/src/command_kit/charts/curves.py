@@ -11,8 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from command_kit.charts.markup import Markup, join, tag
-from command_kit.charts.numbers import short
-from command_kit.charts.scales import Scale
+from command_kit.charts.numbers import Scale, short
 
 COLOURS, DASHES = 7, 5
 """Their classes are in `styles/curves.css`. Having no common divisor, they make 35 looks."""

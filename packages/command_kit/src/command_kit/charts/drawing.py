@@ -7,12 +7,11 @@ it in a table that can be opened.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from command_kit.charts.markup import Markup, join, tag
-from command_kit.charts.numbers import nice_steps, round_between, short
+from command_kit.charts.numbers import Scale, nice_steps, short
 
 TOP, BOTTOM = 14, 26
 """Pixels above the highest line of a chart, and below its lowest."""
@@ -96,21 +95,11 @@ def plain_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Mar
 
 @dataclass(frozen=True)
 class _Plot:
-    """Where values are in a chart: shares of its width, and pixels from its top.
+    """Where values are in a chart of so many pixels: shares of its width, and pixels from its top."""
 
-    Attributes:
-        left, right: the ends of the axis below.
-        low, high: the ends of the axis at the side.
-        height: of the chart, in pixels.
-        log: whether the axis below is one of orders of magnitude.
-    """
-
-    left: float
-    right: float
-    low: float
-    high: float
+    horizontal: Scale
+    vertical: Scale
     height: int
-    log: bool = False
 
     @property
     def inner(self) -> int:
@@ -119,13 +108,11 @@ class _Plot:
 
     def across(self, x: float) -> float:
         """In per cent of the width."""
-        if self.log:
-            return 100 * math.log(x / self.left) / (math.log(self.right / self.left) or 1)
-        return 100 * (x - self.left) / ((self.right - self.left) or 1)
+        return 100 * self.horizontal.share(x)
 
     def down(self, y: float) -> float:
         """In pixels."""
-        return round(TOP + self.inner * (self.high - y) / ((self.high - self.low) or 1), 1)
+        return round(TOP + self.inner * (1 - self.vertical.share(y)), 1)
 
     def grid(self, levels: Iterable[float], show: Show, *, at_end: bool) -> tuple[list[Markup], list[Markup]]:
         """Lines across at some values, and what is written on them, at the left or at the right end."""
@@ -169,13 +156,13 @@ def histogram(
         height: in pixels.
     """
     counts = [count for _, _, count in columns]
-    plot = _Plot(columns[0][0], columns[-1][1], 0, max(counts), height, log)
+    plot = _Plot(Scale(columns[0][0], columns[-1][1], log), Scale(0, max(counts)), height)
     # Values are written where the columns are lower.
     third = -(-len(columns) // 3)
     at_end = sum(counts[-third:]) <= sum(counts[:third])
-    lines, written = plot.grid(nice_steps(plot.high), short, at_end=at_end)
+    lines, written = plot.grid(nice_steps(plot.vertical.high), short, at_end=at_end)
     shapes = [_column(plot, low, high, count, kind, show) for low, high, count in columns if count]
-    axis = plot.axis(_axis_values(plot), show)
+    axis = plot.axis(plot.horizontal.ticks(), show)
     return _chart(title, height, *lines, *shapes, *written, *axis, *(_pointer(plot, *mark) if mark else ()))
 
 
@@ -195,22 +182,12 @@ def _column(plot: _Plot, low: float, high: float, count: float, kind: str, show:
 
 def _pointer(plot: _Plot, value: float, name: str) -> list[Markup]:
     """A dashed line down at a value, and its name."""
-    at = plot.across(min(max(value, plot.left), plot.right))
+    at = plot.across(value)
     place = f"{at:.2f}%"
     return [
         tag("line", class_="mark", x1=place, x2=place, y1=TOP - 4, y2=TOP + plot.inner),
         _text(name, place, TOP - 4, "mark-name", "end" if at > 50 else "start", 5),
     ]
-
-
-def _axis_values(plot: _Plot) -> list[float]:
-    """Round values for the axis below a histogram."""
-    if not plot.log:
-        return round_between(plot.left, plot.right, 4)
-    first, last = math.floor(math.log10(plot.left)), math.floor(math.log10(plot.right) + 1e-9)
-    factors = (1,) if last - first > 2 else (1, 2, 5)
-    values = (factor * 10.0**power for power in range(first, last + 1) for factor in factors)
-    return [value for value in values if plot.left <= value <= plot.right]
 
 
 def lines_chart(
@@ -225,11 +202,13 @@ def lines_chart(
         from_zero: whether the axis at the side begins at 0.
         show: writes a value of the axis at the side.
     """
-    plot = _plot_of([point for line in lines for point in line.points], height, from_zero)
-    wide = plot.right - plot.left
-    between = round_between(plot.left, plot.right, 5)
-    values = {plot.left, *(x for x in between if plot.left + 0.06 * wide < x < plot.right - 0.06 * wide), plot.right}
-    grid, written = plot.grid(round_between(plot.low, plot.high), show, at_end=False)
+    points = [point for line in lines for point in line.points]
+    steps = Scale.of(x for x, _ in points)
+    room = 0.0 if from_zero else 0.06
+    plot = _Plot(steps, Scale.of((y for _, y in points), from_zero=from_zero, room=room), height)
+    edge = 0.06 * (steps.high - steps.low)
+    between = (x for x in steps.ticks(5) if steps.low + edge < x < steps.high - edge)
+    grid, written = plot.grid(plot.vertical.ticks(3), show, at_end=False)
     stretched = tag(
         "svg",
         *(_stretched(plot, line) for line in lines if len(line.points) > 1),
@@ -239,18 +218,9 @@ def lines_chart(
         preserveAspectRatio="none",
     )
     dots = [dot for line in lines if len(line.points) <= MOST_DOTS for dot in _dots(plot, line, show)]
-    return _chart(title, height, *grid, *plot.axis(sorted(values), short), stretched, *dots, *written)
-
-
-def _plot_of(points: Sequence[tuple[float, float]], height: int, from_zero: bool) -> _Plot:
-    """A plot that holds all points, with some room below them if it doesn't begin at 0."""
-    steps, values = [x for x, _ in points], [y for _, y in points]
-    low, high = 0.0 if from_zero else min(values), max(values)
-    if low == high:
-        low, high = low - (abs(low) or 1) * 0.1, high + (abs(high) or 1) * 0.1
-    elif not from_zero:
-        low -= 0.06 * (high - low)
-    return _Plot(min(steps), max(steps), low, high, height)
+    return _chart(
+        title, height, *grid, *plot.axis([steps.low, *between, steps.high], short), stretched, *dots, *written
+    )
 
 
 def _stretched(plot: _Plot, line: Line) -> Markup:
@@ -262,15 +232,6 @@ def _dots(plot: _Plot, line: Line, show: Show) -> Iterator[Markup]:
     for x, y in line.points:
         title = tag("title", f"{show(y)} at {x:,.0f}")
         yield tag("circle", title, class_=f"dot dot-{line.kind}", r=3, cx=f"{plot.across(x):.2f}%", cy=plot.down(y))
-
-
-def thinned(points: Sequence[tuple[float, float]], most: int = 400) -> list[tuple[float, float]]:
-    """At most `most` points: means of as many neighbours as are needed for that."""
-    size = -(-len(points) // most)
-    if size <= 1:
-        return list(points)
-    groups = (points[start : start + size] for start in range(0, len(points), size))
-    return [(group[-1][0], sum(y for _, y in group) / len(group)) for group in groups]
 
 
 def _text(text: object, x: object, y: float, kind: str, anchor: str, dx: int = 0) -> Markup:

@@ -15,7 +15,7 @@ import itertools
 from collections.abc import Callable, Sequence
 
 from command_kit.charts.curves import Point, at_width
-from command_kit.charts.scales import Scale
+from command_kit.charts.numbers import Scale
 
 MARKS = ("", "o", "x", "+", "*", "#", "@", "%")
 """What the points of each curve are shown by; the first is a line."""

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
 from command_kit.colours import BOLD, CYAN, GREEN, YELLOW, Paint
-from command_kit.fronts import in_words
+from command_kit.command import in_words
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_replicas
 from gpt2_train.distributed.device import widest_float

@@ -14,9 +14,18 @@ import shutil
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from command_kit.doctor import GIB, Check, cores_check, disk_check, memory_check, packages_check, shown, values
-from command_kit.machine import Machine
-from command_kit.shell import version_line
+from command_kit.machine import (
+    GIB,
+    Check,
+    Machine,
+    cores_check,
+    disk_check,
+    memory_check,
+    packages_check,
+    shown,
+    values,
+)
+from command_kit.parsing import version_line
 
 if TYPE_CHECKING:
     import torch

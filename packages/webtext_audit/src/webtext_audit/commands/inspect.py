@@ -23,7 +23,7 @@ from indexed_tokens import (
     tokenizer_path,
 )
 from indexed_tokens.checksums import record_path
-from webtext_audit.lookup.dropped import sample_dropped
+from webtext_audit.lineage.tables import sample_dropped
 from webtext_prep import storage
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
@@ -106,11 +106,13 @@ def inspect_documents(path: str, samples: int) -> dict[str, Any]:
         "bytes": sum(storage.sizes(shards)),
         "documents": documents,
         "characters": characters,
-        "samples": [
-            {"url": document.url, **document.metadata, "text": document.text[:SAMPLE_CHARACTERS]} for document in shown
-        ],
+        "samples": list(map(_sample, shown)),
     }
     return found
+
+
+def _sample(document: Document) -> dict[str, Any]:
+    return {"url": document.url, **document.metadata, "text": document.text[:SAMPLE_CHARACTERS]}
 
 
 def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
@@ -122,10 +124,7 @@ def inspect_dropped(path: str, reason: str, samples: int) -> dict[str, Any]:
         "stage": step.stage,
         "in": step.record["in"],
         "dropped": {reason: step.record["dropped"][reason]},
-        "samples": [
-            {"url": document.url, **document.metadata, "text": document.text[:SAMPLE_CHARACTERS]}
-            for document in documents
-        ],
+        "samples": list(map(_sample, documents)),
     }
 
 
@@ -181,10 +180,18 @@ def inspect_tokens(prefix: Path, samples: int) -> dict[str, Any]:
     return found
 
 
-def _figure(value: Any) -> str:
+def figure(value: Any) -> str:
+    """A value as people read it."""
     if isinstance(value, bool):
         return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
     return f"{value:,}" if isinstance(value, int) else str(value) or "(none)"
+
+
+def printable(text: str) -> str:
+    """A text without control characters: documents come from anywhere, and must not steer the terminal."""
+    return _CONTROL.sub("\ufffd", text)
 
 
 def _shown(found: dict[str, Any]) -> str:
@@ -193,11 +200,10 @@ def _shown(found: dict[str, Any]) -> str:
         if name == "samples":
             continue
         if isinstance(value, dict):
-            value = ", ".join(f"{key} {_figure(entry)}" for key, entry in value.items())
-        lines.append(f"{name.replace('_', ' '):<20}{_figure(value)}")
+            value = ", ".join(f"{key} {figure(entry)}" for key, entry in value.items())
+        lines.append(f"{name.replace('_', ' '):<20}{figure(value)}")
     for sample in found["samples"]:
         lines.append("")
         lines += [f"  {name}: {value}" for name, value in sample.items() if name != "text"]
         lines += [f"  | {line}" for line in sample["text"].splitlines()]
-    # Documents come from anywhere: what they hold must not steer the terminal.
-    return _CONTROL.sub("\ufffd", "\n".join(lines))
+    return printable("\n".join(lines))

@@ -49,25 +49,25 @@ class PlanCommand(Command):
     def find(self) -> Findings:
         """Sample, run, multiply. Raises InputError for input that is not there; WebtextError where a stage fails."""
         # All of this is for this command alone.
-        from webtext_audit.plan import chain
-        from webtext_audit.plan.planner import Planner
-        from webtext_audit.plan.table import shown
+        from webtext_audit.plan.plan_file import shown
+        from webtext_audit.plan.planner import OF_A_LIST, make_plan, stages_of
 
-        tables = read_toml(self.config) if self.config else {name: {} for name in chain.OF_A_LIST}
+        tables = read_toml(self.config) if self.config else {name: {} for name in OF_A_LIST}
         where = self.config or "the default pipeline"
-        stages = chain.stages_of(tables, find_stages(), where)
+        stages = stages_of(tables, find_stages(), where)
         given = self.input or stages[0][1].input
         if not given:
             raise InputError("webtext plan needs --input PATH: say what the first stage is to read.")
-        planner = Planner(
+        plan = make_plan(
             stages,
             Path(self.output),
+            given,
+            self.config,
             share=self.sample / 100,
             at_least=self.at_least,
             at_most=self.at_most,
             workers=self.workers or available_cores(),
         )
-        plan = planner.plan(given, self.config)
         path = plan.write(Path(self.output))
         return Findings(
             f"{shown(plan, Paint.of(sys.stdout))}\n\nplan: {path}", plan.as_values() | {"output": str(path)}

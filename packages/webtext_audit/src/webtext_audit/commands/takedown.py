@@ -10,12 +10,12 @@ so the outputs are those of a run that never had them: documents that were dropp
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from command_kit import available_cores, setting
-from indexed_tokens import IndexedTokens
 from webtext_audit.commands.why import seen_in_training, steps_of
 from webtext_audit.lineage.rebuild import Planned, plan_of, read_plan, stamps_of, write_plan
 from webtext_audit.lookup import catalogue as kinds
@@ -30,7 +30,6 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings, show
 from webtext_prep.storage import location
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.tokens.runs import shuffle_key
 from webtext_prep.urls.urls import url_key
 
 SHOWN = 5
@@ -176,7 +175,11 @@ class _Search:
             told["lists"] = _by_file(listed)
             told["rows"] = {name: [hit.row + 1 for hit in listed if str(hit.file) == name] for name in told["lists"]}
             return told
-        numbers = self._joined(step) if step.stage == "merge-tokens" else self._encoded(step)
+        if step.stage != "merge-tokens":
+            numbers = self._encoded(step)
+        else:
+            is_searched = all(source.name in self.tokens for source in step.inputs)
+            numbers = kinds.joined(step, self.tokens) if is_searched else None
         if numbers is None:
             return {**told, "note": "not searched: what it was made from is gone"}
         self.tokens[step.name] = numbers
@@ -197,34 +200,17 @@ class _Search:
         rows: dict[Location, set[int]] = {}
         for hit in hits or self._all(step, kinds.LISTED):
             rows.setdefault(hit.file, set()).add(hit.row)
-        settings, numbers = step.record["settings"], []
+        numbers = []
         for file, chosen in rows.items():
             for row, document in read_chosen_documents(file, chosen.__contains__):
-                if document.text and settings["shuffle"]:
-                    number = self._catalogue.rank(step, shuffle_key(document, settings["seed"]), file, row)
-                else:
-                    number = self._catalogue.place(step, file, row) if document.text else None
+                number = self._catalogue.number(step, document, file, row)
                 numbers += [] if number is None else [number]
         return sorted(numbers)
-
-    def _joined(self, step: Step) -> list[int] | None:
-        before, numbers = 0, []
-        if step.plain_files or any(source.place is None for source in step.inputs):
-            return None
-        for source in step.inputs:
-            if source.name not in self.tokens:
-                return None
-            numbers += [before + number for number in self.tokens[source.name]]
-            before += IndexedTokens(source.name).documents
-        return numbers
 
 
 def _by_file(hits: list[Hit]) -> dict[str, int]:
     """How many of the rows each file has, by file."""
-    counts: dict[str, int] = {}
-    for hit in hits:
-        counts[str(hit.file)] = counts.get(str(hit.file), 0) + 1
-    return dict(sorted(counts.items()))
+    return dict(sorted(Counter(str(hit.file) for hit in hits).items()))
 
 
 def _shown(values: dict[str, Any]) -> str:

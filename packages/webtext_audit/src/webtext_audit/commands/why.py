@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from command_kit import available_cores, setting
+from webtext_audit.commands.inspect import figure, printable
 from webtext_audit.lineage.tables import has_dropped
-from webtext_audit.lookup.catalogue import MOST_DUMP_BYTES, Catalogue, is_too_large
-from webtext_audit.lookup.entries import same_page
+from webtext_audit.lookup.catalogue import MOST_DUMP_BYTES, Catalogue, find_passage, is_too_large
+from webtext_audit.lookup.index import same_page
 from webtext_audit.lookup.provenance import ABSENT, DROPPED, Story
-from webtext_audit.lookup.search import find_passage
 from webtext_prep import storage
 from webtext_prep.cli import find_stages
 from webtext_prep.commands.base import Command
@@ -30,7 +30,6 @@ from webtext_prep.documents.folders.stage_record import Step, all_steps, trace, 
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.summary import Findings
 
-_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 _URL = re.compile(r"\s*([a-z][a-z0-9+.-]*://|file:|id:)\S*\s*", re.IGNORECASE)
 SHOWN_STEPS = 20
 
@@ -75,8 +74,7 @@ class Why(Command):
             stories = [Story(url, steps, catalogue, known) for url in found]
         told = [self._with_training(story) for story in stories]
         text = "\n\n".join([*map(_shown, told), *notes])
-        # Documents come from anywhere: what they hold must not steer the terminal.
-        return Findings(_CONTROL.sub("\ufffd", text), {"stories": told, "notes": notes})
+        return Findings(printable(text), {"stories": told, "notes": notes})
 
     def _story_of_url(self, steps: list[Step], catalogue: Catalogue) -> Story:
         candidates = same_page(self.what)
@@ -191,12 +189,12 @@ def _value_lines(name: str, value: Any, verdict: str) -> list[str]:
     if name in ("listed", "at"):
         return [_place_line(place, name) for place in value]
     if name == "values":
-        return [f"{key.replace('_', ' ')}: {_figure(entry)}" for key, entry in value.items()]
+        return [f"{key.replace('_', ' ')}: {figure(entry)}" for key, entry in value.items()]
     if name == "cut_out":
         return [f"cut out: {row['match']!r} (from {row.get('evaluation', '?')})" for row in value]
     if name == "note":
         return [str(value)]
-    return [f"{name.replace('_', ' ')}: {_figure(value)}"]
+    return [f"{name.replace('_', ' ')}: {figure(value)}"]
 
 
 def _place_line(place: dict[str, Any], name: str) -> str:
@@ -206,18 +204,6 @@ def _place_line(place: dict[str, Any], name: str) -> str:
         return f"document {place['document']:,}, tokens {first:,} to {first + count:,}{begins}"
     number = f"line {place['line']:,}" if "line" in place else f"row {place['row']:,}"
     return f"{'in the list ' if name == 'listed' else ''}{place['file']}, {number}"
-
-
-def _figure(value: Any) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return (
-        f"{value:,}"
-        if isinstance(value, int)
-        else ", ".join(map(str, value))
-        if isinstance(value, list)
-        else str(value)
-    )
 
 
 def _training_lines(training: dict[str, Any]) -> list[str]:

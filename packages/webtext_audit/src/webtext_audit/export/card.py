@@ -17,8 +17,7 @@ from typing import Any
 
 import msgspec
 
-from webtext_audit.export.columns import Column, features
-from webtext_audit.export.measures import NO_DOMAIN, Count, Measures, TopDomains, sum_of
+from webtext_audit.export.columns import NO_DOMAIN, Column, Count, Measures, TopDomains, features, sum_of
 
 README, DOMAINS = "README.md", "top_domains.csv"
 UNKNOWN = "unknown"

@@ -13,10 +13,15 @@ import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import msgspec
+
+from webtext_audit.report.figures import Figures
+from webtext_prep.documents.document import Document
+from webtext_prep.errors import InputError
+from webtext_prep.urls.urls import domain_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -180,3 +185,109 @@ def times_of(columns: Iterable[Column], rows: Iterable[dict[str, Any]]) -> Itera
     names = [column.name for column in columns if column.kind == "time"]
     for row in rows:
         yield {**row, **{name: datetime.datetime.fromisoformat(row[name]) for name in names if name in row}}
+
+
+MOST_KEYS = 1000
+"""Of different keys of metadata in one shard; those met later become no columns."""
+NO_DOMAIN = ""
+"""Documents without a web address, or with one whose host is no domain."""
+_DOMAIN = re.compile(r"[\w-]+(\.[\w-]+)+")
+_LANGUAGE = re.compile(r"[a-z]{2,3}(-[a-z]{2,8})?")
+
+Count = list[int]
+"""Documents, bytes of text (UTF-8), GPT-2 tokens."""
+
+
+@dataclass
+class Measures(Figures):
+    """Counts of documents; those of several shards add up.
+
+    Attributes:
+        total: of all documents.
+        domains: registered domain (`example.co.uk`) to its count; `NO_DOMAIN` for documents that have none.
+        languages: language as the metadata has it (`en`, `zh-cn`) to its count; empty for documents without one.
+        kinds: key of metadata to kind of value (`columns.kind_of`) to the number of documents.
+    """
+
+    total: Count = field(default_factory=lambda: [0, 0, 0])
+    domains: dict[str, Count] = field(default_factory=dict)
+    languages: dict[str, Count] = field(default_factory=dict)
+    kinds: dict[str, dict[str, int]] = field(default_factory=dict)
+
+    def add(self, document: Document, size: int, tokens: int) -> None:
+        """Count one document of `size` bytes and so many tokens."""
+        for count in (
+            self.total,
+            self.domains.setdefault(proper_domain(document.url), [0, 0, 0]),
+            self.languages.setdefault(_language_of(document), [0, 0, 0]),
+        ):
+            count[0] += 1
+            count[1] += size
+            count[2] += tokens
+        for key, value in document.metadata.items():
+            of_key = self.kinds.get(key)
+            if of_key is None:
+                if len(self.kinds) >= MOST_KEYS or not may_be_column(key):
+                    continue
+                of_key = self.kinds[key] = {}
+            kind = kind_of(value)
+            of_key[kind] = of_key.get(kind, 0) + 1
+
+    @property
+    def domains_by_size(self) -> list[tuple[str, Count]]:
+        """The domains with the most bytes first (ties by name), without the documents that have none."""
+        named = ((name, count) for name, count in self.domains.items() if name != NO_DOMAIN)
+        return sorted(named, key=lambda entry: (-entry[1][1], entry[0]))
+
+
+def proper_domain(url: str) -> str:
+    """`domain_of` where that has the form of a domain or of an address in IPv4, else `NO_DOMAIN`."""
+    name = domain_of(url).lower()
+    return name if _DOMAIN.fullmatch(name) and not name.startswith("-") else NO_DOMAIN
+
+
+def _language_of(document: Document) -> str:
+    found = document.metadata.get("language")
+    return found if isinstance(found, str) and _LANGUAGE.fullmatch(found) else ""
+
+
+@dataclass(frozen=True)
+class TopDomains:
+    """How many of the domains are listed: a share of them, or a number.
+
+    Attributes:
+        share: of all domains, rounded up, or None.
+        number: at most, or None.
+    """
+
+    share: float | None
+    number: int | None
+
+    @classmethod
+    def parse(cls, text: str) -> TopDomains:
+        """`10%` or `1000`. Raises InputError."""
+        try:
+            if text.endswith("%"):
+                percent = float(text[:-1])
+                if 0 < percent <= 100:
+                    return cls(percent / 100, None)
+            elif int(text) > 0:
+                return cls(None, int(text))
+        except ValueError:
+            pass
+        raise InputError(f"--top-domains {text}: give a share such as 10%, or a number such as 1000.")
+
+    def of(self, domains: int) -> int:
+        """How many of so many."""
+        if self.share is not None:
+            # 10% of 30 is 3, though 0.1 * 30 is a little more.
+            return math.ceil(round(self.share * domains, 6))
+        return min(domains, self.number or 0)
+
+
+def sum_of(counts: Iterable[Count]) -> Count:
+    """All of them together."""
+    total = [0, 0, 0]
+    for count in counts:
+        total = [a + b for a, b in zip(total, count, strict=True)]
+    return total

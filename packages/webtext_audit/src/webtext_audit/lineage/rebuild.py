@@ -14,6 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from webtext_audit.lineage.tables import stage_of
 from webtext_prep import storage
 from webtext_prep.documents.folders.inputs import Inputs, find_inputs
@@ -140,7 +142,7 @@ def read_plan(path: Path) -> tuple[list[Planned], dict[str, Any]] | None:
         found = json.loads(path.read_bytes())
     except FileNotFoundError:
         return None
-    return [Planned(**planned) for planned in found.pop("steps")], found
+    return msgspec.convert(found.pop("steps"), list[Planned]), found
 
 
 def _as_it_is_now(step: Step, number: int) -> Step:

@@ -1,26 +1,43 @@
 """All indices by which the story of a document is followed through the steps below an output.
 
 Asking for one opens it, and builds those that are missing, of all steps at once, so that all cores have work.
+
+Finding the documents that hold a passage: by fingerprints, or where it is too short for those by reading all.
+
+The output that was asked for is searched first, then, where nothing is found, the steps before it, nearest first: a
+passage of a document that a filter has dropped is found in what the filter read.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from webtext_audit.lookup import entries
-from webtext_audit.lookup.entries import url_hash
-from webtext_audit.lookup.index import Hit, Index, Wanted, open_indices
+from indexed_tokens import IndexedTokens
+from webtext_audit.lookup import index as entries
+from webtext_audit.lookup.index import SMALL_BYTES, Hit, Index, Wanted, open_indices, url_hash
 from webtext_prep import storage
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
-from webtext_prep.documents.folders.shards import DUPLICATES, MATCHES, format_of, shards_in
+from webtext_prep.documents.folders.shards import (
+    DUPLICATES,
+    MATCHES,
+    format_of,
+    read_chosen_documents,
+    read_documents,
+    shards_in,
+)
 from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.errors import InputError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.run import DROPPED
-from webtext_prep.running.stage import Stage
+from webtext_prep.running.engines.local import run_tasks
+from webtext_prep.running.stage import DROPPED, Stage
+from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
+from webtext_prep.tokens.runs import shuffle_key
 
 LISTED, URLS, OUTCOME, LOST, WON, CUT, GONE, ORDER, PASSAGES = (
     "listed", "urls", "outcomes", "duplicates", "representatives", "matches", "dropped", "order", "passages",
@@ -95,20 +112,15 @@ class Catalogue:
         """Whether a step has that table."""
         return (step.name, kind) in self._open
 
-    def rank(self, step: Step, key: int, file: Location, row: int) -> int | None:
-        """The number of a document in the token files of a step, by the key of its shuffle and its place."""
+    def number(self, step: Step, document: Document, file: Location, row: int) -> int | None:
+        """The number of a document of a shard in the token files of a step; None if it has none."""
         index = self._open.get((step.name, ORDER))
-        if index is None or file not in index.files:
+        if index is None or file not in index.files or not document.text:
             return None
-        return index.rank(key, Hit(index.files.index(file), file, row))
-
-    def place(self, step: Step, file: Location, row: int) -> int | None:
-        """The same for token files in the order of the input, where hashes are the rows themselves."""
-        index = self._open.get((step.name, ORDER))
-        if index is None or file not in index.files:
-            return None
-        number = index.files.index(file)
-        begin = index.ends[number - 1] if number else 0
+        number, settings = index.files.index(file), step.record["settings"]
+        if settings["shuffle"]:
+            return index.rank(shuffle_key(document, settings["seed"]), Hit(number, file, row))
+        begin = index.ends[number - 1] if number else 0  # without a shuffle hashes are the rows themselves
         return begin + int(index.keys[begin : index.ends[number]].searchsorted(row))
 
     def passages(self, step: Step) -> Index | None:
@@ -124,6 +136,20 @@ class Catalogue:
     def _is_urls(self, step: Step) -> bool:
         """Whether its shards hold URLs without texts."""
         return step.stage in ("urls", "blacklist")
+
+
+def joined(step: Step, tokens: Mapping[str, Sequence[int]]) -> list[int] | None:
+    """The numbers of documents in token files that `merge-tokens` joined from others; None if that can't be known.
+
+    `tokens` are their numbers in those that were joined, by prefix.
+    """
+    if step.plain_files or any(source.place is None for source in step.inputs):
+        return None
+    before, numbers = 0, []
+    for source in step.inputs:
+        numbers += [before + number for number in tokens.get(source.name, [])]
+        before += IndexedTokens(source.name).documents
+    return numbers
 
 
 def is_too_large(step: Step) -> bool:
@@ -143,3 +169,106 @@ def _order(step: Step, known: Mapping[str, type[Stage]]) -> Wanted | None:
         return None
     options = {name: step.record["settings"][name] for name in ("shuffle", "seed")}
     return Wanted(step, ORDER, tuple(files), entries.order, options, step.record["in"])
+
+
+REPORT_EVERY = 256
+
+
+def normalised(text: str) -> str:
+    """A text with single spaces for all its white space."""
+    return " ".join(text.split())
+
+
+def find_passage(
+    passage: str, steps: Sequence[Step], catalogue: Catalogue, most: int, workers: int
+) -> tuple[list[str], list[str]]:
+    """The identities of up to `most` documents that hold a passage, white space aside, and sentences about the search.
+
+    Raises InputError if there are none.
+    """
+    from webtext_audit.lookup.passages import CERTAIN_WORDS, of_passage
+
+    wanted = normalised(passage)
+    keys, is_certain = of_passage(wanted)
+    searched = []
+    for step in reversed(steps):
+        index = catalogue.passages(step)
+        if index is None:
+            continue
+        searched.append(step.name)
+        urls, total = _by_index(wanted, index, keys, is_certain, most)
+        if not urls and not is_certain:
+            urls, total = _by_reading(wanted, step, most, workers), 0
+        if urls:
+            notes = []
+            if not is_certain:
+                notes = [f"Passages of fewer than {CERTAIN_WORDS} words may stand in other documents, too."]
+            elif total > len(urls):
+                notes = [f"Up to {total:,} documents of {step.name} hold that passage: --most tells of more."]
+            return urls, notes
+    raise InputError(
+        f"no document holds that passage (searched: {', '.join(searched) or 'no shards of documents are there'}): "
+        "copy it from the text, capitals and punctuation included."
+    )
+
+
+def _by_index(wanted: str, index: Index, keys: Any, is_certain: bool, most: int) -> tuple[list[str], int]:
+    """Documents that share a fingerprint with the passage and hold it, and how many share the rarest one."""
+    counted = sorted((index.count(key), key) for key in keys.tolist())
+    if is_certain:
+        # All of them are in each document: the rarest one leaves the fewest to read.
+        counted = counted[:1]
+    found: list[str] = []
+    for _, key in counted:
+        rows: dict[int, list[int]] = {}
+        for hit in index.find(key):
+            rows.setdefault(hit.number, []).append(hit.row)
+        for number, chosen in rows.items():
+            for url in _holding(wanted, index.files[number], chosen):
+                if url not in found:
+                    found.append(url)
+                if len(found) == most:
+                    return found, counted[0][0]
+        if found:
+            break
+    return found, counted[0][0] if counted and is_certain else 0
+
+
+def _holding(wanted: str, shard: Any, rows: list[int]) -> Iterator[str]:
+    last, chosen = max(rows), set(rows)
+    for number, document in read_chosen_documents(shard, chosen.__contains__):
+        if wanted in normalised(document.text):
+            yield document.id
+        if number == last:
+            return
+
+
+def _by_reading(wanted: str, step: Step, most: int, workers: int) -> list[str]:
+    """The same by reading all documents of a step, on all cores."""
+    tasks = [
+        Task(f"part-{number:05}", (shard,), (), {}, {"wanted": wanted, "most": most})
+        for number, shard in enumerate(step.shards())
+    ]
+    workers = 1 if sum(storage.sizes(step.shards())) <= SMALL_BYTES else workers
+    total = sum(step.record["shards"].values())
+    results = run_tasks(_read_shard, tasks, workers=workers, label="why: reading all", unit="documents", total=total)
+    found: dict[int, list[str]] = {}
+    with contextlib.closing(results):
+        for position, urls in results:
+            found[position] = urls
+            if len(set(itertools.chain(*found.values()))) >= most:
+                break
+    return list(dict.fromkeys(url for position in sorted(found) for url in found[position]))[:most]
+
+
+def _read_shard(task: Task, context: Context) -> list[str]:
+    """Task: the identities of up to so many documents of a shard that hold a passage."""
+    found: list[str] = []
+    for count, document in enumerate(read_documents(task.inputs[0]), 1):
+        if task.hints["wanted"] in normalised(document.text):
+            found.append(document.id)
+            if len(found) == task.hints["most"]:
+                break
+        if count % REPORT_EVERY == 0:
+            context.report(count)
+    return found

@@ -19,8 +19,7 @@ from indexed_tokens import IndexedTokens, IndexedTokensError, corpus_tokenizer
 from webtext_audit.lineage.tables import stage_of
 from webtext_audit.lookup import catalogue as kinds
 from webtext_audit.lookup.catalogue import Catalogue
-from webtext_audit.lookup.entries import row_of
-from webtext_audit.lookup.index import Hit
+from webtext_audit.lookup.index import Hit, row_of
 from webtext_prep import storage
 from webtext_prep.documents.document import Document, piece_in
 from webtext_prep.documents.folders.shards import format_of, read_chosen_documents
@@ -29,7 +28,6 @@ from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.tokens.runs import shuffle_key
 
 MOST_PLACES = 5
 """So many places of one URL are told of each step."""
@@ -240,7 +238,7 @@ class Story:
     # Token files
 
     def _in_tokens(self, step: Step) -> Event:
-        numbers = self._joined(step) if step.stage == "merge-tokens" else self._encoded(step)
+        numbers = kinds.joined(step, self.tokens) if step.stage == "merge-tokens" else self._encoded(step)
         if numbers is None:
             self._unknown.add(id(step))
             return {"note": "its input is gone, so that documents can't be found in it"}
@@ -258,32 +256,13 @@ class Story:
         """The numbers of the document in the token files of `tokenize`; None if that can't be known."""
         if not self._catalogue.has(step, kinds.ORDER):
             return None
-        settings, numbers = step.record["settings"], []
+        numbers = []
         places = [hit for before in step.inputs for hit in self._came.get(id(before), [])]
         for hit in places or self._find(step, kinds.LISTED):
             document = _document(hit.file, hit.row)
-            if not document.text:
-                continue
-            self.text = document.text[:EXCERPT]
-            key = shuffle_key(document, settings["seed"]) if settings["shuffle"] else hit.row
-            if settings["shuffle"]:
-                number = self._catalogue.rank(step, key, hit.file, hit.row)
-            else:
-                number = self._catalogue.place(step, hit.file, hit.row)
-            if number is not None:
-                numbers.append(number)
-        return numbers
-
-    def _joined(self, step: Step) -> list[int] | None:
-        """The numbers in token files that were joined from others."""
-        before, numbers = 0, []
-        if step.plain_files:
-            return None
-        for source in step.inputs:
-            if source.place is None:
-                return None
-            numbers += [before + number for number in self.tokens.get(source.name, [])]
-            before += IndexedTokens(source.name).documents
+            self.text = document.text[:EXCERPT] or self.text
+            number = self._catalogue.number(step, document, hit.file, hit.row)
+            numbers += [] if number is None else [number]
         return numbers
 
 

@@ -80,18 +80,10 @@ def expected(
 
 
 def _scaled(contents: Contents, rows: int, scale: float) -> Contents:
-    def more(value: int) -> int:
-        return round(value * scale)
-
+    more = {name: round(getattr(contents, name) * scale) for name in ("size", "largest", "text", "packed", "written")}
+    more["largest"] = min(more["largest"], max(USUAL_SHARD, contents.largest))
     return dataclasses.replace(
-        contents,
-        files=max(1, more(contents.files)),
-        size=more(contents.size),
-        largest=min(more(contents.largest), max(USUAL_SHARD, contents.largest)),
-        text=more(contents.text),
-        packed=more(contents.packed),
-        written=more(contents.written),
-        documents=more(rows),
+        contents, files=max(1, round(contents.files * scale)), documents=round(rows * scale), **more
     )
 
 

@@ -22,6 +22,8 @@ from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from command_kit import write_json, write_text
 from command_kit.command import PARENT
 from command_kit.settings import as_table, to_toml
@@ -154,7 +156,7 @@ class Measurements:
         run: runs a command.
     """
 
-    def __init__(self, folder: Path, key: str, run: Run = run_webtext) -> None:
+    def __init__(self, folder: Path, key: str, run: Run) -> None:
         self._folder, self._key, self._run = folder, key, run
         self._entries: dict[str, dict[str, Any]] = {}
         with contextlib.suppress(OSError, ValueError):
@@ -175,10 +177,7 @@ class Measurements:
         if entry.get("key") != key:
             entry = {"key": key}
         if entry.get("state") == DONE:
-            found = dict(entry["measured"])
-            small = found.pop("small")
-            used = Usage(**found.pop("usage"))
-            return Measured(**found, usage=used, small=small and (Usage(**small[0]), small[1])), key
+            return msgspec.convert(entry["measured"], Measured), key
         settings = self._folder / f"{Path(link.run.output).name}.toml"
         write_text(settings, settings_of(link))
         earlier = Usage(**entry["usage"]) if entry.get("state") == STOPPED else Usage()

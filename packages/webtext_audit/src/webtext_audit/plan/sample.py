@@ -8,6 +8,7 @@ names. Costs two passes over a list; of document shards some ten times the bytes
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import heapq
 import os
@@ -16,9 +17,10 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import xxhash
 
-from command_kit import Progress, atomic_file, parse_json, write_json
+from command_kit import Progress, atomic_file, write_json
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
@@ -116,13 +118,9 @@ def _reads_urls(stage: Stage) -> bool:
 
 
 def _read(path: Path) -> Sample | None:
-    try:
-        values = parse_json(path.read_bytes())
-        values["files"] = tuple(values["files"])
-        values["hosts"] = {host: tuple(counts) for host, counts in values["hosts"].items()}
-        return Sample(**values)
-    except (OSError, ValueError, TypeError, KeyError):
-        return None
+    with contextlib.suppress(OSError, ValueError):
+        return msgspec.json.decode(path.read_bytes(), type=Sample)
+    return None
 
 
 def _in_order_of_hashes(files: Sequence[Location]) -> list[Location]:

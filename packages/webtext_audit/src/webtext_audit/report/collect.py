@@ -21,9 +21,14 @@ from command_kit.plugins import find_plugins
 from indexed_tokens import IndexedTokens, IndexedTokensError, tokenizer_path
 from webtext_audit.lineage.tables import dropped_of, has_dropped, stage_of
 from webtext_audit.plan.plan_file import Plan
-from webtext_audit.report.counting import BINS_PER_DOUBLING, LogHistogram
-from webtext_audit.report.figures import DocumentFigures, DuplicateFigures, OutcomeFigures
-from webtext_audit.report.scan import TOKEN_DOCUMENTS, DocumentPass, DuplicatePass, OutcomePass, pass_over, shown
+from webtext_audit.report.figures import (
+    BINS_PER_DOUBLING,
+    DocumentFigures,
+    DuplicateFigures,
+    LogHistogram,
+    OutcomeFigures,
+)
+from webtext_audit.report.scan import TOKEN_DOCUMENTS, DocumentPass, DuplicatePass, OutcomePass, shown
 from webtext_audit.report.training import TrainingRun
 from webtext_prep import stages, storage
 from webtext_prep.documents.document import Document
@@ -157,15 +162,7 @@ def _corpus(end: Step, sample: int, workers: int) -> Corpus:
     documents = sum(step.record["out"] for step in steps)
     share = _share(documents, sample)
     counting = DocumentPass(share, min(1.0, TOKEN_DOCUMENTS / max(share * documents, 1)), _tokenizer_of(end))
-    figures = pass_over(
-        shards,
-        counting.count,
-        DocumentFigures(),
-        label="report: documents",
-        unit="documents",
-        total=round(share * documents),
-        workers=workers,
-    )
+    figures = counting.over(shards, round(share * documents), workers)
     corpus = Corpus(end, steps, documents, figures)
     if end.is_tokens and isinstance(end.place, Path):
         with contextlib.suppress(IndexedTokensError, OSError):
@@ -199,15 +196,7 @@ def _outcomes(step: Step, sample: int, workers: int) -> tuple[Step, OutcomeFigur
     if not shards:
         return None
     share = _share(step.record["in"], sample)
-    found = pass_over(
-        shards,
-        OutcomePass(share).count,
-        OutcomeFigures(),
-        label="report: outcomes",
-        unit="URLs",
-        total=round(share * step.record["in"]),
-        workers=workers,
-    )
+    found = OutcomePass(share).over(shards, round(share * step.record["in"]), workers)
     counted = found.outcomes.totals()[0] if found.outcomes.names else 0.0
     return step, found, counted / step.record["in"] if share < 1 and counted else 1.0
 
@@ -215,15 +204,7 @@ def _outcomes(step: Step, sample: int, workers: int) -> tuple[Step, OutcomeFigur
 def _duplicates(step: Step, sample: int, workers: int) -> DuplicateFigures:
     assert step.place is not None
     share = _share(step.record["dropped"].get("duplicate", 0), sample)
-    return pass_over(
-        [step.place / DUPLICATES],
-        DuplicatePass(share).count,
-        DuplicateFigures(),
-        label="report: duplicates",
-        unit="documents",
-        total=None,
-        workers=workers,
-    )
+    return DuplicatePass(share).over([step.place / DUPLICATES], None, workers)
 
 
 def _examples(

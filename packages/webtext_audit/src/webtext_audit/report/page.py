@@ -7,11 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from command_kit.charts.markup import Markup, join, tag
-from command_kit.charts.style import digest_of, style_sheet
+from command_kit.charts.markup import Markup, digest_of, join, style_sheet, tag
+from webtext_audit.report import contents, origin, training
 from webtext_audit.report.collect import Gathered
-from webtext_audit.report.sections import alike, contents, downloads, making, model, origin, planned, texts
-from webtext_audit.report.sections.layout import anchor, section
+
+
+def section(title: str, parts: Sequence[Markup]) -> Markup:
+    """A section of the page; its id is made of its title."""
+    return tag("section", tag("h2", title), *parts, id=anchor(title))
+
+
+def anchor(title: str) -> str:
+    """The id of the section of that title."""
+    return title.lower().replace(" ", "-")
+
 
 Part = tuple[str, Markup | None]
 """A part of a section: the folder that it is of, and what is shown of it."""
@@ -40,7 +49,7 @@ def render(found: Gathered, title: str) -> str:
             origin.tiles(found),
             tag("nav", *(tag("a", name, href=f"#{anchor(name)}") for name in sections), aria_label="Sections"),
         ),
-        tag("main", *(section(name, *parts) for name, parts in sections.items())),
+        tag("main", *(section(name, parts) for name, parts in sections.items())),
         tag("footer", tag("p", "Written by webtext report. Everything shown is in this file.")),
     )
     return "<!doctype html>\n" + tag("html", head, body, lang="en") + "\n"
@@ -63,23 +72,23 @@ def _subtitle(found: Gathered) -> str:
 def _sections(found: Gathered) -> dict[str, list[Markup]]:
     """The sections by their headings, in order; those without anything to show are empty."""
     corpora = found.corpora
-    kept, dropped = texts.kept_examples(corpora), list(texts.dropped_examples(found.examples))
+    kept, dropped = contents.kept_examples(corpora), list(contents.dropped_examples(found.examples))
     return {
         "From source to corpus": origin.funnel(found),
         "Domains": _headed([(corpus.end.name, contents.domains(corpus)) for corpus in corpora]),
         "Lengths": _headed([(corpus.end.name, contents.lengths(corpus)) for corpus in corpora]),
         "Languages": _headed([(corpus.end.name, contents.languages(corpus)) for corpus in corpora]),
-        "Downloads": _headed([(step.name, downloads.outcomes(of, taken)) for step, of, taken in found.outcomes]),
-        "Duplicates": _headed([(step.name, alike.duplicates(step, of)) for step, of in found.duplicates]),
+        "Downloads": _headed([(step.name, contents.outcomes(of, taken)) for step, of, taken in found.outcomes]),
+        "Duplicates": _headed([(step.name, contents.duplicates(step, of)) for step, of in found.duplicates]),
         "Examples": [*([tag("h3", "Kept")] if kept else []), *kept, *dropped],
-        "Training": [model.training(found.run)] if found.run is not None else [],
+        "Training": [training.training(found.run)] if found.run is not None else [],
         "Plan and what happened": _planned(found),
-        "How it was made": [making.runs(found)],
+        "How it was made": [origin.runs(found)],
     }
 
 
 def _planned(found: Gathered) -> list[Markup]:
-    part = planned.comparison(found.plan, found.steps) if found.plan is not None else None
+    part = origin.comparison(found.plan, found.steps) if found.plan is not None else None
     return [] if part is None else [part]
 
 

@@ -11,12 +11,19 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 import xxhash
 
-from webtext_audit.report.counting import Lowest
-from webtext_audit.report.figures import GROUPS, DocumentFigures, DuplicateFigures, OutcomeFigures, group_of
+from webtext_audit.report.figures import (
+    GROUPS,
+    DocumentFigures,
+    DuplicateFigures,
+    Figures,
+    Lowest,
+    OutcomeFigures,
+    group_of,
+)
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.running.engines.local import run_tasks
@@ -35,40 +42,41 @@ MOST_BYTES = 200_000
 NO_DOMAIN = "(no domain)"
 _SPACE = 1 << 64
 
-Figures = TypeVar("Figures", DocumentFigures, OutcomeFigures, DuplicateFigures)
-
-
-def pass_over(
-    shards: Sequence[Location],
-    call: Callable[[Task, Context], Figures],
-    empty: Figures,
-    *,
-    label: str,
-    unit: str,
-    total: int | None,
-    workers: int,
-) -> Figures:
-    """Read shards in parallel and merge what `call` finds in each; shows progress.
-
-    The order in which shards end does not matter. Raises InputError for a shard that can't be read.
-    """
-    tasks = [Task(str(number), (shard,)) for number, shard in enumerate(shards)]
-    found: dict[int, Figures] = {}
-    merged = 0
-    # In their order, so that counters that were cut are the same again; and at once, to hold few of them.
-    for position, figures in run_tasks(call, tasks, workers=workers, label=label, unit=unit, total=total):
-        found[position] = figures
-        while merged in found:
-            empty.merge(found.pop(merged))
-            merged += 1
-    return empty
+Found = TypeVar("Found", bound=Figures)
 
 
 @dataclass(frozen=True)
-class Pass:
-    """What each pass has: the share of rows that it takes."""
+class Pass(Generic[Found]):
+    """A pass over shards, which takes a share of their rows. A subclass says what figures it makes, and of what."""
 
     share: float = 1.0
+
+    figures: ClassVar[type[Any]]
+    what: ClassVar[str]
+    unit: ClassVar[str]
+
+    def count(self, task: Task, context: Context) -> Found:
+        """Task: the figures of one shard."""
+        raise NotImplementedError
+
+    def over(self, shards: Sequence[Location], total: int | None, workers: int) -> Found:
+        """Read shards in parallel and merge what is found in each; shows progress.
+
+        The order in which shards end does not matter. Raises InputError for a shard that can't be read.
+        """
+        tasks = [Task(str(number), (shard,)) for number, shard in enumerate(shards)]
+        found: dict[int, Found] = {}
+        merged, figures = 0, self.figures()
+        label = f"report: {self.what}"
+        # In their order, so that counters that were cut are the same again; and at once, to hold few of them.
+        for position, of_shard in run_tasks(
+            self.count, tasks, workers=workers, label=label, unit=self.unit, total=total
+        ):
+            found[position] = of_shard
+            while merged in found:
+                figures.merge(found.pop(merged))
+                merged += 1
+        return figures
 
     def rows(self, shard: Location, context: Context) -> Iterator[Document]:
         """The chosen rows of a shard."""
@@ -86,7 +94,7 @@ class Pass:
 
 
 @dataclass(frozen=True)
-class DocumentPass(Pass):
+class DocumentPass(Pass[DocumentFigures]):
     """Counts documents.
 
     Attributes:
@@ -98,6 +106,10 @@ class DocumentPass(Pass):
     tokenizer: str = ""
 
     preload: ClassVar[tuple[str, ...]] = ("indexed_tokens",)
+
+    figures = DocumentFigures
+    what = "documents"
+    unit = "documents"
 
     def count(self, task: Task, context: Context) -> DocumentFigures:
         """Task: the figures of one shard."""
@@ -112,7 +124,7 @@ class DocumentPass(Pass):
                 # One more for the <|endoftext|> of a document that was counted whole.
                 counted = [
                     float(len(piece.encode("utf-8", "replace"))),
-                    len(self._encode(piece)) + (len(piece) == len(document.text)),
+                    len(_encoder(self.tokenizer)(piece)) + (len(piece) == len(document.text)),
                 ]
             found.documents += 1
             found.bytes += size
@@ -126,9 +138,6 @@ class DocumentPass(Pass):
                 found.examples.add(key, shown(document))
         return found
 
-    def _encode(self, text: str) -> Sequence[int]:
-        return _encoder(self.tokenizer)(text)
-
 
 @functools.lru_cache(maxsize=2)
 def _encoder(tokenizer: str) -> Callable[[str], Sequence[int]]:
@@ -138,8 +147,12 @@ def _encoder(tokenizer: str) -> Callable[[str], Sequence[int]]:
 
 
 @dataclass(frozen=True)
-class OutcomePass(Pass):
+class OutcomePass(Pass[OutcomeFigures]):
     """Counts the outcomes of a download."""
+
+    figures = OutcomeFigures
+    what = "outcomes"
+    unit = "URLs"
 
     def count(self, task: Task, context: Context) -> OutcomeFigures:
         """Task: the figures of one shard of outcomes."""
@@ -157,8 +170,12 @@ class OutcomePass(Pass):
 
 
 @dataclass(frozen=True)
-class DuplicatePass(Pass):
+class DuplicatePass(Pass[DuplicateFigures]):
     """Counts what `dedup` dropped."""
+
+    figures = DuplicateFigures
+    what = "duplicates"
+    unit = "documents"
 
     def count(self, task: Task, context: Context) -> DuplicateFigures:
         """Task: the figures of one table of duplicates."""

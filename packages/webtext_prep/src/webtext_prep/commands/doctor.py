@@ -11,9 +11,18 @@ from pathlib import Path
 from typing import ClassVar
 
 from command_kit import setting
-from command_kit.doctor import GIB, Check, cores_check, disk_check, memory_check, packages_check, shown, values
-from command_kit.machine import Machine
-from command_kit.shell import version_line, version_of
+from command_kit.machine import (
+    GIB,
+    Check,
+    Machine,
+    cores_check,
+    disk_check,
+    memory_check,
+    packages_check,
+    shown,
+    values,
+)
+from command_kit.parsing import version_line, version_of
 from webtext_prep.commands.base import Command
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings

@@ -1,5 +1,4 @@
-"""Near-duplicates: `blocks` and `buckets` of signatures, candidate `pairs`, and the `decisions` between them.
+"""Near-duplicates: `blocks` of documents, `candidates` from their signatures, and the `decisions` between them.
 
-`candidate_phases` and `decision_phases` are the phases of `webtext dedup`; `preview` and `drop_rates` are its dry run,
-`reference_index` what `--against` compares with.
+`phases` are those of `webtext dedup`; `preview` and `drop_rates` are its dry run and its alarm.
 """

@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import functools
 import os
+import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple, Self
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
@@ -89,6 +91,19 @@ class Blocks:
         return slice(int(self.firsts[block]), int(self.firsts[block + 1]))
 
 
+class Packed(msgspec.Struct, array_like=True):
+    """What is passed from one task to another as bytes."""
+
+    def pack(self) -> bytes:
+        """The content of a frame or file."""
+        return msgspec.msgpack.encode(self)
+
+    @classmethod
+    def unpack(cls, content: bytes) -> Self:
+        """What `pack` made."""
+        return msgspec.msgpack.decode(content, type=cls)
+
+
 @functools.lru_cache(maxsize=1)
 def _compressor() -> zstandard.ZstdCompressor:
     return zstandard.ZstdCompressor(level=FRAME_LEVEL)
@@ -149,3 +164,23 @@ def runs_of(values: npt.NDArray[np.integer]) -> Iterator[tuple[int, npt.NDArray[
     bounds = np.flatnonzero(np.diff(values[order])) + 1
     for positions in np.split(order, bounds) if len(order) else []:
         yield int(values[positions[0]]), positions
+
+
+LOSERS = ("new", "old", "shorter")
+"""Which of a new and an old document that are alike may go."""
+
+
+class Against(NamedTuple):
+    """The old documents of a corpus.
+
+    Attributes:
+        first: the number of the first of them; they come after all new documents.
+        loses: one of `LOSERS`.
+    """
+
+    first: int
+    loses: str = LOSERS[0]
+
+
+NOTHING = Against(sys.maxsize)
+"""All documents are new."""

@@ -1,20 +1,190 @@
-"""Deciding about the suspects of one part: their sets are made again, compared, and each that goes gets a receipt."""
+"""Deciding about the suspects of one part: their sets are made again, compared, and each that goes gets a receipt.
+
+Suspects are documents that share a bucket with another. Their texts are kept in scratch files, compressed; their sets
+of shingles are made again by the task that compares them: sets take 1.4 (words) to 7 bytes (characters) a byte of text,
+compressed texts 0.4.
+
+Few pairs are decided without machine code, by the rule of `greedy` as it reads: each document is compared with all kept
+ones that share a bucket with it, at some 20 microseconds a pair.
+"""
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.dedup import pairs
-from webtext_prep.dedup.candidate_pairs import SetStore, Suspects, as_text, matching_text
-from webtext_prep.dedup.reference_index import NOTHING, Against
+from webtext_prep.dedup.blocks import NOTHING, Against, Packed
+from webtext_prep.dedup.candidates import shared_buckets
 from webtext_prep.documents.document import Document, encode_document
-from webtext_prep.text.fingerprints import Shingling, shingle_sets, shingle_spans
+from webtext_prep.text.fingerprints import Shingling, jaccard, shingle_sets, shingle_spans
+
+MEMORY_BYTES = 256 << 20
+"""Sets that take more than this are kept in a file mapped into memory: those of one large component."""
+
+
+class Suspects(Packed):
+    """Some suspects of one block, in the order of the input.
+
+    Attributes:
+        numbers: of the documents, as int64.
+        keys: their band keys, as uint64 of shape (documents, bands).
+        urls: their `Document.id`, in UTF-8.
+        domains: the registered name of each document's host.
+        texts: in UTF-8.
+    """
+
+    numbers: bytes
+    keys: bytes
+    urls: list[bytes]
+    domains: list[str]
+    texts: list[bytes]
+
+    @classmethod
+    def of(cls, numbers: npt.NDArray[np.int64], keys: npt.NDArray[np.uint64], documents: list[Document]) -> Suspects:
+        """These documents with their numbers and keys, shape (bands, documents)."""
+        return cls(
+            numbers.tobytes(),
+            keys.T.tobytes(),
+            [as_bytes(document.id) for document in documents],
+            [document.domain for document in documents],
+            [as_bytes(document.text) for document in documents],
+        )
+
+
+def as_bytes(text: str) -> bytes:
+    """UTF-8, also of text with lone surrogates."""
+    return text.encode("utf-8", "surrogatepass")
+
+
+def as_text(content: bytes) -> str:
+    """The inverse of `as_bytes`."""
+    return content.decode("utf-8", "surrogatepass")
+
+
+class Decided(Packed):
+    """What was decided about the documents of one block by one task: those that go, in the order of the input.
+
+    Attributes:
+        numbers: of the documents, as int64.
+        rows: of the table of duplicates, one line each.
+    """
+
+    numbers: bytes
+    rows: list[bytes]
+
+
+class SetStore:
+    """Sets of shingles, collected text by text: in memory as long as they are few, then in a file.
+
+    Args:
+        folder: for the file, which has no name and goes with the process.
+        memory: the most bytes in memory.
+    """
+
+    def __init__(self, folder: Path, memory: int = MEMORY_BYTES) -> None:
+        self._folder, self._memory = folder, memory
+        self._hashes: list[npt.NDArray[np.uint64]] = []
+        self._ends: list[npt.NDArray[np.int64]] = []
+        self._count = 0
+        self._file: BinaryIO | None = None  # nameless, so that it goes with the process
+
+    def add(self, hashes: npt.NDArray[np.uint64], ends: npt.NDArray[np.int64]) -> None:
+        """Add the sets of some texts, as `fingerprints.shingle_sets` gives them."""
+        self._ends.append(ends + self._count)
+        self._count += len(hashes)
+        self._hashes.append(hashes)
+        if self._file is None and 8 * self._count > self._memory:
+            self._file = tempfile.TemporaryFile(dir=self._folder)  # noqa: SIM115 - `finish` closes it
+        if self._file is not None:
+            for entry in self._hashes:
+                self._file.write(entry.data)
+            self._hashes = []
+
+    def finish(self) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]:
+        """All sets one after another, and where each ends."""
+        ends = np.concatenate(self._ends) if self._ends else np.zeros(0, np.int64)
+        if self._file is None:
+            return np.concatenate(self._hashes) if self._hashes else np.zeros(0, np.uint64), ends
+        with self._file as file:
+            file.flush()
+            return np.asarray(np.memmap(file, np.uint64, "r+", shape=(self._count,))), ends
+
+
+def matching_text(
+    text: str,
+    spans: tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64], npt.NDArray[np.int64]],
+    other: npt.NDArray[np.uint64],
+    most: int,
+) -> str:
+    """The beginning, of at most `most` characters, of the longest passage of `text` whose shingles are all in `other`.
+
+    Args:
+        text: a text.
+        spans: its shingles in order, as `fingerprints.shingle_spans` gives them.
+        other: the set of another text.
+        most: characters.
+    """
+    hashes, starts, ends = spans
+    first, last = _longest_run(hashes, other)
+    return text[starts[first] : min(ends[last], starts[first] + most)] if last >= first else ""
+
+
+def _longest_run(hashes: npt.NDArray[np.uint64], other: npt.NDArray[np.uint64]) -> tuple[int, int]:
+    """The first and the last of the longest run of `hashes` that are in the set `other`; (0, -1) if none is."""
+    is_shared = np.isin(hashes, other)
+    edges = np.flatnonzero(np.diff(is_shared, prepend=False, append=False))
+    firsts, ends = edges[::2], edges[1::2]
+    if not len(firsts):
+        return 0, -1
+    best = int((ends - firsts).argmax())
+    return int(firsts[best]), int(ends[best]) - 1
+
+
+MOST_PAIRS = 100_000
+"""More pairs than this are left to `greedy`, which compares few of them in full."""
+
+
+def pairs_in_buckets(keys: npt.NDArray[np.uint64]) -> int:
+    """How many pairs of documents share a bucket, those that share several as often; keys as in `find_duplicates`."""
+    sizes = [np.diff(shared_buckets(keys[:, band])[1], prepend=0) for band in range(keys.shape[1])]
+    return sum(int((size * (size - 1) // 2).sum()) for size in sizes)
+
+
+def find_duplicates(
+    hashes: npt.NDArray[np.uint64],
+    starts: npt.NDArray[np.int64],
+    ends: npt.NDArray[np.int64],
+    keys: npt.NDArray[np.uint64],
+    threshold: float,
+    *,
+    is_old: npt.NDArray[np.bool_],
+    report: Callable[[int], None] = lambda decided: None,
+) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.float64]]:
+    """The representative of each document that goes, and how similar it is: see `greedy.find_duplicates`."""
+    representatives, similarities = np.full(len(starts), -1, np.int32), np.zeros(len(starts))
+    sets = [hashes[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
+    kept: list[dict[int, list[int]]] = [{} for _ in range(keys.shape[1])]
+    for document, own_keys in enumerate(keys.tolist()):
+        own = list(zip(kept, own_keys, strict=True))
+        near = {other for bucket, key in own for other in bucket.get(key, ())}
+        for other in sorted(near):  # the first of equals is taken
+            if is_old[document] and is_old[other]:
+                continue
+            similarity = jaccard(sets[document], sets[other])
+            if similarity >= threshold and similarity > similarities[document]:
+                representatives[document], similarities[document] = other, similarity
+        if representatives[document] < 0:
+            for bucket, key in own:
+                bucket.setdefault(key, []).append(document)
+        report(document + 1)
+    return representatives, similarities
+
 
 BATCH_DOCUMENTS = 256
 """Documents whose shingles are made at once."""
@@ -127,8 +297,8 @@ class Part:
         order = ranking(self.lengths.tolist(), self.urls, self.numbers.tolist(), yields)
         starts = np.append(0, self.ends[:-1])
         keys = self.keys[order]
-        decide = pairs.find_duplicates
-        if self.compiled or pairs.pairs_in_buckets(keys) > pairs.MOST_PAIRS:
+        decide: Any = find_duplicates
+        if self.compiled or pairs_in_buckets(keys) > MOST_PAIRS:
             from webtext_prep.dedup import greedy
 
             decide = greedy.find_duplicates

@@ -11,11 +11,11 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from webtext_prep.dedup.blocks import Packed
 from webtext_prep.documents.document import Document
 
 LEAST = 20
@@ -28,7 +28,7 @@ KINDS = ("domain", "source")
 """The kinds of groups, in the order in which `Groups.members` has them."""
 
 
-class Groups(msgspec.Struct, array_like=True):
+class Groups(Packed):
     """To which groups the documents of a shard belong.
 
     Attributes:
@@ -38,15 +38,6 @@ class Groups(msgspec.Struct, array_like=True):
 
     names: list[str]
     members: bytes
-
-    def pack(self) -> bytes:
-        """The content of a file."""
-        return msgspec.msgpack.encode(self)
-
-    @classmethod
-    def unpack(cls, content: bytes) -> Groups:
-        """What `pack` made."""
-        return msgspec.msgpack.decode(content, type=cls)
 
     def hashes(self) -> npt.NDArray[np.uint64]:
         """One for each name."""

@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from webtext_prep.dedup.buckets import shared_buckets
+from webtext_prep.dedup.candidates import shared_buckets
 from webtext_prep.text.compiled import compiled
 
 CROWDED = 64

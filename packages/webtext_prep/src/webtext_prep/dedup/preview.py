@@ -16,8 +16,8 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
-from webtext_prep.dedup.candidate_pairs import as_bytes
-from webtext_prep.dedup.reference_index import Against
+from webtext_prep.dedup.blocks import Against
+from webtext_prep.dedup.decisions import as_bytes
 from webtext_prep.documents.document import without_surrogates
 from webtext_prep.text.fingerprints import Shingling
 

@@ -1,16 +1,146 @@
-"""All submissions of one page as one row of a list of URLs: which URL stands for them, and what is known of them."""
+"""All submissions of one page as one row of a list of URLs: which URL stands for them, and what is known of them.
+
+When two URLs mean one page: the key by which `webtext urls` puts the submissions of a page together.
+
+The key is for comparing alone: what is fetched is a URL that somebody submitted. So a rule that is wrong for some odd
+site costs one of two pages there, and never asks a server for an address that nobody wrote. Each rule is one that
+holds for all sites, as far as is known:
+
+1. the scheme is `http` in place of `https`, and the host in lower case, without the dot at its end;
+2. ports 80 and 443 are left out;
+3. `www.`, `m.`, `mobile.` and `amp.` in front of a site's own name are left out, as is `.m` of `en.m.wikipedia.org`;
+4. the fragment is left out: it is never sent to a server;
+5. parameters that only tell where a reader came from are left out (`utm_*`, `fbclid`, ...: TRACKING);
+6. the other parameters are sorted by name; those of one name keep their order;
+7. an empty path is `/`; percent-escapes are written as RFC 3986, 6.2.2 asks, and other characters are escaped.
+
+Not done, since pages are known that differ: a slash at the end, `index.html`, capitals in the path, parameters such as
+`ref`, `source` or `id`, session numbers.
+"""
 
 from __future__ import annotations
 
 import functools
+import re
+import string
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from urllib.parse import quote, urlsplit
 
 import msgspec
 
 from webtext_prep.documents.document import Document, decode_document
 from webtext_prep.reddit.rows import Submission, unescaped
-from webtext_prep.urls.urls import clean_metadata
+from webtext_prep.urls.urls import canonical_host, clean_metadata, suffix_list
+
+TRACKING = (
+    "utm_[^=&]*",
+    # Google Ads and Analytics, Meta, Microsoft, X, TikTok, Yandex, LinkedIn, Pinterest
+    *("gclid", "gclsrc", "dclid", "gbraid", "wbraid", "srsltid", "_ga", "_gl"),
+    *("fbclid", "fb_action_ids", "fb_action_types", "fb_ref", "fb_source", "igshid", "igsh"),
+    *("msclkid", "twclid", "ttclid", "yclid", "ysclid", "_openstat", "li_fat_id", "epik"),
+    # newsletters: Mailchimp, HubSpot, Marketo, Vero, Omeda, Klaviyo
+    *("mc_cid", "mc_eid", "_hsenc", "_hsmi", "__hssc", "__hstc", "__hsfp", "hsctatracking"),
+    *("mkt_tok", "vero_id", "vero_conv", "oly_anon_id", "oly_enc_id", "_kx"),
+)
+"""Parameters (patterns, in any case) that tell where a reader came from. Each name is one company's, like no other."""
+_TRACKED = re.compile(f"(?:^|(?<=&))(?:{'|'.join(TRACKING)})(?:[=&]|$)", re.IGNORECASE | re.ASCII)
+_MOBILE = ("m", "mobile", "amp")
+_WIKIMEDIA = re.compile(r"([a-z-]+)\.m\.((?:wik[a-z]+|mediawiki)\.org)")
+_KNOWN_PORTS = (80, 443)
+
+_UNRESERVED = frozenset(string.ascii_letters + string.digits + "-._~")
+_ESCAPE = re.compile("%([0-9A-Fa-f]{2})?")
+_SAFE = string.punctuation  # letters and digits always are
+
+# What needs no more than to leave out some parts, as nearly all URLs.
+_PLAIN = re.compile(
+    r"https?://(?:www\.)?(?!(?:www|m|mobile|amp|[a-z0-9-]+\.m)\.)"
+    r"((?:[a-z0-9-]+\.)+[a-z][a-z0-9-]*)(/[-!$&'()*+,./0-9:;=@A-Z_a-z~]*)?"
+    r"(?:\?([-!$&'()*+,./0-9:;=?@A-Z_a-z~]*))?(?:#[!-~]*)?"
+)
+
+
+def page_key(url: str) -> str:
+    """What two URLs share when they mean one page. The key of a key is itself.
+
+    >>> page_key("HTTPS://m.Example.com:443/a?b=2&utm_source=x&a=1#top")
+    'http://example.com/a?a=1&b=2'
+
+    What is no web address is its own key.
+    """
+    plain = _PLAIN.fullmatch(url)
+    if plain is None:
+        return page_key_by_rules(url)
+    host, path, query = plain.groups()
+    if query and (query := _without_tracking(query)):
+        return f"http://{host}{path or '/'}?{query}"
+    return f"http://{host}{path or '/'}"
+
+
+def page_key_by_rules(url: str) -> str:
+    """`page_key` without its short cut for plain URLs: the definition."""
+    try:
+        parts = urlsplit(url)
+        host, port = canonical_host(parts.hostname or ""), parts.port
+    except ValueError:
+        return url
+    if parts.scheme not in ("http", "https") or not host:
+        return url
+    host = f"[{host}]" if ":" in host else _without_device(host)
+    if port is not None and port not in _KNOWN_PORTS:
+        host = f"{host}:{port}"
+    query = _without_tracking(_escaped(parts.query))
+    return f"http://{host}{_escaped(parts.path) or '/'}{query and '?'}{query}"
+
+
+def _without_device(host: str) -> str:
+    """`host` without what only says on which device the page is read."""
+    while True:
+        first, _, rest = host.partition(".")
+        if not (first == "www" and "." in rest) and not (first in _MOBILE and _is_below_suffix(rest)):
+            break
+        host = rest
+    wikimedia = _WIKIMEDIA.fullmatch(host)
+    return f"{wikimedia[1]}.{wikimedia[2]}" if wikimedia else host
+
+
+@functools.lru_cache(maxsize=1 << 16)
+def _is_below_suffix(host: str) -> bool:
+    """Whether somebody has registered `host` or a name in it, by the public suffix list; for `co.uk` nobody has.
+
+    Hosts below which users have names of their own (blogspot.com) count as suffixes.
+    """
+    parts = suffix_list()(host, include_psl_private_domains=True)
+    return bool(parts.domain and parts.suffix)
+
+
+def _without_tracking(query: str) -> str:
+    """The parameters that do not track, in the order of their names; those of one name stay in their own order."""
+    parts = query.split("&")
+    if _TRACKED.search(query):
+        parts = [part for part in parts if not _TRACKED.match(part)]
+    if len(parts) > 1:
+        parts = sorted(filter(None, parts), key=_name)
+    return "&".join(parts)
+
+
+def _name(parameter: str) -> str:
+    return parameter.partition("=")[0]
+
+
+def _escaped(text: str) -> str:
+    """`text` with everything escaped that a URL may not hold, and nothing that need not be."""
+    if not (text.isascii() and text.isprintable() and " " not in text):
+        text = quote(text, _SAFE, errors="surrogatepass")
+    return _ESCAPE.sub(_one_escape, text) if "%" in text else text
+
+
+def _one_escape(found: re.Match[str]) -> str:
+    if found[1] is None:
+        return "%25"
+    character = chr(int(found[1], 16))
+    return character if character in _UNRESERVED else found[0].upper()
 
 
 class Link(msgspec.Struct, array_like=True, gc=False):

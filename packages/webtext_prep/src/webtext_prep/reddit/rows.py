@@ -1,4 +1,4 @@
-"""One row of a dump of Reddit submissions, whatever its schema: Pushshift's old one, its v2, or Arctic Shift's.
+"""Dumps of Reddit submissions and their rows, whatever its schema: Pushshift's old one, its v2, or Arctic Shift's.
 
 Only the fields that are wanted are decoded, 1.4 us for a row of 1.5 kB; a dictionary of all of them takes 4 times as
 long, `json.loads` 8 times. A row that does not have the usual types (no score, a number as text, null) is read once
@@ -8,15 +8,69 @@ every month (github.com/ArthurHeitmann/arctic_shift, `schemas/RS`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from command_kit import parse_json
 from webtext_prep.documents.document import without_surrogates
+from webtext_prep.documents.formats.compression import bare_name, compression_of, read_placed_chunks
+from webtext_prep.documents.formats.lines import line_blocks, read_range, without_start
 from webtext_prep.documents.records.base import Unreadable
+from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import without_any_credentials
+
+BLOCK_BYTES = 1 << 20
+"""Bytes of lines that are parsed between two looks at the clock."""
+SUFFIXES = (".jsonl", ".ndjson", ".json")
+KINDS = (
+    "dumps of Reddit submissions, not comments (RS_2015-01.zst, news_submissions.zst, .jsonl; .gz, .xz, .bz2, .zst or "
+    "plain)"
+)
+
+
+def is_dump(place: Location) -> bool:
+    """Whether the name may be that of a dump of submissions: comments (RC_*, *_comments) are left out.
+
+    Dumps have no suffix but that of their compression, or that of JSON lines; an uncompressed one without any begins
+    with `RS_`.
+    """
+    name = bare_name(place).lower()
+    stem, dot, suffix = name.rpartition(".")
+    stem = stem if dot else name
+    if stem.startswith("rc_") or stem.endswith("_comments"):
+        return False
+    if dot:
+        return f".{suffix}" in SUFFIXES
+    return bool(compression_of(place)) or name.startswith("rs_")
+
+
+def read_blocks(location: Location, span: tuple[int, int] | None, skip: int) -> Iterator[tuple[bytes, int]]:
+    """The lines of a dump in blocks of about 1 MiB, each with how many bytes of the file were read by then.
+
+    Args:
+        location: the dump.
+        span: read only the lines that begin between these two places; of a file that `has_ranges`.
+        skip: leave out so many bytes of text, which earlier blocks had.
+
+    Raises InputError as `read_placed_chunks` does.
+    """
+    place = 0
+
+    def chunks() -> Iterator[bytes]:
+        nonlocal place
+        if span is None:
+            for chunk, place in read_placed_chunks(location):  # noqa: B007 - the generator around this one reads it
+                yield chunk
+        else:
+            for chunk in read_range(location, *span):
+                place += len(chunk)
+                yield chunk
+
+    for block in line_blocks(location, without_start(chunks(), skip), BLOCK_BYTES):
+        yield block, place
+
 
 REDDIT = "https://www.reddit.com"
 _WEB = ("http://", "https://")

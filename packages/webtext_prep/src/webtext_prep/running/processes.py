@@ -14,7 +14,7 @@ import threading
 from collections.abc import Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
-from command_kit.shell import version_of
+from command_kit.parsing import version_of
 from webtext_prep.errors import InputError
 
 PACKAGE = "webtext-prep"

@@ -8,9 +8,8 @@ from dataclasses import dataclass
 from typing import Any, TextIO
 
 from command_kit import duration
-from command_kit.colours import BOLD, DIM, GREEN, PLAIN, YELLOW, Paint
-from command_kit.fronts import in_words
-from command_kit.tables import display_width, padded
+from command_kit.colours import BOLD, DIM, GREEN, PLAIN, YELLOW, Paint, display_width, padded
+from command_kit.command import in_words
 from webtext_prep.running.tasks import Tally
 
 

@@ -34,8 +34,7 @@ from webtext_prep.running.stage import Outcome, Stage, shards_outcome, write_sha
 from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.contamination import plain
-from webtext_prep.text.contamination.cutting import cut
-from webtext_prep.text.contamination.words import places_of, words_of
+from webtext_prep.text.contamination.cutting import cut, places_of, words_of
 
 if TYPE_CHECKING:
     from webtext_prep.text.contamination.evaluation import NGrams

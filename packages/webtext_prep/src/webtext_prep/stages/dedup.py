@@ -34,10 +34,8 @@ import numpy.typing as npt
 from command_kit import setting
 from command_kit.settings import flag_name
 from webtext_prep import storage
-from webtext_prep.dedup.blocks import PART_CHARACTERS
-from webtext_prep.dedup.candidate_phases import BLOCKS, SORTED_DOCUMENTS, groups_of
-from webtext_prep.dedup.decision_phases import DecisionPhases
-from webtext_prep.dedup.reference_index import LOSERS
+from webtext_prep.dedup.blocks import LOSERS, PART_CHARACTERS
+from webtext_prep.dedup.phases import BLOCKS, SORTED_DOCUMENTS, DedupPhases, groups_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.partitions import load_array
@@ -70,7 +68,7 @@ SUSPECTS = 0.5
 
 
 @dataclass(frozen=True)
-class Dedup(DecisionPhases):
+class Dedup(DedupPhases):
     """Drop documents that nearly repeat another, by MinHash verified by exact Jaccard similarity of their shingles.
 
     Reads and writes document shards, and writes duplicates.jsonl.zst: url, duplicate_of, similarity, the domains of
@@ -88,7 +86,7 @@ class Dedup(DecisionPhases):
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
     preload: ClassVar[tuple[str, ...]] = (
         "datasketch",
-        "webtext_prep.dedup.pairs",
+        "webtext_prep.dedup.decisions",
         "webtext_prep.dedup.decisions",
     )
     compiled: ClassVar[tuple[str, ...]] = (

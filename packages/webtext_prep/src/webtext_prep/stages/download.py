@@ -21,8 +21,16 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from command_kit import available_cores, setting
 from command_kit.settings import check_limits
 from webtext_prep import storage
-from webtext_prep.crawl.archives.page_files import page_files_in, pages_of
-from webtext_prep.crawl.state.history import EARLIER, JOURNALS, ROUNDS, SUFFIX, History, retryable_below
+from webtext_prep.crawl.state.history import (
+    EARLIER,
+    JOURNALS,
+    ROUNDS,
+    SUFFIX,
+    History,
+    page_files_in,
+    pages_of,
+    retryable_below,
+)
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.sampling import Sample
@@ -35,11 +43,11 @@ from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shards_outcome
 from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import Hosts
 
 if TYPE_CHECKING:
     from webtext_prep.crawl.frontier.fetch_loop import Fetching
-    from webtext_prep.crawl.frontier.shard import Shard
-    from webtext_prep.crawl.state.databases import Work
+    from webtext_prep.crawl.state.database_writer import Work
 
 FEWEST_COUNTED, MOST_COUNTED = 100, 200_000
 """URLs of all lists together for which it is said how long they may take: fewer need no word, more would take a while
@@ -291,40 +299,39 @@ class Download(PageStage):
     def fetch_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one list of URLs to documents and outcomes, where no other task fetches meanwhile."""
         # What the network needs takes a second to import, which `--help` should not.
-        from webtext_prep.crawl.state.databases import opened, remove
+        from webtext_prep.crawl.state.database_writer import opened, remove
 
         with opened(task.name, context, save_pages=self.save_pages) as work:
             self._carry_over(task, work, task.outputs)
-            shard = self._shard(task, context, work)
-            shard.fetch(context.local or context.scratch)
-            result = self._written(shard, task, context)
+            self._fetch(task, context, work)
+            result = self._written(task, context, work)
         remove(task.name, context)
         return result
 
     def fetch_list(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one list of URLs to its journal; visits that come to the hosts of others, to a file."""
-        from webtext_prep.crawl.frontier.redirects import write_left
-        from webtext_prep.crawl.state.databases import opened
-        from webtext_prep.urls.hosts import Hosts
+        from webtext_prep.crawl.frontier.fetch_loop import is_left
+        from webtext_prep.crawl.frontier.rounds import write_left
+        from webtext_prep.crawl.state.database_writer import opened
 
         number, lists, parts = (task.options[name] for name in ("list", "lists", "parts"))
         with opened(task.name, context, save_pages=self.save_pages) as work:
             self._carry_over(task, work, task.reads[: task.hints["finished"]])
-            self._shard(task, context, work).fetch(context.local or context.scratch, Hosts(number, lists))
-            return {**write_left(task.outputs[0], work, number, parts), "retry_pass": task.hints["retry_pass"]}
+            self._fetch(task, context, work, Hosts(number, lists))
+            left = ((row, number) for row in work.journal.rows() if is_left(row))
+            return {**write_left(task.outputs[0], left, parts), "retry_pass": task.hints["retry_pass"]}
 
     def follow_redirects(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: visits that other tasks have left."""
-        from webtext_prep.crawl.frontier.redirects import follow
+        from webtext_prep.crawl.frontier.rounds import follow
 
         fetching = self._fetching(context.slots, task.hints["retry_pass"])
         return follow(task, context, fetching, save_pages=self.save_pages)
 
     def write_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what was fetched of one list, by its own task and by others, to documents and outcomes."""
-        from webtext_prep.crawl.frontier.redirects import found_in
-        from webtext_prep.crawl.frontier.rounds import FOUND_SUFFIX
-        from webtext_prep.crawl.state.databases import opened, remove
+        from webtext_prep.crawl.frontier.rounds import FOUND_SUFFIX, found_in
+        from webtext_prep.crawl.state.database_writer import opened, remove
         from webtext_prep.crawl.state.snapshots import add_all
 
         files = [file for file in task.reads if file.name.endswith(FOUND_SUFFIX)]
@@ -333,7 +340,7 @@ class Download(PageStage):
                 self._carry_over(task, work, task.outputs)
             found = found_in(files, task.hints["list"], task.hints["retry_pass"])
             add_all(work.journal, found if work.spool is None else work.spool.saved(found))
-            result = self._written(self._shard(task, context, work), task, context)
+            result = self._written(task, context, work)
         remove(task.name, context)
         return result
 
@@ -345,36 +352,36 @@ class Download(PageStage):
         urls = (row.url for row in _rows_of(task))
         carry_over(urls, work.journal, generations_of(task.reads), outputs, work.spool)
 
-    def _shard(self, task: Task, context: Context, work: Work) -> Shard:
-        from webtext_prep.crawl.frontier.shard import Shard
+    def _fetch(self, task: Task, context: Context, work: Work, hosts: Hosts | None = None) -> None:
+        """Fetch every URL of a list that is left; visits that come to another one than `hosts` are left, too."""
+        from webtext_prep.crawl.frontier.fetch_loop import Visiting
+        from webtext_prep.crawl.frontier.queues import Visit
 
         fetching = self._fetching(context.slots, task.hints["retry_pass"])
-        return Shard(lambda: _rows_of(task), work, fetching, context.report)
+        visits = (Visit(row.url, row.url) for row in _rows_of(task))
+        Visiting(work, fetching, context.report, hosts).fetch(visits, context.local or context.scratch)
 
-    @staticmethod
-    def _written(shard: Shard, task: Task, context: Context) -> dict[str, Any]:
-        return shard.write(task.outputs, (context.local or context.scratch) / "new" / task.name)
+    def _written(self, task: Task, context: Context, work: Work) -> dict[str, Any]:
+        from webtext_prep.crawl.frontier.fetch_loop import write_list
+
+        folder = (context.local or context.scratch) / "new" / task.name
+        found = write_list(_rows_of(task), work, task.outputs, folder, self.user_agent)
+        return {**found, "retry_pass": task.hints["retry_pass"]}
 
     def _fetching(self, slots: int, retry_pass: int) -> Fetching:
         """The settings of one of so many processes."""
         from webtext_prep.crawl.frontier.fetch_loop import Fetching
 
+        same = {field.name for field in dataclasses.fields(Fetching)} & {
+            field.name for field in dataclasses.fields(self)
+        }
         return Fetching(
-            extractor=self.extractor,
+            **{name: getattr(self, name) for name in same - {"rounds"}},
             # What this process may take of what all on this machine share.
             connections=max(1, self.concurrency // slots),
             parsers=max(1, available_cores() // slots),
             page_bytes=PAGE_BYTES // slots,
-            per_host=self.per_host,
-            delay=self.delay,
-            timeout=self.timeout,
-            retries=self.retries,
-            robots=self.robots,
-            user_agent=self.user_agent,
             private=self.private_addresses,
-            max_bytes=self.max_bytes,
-            extract_timeout=self.extract_timeout,
-            extract_memory=self.extract_memory,
             rounds=self.rounds if self.try_again else 0,
             retry_pass=retry_pass,
         )

@@ -28,7 +28,6 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.documents.formats.lines import has_ranges
 from webtext_prep.errors import InputError
-from webtext_prep.reddit.dumps import KINDS, is_dump, read_blocks
 from webtext_prep.reddit.pages import (
     Link,
     Page,
@@ -39,9 +38,8 @@ from webtext_prep.reddit.pages import (
     page_of,
     without_repeats,
 )
-from webtext_prep.reddit.partition import Splitter
-from webtext_prep.reddit.rows import Submission, read_rows
-from webtext_prep.reddit.selection import Rules, is_list_of_names, subreddit_names, time_of
+from webtext_prep.reddit.rows import KINDS, Submission, is_dump, read_blocks, read_rows
+from webtext_prep.reddit.selection import Rules, Splitter, is_list_of_names, subreddit_names, time_of
 from webtext_prep.running.file_ranges import SECONDS, TaskState
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run

@@ -81,7 +81,7 @@ class _Texts:
     """Some texts as the compiled functions take them: their UTF-8, where each ends in it, and room to work in."""
 
     def __init__(self, texts: Sequence[str], shingling: Shingling) -> None:
-        from webtext_prep.text import characters, fingerprint_kernels
+        from webtext_prep.text import fingerprint_kernels
 
         encoded = [text.encode("utf-8", "surrogatepass") for text in texts]
         sizes = np.fromiter(map(len, encoded), np.int64, len(encoded))
@@ -94,7 +94,10 @@ class _Texts:
             raise InputError(f"a document has {int(sizes.max())} bytes of text: dedup takes at most 1 GB.")
         self.space = fingerprint_kernels.Space(np.empty(longest, np.uint8), np.empty(longest, np.uint32))
         self.cut = fingerprint_kernels.Cut(
-            shingling.kind == "word", shingling.size, characters.alphabet(shingling.kind), characters.alphabet("char")
+            shingling.kind == "word",
+            shingling.size,
+            fingerprint_kernels.alphabet(shingling.kind),
+            fingerprint_kernels.alphabet("char"),
         )
 
 

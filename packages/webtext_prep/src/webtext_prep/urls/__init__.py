@@ -1,1 +1,1 @@
-"""URLs: their parts and keys (`urls`), and one name for each host (`hosts`)."""
+"""URLs: their parts and keys, one name for each host, and which task may ask it."""

@@ -14,9 +14,8 @@ from typing import Any
 from command_kit import duration
 from command_kit.charts import plain_table
 from command_kit.charts.curves import COLUMNS, Curve, at_width, chart_of_any_width, legend_line
-from command_kit.charts.markup import Markup, tag
+from command_kit.charts.markup import Markup, digest_of, style_sheet, tag
 from command_kit.charts.numbers import count, short
-from command_kit.charts.style import digest_of, style_sheet
 from gpt2_train.metrics.plots.panels import Panel, legend_of, smoothing_note
 from gpt2_train.metrics.plots.runs import Run
 

@@ -8,8 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from command_kit.charts.curves import chart_of_width, legend_line
-from command_kit.charts.markup import Markup, join, tag
-from command_kit.charts.style import light_only, style_sheet
+from command_kit.charts.markup import Markup, join, light_only, style_sheet, tag
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.metrics.plots.panels import Panel, legend_of, smoothing_note
 

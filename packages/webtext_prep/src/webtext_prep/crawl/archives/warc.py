@@ -19,7 +19,6 @@ import msgspec
 from fastwarc.warc import WarcRecord, WarcRecordType
 
 from webtext_prep import storage
-from webtext_prep.crawl.archives.bodies import decoded
 from webtext_prep.crawl.archives.damage import (
     NONE,
     ArchiveStream,
@@ -31,8 +30,15 @@ from webtext_prep.crawl.archives.damage import (
     records_from,
 )
 from webtext_prep.crawl.archives.warc_writing import SOURCE_TYPE, Source
-from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError
-from webtext_prep.crawl.http.content_types import content_type_of, is_html_page, may_be_page
+from webtext_prep.crawl.http.bodies import (
+    CutShortError,
+    DamagedBodyError,
+    TooLargeError,
+    content_type_of,
+    decoded,
+    is_html_page,
+    may_be_page,
+)
 from webtext_prep.documents.records.base import SourceFile
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome
 from webtext_prep.extraction.pages import Page

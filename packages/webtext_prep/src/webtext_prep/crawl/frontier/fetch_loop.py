@@ -1,36 +1,41 @@
-"""URLs on their way: fetched, extracted, and written into a journal, by one event loop.
+"""One shard of a download: the URLs of a list, fetched and extracted into a journal by one event loop, then written.
 
 Fetching costs waiting, extracting costs processor time: one event loop fetches, worker processes extract, a thread
 writes the journal. When a page was fetched stands in its outcome row only, so that documents depend on pages alone.
 
-A visit that has come to a host of another task (`web/hosts.py`) is a record like any other: the outcome `redirect`,
+A visit that has come to a host of another task is a record like any other: the outcome `redirect`,
 with all that the other task needs to go on.
 """
 
 from __future__ import annotations
 
+import collections
+import contextlib
 import itertools
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from webtext_prep import storage
 from webtext_prep.crawl.archives.warc_writing import Answer, is_plain
 from webtext_prep.crawl.frontier.politeness import Crawler
 from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.http.addresses import PrivateAddresses
-from webtext_prep.crawl.http.fetcher import Reply
-from webtext_prep.crawl.http.requests import Client
-from webtext_prep.crawl.state.database import Entry
-from webtext_prep.crawl.state.database_writer import JournalWriter
-from webtext_prep.crawl.state.databases import Work
-from webtext_prep.crawl.state.url_set import UrlSet
+from webtext_prep.crawl.http.client import Client, Reply
+from webtext_prep.crawl.state.database import Entry, UrlSet
+from webtext_prep.crawl.state.database_writer import JournalWriter, Work
+from webtext_prep.crawl.state.page_cache import PageFile
+from webtext_prep.documents.document import Document, with_metadata_of
+from webtext_prep.documents.folders.shards import write_documents
 from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
-from webtext_prep.extraction.pages import Page, make_row, outcome_row
+from webtext_prep.extraction.pages import PAGE_METADATA, Page, make_row, outcome_row
 from webtext_prep.extraction.pool import ExtractorPool
 from webtext_prep.running.processes import run_until_done
-from webtext_prep.urls.hosts import Hosts
+from webtext_prep.running.tasks import Tally
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import Hosts
 
 _LEFT = ("attempts", "retries", "redirects", "seconds", "earlier_attempts", "earlier_rounds")
 """What the row of a visit that was left says of it under the same names; beside `next`, its URL by then."""
@@ -214,3 +219,56 @@ class Visiting:
             status = reply.status or 200
             answer = Answer(visit.asked, url, row["fetched_at"], status, reply.reason, reply.headers, reply.body)
         return Entry(row, document, self._fetching.retry_pass, answer)
+
+
+def write_list(
+    rows: Iterable[Document], work: Work, outputs: Sequence[Location], folder: Path, user_agent: str
+) -> dict[str, Any]:
+    """Write documents, outcomes, the pages if they are saved, and dropped URLs if there is one output more.
+
+    All are in the order of the list's `rows`, and metadata of the list stays with its URL. A file that would say the
+    same as before is left alone, so that later stages need not run again; drafts lie in `folder`. Returns the tally,
+    with `page_bytes`, and with `retryable`: how many retryable URLs were tried in how many passes.
+    """
+    tally = Tally(problems=list(work.journal.notes))
+    retryable: collections.Counter[str] = collections.Counter()
+    page_bytes = 0
+    drafts = [folder / str(number) / output.name for number, output in enumerate(outputs)]
+    with contextlib.ExitStack() as stack:
+        shards, pages = list(drafts), None
+        if work.spool is not None:
+            stream = stack.enter_context(storage.create(shards.pop(2)))
+            pages = stack.enter_context(PageFile(stream, work.spool.path, user_agent))
+        documents, outcomes, *dropped = [stack.enter_context(write_documents(path)) for path in shards]
+        tally.dropped_writer = dropped[0] if dropped else None
+        written = stack.enter_context(UrlSet())
+        for asked in tally.counted(rows):
+            row, line = _line_of(work, asked.url, is_first=written.add(asked.url))
+            if pages is not None:
+                pages.add(asked, row)
+            outcomes.write(Document(asked.url, metadata={key: row[key] for key in row if key != "url"}))
+            if line is not None:
+                page_bytes += row.get("bytes", 0)
+                documents.write_lines(with_metadata_of(asked, line, PAGE_METADATA) + b"\n", 1)
+                continue
+            tally.drop(asked, row["outcome"])
+            if is_retryable(row["outcome"]):
+                retryable[str(row.get("rounds", 0))] += 1
+        tally.kept = documents.written
+    for draft, output in zip(drafts, outputs, strict=True):
+        storage.publish(draft, output)
+    return {
+        **tally.as_dict(),
+        "retryable": dict(sorted(retryable.items())),
+        "page_bytes": page_bytes,
+    }
+
+
+def _line_of(work: Work, url: str, *, is_first: bool) -> tuple[dict[str, Any], bytes | None]:
+    """The row of a URL, and the line of its document."""
+    if not is_first:
+        return {"url": url, "outcome": str(PageOutcome.DUPLICATE)}, None
+    found = work.journal.line(url)
+    if found is None or is_left(found[0]):
+        raise AssertionError(f"{url} was never finished")
+    return found

@@ -22,8 +22,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
 from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_BYTES, Robots, Rules, rules_of
 from webtext_prep.crawl.frontier.robots import MAX_REDIRECTS as MAX_ROBOTS_REDIRECTS
-from webtext_prep.crawl.http.fetcher import Fetcher, Reply, host_and_origin, host_name, next_url
-from webtext_prep.crawl.http.memory import ByteBudget, Reservation
+from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, host_name, next_url
 from webtext_prep.extraction.outcomes import PageOutcome
 
 MAX_REDIRECTS = 5
@@ -70,7 +69,7 @@ class Crawler:
 
     def __init__(
         self,
-        fetcher: Fetcher,
+        fetcher: Client,
         finish: Finish,
         *,
         concurrency: int,
@@ -94,7 +93,6 @@ class Crawler:
         # Until its rules are known a host is asked one thing at a time: they may say so.
         self._queues = Queues(1 if obey_robots else per_host, delay)
         self._aside: dict[str, list[Visit]] = {}  # origin -> the visits that wait for its rules
-        self._foreign: list[Visit] = []  # of the list, to be left
         self._running: set[asyncio.Task[None]] = set()
         self._ended: list[asyncio.Task[None]] = []
         self._wake = asyncio.Event()
@@ -111,8 +109,7 @@ class Crawler:
                 self._wake.clear()
                 self._collect_ended()
                 if not is_exhausted:
-                    is_exhausted = self._take(urls)
-                    await self._leave_foreign()
+                    is_exhausted = await self._take(urls)
                 self._queues.fire_timers()
                 while self._queues.ready and len(self._running) < self._concurrency:
                     self._start(self._queues.ready.popleft())
@@ -135,7 +132,7 @@ class Crawler:
             self._running.discard(task)
             task.result()
 
-    def _take(self, urls: Iterator[str | Visit]) -> bool:
+    async def _take(self, urls: Iterator[str | Visit]) -> bool:
         """Queue the next URLs; True if there are no more."""
         for _ in range(min(URLS_AT_ONCE, WINDOW - self._queues.queued)):
             url = next(urls, None)
@@ -145,13 +142,8 @@ class Crawler:
             if self._is_ours(visit.url):
                 self._queues.add(visit)
             else:
-                self._foreign.append(visit)
+                await self._give_away(visit, False)
         return False
-
-    async def _leave_foreign(self) -> None:
-        foreign, self._foreign = self._foreign, []
-        for visit in foreign:
-            await self._give_away(visit, False)
 
     async def _give_away(self, visit: Visit, needs_all: bool) -> None:
         assert self._leave is not None

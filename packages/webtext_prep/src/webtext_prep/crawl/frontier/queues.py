@@ -12,7 +12,7 @@ import itertools
 import time
 from dataclasses import dataclass, field
 
-from webtext_prep.crawl.http.fetcher import host_name
+from webtext_prep.crawl.http.client import host_name
 
 
 @dataclass(slots=True)

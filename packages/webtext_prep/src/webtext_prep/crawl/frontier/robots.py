@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from protego import Protego
 
-from webtext_prep.crawl.http.fetcher import Reply
+from webtext_prep.crawl.http.client import Reply
 from webtext_prep.extraction.outcomes import PageOutcome
 
 MAX_BYTES = 500 << 10

@@ -1,24 +1,118 @@
-"""The rounds of a download whose tasks run at once: what is fetched in which, seen from the command; see `redirects`.
+"""The rounds of a download whose tasks run at once: what is fetched in which.
 
 The lists that a pass works on are noted when its first round begins: a run that resumes it has the same rounds, and
 finds its tasks' markers and journals, also when some of the lists are finished.
+
+What tasks hand on to each other are visits that came to another task's host.
+
+    round 0   a task for each list: its own hosts; what leads to others is left in a file for each list
+    round 1   a task for each part of all sites: goes on with what leads there; again, some is left
+    ...
+    last      one task for all hosts: what is left when it is little, or when no visit can lead on any further
+    then      each list is written, with what has become of its visits elsewhere
+
+A round begins when the one before it is over, so that a host is asked by one task at any time. Two kinds of files lie
+between rounds, split as `documents/folders/partitions.py` says: `.left`, visits by the part of the sites that they lead
+to, with one bucket more for those that only the task for all hosts can go on with; and `.found`, records by their list.
 """
 
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import itertools
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
+import msgspec
+
 from webtext_prep import storage
+from webtext_prep.crawl.frontier.fetch_loop import Fetching, Visiting, is_left, visit_of
 from webtext_prep.crawl.frontier.politeness import MAX_REDIRECTS
+from webtext_prep.crawl.http.client import host_name
+from webtext_prep.crawl.state.database import Entry
+from webtext_prep.crawl.state.database_writer import Work, opened
 from webtext_prep.crawl.state.history import ROUNDS
-from webtext_prep.running.run import Run
+from webtext_prep.crawl.state.page_cache import KEY, PageReader
+from webtext_prep.documents.document import decode_document
+from webtext_prep.documents.folders.partitions import read_partitions, write_partitions
+from webtext_prep.running.stage import Run
 from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.urls import Hosts, bucket_of, site_of
+
+_decode_found = msgspec.json.Decoder(tuple[dict[str, Any], msgspec.Raw, bytes | None]).decode
+
+
+def write_left(file: Location, rows: Iterable[tuple[dict[str, Any], int]], parts: int) -> dict[str, Any]:
+    """Write visits that were left, each with the number of its list. Returns how many, and how many need all hosts."""
+    count = needing_all = 0
+    with write_partitions(file, parts + 1) as writer:
+        for row, number in rows:
+            part = parts if row["all"] else bucket_of(site_of(host_name(row["next"])), parts)
+            writer.add(part, msgspec.json.encode({**row, "list": number}))
+            count += 1
+            needing_all += row["all"]
+    return {"left": count, "all": needing_all}
+
+
+def follow(task: Task, context: Context, fetching: Fetching, *, save_pages: bool) -> dict[str, Any]:
+    """Task of a round: go on with the visits of one part of all sites, or of all hosts.
+
+    Its options: `parts` that sites are divided into, its `part` (None for all hosts), how many `lists` there are, and
+    how many of its inputs, the first ones, are from the round before. Outputs: records, and what was left once more.
+    """
+    parts, part = task.options["parts"], task.options["part"]
+    hosts = None if part is None else Hosts(part, parts, by_site=True)
+    with opened(task.name, context, save_pages=save_pages) as work:
+        visiting = Visiting(work, fetching, context.report, hosts)
+        visiting.fetch(map(visit_of, _rows(task)), context.local or context.scratch)
+        found_file, left_file = task.outputs
+        with write_partitions(found_file, task.options["lists"]) as found:
+
+            def left() -> Iterator[tuple[dict[str, Any], int]]:
+                for row in _rows(task):
+                    known = work.journal.outcome(row["url"])
+                    if known is not None and is_left(known.row):
+                        yield known.row, row["list"]
+                    else:
+                        found.add(row["list"], _found(work, row["url"]))
+
+            return write_left(left_file, left(), parts)
+
+
+def _rows(task: Task) -> Iterator[dict[str, Any]]:
+    parts, part, latest = task.options["parts"], task.options["part"], task.options["latest"]
+    for bucket in range(parts) if part is None else [part]:
+        yield from _decoded(task.inputs[:latest], bucket)
+    if part is None:
+        yield from _decoded(task.inputs, parts)
+
+
+def _decoded(files: Iterable[Location], bucket: int) -> Iterator[dict[str, Any]]:
+    for lines in read_partitions(tuple(files), bucket):
+        yield from map(msgspec.json.decode, lines.splitlines())
+
+
+def _found(work: Work, url: str) -> bytes:
+    line = work.journal.line(url)
+    assert line is not None
+    row, document = line
+    page = None
+    if work.spool is not None and KEY in row:
+        with PageReader(work.spool.path) as pages:
+            page = pages.read(row)
+    return msgspec.json.encode((row, msgspec.Raw(document or b"null"), page))
+
+
+def found_in(files: Iterable[Location], number: int, retry_pass: int) -> Iterator[Entry]:
+    """What has become of the visits of list `number`."""
+    for lines in read_partitions(tuple(files), number):
+        for line in lines.splitlines():
+            row, document, page = _decode_found(line)
+            text = None if bytes(document) == b"null" else decode_document(bytes(document))
+            yield Entry(row, text, retry_pass, record=page)
+
 
 LISTS = "lists.json"
 """In the folder of rounds: the lists of this pass, and its number."""
@@ -72,21 +166,12 @@ def fetch_in_rounds(
         is_last = left <= FEW or left == stuck or number > MAX_REDIRECTS
         options = {"parts": parts, "lists": len(job.inputs), "latest": len(latest)}
         name = f"redirects-{this_pass}-{number}"
-        round_of = [
-            Task(
-                f"{name}-{'all' if part is None else f'{part:05}'}",
-                (*latest, *(before if is_last else ())),
-                options={**options, "part": part},
-                hints={"retry_pass": this_pass},
-            )
-            for part in ([None] if is_last else range(parts))
-        ]
-        round_of = [
-            dataclasses.replace(
-                task, outputs=(folder / f"{task.name}{FOUND_SUFFIX}", folder / f"{task.name}{LEFT_SUFFIX}")
-            )
-            for task in round_of
-        ]
+        round_of = []
+        for part in [None] if is_last else range(parts):
+            own_name = f"{name}-{'all' if part is None else f'{part:05}'}"
+            outputs = (folder / f"{own_name}{FOUND_SUFFIX}", folder / f"{own_name}{LEFT_SUFFIX}")
+            inputs = (*latest, *(before if is_last else ()))
+            round_of.append(Task(own_name, inputs, outputs, {**options, "part": part}, {"retry_pass": this_pass}))
         results = job.map("redirects", follow, round_of, unit=unit, total=left if is_last else left - stuck)
         found += [task.outputs[0] for task in round_of]
         before, latest = [*before, *latest], [task.outputs[1] for task in round_of]

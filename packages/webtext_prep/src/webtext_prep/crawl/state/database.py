@@ -1,9 +1,9 @@
 """What a download has finished, on disk the moment it is finished: one SQLite file for each shard of URLs.
 
 A row is a URL's outcome and, if it has one, its document, found by a digest of the URL: the list may grow, shrink or
-change its order, and nothing is kept in memory. Each addition is a transaction in a write-ahead log: a `kill -9` loses
-nothing that was added, a power cut at most the last seconds. A transaction costs some 0.1 ms, a record in it 0.01 ms,
-but for now and then a wait for the disk: an event loop adds through `journal_writer`. Reading goes beside it.
+change its order, and nothing is kept in memory. Records are added in transactions of a write-ahead log: a `kill -9`
+loses nothing that was added, a power cut at most the last seconds. A transaction costs some 0.1 ms, a record in it 0.01
+ms, but for now and then a wait for the disk: an event loop adds through `JournalWriter`. Reading goes beside it.
 
 Rows carry checksums that are verified when a journal is opened again: a damaged row costs itself alone. A file that
 is not a journal, or whose structure is damaged, is set aside under another name, never removed; the sound rows that can
@@ -17,7 +17,6 @@ import sqlite3
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -42,6 +41,13 @@ _GAP = 10_000
 _DAMAGE = frozenset({sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_ERROR})
 _OTHER_SCHEMA = "is a journal of another version"
 _CREATE = "CREATE TABLE pages (digest BLOB PRIMARY KEY, pass INTEGER, row BLOB, document BLOB, checksum BLOB)"
+
+
+class _Url(msgspec.Struct):
+    url: str
+
+
+_url_of = msgspec.json.Decoder(_Url).decode
 
 
 def url_digest(url: str) -> bytes:
@@ -124,9 +130,7 @@ class Journal:
     def __enter__(self) -> Journal:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def __contains__(self, url: str) -> bool:
@@ -143,45 +147,42 @@ class Journal:
 
     # Adding and finding
 
-    def add(self, entry: Entry) -> None:
-        """Add a record; once this returns, it is found again though this process be killed.
+    def add_many(self, entries: Iterable[Entry]) -> None:
+        """Add records in one transaction: all of them, or none if this is interrupted.
 
-        Raises WebtextError if it can't be written (a full disk).
+        Once this returns, they are found again though this process be killed. Raises WebtextError if they can't be
+        written (a full disk).
         """
-        try:
-            self._insert(entry)
-        except sqlite3.OperationalError as error:
-            raise _unusable(self.path, error) from error
+        self.add_packed(
+            (
+                entry.retry_pass,
+                msgspec.json.encode(entry.row),
+                None if entry.document is None else self._compress(encode_document(entry.document)),
+            )
+            for entry in entries
+        )
 
-    def add_many(self, entries: Iterator[Entry]) -> None:
-        """Add records in one transaction: all of them, or none if this is interrupted. Raises as `add` does."""
+    def add_packed(self, records: Iterable[tuple[int, bytes, bytes | None]]) -> None:
+        """Add records as `added_after` gives them, without their numbers. Raises as `add_many` does."""
+
+        def values() -> Iterator[tuple[bytes, int, bytes, bytes | None, bytes]]:
+            for retry_pass, row, document in records:
+                digest = url_digest(_url_of(row).url)
+                self.added_bytes += len(document or b"")
+                yield digest, retry_pass, row, document, _checksum(digest, row, document)
+
         try:
             # Commits at the end of the block, or rolls back what an exception has left half done.
             with self._writer:
                 self._writer.execute("BEGIN")
-                for entry in entries:
-                    self._insert(entry)
+                self._writer.executemany("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?)", values())
         except sqlite3.OperationalError as error:
             raise _unusable(self.path, error) from error
-
-    def _insert(self, entry: Entry) -> None:
-        digest = url_digest(entry.row["url"])
-        row = msgspec.json.encode(entry.row)
-        document = None if entry.document is None else self._compress(encode_document(entry.document))
-        values = (digest, entry.retry_pass, row, document, _checksum(digest, row, document))
-        self.added_bytes += len(document or b"")
-        self._writer.execute("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?)", values)
 
     def outcome(self, url: str) -> Entry | None:
         """The record of `url` without its document, which is not even read; None if there is none."""
         found = self._reader.execute("SELECT pass, row FROM pages WHERE digest = ?", (url_digest(url),)).fetchone()
         return None if found is None else Entry(msgspec.json.decode(found[1]), None, found[0])
-
-    def get(self, url: str) -> Entry | None:
-        """The record of `url` with its document; None if there is none."""
-        query = "SELECT pass, row, document FROM pages WHERE digest = ?"
-        found = self._reader.execute(query, (url_digest(url),)).fetchone()
-        return None if found is None else self._entry(*found)
 
     def line(self, url: str) -> tuple[dict[str, Any], bytes | None] | None:
         """The row of `url`, and its document as `encode_document` wrote it; None if there is no record."""
@@ -192,8 +193,9 @@ class Journal:
 
     def entries(self) -> Iterator[Entry]:
         """All records, in the order in which they were added."""
-        for found in self._reader.execute("SELECT pass, row, document FROM pages ORDER BY rowid"):
-            yield self._entry(*found)
+        for retry_pass, row, document in self._reader.execute("SELECT pass, row, document FROM pages ORDER BY rowid"):
+            text = None if document is None else decode_document(self._decompress(document))
+            yield Entry(msgspec.json.decode(row), text, retry_pass)
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """The rows of all records, in the order in which they were added."""
@@ -213,29 +215,10 @@ class Journal:
         query = "SELECT rowid, pass, row, document FROM pages WHERE rowid > ? ORDER BY rowid"
         return self._writer.execute(query, (number,)).fetchall()
 
-    def add_packed(self, records: Iterable[tuple[int, bytes, bytes | None]]) -> None:
-        """Add records as `added_after` gave them elsewhere, without their numbers. Raises as `add` does."""
-
-        def values() -> Iterator[tuple[bytes, int, bytes, bytes | None, bytes]]:
-            for retry_pass, row, document in records:
-                digest = url_digest(msgspec.json.decode(row)["url"])
-                yield digest, retry_pass, row, document, _checksum(digest, row, document)
-
-        try:
-            with self._writer:
-                self._writer.execute("BEGIN")
-                self._writer.executemany("INSERT OR REPLACE INTO pages VALUES (?, ?, ?, ?, ?)", values())
-        except sqlite3.OperationalError as error:
-            raise _unusable(self.path, error) from error
-
     def urls(self) -> Iterator[str]:
         """The URLs of all records."""
         for row in self.rows():
             yield row["url"]
-
-    def _entry(self, retry_pass: int, row: bytes, document: bytes | None) -> Entry:
-        text = None if document is None else decode_document(self._decompress(document))
-        return Entry(msgspec.json.decode(row), text, retry_pass)
 
     # The file
 
@@ -344,3 +327,23 @@ def _is_sound(digest: Any, row: Any, document: Any, checksum: Any) -> bool:
     if not (isinstance(digest, bytes) and isinstance(row, bytes) and isinstance(document, bytes | None)):
         return False
     return bool(_checksum(digest, row, document) == checksum)
+
+
+class UrlSet:
+    """A set of URLs that goes to disk when it grows: a list may hold millions. Use as a context manager."""
+
+    def __init__(self) -> None:
+        self._connection = sqlite3.connect("", isolation_level=None)
+        self._connection.execute("CREATE TABLE urls (digest BLOB PRIMARY KEY) WITHOUT ROWID")
+        self._connection.execute("BEGIN")
+
+    def __enter__(self) -> UrlSet:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._connection.close()
+
+    def add(self, url: str) -> bool:
+        """Add a URL; True if it was not there before."""
+        found = self._connection.execute("INSERT OR IGNORE INTO urls VALUES (?)", (url_digest(url),))
+        return found.rowcount == 1

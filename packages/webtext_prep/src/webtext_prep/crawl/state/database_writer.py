@@ -1,18 +1,31 @@
-"""Adds records to a journal from an event loop: in a thread, since the disk may keep it waiting, many in a transaction.
+"""A journal at work. `JournalWriter` adds records from an event loop: in a thread, many in a transaction.
 
 A transaction for each page cost more than fetching it. Records are written when `BATCH` of them have come together, or
 when the first of them has waited `SECONDS`: that much is what a `kill -9` loses. An interruption or an error loses
 nothing, since the end of the block writes what is left.
+
+On this machine the journal of a task lies in the scratch folder, and is found there again. On a node of an engine it is
+a working copy on the node's own disk, made of the segments (`page_cache`) that earlier attempts have kept, and gone at
+the end.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
+from dataclasses import dataclass
+from pathlib import Path
 
-from webtext_prep.crawl.state.database import Entry, Journal
+from webtext_prep import storage
+from webtext_prep.crawl.state.database import Entry, Journal, journal_path
+from webtext_prep.crawl.state.history import JOURNALS
+from webtext_prep.crawl.state.page_cache import SPOOL_SUFFIX, PageSpool, Segments, segments_in
+from webtext_prep.errors import RetryableError
+from webtext_prep.running.tasks import Context
+from webtext_prep.storage.stores.base import Location
 
 SECONDS = 0.25
 """The longest that a finished record waits before it is written, if the disk keeps up."""
@@ -61,9 +74,7 @@ class JournalWriter:
             await asyncio.sleep(KEEP_SECONDS)
             await asyncio.get_running_loop().run_in_executor(self._thread, keep)
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         try:
             self._is_full.set()
             if self._task is not None:
@@ -121,3 +132,65 @@ class JournalWriter:
         batch, self._waiting, self._characters = self._waiting, [], 0
         self._has_room.set()
         return batch
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a task has fetched so far.
+
+    Attributes:
+        journal: the records.
+        spool: the pages, if they are saved.
+        segments: what keeps both, on a node of an engine.
+    """
+
+    journal: Journal
+    spool: PageSpool | None = None
+    segments: Segments | None = None
+
+
+@contextlib.contextmanager
+def opened(name: str, context: Context, *, save_pages: bool, is_kept: bool = True) -> Iterator[Work]:
+    """The journal of the task of that name, with all that earlier attempts have kept.
+
+    Args:
+        name: of the task.
+        context: its surroundings.
+        save_pages: whether pages are saved.
+        is_kept: whether to keep also what is added now.
+    """
+    kept = (context.scratch if context.kept is None else context.kept) / JOURNALS / name
+    with contextlib.ExitStack() as stack:
+        if context.kept is None:
+            path = journal_path(context.scratch / JOURNALS, name)
+        else:
+            folder = (context.local or context.scratch) / JOURNALS
+            folder.mkdir(parents=True, exist_ok=True)
+            path = journal_path(Path(stack.enter_context(tempfile.TemporaryDirectory(dir=folder, prefix=name))), name)
+        journal, spool = stack.enter_context(Journal(path)), None
+        is_new = journal.is_empty
+        if save_pages:
+            spool = stack.enter_context(PageSpool(path.with_suffix(SPOOL_SUFFIX), is_new=is_new))
+        segments = Segments(kept, journal, spool)
+        if is_new:
+            segments.restore()
+        if context.kept is None or not is_kept:
+            yield Work(journal, spool)
+            return
+        try:
+            yield Work(journal, spool, segments)
+        except BaseException:
+            with contextlib.suppress(RetryableError):
+                segments.save()
+            raise
+        segments.save()
+
+
+def remove(name: str, context: Context) -> None:
+    """Remove the journal of a task, when what it holds is in the output."""
+    path = journal_path(context.scratch / JOURNALS, name)
+    path.unlink(missing_ok=True)
+    path.with_suffix(SPOOL_SUFFIX).unlink(missing_ok=True)
+    folder: Location = (context.scratch if context.kept is None else context.kept) / JOURNALS / name
+    if segments_in(folder):
+        storage.remove_folder(folder)

@@ -1,4 +1,4 @@
-"""What one run of a download leaves for the next: how many passes there were, and what is left to try again."""
+"""What a download leaves for the next run, by name: how many passes there were, what to try again, and saved pages."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 from typing import Any
 
 from command_kit import write_json
+from webtext_prep import storage
+from webtext_prep.documents.folders.stage_record import PAGES
+from webtext_prep.storage.stores.base import Location
 
 EARLIER, JOURNALS, ROUNDS = "earlier", "journals", "rounds"
 """The folders in the scratch folder with what runs over other lists have fetched, with what this one has, a journal for
@@ -48,3 +51,16 @@ class History:
 def retryable_below(rounds: int, retryable: dict[str, int]) -> int:
     """How many retryable URLs have been tried in fewer passes than `rounds`."""
     return sum(count for tried, count in retryable.items() if int(tried) < rounds)
+
+
+PAGES_SUFFIX = ".warc.gz"
+
+
+def pages_of(shard: Location) -> Location:
+    """Where the pages of a shard of documents belong: `pages/part-00000.warc.gz`."""
+    return shard.parent / PAGES / f"{shard.name.partition('.')[0]}{PAGES_SUFFIX}"
+
+
+def page_files_in(output: Location) -> list[Location]:
+    """The files of pages that an output holds."""
+    return [file for file in storage.files_in(output / PAGES) if file.name.endswith(PAGES_SUFFIX)]

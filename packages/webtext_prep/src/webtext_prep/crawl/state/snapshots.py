@@ -9,23 +9,21 @@ through a memory map; whoever looks up holds 8 bytes for each URL of its own lis
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 from numpy.typing import NDArray
 
 from webtext_prep import storage
-from webtext_prep.crawl.archives.page_files import pages_of
 from webtext_prep.crawl.state.database import Entry, Journal, url_digest
-from webtext_prep.crawl.state.history import SUFFIX
-from webtext_prep.crawl.state.page_cache import SPOOL_SUFFIX, PageSpool
-from webtext_prep.crawl.state.segments import SUFFIX as SEGMENT_SUFFIX
-from webtext_prep.crawl.state.segments import entries_of, segments_in
+from webtext_prep.crawl.state.history import SUFFIX, pages_of
+from webtext_prep.crawl.state.page_cache import SPOOL_SUFFIX, PageSpool, entries_of, segments_in
+from webtext_prep.crawl.state.page_cache import SUFFIX as SEGMENT_SUFFIX
 from webtext_prep.documents.folders.shards import read_documents, shards_in
 from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.errors import InputError
@@ -285,10 +283,8 @@ def _is_same(one: Location, other: Location) -> bool:
         return True
     if storage.size(one) != storage.size(other):
         return False
-    with storage.open_for_reading(one) as left, storage.open_for_reading(other) as right:
-        pieces = itertools.zip_longest(_pieces(left), _pieces(right))
-        return all(piece == counterpart for piece, counterpart in pieces)
-
-
-def _pieces(file: BinaryIO) -> Iterator[bytes]:
-    return iter(lambda: file.read(1 << 20), b"")
+    digests = []
+    for place in (one, other):
+        with storage.open_for_reading(place) as file:
+            digests.append(hashlib.file_digest(file, "sha256").digest())  # type: ignore[arg-type]
+    return digests[0] == digests[1]

@@ -6,8 +6,25 @@ into pieces, and short ones go, too. (Brown et al. 2020, appendix C; Megatron-LM
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+
+_WORD = re.compile(r"\w+")
+
+
+def words_of(text: str) -> list[str]:
+    """The words of `text` in lower case, in order."""
+    if text.isascii():
+        return _WORD.findall(text.lower())
+    # Each by itself: lower-casing a whole text may split a word (a dotted capital I becomes two characters).
+    return [word.lower() for word in _WORD.findall(text)]
+
+
+def places_of(text: str) -> list[tuple[int, int]]:
+    """Where each of `words_of(text)` begins and ends."""
+    return [found.span() for found in _WORD.finditer(text)]
+
 
 SENTENCE_ENDS = ".!?"
 

@@ -24,7 +24,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text import fingerprints
 from webtext_prep.text.contamination import plain
-from webtext_prep.text.contamination.words import words_of
+from webtext_prep.text.contamination.cutting import words_of
 from webtext_prep.text.fingerprints import Shingling
 
 _TEXTS = "texts"
@@ -114,6 +114,7 @@ class NGrams:
     screen: npt.NDArray[np.uint64]
 
     _ARRAYS = ("words", "starts", "sizes", "table", "texts", "screen")
+    _LISTS = ("vocabulary", "places", "beginnings")
     SHOWN = 200
     """Characters of an evaluation text that `beginnings` keeps."""
 
@@ -126,7 +127,6 @@ class NGrams:
 
         `compiled` is whether there is enough to do for machine code.
         """
-        functions = _functions(compiled)
         vocabulary: dict[str, int] = {}
         numbers: list[npt.NDArray[np.int32]] = []
         joined_words, places, beginnings = [], [], []
@@ -142,9 +142,13 @@ class NGrams:
             beginnings.append(" ".join(entry.text[: cls.SHOWN].split()))
         ends = np.cumsum([len(text) for text in numbers], dtype=np.int64)
         joined = np.concatenate(numbers) if numbers else np.zeros(0, np.int32)
-        starts, sizes, texts, table = functions.index(joined, ends, size)
+        starts, sizes, texts = _distinct(joined, ends, size)
+        table = hash_table(ngram_hashes(joined, starts, sizes), 2 * len(joined))
         runs = Shingling("word", int(sizes.min(initial=size)))
-        screen = functions.hash_set(fingerprints.shingle_sets(joined_words, runs, compiled=compiled)[0])
+        hashes = fingerprints.shingle_sets(joined_words, runs, compiled=compiled)[0]
+        hashes = np.unique(np.maximum(hashes, np.uint64(1)))  # 0 is an empty slot
+        slots = hash_table(hashes, 2 * len(hashes))
+        screen = np.where(slots >= 0, np.append(hashes, np.uint64(0))[slots], np.uint64(0))
         return cls(vocabulary, joined, starts, sizes, table, texts, places, beginnings, screen)
 
     def text_of(self, number: int) -> str:
@@ -167,28 +171,17 @@ class NGrams:
 
     def save(self, place: Location) -> None:
         """Write all of it to one file."""
+        lists: dict[str, Any] = {name: _packed(list(getattr(self, name))) for name in self._LISTS}
         with storage.create(place, durable=False) as stream:
-            np.savez(
-                stream,
-                vocabulary=_packed(list(self.vocabulary)),
-                words=self.words,
-                starts=self.starts,
-                sizes=self.sizes,
-                table=self.table,
-                texts=self.texts,
-                screen=self.screen,
-                places=_packed(self.places),
-                beginnings=_packed(self.beginnings),
-            )
+            np.savez(stream, **lists, **{name: getattr(self, name) for name in self._ARRAYS})
 
     @classmethod
     def load(cls, place: Location) -> NGrams:
         """What `save` wrote."""
         with np.load(storage.local_path(place), allow_pickle=False) as file:
-            vocabulary = {word: number for number, word in enumerate(_unpacked(file["vocabulary"]))}
-            words, starts, sizes, table, texts, screen = (file[name] for name in cls._ARRAYS)
-            places, beginnings = _unpacked(file["places"]), _unpacked(file["beginnings"])
-            return cls(vocabulary, words, starts, sizes, table, texts, places, beginnings, screen)
+            lists: dict[str, Any] = {name: _unpacked(file[name]) for name in cls._LISTS}
+            vocabulary = {word: number for number, word in enumerate(lists.pop("vocabulary"))}
+            return cls(vocabulary, **lists, **{name: file[name] for name in cls._ARRAYS})
 
 
 def _functions(compiled: bool) -> Any:
@@ -198,6 +191,45 @@ def _functions(compiled: bool) -> Any:
     from webtext_prep.text.contamination import matching
 
     return matching
+
+
+def _distinct(
+    words: npt.NDArray[np.int32], ends: npt.NDArray[np.int64], size: int
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """Where each different n-gram first stands in texts that end at `ends`, its size, and in which text that is."""
+    rows: dict[tuple[int, ...], tuple[int, int, int]] = {}
+    numbers, begin = words.tolist(), 0
+    for text, end in enumerate(ends.tolist()):
+        own = min(size, end - begin)
+        for start in range(begin, end - own + 1):
+            rows.setdefault(tuple(numbers[start : start + own]), (start, own, text))
+        begin = end
+    starts, sizes, texts = np.array([*rows.values()], np.int64).reshape(-1, 3).T
+    return starts.copy(), sizes.astype(np.int32), texts.astype(np.int32)
+
+
+def ngram_hashes(
+    words: npt.NDArray[np.int32], starts: npt.NDArray[np.int64], sizes: npt.NDArray[np.int32]
+) -> npt.NDArray[np.uint64]:
+    """FNV-1a over whole words, with a last mixing step (that of MurmurHash3)."""
+    values = np.full(len(starts), 0xCBF29CE484222325, np.uint64)
+    for at in range(int(sizes.max(initial=0))):
+        has = sizes > at
+        values[has] = (values[has] ^ words[starts[has] + at].astype(np.uint64)) * np.uint64(0x100000001B3)
+    values = (values ^ (values >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+    return values ^ (values >> np.uint64(33))
+
+
+def hash_table(hashes: npt.NDArray[np.uint64], room: int) -> npt.NDArray[np.int64]:
+    """Open addressing with linear probing: the position of a hash in `hashes` in each slot, or -1."""
+    table = np.full(1 << max(4, room.bit_length()), -1, np.int64)
+    waiting, slots = np.arange(len(hashes)), (hashes & np.uint64(len(table) - 1)).astype(np.int64)
+    while len(waiting):
+        is_free = table[slots] < 0
+        table[slots[is_free]] = waiting[is_free]  # of several the last one gets the slot
+        is_left = table[slots] != waiting
+        waiting, slots = waiting[is_left], (slots[is_left] + 1) & (len(table) - 1)
+    return table
 
 
 def _packed(values: Sequence[str]) -> npt.NDArray[np.uint8]:

@@ -1,4 +1,4 @@
-"""Compiled: an index of n-grams of word numbers, and where they stand in a document.
+"""Compiled: where n-grams of word numbers stand in a document.
 
 Looking up takes one hash per word and length of n-gram, only where as many known words follow one another; what a
 hash finds is compared word by word.
@@ -16,7 +16,7 @@ Array = npt.NDArray[np.int64]
 
 @compiled
 def _hash(words: npt.NDArray[np.int32], start: int, size: int) -> np.uint64:
-    """FNV-1a over whole words, with a last mixing step (that of MurmurHash3)."""
+    """See `evaluation.ngram_hashes`."""
     value = np.uint64(0xCBF29CE484222325)
     for at in range(start, start + size):
         value = (value ^ np.uint64(words[at])) * np.uint64(0x100000001B3)
@@ -27,7 +27,7 @@ def _hash(words: npt.NDArray[np.int32], start: int, size: int) -> np.uint64:
 
 @compiled
 def _find(words, start, size, known, starts, sizes, table):  # type: ignore[no-untyped-def]
-    """The number of the n-gram at `start` of `words`, or minus one minus the slot in which it belongs."""
+    """The number of the n-gram at `start` of `words`, or -1."""
     mask = np.uint64(len(table) - 1)
     slot = _hash(words, start, size) & mask
     while table[slot] >= 0:
@@ -41,33 +41,7 @@ def _find(words, start, size, known, starts, sizes, table):  # type: ignore[no-u
             if same:
                 return number
         slot = (slot + np.uint64(1)) & mask
-    return -1 - np.int64(slot)
-
-
-@compiled
-def _fill(words, ends, size, starts, sizes, texts, table) -> int:  # type: ignore[no-untyped-def]
-    found, begin = 0, 0
-    for text in range(len(ends)):
-        own = min(size, ends[text] - begin)
-        for start in range(begin, ends[text] - own + 1):
-            slot = _find(words, start, own, words, starts, sizes, table)
-            if slot < 0:
-                table[-1 - slot] = found
-                starts[found], sizes[found], texts[found] = start, own, text
-                found += 1
-        begin = ends[text]
-    return found
-
-
-def index(
-    words: npt.NDArray[np.int32], ends: Array, size: int
-) -> tuple[Array, npt.NDArray[np.int32], npt.NDArray[np.int32], Array]:
-    """(starts, sizes, texts, table) of the distinct n-grams of texts that end at `ends` of `words`; see `NGrams`."""
-    most = len(words)
-    starts, sizes, texts = np.zeros(most, np.int64), np.zeros(most, np.int32), np.zeros(most, np.int32)
-    table = np.full(1 << max(4, (2 * most).bit_length()), -1, np.int64)
-    found = _fill(words, ends, size, starts, sizes, texts, table)
-    return starts[:found].copy(), sizes[:found].copy(), texts[:found].copy(), table
+    return -1
 
 
 @compiled
@@ -95,23 +69,6 @@ def find(words, known, starts, sizes, table, lengths, chosen) -> tuple[Array, Ar
                     found += 1
                     break
     return positions[:found].copy(), numbers[:found].copy()
-
-
-@compiled
-def _add_all(values, table):  # type: ignore[no-untyped-def]
-    mask = np.uint64(len(table) - 1)
-    for value in values:
-        slot = value & mask
-        while table[slot] != 0 and table[slot] != value:
-            slot = (slot + np.uint64(1)) & mask
-        table[slot] = value
-
-
-def hash_set(values: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """A set of hashes as an open-addressing table, at most half full; 0 is an empty slot, and taken for 1."""
-    table = np.zeros(1 << max(4, (2 * len(values)).bit_length()), np.uint64)
-    _add_all(np.maximum(values, np.uint64(1)), table)
-    return table
 
 
 @compiled

@@ -7,7 +7,16 @@ there and not with its module. Its answer depends on the text alone, not on what
 from __future__ import annotations
 
 import abc
+from importlib.util import find_spec
+from pathlib import Path
 from typing import ClassVar, NamedTuple
+
+
+def package_folder(name: str) -> Path:
+    """The folder of an installed package, which is not imported."""
+    package = find_spec(name)
+    assert package is not None and package.origin is not None
+    return Path(package.origin).parent
 
 
 class Guess(NamedTuple):

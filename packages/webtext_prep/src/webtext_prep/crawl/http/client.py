@@ -1,8 +1,15 @@
-"""One HTTP request to an unknown server, bounded in every way: address, time, bytes, type; never more than one hop.
+"""One HTTP request to an unknown server, bounded in every way: address, time, bytes, memory, type; never a second hop.
 
-Redirects are given back, not followed. A deadline covers the whole request but for two things: the name look-up has
-one of its own, so that a dead name server is told apart from a slow site, and the time in which no memory was free
-does not count.
+A redirect is a reply like any other, so that each hop passes
+the same checks and waits its turn at its own host. A deadline covers the whole request but for two things: the name
+look-up has one of its own, so that a dead name server is told apart from a slow site, and the time in which no memory
+was free does not count.
+
+Without a `ByteBudget`, memory is bounded only by connections times the largest page: 200 pages of 5 MB are a gigabyte.
+Whoever reads a body takes bytes from the budget as they come, and waits when there are none: unread data then stays
+with the kernel, and the sender is slowed down. The oldest reservations never wait, so that there is always one who gets
+on: each of them may exceed the budget by one page. Were it only one, senders that fill the budget and then dawdle would
+be read one after the other.
 """
 
 from __future__ import annotations
@@ -10,9 +17,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import email.utils
+import functools
+import itertools
+import re
 import ssl
 import time
-from types import TracebackType
+from collections.abc import Iterator
+from dataclasses import dataclass
+from urllib.parse import unquote, urlsplit
 
 import aiohttp
 from yarl import URL
@@ -26,12 +38,153 @@ from webtext_prep.crawl.http.addresses import (
     check_host,
     decoded_host,
 )
-from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError, read_body, read_first
-from webtext_prep.crawl.http.content_types import content_type_of, is_html_page, may_be_page
-from webtext_prep.crawl.http.fetcher import Reply
-from webtext_prep.crawl.http.memory import Reservation
+from webtext_prep.crawl.http.bodies import (
+    CutShortError,
+    DamagedBodyError,
+    TooLargeError,
+    content_type_of,
+    is_html_page,
+    may_be_page,
+    read_body,
+    read_first,
+)
 from webtext_prep.extraction.outcomes import PageOutcome, http_outcome, is_retryable
-from webtext_prep.urls.urls import without_credentials
+from webtext_prep.urls.urls import canonical_host, without_credentials
+
+
+class Reservation:
+    """The bytes that one page holds."""
+
+    def __init__(self, budget: ByteBudget) -> None:
+        self._budget = budget
+        self.held = 0
+        self.waited = 0.0  # seconds
+
+    def try_grow(self, size: int) -> bool:
+        """Take `size` bytes more if there is room now."""
+        return self._budget._try_take(self, size)
+
+    async def grow(self, size: int) -> float:
+        """Take `size` bytes more, as soon as there is room. Returns the seconds waited."""
+        waited = await self._budget._take(self, size)
+        self.waited += waited
+        return waited
+
+
+class ByteBudget:
+    """Bytes shared by all pages of a process.
+
+    Args:
+        limit: bytes that may be held at once, but for `unhindered` pages more.
+        unhindered: how many of the pages that hold some, the oldest ones, never wait.
+    """
+
+    def __init__(self, limit: int, *, unhindered: int = 1) -> None:
+        self.limit, self.held, self.unhindered = limit, 0, unhindered
+        self._holders: dict[Reservation, None] = {}  # in the order of their first byte
+        self._changed = asyncio.Event()
+
+    @contextlib.contextmanager
+    def reservation(self) -> Iterator[Reservation]:
+        """A reservation, given back at the end of the block."""
+        reservation = Reservation(self)
+        try:
+            yield reservation
+        finally:
+            self.held -= reservation.held
+            self._holders.pop(reservation, None)
+            self._changed.set()
+
+    async def _take(self, reservation: Reservation, size: int) -> float:
+        start = time.monotonic()
+        while not self._try_take(reservation, size):
+            self._changed.clear()
+            await self._changed.wait()
+        return time.monotonic() - start
+
+    def _try_take(self, reservation: Reservation, size: int) -> bool:
+        self._holders.setdefault(reservation)
+        if self.held + size > self.limit and reservation not in itertools.islice(self._holders, self.unhindered):
+            return False
+        self.held += size
+        reservation.held += size
+        return True
+
+
+_PLAIN = re.compile(r"https?://[A-Za-z0-9.-]+(?::[0-9]+)?(?=[/?#]|\Z)")
+"""The beginning of a URL that says all of its host and origin, as most do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """What became of one request.
+
+    Attributes:
+        outcome: `ok`, `redirect`, or the reason for which there is no page (`http_404`, `timeout`, ...).
+        url: the URL that answered.
+        status: the HTTP status, or None where there was no answer.
+        location: where a redirect points to.
+        body: the page, decompressed, or nothing.
+        charset: as the header says, or None.
+        is_html: whether the page is HTML, or else plain text.
+        retry_after: how many seconds the server asks to wait.
+        retry_now: whether trying again in a moment may help.
+        reason: the words behind the status of a page.
+        headers: the headers of a page.
+    """
+
+    outcome: str
+    url: str
+    status: int | None = None
+    location: str = ""
+    body: bytes = b""
+    charset: str | None = None
+    is_html: bool = True
+    retry_after: float | None = None
+    retry_now: bool = False
+    reason: str = ""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+def host_and_origin(url: str) -> tuple[str, str]:
+    """The host of a URL ("" if it has none) as `canonical_host` has it, and its origin.
+
+    Raises ValueError where it has no origin.
+
+    >>> host_and_origin("HTTP://Example.com:80/a?b#c")
+    ('example.com', 'http://example.com')
+    """
+    plain = _PLAIN.match(url)
+    return _parsed(url) if plain is None else _parsed_once(plain[0])
+
+
+def _parsed(url: str) -> tuple[str, str]:
+    bare = without_credentials(url)
+    # Percent-escapes are decoded as they are before the request is sent.
+    return canonical_host(unquote(urlsplit(bare).hostname or "")), str(URL(bare).origin())
+
+
+_parsed_once = functools.lru_cache(maxsize=1 << 14)(_parsed)
+
+
+def host_name(url: str) -> str:
+    """The host that the client connects to for a URL, and under which it waits for its turn; "" if it has none."""
+    try:
+        return host_and_origin(url)[0]
+    except ValueError:
+        return ""  # fails at once, whatever it waits for
+
+
+def next_url(url: str, location: str) -> str | None:
+    """Where a redirect from `url` leads, without credentials and fragment, or None if that is not a web address."""
+    try:
+        target = URL(without_credentials(url)).join(URL(location))
+        if target.scheme not in ("http", "https") or not target.raw_host:
+            return None
+        return without_credentials(str(target.with_fragment(None)))
+    except ValueError:
+        return None
+
 
 REDIRECTS = frozenset({301, 302, 303, 307, 308})
 DNS_SECONDS = 10.0
@@ -94,7 +247,7 @@ class _Deadline:
 
 
 class Client:
-    """A `Fetcher` over aiohttp. Use as an async context manager.
+    """Makes single requests, over aiohttp. Use as an async context manager.
 
     Args:
         connections: open connections at most.
@@ -133,9 +286,7 @@ class Client:
         )
         return self
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    async def __aexit__(self, *_: object) -> None:
         if self._session is not None:
             await self._session.close()
 
@@ -148,7 +299,15 @@ class Client:
         reservation: Reservation | None = None,
         seconds: float | None = None,
     ) -> Reply:
-        """See `Fetcher.get`."""
+        """Ask for `url` once. Never raises for what a URL, a server or a network can do: the reply's outcome says it.
+
+        Args:
+            url: an absolute http or https URL.
+            any_type: take a body of any type (robots.txt), cut at the cap instead of refused.
+            max_bytes: another cap than the fetcher's own.
+            reservation: grows with the body, and waits where memory is short.
+            seconds: a shorter limit on its time than the fetcher's own.
+        """
         try:
             parsed = parse_url(url, self.private)
         except BlockedAddressError:

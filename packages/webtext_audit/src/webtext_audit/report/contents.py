@@ -1,0 +1,267 @@
+"""What a corpus holds, and what it lacks: domains, lengths, languages, outcomes of downloads, duplicates, examples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, NamedTuple
+
+from command_kit import charts
+from command_kit.charts.markup import Markup, join, tag
+from command_kit.charts.numbers import count, share, short, size
+from webtext_audit.report.collect import Corpus, Examples
+from webtext_audit.report.figures import GROUPS, DuplicateFigures, LogHistogram, OutcomeFigures, group_of
+from webtext_prep.documents.folders.stage_record import Step, all_steps
+
+MOST_ROWS = 15
+"""Of a table; the rest is put together."""
+
+
+def cell(value: str, part: str, number: float, most: float, kind: str = "kept") -> Markup:
+    """A number in a table, with its share of the whole, over a bar."""
+    return join([tag("span", tag("b", value), " ", tag("i", part), class_="number"), charts.bar(number, most, kind)])
+
+
+def bars(head: Sequence[str], rows: Iterable[Sequence[object]], kind: str = "bars") -> Markup:
+    """A table whose numbers have bars beside them."""
+    body = (tag("tr", tag("td", first, class_="name"), *(tag("td", cell) for cell in rest)) for first, *rest in rows)
+    top = tag("tr", *(tag("th", name, scope="col", class_="name" if not at else None) for at, name in enumerate(head)))
+    return tag("table", tag("thead", top), tag("tbody", *body), class_=kind)
+
+
+class Measured(NamedTuple):
+    """What some domains have."""
+
+    documents: float
+    bytes: float
+    tokens: float
+
+
+def domains(corpus: Corpus) -> Markup | None:
+    """Documents, bytes and tokens of the largest domains."""
+    figures, scale = corpus.figures, corpus.scale
+    if not figures.domains.names:
+        return None
+    rows = [
+        (name, Measured(documents * scale, bytes_ * scale, figures.tokens_in(bytes_, *counted) * scale))
+        for name, (documents, bytes_, *counted) in figures.domains.top(MOST_ROWS, by=1 if figures.bytes else 0)
+    ]
+    whole = Measured(figures.documents * scale, figures.bytes * scale, figures.tokens_in(figures.bytes) * scale)
+    others = len(figures.domains.names) - len(rows)
+    if others > 0 or figures.domains.is_cut:
+        rest = Measured(*(max(0.0, whole[at] - sum(of[at] for _, of in rows)) for at in range(3)))
+        rows.append((f"{'more than ' * figures.domains.is_cut}{count(others)} others", rest))
+    columns = [at for at, total in enumerate(whole) if total]
+    most = [max(measured[at] for _, measured in rows) for at in range(3)]
+    shows = (count, size, short)
+    cells = [
+        [name, *(cell(shows[at](of[at]), share(of[at], whole[at]), of[at], most[at]) for at in columns)]
+        for name, of in rows
+    ]
+    heads = ("documents", "text", "tokens")
+    return join([bars(["domain", *(heads[at] for at in columns)], cells), _notes(corpus)])
+
+
+def _notes(corpus: Corpus) -> Markup | None:
+    """How exact the figures of domains are, where they are not."""
+    figures = corpus.figures
+    notes = [sample_note(corpus)]
+    if figures.counted[0] and (figures.counted[0] < figures.bytes or corpus.is_sample):
+        notes.append(f"Tokens follow from those in {size(figures.counted[0])} of the text.")
+    if figures.domains.is_cut:
+        lost = count(figures.domains.lost * corpus.scale)
+        notes.append(f"Rare domains were put together: none that is shown lacks more than {lost} documents.")
+    text = " ".join(filter(None, notes))
+    return tag("p", text, class_="note") if text else None
+
+
+def sample_note(corpus: Corpus) -> str:
+    """What the figures are of, where they are not of everything."""
+    if not corpus.is_sample:
+        return ""
+    return (
+        f"Estimated from {count(corpus.figures.documents)} of {count(corpus.documents)} documents, chosen by a hash; "
+        "--all reads every one."
+    )
+
+
+def lengths(corpus: Corpus) -> Markup | None:
+    """How long the documents are."""
+    parts = []
+    if corpus.figures.lengths.bins:
+        parts.append(_length_chart(corpus.figures.lengths, "characters", corpus.scale))
+    if corpus.token_lengths is not None and corpus.token_lengths.bins:
+        parts.append(_length_chart(corpus.token_lengths, "tokens", 1.0))
+    return tag("div", *parts, class_="pair") if parts else None
+
+
+def _length_chart(found: LogHistogram, unit: str, scale: float) -> Markup:
+    columns = [(low, high, times * scale) for low, high, times in found.columns()]
+    middle = found.quantile(0.5)
+    head = f"{unit.capitalize()} of a document"
+    spread = f"5% have at most {short(found.quantile(0.05))}; 95% have at most {short(found.quantile(0.95))}."
+    rows = [(f"{short(low)} to {short(high)}", count(times)) for low, high, times in columns]
+    return tag(
+        "div",
+        tag("h3", head),
+        charts.histogram(
+            columns, title=f"{head}: how many documents have how many", mark=(middle, f"median {short(middle)}")
+        ),
+        tag("p", f"Mean {short(found.total / max(found.count, 1))}. {spread}", class_="note"),
+        charts.table((unit, "documents"), rows),
+    )
+
+
+def languages(corpus: Corpus) -> Markup | None:
+    """The languages of what is there, and of what was dropped for its language."""
+    kept = [(name, values[0] * corpus.scale, "kept") for name, values in corpus.figures.languages.top(MOST_ROWS)]
+    gone: dict[str, int] = {}
+    for step in all_steps(corpus.end):
+        for reason, number in step.record.get("dropped", {}).items():
+            if reason.startswith("language_"):
+                name = reason.removeprefix("language_")
+                gone[name] = gone.get(name, 0) + number
+    dropped = [
+        (name, float(number), "dropped") for name, number in sorted(gone.items(), key=lambda item: (-item[1], item[0]))
+    ]
+    rows = [*kept, *dropped[:MOST_ROWS]]
+    if not rows:
+        return None
+    most = max(number for _, number, _ in rows)
+    cells = [
+        [name, cell(count(number), "kept" if kind == "kept" else "dropped", number, most, kind)]
+        for name, number, kind in rows
+    ]
+    return bars(["language", "documents"], cells)
+
+
+NAMES = {
+    "ok": "page with text",
+    "client": "HTTP 3xx, 4xx",
+    "server": "HTTP 5xx",
+    "robots": "robots.txt",
+    "network": "network",
+    "content": "no usable text",
+}
+KINDS = dict(zip(GROUPS, ("c1", "c2", "c3", "c4", "c6", "c5"), strict=True))
+
+
+def outcomes(found: OutcomeFigures, taken: float) -> Markup:
+    """How downloads ended; `taken` is the share of the URLs that were counted."""
+    total, good = found.outcomes.totals()[0] / taken, found.outcomes.names.get("ok", [0.0])[0] / taken
+    more = len(found.hosts.names) - MOST_ROWS
+    return join(
+        [
+            tag("p", f"{count(good)} of {count(total)} URLs ({share(good, total)}) gave a page with text."),
+            charts.legend((KINDS[group], NAMES[group]) for group in GROUPS),
+            _reasons(found, taken, total),
+            tag("h3", "By host"),
+            _hosts(found, taken),
+            tag("p", f"And {count(more)} other hosts.", class_="note") if more > 0 else None,
+            tag("p", f"Estimated from {share(taken, 1)} of the URLs, chosen by a hash.", class_="note")
+            if taken < 1
+            else None,
+        ]
+    )
+
+
+def _reasons(found: OutcomeFigures, taken: float, total: float) -> Markup | None:
+    """Every other outcome than a page; those would hide what the others are."""
+    rows = [(name, values[0] / taken) for name, values in found.outcomes.top(MOST_ROWS + 1) if name != "ok"]
+    if not rows:
+        return None
+    most = rows[0][1]
+    cells = [[name, cell(count(urls), share(urls, total), urls, most, KINDS[group_of(name)])] for name, urls in rows]
+    return join([tag("h3", "Why there is no text"), bars(["outcome", "URLs"], cells)])
+
+
+def _hosts(found: OutcomeFigures, taken: float) -> Markup:
+    hosts = found.hosts.top(MOST_ROWS)
+    most = max((urls for _, (urls, *_) in hosts), default=0)
+    rows = []
+    for name, (urls, *by_group) in hosts:
+        of = zip(GROUPS, by_group, strict=True)
+        parts = [(number, KINDS[group], f"{NAMES[group]}: {count(number / taken)}") for group, number in of]
+        words = tag(
+            "span", tag("b", count(urls / taken)), f" URLs, {share(by_group[0], urls)} with text", class_="number"
+        )
+        rows.append([name, join([words, charts.stacked(parts, most)])])
+    return bars(["host", "URLs"], rows)
+
+
+MOST_GROUPS = 10
+
+
+def duplicates(step: Step, found: DuplicateFigures) -> Markup | None:
+    """How similar duplicates are, and the largest groups."""
+    if not found.similarities:
+        return None
+    dropped = step.record.get("dropped", {}).get("duplicate", 0)
+    exact, groups = found.similarities.get(100, 0), len(found.groups.names)
+    return join(
+        [
+            tag("h3", "Similarity of what was dropped to what stays"),
+            _similarities(found),
+            tag("p", f"{count(exact)} of {count(found.rows)} have exactly the same shingles.", class_="note"),
+            tag("h3", "The largest groups"),
+            _groups(found),
+            tag("p", f"{count(groups)} {'group' if groups == 1 else 'groups'} in all.", class_="note"),
+            tag("p", f"Of a sample of {count(found.rows)} of {count(dropped)} duplicates.", class_="note")
+            if found.rows < dropped
+            else None,
+        ]
+    )
+
+
+def _similarities(found: DuplicateFigures) -> Markup:
+    """A column for each per cent; what is exactly the same has one of its own, at the end."""
+    first = min(*found.similarities, 99)
+    columns = [(per / 100, (per + 1) / 100, float(found.similarities.get(per, 0))) for per in range(first, 101)]
+    chart = charts.histogram(
+        columns,
+        title="Duplicates by their similarity to the document that stays",
+        kind="dropped",
+        log=False,
+        show=lambda value: f"{min(value, 1.0):.2f}",
+    )
+    rows = [(f"{low:.2f}", count(number)) for low, _, number in columns if number]
+    return join([chart, charts.table(("similarity", "documents"), rows)])
+
+
+def _groups(found: DuplicateFigures) -> Markup:
+    top = found.groups.top(MOST_GROUPS)
+    rows = []
+    for name, (number,) in top:
+        match = found.matches.get(name)
+        quoted = tag("div", f"“{match}”", class_="where") if match else None
+        rows.append([join([name, quoted]), cell(count(number), "", number, top[0][1][0], "dropped")])
+    return bars(["what stays, and a passage that both have", "duplicates"], rows, "bars wordy")
+
+
+def kept_examples(corpora: Sequence[Corpus]) -> list[Markup]:
+    """Some of the documents that are there."""
+    return [_example(entry, "sample") for corpus in corpora for entry in corpus.figures.examples.ordered()]
+
+
+def dropped_examples(found: Sequence[Examples]) -> Iterator[Markup]:
+    """Some of what was dropped, by stage and reason."""
+    stage = None
+    for entry in found:
+        if entry.step is not stage:
+            stage = entry.step
+            yield tag("h3", f"Dropped by {stage.stage}")
+        name = tag("span", entry.reason, class_="reason-name")
+        yield tag(
+            "details",
+            tag("summary", name, f" {count(entry.count)}"),
+            *(_example(example, "sample gone") for example in entry.entries),
+        )
+
+
+def _example(entry: dict[str, Any], kind: str) -> Markup:
+    head = [tag("p", entry["title"]) if entry.get("title") else None, tag("p", entry["url"], class_="where")]
+    if entry.get("beside"):
+        head.append(tag("p", f"similarity {entry.get('similarity')} to {entry['beside']}; both have:", class_="where"))
+    text = str(entry.get("text") or "")
+    rest = int(entry.get("characters", 0)) - len(text)
+    more = tag("p", f"… and {count(rest)} more characters", class_="where") if rest > 0 else None
+    return tag("div", *head, tag("div", text, class_="text", tabindex=0) if text else None, more, class_=kind)

@@ -1,0 +1,292 @@
+"""Where a corpus comes from: the funnel, the figures that matter most, how each step was run, and what was planned."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from command_kit import charts, duration, hide_credentials
+from command_kit.charts.markup import Markup, join, tag
+from command_kit.charts.numbers import brief, count, share, short, size
+from command_kit.progress import spoken_duration
+from webtext_audit.plan.plan_file import Expected, Plan, about, between
+from webtext_audit.report.collect import Corpus, Gathered
+from webtext_audit.report.contents import bars, cell
+from webtext_audit.report.funnel import Level, draw_funnel
+from webtext_prep.documents.folders.stage_record import Step, all_steps
+from webtext_prep.running.preflight import readable
+
+WIDE, NARROW = 960, 350
+"""The two widths of the funnel, in pixels."""
+MOST_REASONS = 100
+"""Of each stage in the table."""
+
+
+def tiles(found: Gathered) -> Markup:
+    """The figures that matter most."""
+    entries: list[tuple[str, str, str]] = []
+    for corpus in found.corpora:
+        of = f" in {Path(corpus.end.name).name}" if len(found.corpora) > 1 else ""
+        entries += [(f"{name}{of}", value, more) for name, value, more in _tiles_of(corpus)]
+    if found.run is not None and found.run.valid_loss:
+        loss = f"{found.run.valid_loss[-1][1]:.3f}"
+        entries.append(("validation loss", loss, f"after {short(found.run.tokens)} tokens"))
+    return tag(
+        "dl",
+        *(tag("div", tag("dt", name), tag("dd", value, tag("small", more))) for name, value, more in entries),
+        class_="tiles",
+    )
+
+
+def _tiles_of(corpus: Corpus) -> Iterator[tuple[str, str, str]]:
+    """Each figure of a corpus: what it is, the figure, and a word on it."""
+    read = sum(step.record.get("in", 0) for step in all_steps(corpus.end) if not step.inputs)
+    kept = corpus.end.record.get("out", 0)
+    yield "documents", brief(kept), f"{share(kept, read)} of {brief(read)} in"
+    bytes_ = corpus.figures.bytes * corpus.scale
+    if bytes_:
+        yield "text", size(bytes_), f"{short(corpus.figures.lengths.quantile(0.5))} characters in the median"
+    tokens, is_exact = tokens_of(corpus)
+    if tokens:
+        each = f"{bytes_ / tokens:.2f} bytes each" if bytes_ else ""
+        yield "tokens", ("" if is_exact else "≈ ") + short(tokens), each
+    if corpus.figures.documents:
+        names = corpus.figures.domains
+        is_all = not names.is_cut and not corpus.is_sample
+        yield "domains", ("" if is_all else "≥ ") + brief(len(names.names)), "" if is_all else "in what was counted"
+
+
+def tokens_of(corpus: Corpus) -> tuple[float, bool]:
+    """The tokens of a corpus, and whether all of them were counted."""
+    if corpus.tokens is not None:
+        return corpus.tokens, True
+    figures = corpus.figures
+    is_exact = figures.counted[0] >= figures.bytes and not corpus.is_sample
+    return figures.tokens_in(figures.bytes) * corpus.scale, is_exact
+
+
+def funnel(found: Gathered) -> list[Markup]:
+    """The funnel, and all of its numbers."""
+    drawn = chains(found.ends, found.steps)
+    parts: list[Markup] = []
+    gone = [step.stage for step in found.steps if step.place is None]
+    if gone:
+        names = ", ".join(dict.fromkeys(gone))
+        note = f"The folders of {names} are gone: what is shown of them comes from the records of later steps."
+        parts.append(tag("p", note, class_="note"))
+    for chain in drawn:
+        if len(drawn) > 1:
+            names = " → ".join(step.stage for step in chain)
+            parts.append(tag("h3", names, tag("span", _sources(chain[0]), class_="soft")))
+        for width, kind in ((WIDE, "wide"), (NARROW, "narrow")):
+            parts.append(draw_funnel(levels(chain), width=width, end=end_of(chain[-1]), kind=f"funnel {kind}"))
+    rows = [row for step in found.steps for row in _rows(step)]
+    return [*parts, charts.table(("stage", "", "documents", "share"), rows)]
+
+
+def picture(found: Gathered, style: str) -> Markup:
+    """The stream that ends in the first of the given folders, as an SVG that stands alone."""
+    chain = next(chain for chain in chains(found.ends, found.steps) if any(step is found.ends[0] for step in chain))
+    return draw_funnel(levels(chain), width=WIDE, end=end_of(chain[-1]), style=style)
+
+
+def _rows(step: Step) -> Iterator[tuple[object, ...]]:
+    """The numbers of one step."""
+    record = step.record
+    read, kept = record.get("in", 0), record.get("out", 0)
+    yield tag("b", step.stage), "in", count(read), ""
+    if added := record.get("added", 0):
+        yield "", "added: further pieces", count(added), share(added, read)
+    dropped = sorted(record.get("dropped", {}).items(), key=lambda item: (-item[1], item[0]))
+    for reason, number in dropped[:MOST_REASONS]:
+        yield "", reason, count(number), share(number, read)
+    if rest := sum(number for _, number in dropped[MOST_REASONS:]):
+        yield "", f"{count(len(dropped) - MOST_REASONS)} other reasons", count(rest), share(rest, read)
+    yield "", "kept", count(kept), share(kept, read)
+
+
+def chains(ends: Sequence[Step], steps: Sequence[Step]) -> list[list[Step]]:
+    """Steps that follow each other one by one; a new chain begins where several outputs meet or part."""
+    readers: dict[int, int] = {}
+    for step in steps:
+        for before in step.inputs:
+            readers[id(before)] = readers.get(id(before), 0) + 1
+    found: dict[int, list[Step]] = {}
+    for step in steps:
+        only = step.inputs[0] if len(step.inputs) == 1 and not step.plain_files else None
+        if only is not None and readers[id(only)] == 1 and not any(only is end for end in ends):
+            chain = found.pop(id(only))
+            chain.append(step)
+        else:
+            chain = [step]
+        found[id(step)] = chain
+    order = {id(step): at for at, step in enumerate(steps)}
+    return sorted(found.values(), key=lambda chain: order[id(chain[-1])])
+
+
+def levels(chain: Iterable[Step]) -> list[Level]:
+    """The stages of a chain, as the picture shows them."""
+    return [
+        Level(
+            step.stage,
+            step.record.get("in", 0),
+            step.record.get("out", 0),
+            list(step.record.get("dropped", {}).items()),
+            step.record.get("added", 0),
+        )
+        for step in chain
+    ]
+
+
+def end_of(step: Step) -> str:
+    """What is at the end of the stream."""
+    tokens = step.record.get("facts", {}).get("tokens")
+    kept = f"{count(step.record.get('out', 0))} kept"
+    return f"{kept} · {short(tokens)} tokens" if isinstance(tokens, int) else kept
+
+
+def _sources(step: Step) -> str:
+    names = [before.stage for before in step.inputs]
+    files = f"{count(step.plain_files)} file{'s' * (step.plain_files > 1)}" if step.plain_files else ""
+    return f" from {', '.join([*names, *([files] if files else [])])}" if names or files else ""
+
+
+def runs(found: Gathered) -> Markup:
+    """Each step: settings, version, seconds, machine."""
+    timed = [step for step in found.steps if isinstance(step.run.get("seconds"), int | float)]
+    most = max((step.run["seconds"] for step in timed), default=0)
+    times = [
+        [step.stage, cell(duration(step.run["seconds"]), _rate(step), step.run["seconds"], most)] for step in timed
+    ]
+    parts: list[Markup | None] = [bars(["stage", "time"], times) if times else None]
+    for step in found.steps:
+        parts.append(tag("details", tag("summary", f"{step.stage}: settings and machine"), _described(step)))
+    if found.run is not None:
+        table = _pairs({"folder": str(found.run.folder), **found.run.settings})
+        parts.append(tag("details", tag("summary", "train: settings"), table))
+    return join(parts)
+
+
+def _rate(step: Step) -> str:
+    seconds = step.run["seconds"]
+    return f"{short(step.record.get('in', 0) / seconds)} a second" if seconds else ""
+
+
+def _described(step: Step) -> Markup:
+    run = step.run
+    about = {
+        "folder": step.name if step.place is not None else f"{step.name} (gone)",
+        "finished": _moment(run.get("finished_at")),
+        "machine": ", ".join(str(run[key]) for key in ("host", "system") if run.get(key)),
+        "Python": run.get("python"),
+        "webtext": run.get("version"),
+        "ran on": f"{run['engine']}, {run['workers']} at once" if run.get("engine") else None,
+        "version of the stage": step.record.get("version"),
+        "record (SHA-256)": step.sha256,
+    }
+    numbers = {
+        name.replace("_", " "): value
+        for name, value in {**step.record.get("facts", {}), **step.record.get("notes", {})}.items()
+        if isinstance(value, int | float | str)
+    }
+    problems = step.record.get("problems") or []
+    return join(
+        [
+            _pairs(about),
+            tag("h3", "Settings"),
+            _pairs(step.record.get("settings", {})),
+            join([tag("h3", "Measured"), _pairs(numbers)]) if numbers else None,
+            join([tag("h3", "Notes"), tag("ul", *(tag("li", problem) for problem in problems))]) if problems else None,
+        ]
+    )
+
+
+def _moment(text: Any) -> str | None:
+    try:
+        moment = datetime.datetime.fromisoformat(str(text))
+    except ValueError:
+        return None
+    return f"{moment:%Y-%m-%d %H:%M} UTC"
+
+
+def _pairs(values: dict[str, Any]) -> Markup:
+    entries: list[Markup] = []
+    for name, value in values.items():
+        if value is None or value == "":
+            continue
+        entries += [tag("dt", name), tag("dd", _value(value))]
+    return tag("dl", *entries, class_="settings")
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    if isinstance(value, list):
+        return ", ".join(_value(entry) for entry in value) or "(none)"
+    if isinstance(value, int):
+        return f"{value:,}"
+    return hide_credentials(str(value))
+
+
+HEAD = ("stage", "left, as planned", "left", "time, as planned", "time", "output, as planned", "output")
+
+
+def comparison(plan: Plan, steps: list[Step]) -> Markup | None:
+    """A row for each planned stage that has run, with the shares of what was planned; None if none has."""
+    pairs = [(stage, step) for stage in plan.stages if (step := _only(steps, stage.stage)) is not None]
+    if not pairs:
+        return None
+    given = ", ".join(map(hide_credentials, plan.input))
+    note = (
+        f"Planned for {given}, from {plan.sampled:,} of {plan.total:,} {plan.unit}, with {plan.workers} tasks at once; "
+        "in brackets what such a sample leaves open."
+    )
+    first = next(((stage, step) for stage, step in pairs if stage is plan.stages[0]), None)
+    more = None
+    if first is not None and first[1].record.get("in", 0) != first[0].read:
+        read = first[1].record.get("in", 0)
+        more = tag("p", f"The plan was of {first[0].read:,} {first[0].unit}, and {read:,} came in.", class_="note")
+    most = max(step.record.get("out", 0) for _, step in pairs)
+    longest = max(float(step.run.get("seconds", 0)) for _, step in pairs)
+    largest = max((_bytes(step) or 0 for _, step in pairs), default=0)
+    rows = [_row(stage, step, most, longest, largest) for stage, step in pairs]
+    return join([tag("p", note, class_="note"), more, bars(HEAD, rows)])
+
+
+def _only(steps: list[Step], stage: str) -> Step | None:
+    """The step of a stage, if there is one and no other."""
+    found = [step for step in steps if step.stage == stage]
+    return found[0] if len(found) == 1 else None
+
+
+def _row(stage: Expected, step: Step, most: int, longest: float, largest: int) -> list[object]:
+    kept, seconds, size = step.record.get("out", 0), step.run.get("seconds"), _bytes(step)
+    at_once = f"{step.run['workers']} at once" if step.run.get("workers") else ""
+    return [
+        stage.stage,
+        f"{about(stage.kept)} ({between(about(stage.kept_low), about(stage.kept_high))})",
+        cell(brief(kept), _of_plan(kept, stage.kept), kept, most),
+        between(spoken_duration(stage.seconds), spoken_duration(stage.seconds_high)),
+        cell(spoken_duration(seconds), at_once, seconds, longest) if isinstance(seconds, int | float) else "",
+        readable(stage.output),
+        cell(readable(size), _of_plan(size, stage.output), size, largest) if size is not None else "",
+    ]
+
+
+def _of_plan(found: float, planned: float) -> str:
+    return f"{found / planned:.0%} of the plan" if planned else ""
+
+
+def _bytes(step: Step) -> int | None:
+    """Bytes of what a step wrote, where that is a folder of this machine, or token files."""
+    place = step.place
+    if not isinstance(place, Path):
+        return None
+    if step.is_tokens:
+        files = [path for path in place.parent.glob(f"{place.name}.*") if path.is_file() and path.suffix != ".json"]
+    else:
+        inside = [path for path in place.rglob("*") if path.is_file()]
+        files = [path for path in inside if not any(part.startswith(".") for part in path.relative_to(place).parts)]
+    return sum(path.stat().st_size for path in files)

@@ -1,1 +1,0 @@
-"""The sections of a report: each turns figures into markup, or says nothing where there are none."""
