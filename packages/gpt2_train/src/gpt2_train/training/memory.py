@@ -20,8 +20,7 @@ import dataclasses
 import math
 from typing import Any
 
-from gpt2_train.config.layout import check_replicas, check_tensor_parallel
-from gpt2_train.config.loss_pieces import piece_elements
+from gpt2_train.config.layout import check_replicas, check_tensor_parallel, piece_elements
 from gpt2_train.config.settings import ModelConfig
 
 GIB = 2**30
