@@ -59,9 +59,9 @@ def step_of(bench: Bench, case: Case, compiled: Mode, **settings: Any) -> dict[s
 
 
 def train_124m(*, smoke: bool) -> Parts:
-    """124M at 32 sequences: by blocks, as a whole, and not compiled."""
+    """124M at 32 sequences: by blocks, and not compiled."""
     bench = Bench(smoke=smoke)
-    modes: tuple[Mode, ...] = ("blocks", "model", None) if bench.on_gpu else (None,)
+    modes: tuple[Mode, ...] = ("blocks", None) if bench.on_gpu else (None,)
     for compiled in modes:
         case = bench.case("124M", 32)
         yield compiled or "not compiled", attempt(lambda compiled=compiled, case=case: step_of(bench, case, compiled))  # type: ignore[misc]

@@ -77,7 +77,7 @@ class Run:
             # Its random numbers are the device's, of which a graph takes others.
             block.attention.dropout = 0.0  # type: ignore[union-attr]
         parallelize(
-            self.model.train(), world, activation_checkpointing=mode, compilation="blocks" if compiled else None,
+            self.model.train(), world, activation_checkpointing=mode, compiled=compiled,
             sequence_parallel=sequence_parallel,
         )  # fmt: skip
         self.parameters: list[Tensor] = list(self.model.parameters())

@@ -273,7 +273,7 @@ def test_the_inference_view_holds_the_trained_tensors_themselves_and_no_compiled
     """No copy of the weights, none of the wrappers of training, and the model is left as it was."""
     model = GPT2(ModelConfig(2, 32, 4, 16, 100, dropout=0.5)).initialise(torch.Generator().manual_seed(1))
     world = World(torch.device("cpu"))
-    parallelize(model, world, activation_checkpointing="full", compilation="blocks").train()
+    parallelize(model, world, activation_checkpointing="full", compiled=True).train()
     state, tokens = torch.get_rng_state(), torch.arange(16)[None]
     with inference_view(model, world) as view, torch.inference_mode():
         assert not view.training and view.is_tied

@@ -364,11 +364,10 @@ class TrainSettings(ModelSettings, DataSettings):
         group=_SPEED,
         identity=False,
     )
-    compile: Literal["blocks", "model"] | bool | None = setting(
+    compile: Literal["blocks"] | bool | None = setting(
         None,
-        "compile each block with torch.compile (blocks, also without a value), or the model as a whole, which takes "
-        "longer (a single process only); on CUDA the blocks without it, on CPU nothing; a resumed run repeats an "
-        "unbroken one bit for bit only if both are compiled alike",
+        "compile each block with torch.compile; on CUDA this is done without asking; a resumed run repeats an unbroken "
+        "one bit for bit only if both are compiled alike",
         group=_SPEED,
         identity=False,
     )

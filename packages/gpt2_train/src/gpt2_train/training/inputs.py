@@ -243,5 +243,5 @@ def make_batches(
                     f"no document of {corpus.prefix} ends with <|endoftext|>, by which {flag} tells documents apart: "
                     "tokenize the text again with `webtext tokenize --append-eod`."
                 )
-    kind = attention_kind(world.device, plan.precision, is_compiled=plan.compilation is not None) if separate else None
+    kind = attention_kind(world.device, plan.precision, is_compiled=plan.compiled) if separate else None
     return MicroBatches(plan.micro_batch, world.device, kind, end, settings.mask_end_of_text)

@@ -32,7 +32,7 @@ from gpt2_train.data.blending import Blend
 from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.device import choose_precision, free_memory
 from gpt2_train.distributed.mesh import World
-from gpt2_train.distributed.parallelize import Compilation, choose_compilation
+from gpt2_train.distributed.parallelize import is_compiled
 from gpt2_train.model.attention_kernels import AttentionChoice, choose_attention
 from gpt2_train.training.micro_batch_size import choose_micro_batch
 
@@ -257,7 +257,7 @@ class Plan:
         chosen_by_memory: whether the micro-batch is what fits a GPU, and not what was asked for.
         tokens_per_step: over all processes.
         precision: `fp32`, `bf16` or `fp16`.
-        compilation: what torch.compile compiles; None for nothing.
+        compiled: whether torch.compile compiles the blocks and the loss.
         attention: the kernel of attention; None where there is one only.
     """
 
@@ -268,7 +268,7 @@ class Plan:
     chosen_by_memory: bool
     tokens_per_step: int
     precision: str
-    compilation: Compilation | None
+    compiled: bool
     attention: AttentionChoice | None
 
 
@@ -299,11 +299,11 @@ def make_plan(
     """Steps, batches, precision and kernels of the run; a resumed one keeps its precision.
 
     `free` are the bytes of memory for a process that decide its micro-batch, unless that was asked for.
-    Raises as `plan_batches`, `choose_compilation` and `choose_attention` do.
+    Raises as `plan_batches`, `is_compiled` and `choose_attention` do.
     """
     recorded = resumed.settings.get("precision") if resumed else None
     precision = choose_precision(settings.precision, recorded, world.device)
-    compilation = choose_compilation(settings.compile, world.device, world.size)
+    compiled = is_compiled(settings.compile, world.device)
     asked = settings.micro_batch_size
     by_memory = asked == "auto" and free is not None and settings.global_batch_size >= world.dp_size
     if by_memory and free is not None:
@@ -316,7 +316,7 @@ def make_plan(
             tensor_parallel=world.tp_size,
             data_parallel=world.dp_size,
             precision=precision,
-            compiled=compilation is not None,
+            compiled=compiled,
         )
     micro_batch, accumulation = plan_batches(
         settings.global_batch_size,
@@ -339,7 +339,7 @@ def make_plan(
         chosen_by_memory=by_memory,
         tokens_per_step=settings.global_batch_size * config.sequence_length,
         precision=precision,
-        compilation=compilation,
+        compiled=compiled,
         attention=choose_attention(
             settings,
             config,

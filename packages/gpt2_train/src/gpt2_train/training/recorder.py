@@ -121,7 +121,7 @@ class Recorder:
                 samples=run.settings.eval_batches * run.settings.global_batch_size,
                 batches=run.batches,
                 precision=run.plan.precision,
-                compiled=run.plan.compilation is not None,
+                compiled=run.plan.compiled,
             )
         self.state.valid_loss = loss
         self.show({"valid_loss": loss, "valid_tokens": tokens})

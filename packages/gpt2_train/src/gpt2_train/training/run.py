@@ -110,7 +110,7 @@ def _fit(run: Run, stop: StopRequest) -> dict[str, Any]:
         run.world.say(f"out of memory with a micro-batch of {run.plan.micro_batch}: beginning again with {size}.")
         run = smaller
         del trainer
-        if run.plan.compilation is not None:
+        if run.plan.compiled:
             # Graphs of a size that is not taken again would count against torch's limit of 8 for one function.
             torch.compiler.reset()
         gc.collect()

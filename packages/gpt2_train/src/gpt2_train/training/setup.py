@@ -122,7 +122,7 @@ class Run:
             "micro_batch_size": plan.micro_batch,
             "data_parallel": self.world.dp_size,
             "precision": plan.precision,
-            "compile": plan.compilation or False,
+            "compile": "blocks" if plan.compiled else False,
             "attention": plan.attention.kernel if plan.attention is not None else "auto",
             "device": self.world.device.type,
             "threads": torch.get_num_threads(),
@@ -238,7 +238,7 @@ def describe_run(run: Run) -> list[str]:
         activation_checkpointing=run.settings.activation_checkpointing,
         sequence_parallel=run.settings.sequence_parallel,
         optimizer=run.settings.optimizer,
-        compiled=plan.compilation is not None,
+        compiled=plan.compiled,
         on_cpu=world.device.type == "cpu",
         stages_checkpoints=run.saves_in_background,
     )
@@ -263,7 +263,7 @@ def build_model(run: Run) -> GPT2:
         parallelize,
         world=run.world,
         activation_checkpointing=run.settings.activation_checkpointing,
-        compilation=run.plan.compilation,
+        compiled=run.plan.compiled,
         reshard=run.settings.reshard,
         sequence_parallel=run.settings.sequence_parallel,
     )

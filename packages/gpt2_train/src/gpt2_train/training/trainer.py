@@ -172,7 +172,7 @@ class Trainer:
                 batch.targets,
                 world.tp_group,
                 vocabulary=self.model.config.vocabulary_size,
-                compiled=plan.compilation is not None,
+                compiled=plan.compiled,
                 overwrite_logits=True,
                 gradient=self.run.batches.counted(of_each, batch),
             )
