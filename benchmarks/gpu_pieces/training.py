@@ -138,7 +138,7 @@ def saving(*, smoke: bool) -> Parts:
     yield (
         "save",
         {
-            "in_background": run.saver.background is not None,
+            "in_background": run.saver.staging is not None,
             "stall_seconds": round(max(0.0, with_save - bench.turns * usual), 3),
             "seconds_until_written": round(until_written, 3),
             "ms_per_step": round(1000 * usual, 2),

@@ -16,7 +16,7 @@ from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model
 from gpt2_train.checkpoint import verify
 from gpt2_train.checkpoint.info import list_checkpoints
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import save_checkpoint
+from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.cli import main
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.compare import compare
@@ -57,8 +57,8 @@ def saved(
             tensor.fill_(1)
     if change is not None:
         change(tensors)
-    checkpoints = folder / "checkpoints"
-    save_checkpoint(checkpoints, tensors, step=step, samples=0, config=model.config, tokenizer=byte_tokenizer())
+    checkpointer = Checkpointer(folder / "checkpoints", config=model.config, tokenizer=byte_tokenizer())
+    checkpointer.save(tensors, step=step, samples=0)
     return folder
 
 

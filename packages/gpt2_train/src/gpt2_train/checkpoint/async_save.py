@@ -27,7 +27,7 @@ from torch import Tensor
 
 from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.config.errors import Gpt2Error
-from gpt2_train.distributed.collectives import SHARED, keep_on_all_ranks, on_all_ranks
+from gpt2_train.distributed.collectives import SHARED, group_for_a_thread, keep_on_all_ranks, on_all_ranks
 from gpt2_train.distributed.dtensors import local
 
 
@@ -48,45 +48,96 @@ class Saved:
     waited: float
 
 
-class BackgroundSaver:
-    """Saves the same tensors again and again, each time from a copy; all processes make one and call it together.
+class Saver:
+    """Saves the same tensors again and again, in the background while training goes on.
+
+    All processes make one and call it together.
 
     Args:
-        checkpointer: writes the checkpoints; its `group` must be one for a thread.
+        checkpointer: writes the checkpoints; for saves in the background its `group` becomes one for a thread.
         tensors: `model.<name>` and `optimizer.<name>`, plain or sharded.
-        on_saved: called for each checkpoint once it is complete, from `poll`, `start` or `finish`.
+        on_saved: called for each checkpoint once it is complete, from `save`, `poll`, `start` or `finish`.
+        in_background: whether training may go on meanwhile.
+        minutes: that an exchange in the background waits for other processes, as long as torch has it if None.
+        warn: is told why a save waits although it need not.
 
-    Raises Gpt2Error, on all processes, if there is no memory for the copy.
+    Attributes:
+        staging: the room for the copy; None until there is one.
     """
 
     def __init__(
-        self, checkpointer: Checkpointer, tensors: Mapping[str, Tensor], on_saved: Callable[[Saved], object]
+        self,
+        checkpointer: Checkpointer,
+        tensors: Mapping[str, Tensor],
+        on_saved: Callable[[Saved], object],
+        *,
+        in_background: bool = True,
+        minutes: float | None = None,
+        warn: Callable[[str], object] = print,
     ) -> None:
         self._checkpointer, self._tensors, self._on_saved = checkpointer, tensors, on_saved
-        self._staging = keep_on_all_ranks(lambda: _room_for(tensors))
+        self._in_background, self._minutes, self._warn = in_background, minutes, warn
+        self.staging: StagingArea | None = None
         self._thread: threading.Thread | None = None
         self._outcome: Saved | BaseException | None = None
+
+    def prepare(self) -> StagingArea:
+        """Make room for the copy. Raises Gpt2Error, on all processes, if there is no memory for it."""
+
+        def make() -> StagingArea:
+            try:
+                return StagingArea(self._tensors)
+            except (OSError, MemoryError) as error:
+                raise Gpt2Error(
+                    "no memory on this machine for the copy that checkpoints are written from, 12 bytes for each "
+                    "parameter: give --no-async-checkpoint."
+                ) from error
+
+        if self._checkpointer.group is None:
+            self._checkpointer.group = group_for_a_thread(self._minutes)
+        self.staging = keep_on_all_ranks(make)
+        return self.staging
 
     @property
     def has_failed(self) -> bool:
         """Whether the save that was started last has failed; processes may notice this at different moments."""
         return isinstance(self._outcome, BaseException)
 
+    def save(self, *, goes_on: bool, **content: Any) -> None:
+        """Save a checkpoint of `content`, the arguments of `Checkpointer.save`; wait for it unless training `goes_on`.
+
+        Raises Gpt2Error if it, or the one before it, can't be written.
+        """
+        if goes_on and self._in_background and self.staging is None:
+            try:
+                self.prepare()
+            except Gpt2Error as error:  # No memory for it: what was learned so far is saved while training waits.
+                self._warn(f"warning: {error}")
+        if goes_on and self.staging is not None:
+            self.start(**content)
+            return
+        self.finish()
+        begin = time.monotonic()
+        folder = self._checkpointer.save(self._tensors, **content)
+        seconds = time.monotonic() - begin
+        self._on_saved(Saved(content["step"], folder, seconds, seconds))
+
     def start(self, *, step: int, samples: int, state: Mapping[str, Any]) -> None:
         """Copy the tensors as they are now and begin to save them; arguments as those of `Checkpointer.save`.
 
-        Waits for the save before it. Raises what that one failed with.
+        Waits for the save before it. Raises what that one failed with, and as `prepare` does.
         """
+        staging = self.staging or self.prepare()
         begin = time.monotonic()
         self.finish()
-        wait_for_copies = self._staging.copy()
+        wait_for_copies = staging.copy()
         waited = time.monotonic() - begin
 
         def work() -> None:
             try:
                 on_all_ranks(wait_for_copies, self._checkpointer.group)
                 folder = self._checkpointer.save(
-                    self._tensors, step=step, samples=samples, state=state, copies=self._staging.copies
+                    self._tensors, step=step, samples=samples, state=state, copies=staging.copies
                 )
                 self._outcome = Saved(step, folder, time.monotonic() - begin, waited)
             except BaseException as error:
@@ -115,17 +166,8 @@ class BackgroundSaver:
 
     def close(self) -> None:
         """Give the memory of the copy back; no save may be running."""
-        self._staging.close()
-
-
-def _room_for(tensors: Mapping[str, Tensor]) -> StagingArea:
-    try:
-        return StagingArea(tensors)
-    except (OSError, MemoryError) as error:
-        raise Gpt2Error(
-            "no memory on this machine for the copy that checkpoints are written from, 12 bytes for each parameter: "
-            "give --no-async-checkpoint."
-        ) from error
+        if self.staging is not None:
+            self.staging.close()
 
 
 ALIGNMENT = 64

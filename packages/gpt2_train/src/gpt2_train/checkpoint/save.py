@@ -1,4 +1,6 @@
-"""Writing checkpoints: each process its own share, complete under its final name or not there at all.
+"""Writing checkpoints, each process its own share, and loading them in all processes of a run together.
+
+A checkpoint is complete under its final name or not there at all.
 
 The order is what makes it safe: tensors under a temporary name, flushed; sizes and CRCs of all files; `checkpoint.json`
 with them, flushed; the rename; `latest`; only then older ones are removed. A kill between any two of these leaves the
@@ -23,18 +25,20 @@ from command_kit import write_json, write_text
 from command_kit.atomic import remove_leftovers, sync_folder, temporary_name
 from gpt2_train.checkpoint.info import (
     FORMAT,
+    CheckpointInfo,
     describe_tokenizer,
     latest_checkpoint,
     list_checkpoints,
+    read_info,
     step_folder,
     table_crc,
 )
-from gpt2_train.checkpoint.load import innermost
-from gpt2_train.checkpoint.storage import COPY_AHEAD, CopyPlanner, Files, TensorWriter
+from gpt2_train.checkpoint.load import by_part, check_files, check_shapes, innermost, read_tensors
+from gpt2_train.checkpoint.storage import COPY_AHEAD, CopyPlanner, Files, TensorReader, TensorWriter
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.files import CHECKPOINT_FILE, LATEST_FILE, TOKENIZER_FOLDER
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.distributed.collectives import check_is_shared, on_all_ranks, rank_and_size
+from gpt2_train.distributed.collectives import check_is_shared, from_first_rank, on_all_ranks, rank_and_size
 from indexed_tokens import Tokenizer
 
 # torch's notice to developers that a single process saves by itself. Hidden for good: hiding it while a save runs would
@@ -66,13 +70,9 @@ class Checkpointer:
         keep: int = 0,
         group: dist.ProcessGroup | None = None,
     ) -> None:
-        self.checkpoints = checkpoints
-        self.config = config
-        self.tokenizer = tokenizer
-        self.settings = dict(settings or {})
-        self.data = list(data or [])
-        self.keep = keep
-        self.group = group
+        self.checkpoints, self.config, self.tokenizer = checkpoints, config, tokenizer
+        self.settings, self.data = dict(settings or {}), list(data or [])
+        self.keep, self.group = keep, group
         self._rank, self._size = rank_and_size()
         self._removed_leftovers = False
 
@@ -98,12 +98,24 @@ class Checkpointer:
         """
         folder = step_folder(self.checkpoints, step)
         unfinished = temporary_name(folder)
-        parts = _parts_of(tensors)
+        parts = by_part(tensors)
         try:
             on_all_ranks(lambda: self._begin(unfinished, list(parts)), self.group)
             check_is_shared(unfinished, self.group)
             files = self._write(unfinished, parts, copies)
-            table = self._describe(step, samples, dict(state or {}), files)
+            table = {
+                "format": FORMAT,
+                "step": step,
+                "samples": samples,
+                "tokens": samples * self.config.sequence_length,
+                "model": self.config.as_table(),
+                "tokenizer": describe_tokenizer(self.tokenizer),
+                "settings": self.settings,
+                "data": self.data,
+                "state": dict(state or {}),
+                "files": files,
+            }
+            table["crc32"] = table_crc(table)
             on_all_ranks(lambda: self._publish(unfinished, folder, list(parts), table), self.group)
         except (Exception, dcp.CheckpointException) as error:
             if self._rank == 0:
@@ -135,24 +147,8 @@ class Checkpointer:
             writer = TensorWriter(unfinished / part, copy_ahead=COPY_AHEAD if copies is None else 0)
             planner = None if copies is None else CopyPlanner(copies)
             dcp.save(tensors, storage_writer=writer, planner=planner, process_group=self.group, no_dist=self._size == 1)
-            own |= {f"{part}/{name}": entry for name, entry in writer.written.items()}
+            own |= {f"{part}/{name}": entry for name, entry in writer.counted.written.items()}
         return {name: entry for files in on_all_ranks(lambda: own, self.group) for name, entry in files.items()}
-
-    def _describe(self, step: int, samples: int, state: dict[str, Any], files: Files) -> dict[str, Any]:
-        """The content of `checkpoint.json`."""
-        table = {
-            "format": FORMAT,
-            "step": step,
-            "samples": samples,
-            "tokens": samples * self.config.sequence_length,
-            "model": self.config.as_table(),
-            "tokenizer": describe_tokenizer(self.tokenizer),
-            "settings": self.settings,
-            "data": self.data,
-            "state": state,
-            "files": files,
-        }
-        return {**table, "crc32": table_crc(table)}
 
     def _publish(self, unfinished: Path, folder: Path, parts: list[str], table: dict[str, Any]) -> None:
         """Give the checkpoint its name, make it the latest, and remove old ones."""
@@ -172,32 +168,22 @@ class Checkpointer:
         remove_old(self.checkpoints, self.keep)
 
 
-def save_checkpoint(
-    checkpoints: Path,
-    tensors: Mapping[str, Tensor],
-    *,
-    step: int,
-    samples: int,
-    config: ModelConfig,
-    tokenizer: Tokenizer | None = None,
-    settings: Mapping[str, Any] | None = None,
-    data: list[dict[str, Any]] | None = None,
-    state: Mapping[str, Any] | None = None,
-    keep: int = 0,
-) -> Path:
-    """Save one checkpoint by a `Checkpointer` of its own; arguments, result and errors are those of its methods."""
-    checkpointer = Checkpointer(
-        checkpoints, config=config, tokenizer=tokenizer, settings=settings, data=data, keep=keep
-    )
-    return checkpointer.save(tensors, step=step, samples=samples, state=state)
+def load_tensors(path: str | Path, tensors: Mapping[str, Tensor]) -> CheckpointInfo:
+    """Fill `tensors` in place from the checkpoint that `path` means, and return what it says.
 
-
-def _parts_of(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors of each part, in the same order on all processes: `model`, then `optimizer`."""
-    parts: dict[str, dict[str, Tensor]] = {}
-    for name in sorted(tensors):
-        parts.setdefault(name.partition(".")[0], {})[name] = tensors[name]
-    return parts
+    Tensors may be plain or sharded in any way (DTensor); a name or a global shape that the checkpoint does not have
+    is an error, and so is a damaged file: no tensor keeps the value that it had before. All processes call this
+    together; the first one decides which checkpoint it is. Raises Gpt2UsageError, on all of them.
+    """
+    rank, size = rank_and_size()
+    info = from_first_rank(lambda: read_info(path))
+    check_is_shared(info.folder)
+    parts = by_part(tensors)
+    on_all_ranks(lambda: check_files(info, parts, rank=rank, size=size))
+    on_all_ranks(lambda: check_shapes(info, parts))
+    for part, group in parts.items():
+        read_tensors(info, TensorReader(info.folder, part), group, in_one_process=size == 1)
+    return info
 
 
 def _cause(error: BaseException) -> str:

@@ -104,11 +104,6 @@ class TensorWriter(dcp.FileSystemWriter):
         super().__init__(folder, single_file_per_rank=True, sync_files=True, per_thread_copy_ahead=copy_ahead)
         self.fs = self.counted = _CountedFiles()
 
-    @property
-    def written(self) -> Files:
-        """Size and CRC-32 of each file that this process has written, by its name in the folder."""
-        return self.counted.written
-
 
 class CopyPlanner(dcp.DefaultSavePlanner):
     """Plans by the tensors of a run, plain or sharded, and writes copies of this process's shares instead of them.

@@ -171,8 +171,8 @@ def _gradient_in_pieces(
     return result
 
 
-def _overwrite_in_pieces(logits: Tensor, *rest: Any) -> Tensor:
-    return _gradient_in_pieces(logits, *rest, result=logits)
+def _overwrite_in_pieces(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
+    return _gradient_in_pieces(logits, local, total, of_losses, known, logits)
 
 
 def _compiled(function: Any) -> Any:

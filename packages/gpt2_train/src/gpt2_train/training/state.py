@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt2_train.checkpoint.async_save import Saver
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.processes import StopRequest
@@ -23,7 +24,6 @@ from gpt2_train.metrics.log import StepClock
 from gpt2_train.optim.gradients import LossScale
 from gpt2_train.training.calibrate import measured_state
 from gpt2_train.training.plan import EVALUATION_SHARE, TimeSchedule
-from gpt2_train.training.saving import Saver
 from gpt2_train.training.setup import Run
 
 

@@ -18,9 +18,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt2_train.checkpoint.async_save import Saver
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.restore import load_tensors
+from gpt2_train.checkpoint.save import Checkpointer, load_tensors
 from gpt2_train.config.errors import explained_compile_failure
+from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.data.batches import BatchReader
 from gpt2_train.data.micro_batches import MicroBatch
 from gpt2_train.distributed.collectives import barrier, on_all_ranks
@@ -37,7 +39,6 @@ from gpt2_train.optim.gradients import gradient_norm
 from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
 from gpt2_train.training.calibrate import choose_threads
 from gpt2_train.training.recorder import Recorder, note_saved
-from gpt2_train.training.saving import Saver
 from gpt2_train.training.setup import Run, build_model
 from gpt2_train.training.state import StepResult, StepResults, TrainState, open_schedule
 
@@ -65,7 +66,23 @@ class Trainer:
             world.say(f"resuming {run.folder} at step {self.state.step:,}")
         # An overflow of fp16 repeats its step, so that it has to be known before the next one.
         is_late = works_by_itself(world.device) and not self.state.scale.is_active
-        self.saver = Saver(run, tensors, functools.partial(note_saved, run, self.state))
+        self.saver = Saver(
+            Checkpointer(
+                run.folder / CHECKPOINTS_FOLDER,
+                config=run.config,
+                tokenizer=run.tokenizer,
+                settings=run.identity,
+                data=run.data,
+                keep=settings.keep_checkpoints,
+            ),
+            tensors,
+            functools.partial(note_saved, run, self.state),
+            in_background=settings.async_checkpoint,
+            minutes=settings.distributed_timeout,
+            warn=world.say,
+        )
+        if run.saves_in_background:
+            self.saver.prepare()
         self.results = StepResults(run, self.state, self.saver, stop, is_late=is_late)
         self.recorder = Recorder(run, self.state, self.model, self.saver, self.results)
         self.reader = BatchReader(
