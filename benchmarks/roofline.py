@@ -41,7 +41,7 @@ from gpt2_train.distributed.mesh import make_world
 from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.training import setup
 from gpt2_train.training import trainer as training
-from gpt2_train.training.micro_batch_size import fitting_micro_batch
+from gpt2_train.training.memory import fitting_micro_batch
 from gpt2_train.training.setup import set_up
 from gpt2_train.training.trainer import Trainer
 from launched_kernels import CARDS, Card, Kernels, Sums, bytes_of, inductor_kernels, inductors, tensors

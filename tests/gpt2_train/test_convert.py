@@ -24,7 +24,7 @@ from gpt2_train.conversion.format import ReadOptions, open_weights
 from gpt2_train.conversion.megatron_names import join, share_of
 from gpt2_train.conversion.weights import EMBEDDING, shapes_of
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.inputs import config_of_first_weights
+from gpt2_train.training.setup import config_of_first_weights
 from indexed_tokens import Tokenizer
 
 os.environ["HF_HUB_OFFLINE"] = "1"

@@ -28,12 +28,12 @@ from gpt2_train.training.estimate import RESERVE, EstimateSettings
 from gpt2_train.training.memory import (
     GIB,
     block_activations,
+    fitting_micro_batch,
     largest_micro_batch,
     memory_per_rank,
     parameters_per_rank,
     size_line,
 )
-from gpt2_train.training.micro_batch_size import fitting_micro_batch
 
 SMALL = ModelConfig(layers=3, hidden=64, heads=4, sequence_length=32, vocabulary_size=300, dropout=0.0)
 PRESET = ModelConfig.preset("345M")

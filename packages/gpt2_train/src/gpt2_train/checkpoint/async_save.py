@@ -28,7 +28,7 @@ from torch import Tensor
 from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.collectives import SHARED, group_for_a_thread, keep_on_all_ranks, on_all_ranks
-from gpt2_train.distributed.dtensors import local
+from gpt2_train.distributed.mesh import local
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,6 +11,7 @@ import ctypes
 import dataclasses
 import resource
 import sys
+import time
 from collections.abc import Callable
 from typing import Any, Literal
 
@@ -187,3 +188,17 @@ def keep_freed_memory(device: torch.device) -> None:
             library = ctypes.CDLL(None)
             library.mallopt(_M_MMAP_MAX, 0)
             library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+EFFICIENCY = 0.6
+"""Share of the speed of large matrix products that training on a CPU reaches, all told."""
+
+
+def cpu_flops(seconds: float = 0.2, size: int = 768) -> float:
+    """FLOPs per second of training on this process's threads, judged from matrix products for some `seconds`."""
+    matrix = torch.ones(size, size)
+    count, start = 0, time.monotonic()
+    while count < 2 or time.monotonic() - start < seconds:
+        matrix @ matrix
+        count += 1
+    return EFFICIENCY * 2 * size**3 * count / (time.monotonic() - start)

@@ -19,7 +19,7 @@ from torch.optim.adamw import adamw
 
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed.device import has_fused_adamw
-from gpt2_train.distributed.dtensors import gradient_of, local
+from gpt2_train.distributed.mesh import gradient_of, local
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim.muon import Muon
 

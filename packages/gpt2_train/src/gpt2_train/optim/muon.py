@@ -23,7 +23,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 from gpt2_train.distributed.device import is_fast_in_bf16
-from gpt2_train.distributed.dtensors import gradient_of, local
+from gpt2_train.distributed.mesh import gradient_of, local
 
 MOMENTUM = 0.95
 NEWTON_SCHULZ_STEPS = 5

@@ -22,9 +22,9 @@ from command_kit.settings import command_table, make_settings, read_toml
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, CONFIG_FILE, METRICS_FILE
 from gpt2_train.config.settings import TrainSettings
-from gpt2_train.data.blending import Blend, blend_split
 from gpt2_train.data.corpus import Corpus, open_corpora
 from gpt2_train.data.index import IndexCache
+from gpt2_train.data.streams import Blend, blend_split
 
 SHOWN_STEPS = 20
 
