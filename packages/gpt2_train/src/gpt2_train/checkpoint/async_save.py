@@ -48,6 +48,7 @@ class Saved:
     waited: float
 
 
+@dataclasses.dataclass
 class Saver:
     """Saves the same tensors again and again, in the background while training goes on.
 
@@ -65,36 +66,30 @@ class Saver:
         staging: the room for the copy; None until there is one.
     """
 
-    def __init__(
-        self,
-        checkpointer: Checkpointer,
-        tensors: Mapping[str, Tensor],
-        on_saved: Callable[[Saved], object],
-        *,
-        in_background: bool = True,
-        minutes: float | None = None,
-        warn: Callable[[str], object] = print,
-    ) -> None:
-        self._checkpointer, self._tensors, self._on_saved = checkpointer, tensors, on_saved
-        self._in_background, self._minutes, self._warn = in_background, minutes, warn
-        self.staging: StagingArea | None = None
-        self._thread: threading.Thread | None = None
-        self._outcome: Saved | BaseException | None = None
+    checkpointer: Checkpointer
+    tensors: Mapping[str, Tensor]
+    on_saved: Callable[[Saved], object]
+    in_background: bool = True
+    minutes: float | None = None
+    warn: Callable[[str], object] = print
+    staging: StagingArea | None = dataclasses.field(default=None, init=False)
+    _thread: threading.Thread | None = dataclasses.field(default=None, init=False)
+    _outcome: Saved | BaseException | None = dataclasses.field(default=None, init=False)
 
     def prepare(self) -> StagingArea:
         """Make room for the copy. Raises Gpt2Error, on all processes, if there is no memory for it."""
 
         def make() -> StagingArea:
             try:
-                return StagingArea(self._tensors)
+                return StagingArea(self.tensors)
             except (OSError, MemoryError) as error:
                 raise Gpt2Error(
                     "no memory on this machine for the copy that checkpoints are written from, 12 bytes for each "
                     "parameter: give --no-async-checkpoint."
                 ) from error
 
-        if self._checkpointer.group is None:
-            self._checkpointer.group = group_for_a_thread(self._minutes)
+        if self.checkpointer.group is None:
+            self.checkpointer.group = group_for_a_thread(self.minutes)
         self.staging = keep_on_all_ranks(make)
         return self.staging
 
@@ -108,19 +103,19 @@ class Saver:
 
         Raises Gpt2Error if it, or the one before it, can't be written.
         """
-        if goes_on and self._in_background and self.staging is None:
+        if goes_on and self.in_background and self.staging is None:
             try:
                 self.prepare()
             except Gpt2Error as error:  # No memory for it: what was learned so far is saved while training waits.
-                self._warn(f"warning: {error}")
+                self.warn(f"warning: {error}")
         if goes_on and self.staging is not None:
             self.start(**content)
             return
         self.finish()
         begin = time.monotonic()
-        folder = self._checkpointer.save(self._tensors, **content)
+        folder = self.checkpointer.save(self.tensors, **content)
         seconds = time.monotonic() - begin
-        self._on_saved(Saved(content["step"], folder, seconds, seconds))
+        self.on_saved(Saved(content["step"], folder, seconds, seconds))
 
     def start(self, *, step: int, samples: int, state: Mapping[str, Any]) -> None:
         """Copy the tensors as they are now and begin to save them; arguments as those of `Checkpointer.save`.
@@ -135,9 +130,9 @@ class Saver:
 
         def work() -> None:
             try:
-                on_all_ranks(wait_for_copies, self._checkpointer.group)
-                folder = self._checkpointer.save(
-                    self._tensors, step=step, samples=samples, state=state, copies=staging.copies
+                on_all_ranks(wait_for_copies, self.checkpointer.group)
+                folder = self.checkpointer.save(
+                    self.tensors, step=step, samples=samples, state=state, copies=staging.copies
                 )
                 self._outcome = Saved(step, folder, time.monotonic() - begin, waited)
             except BaseException as error:
@@ -162,7 +157,7 @@ class Saver:
             outcome.add_note(SHARED)
             raise outcome
         assert outcome is not None
-        self._on_saved(outcome)
+        self.on_saved(outcome)
 
     def close(self) -> None:
         """Give the memory of the copy back; no save may be running."""

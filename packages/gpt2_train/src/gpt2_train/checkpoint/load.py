@@ -117,6 +117,7 @@ def _part_of(name: str) -> str:
     return str(PurePosixPath(name).parent)
 
 
+@dataclasses.dataclass
 class StoredTensors:
     """The tensors of a checkpoint's model or optimizer as they are stored, read one at a time in this process.
 
@@ -127,16 +128,18 @@ class StoredTensors:
         rank, size: of the processes that read it, each of which checks its share of the files before its first tensor.
     """
 
-    def __init__(
-        self, info: CheckpointInfo, name: str, reader: TensorReader | None = None, *, rank: int = 0, size: int = 1
-    ) -> None:
-        self.info, self.name = info, name
-        self._rank, self._size = rank, size
-        self._reader = reader or TensorReader(info.folder, name)
+    info: CheckpointInfo
+    name: str
+    reader: TensorReader | None = None
+    rank: int = 0
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        self._reader = self.reader or TensorReader(self.info.folder, self.name)
 
     @functools.cached_property
     def _entries(self) -> dict[str, TensorStorageMetadata]:
-        check_files(self.info, [self.name], rank=self._rank, size=self._size)
+        check_files(self.info, [self.name], rank=self.rank, size=self.size)
         stored = self._reader.read_metadata().state_dict_metadata
         return {
             name.removeprefix(f"{self.name}."): entry

@@ -10,10 +10,11 @@ writes the tensors as they are, and needs no memory to speak of.
 
 from __future__ import annotations
 
+import dataclasses
 import errno
 import shutil
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,7 @@ from indexed_tokens import Tokenizer
 warnings.filterwarnings("ignore", message="torch.distributed is disabled, unavailable or uninitialized")
 
 
+@dataclasses.dataclass
 class Checkpointer:
     """Saves the checkpoints of one run; all processes make one and call it together.
 
@@ -59,22 +61,15 @@ class Checkpointer:
         group: all processes, in a group that is not used by anything else while a save runs; the default one if None.
     """
 
-    def __init__(
-        self,
-        checkpoints: Path,
-        *,
-        config: ModelConfig,
-        tokenizer: Tokenizer | None = None,
-        settings: Mapping[str, Any] | None = None,
-        data: list[dict[str, Any]] | None = None,
-        keep: int = 0,
-        group: dist.ProcessGroup | None = None,
-    ) -> None:
-        self.checkpoints, self.config, self.tokenizer = checkpoints, config, tokenizer
-        self.settings, self.data = dict(settings or {}), list(data or [])
-        self.keep, self.group = keep, group
-        self._rank, self._size = rank_and_size()
-        self._removed_leftovers = False
+    checkpoints: Path
+    _: dataclasses.KW_ONLY
+    config: ModelConfig
+    tokenizer: Tokenizer | None = None
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    data: Sequence[dict[str, Any]] = ()
+    keep: int = 0
+    group: dist.ProcessGroup | None = None
+    _removed_leftovers: bool = dataclasses.field(default=False, init=False)
 
     def save(
         self,
@@ -110,15 +105,15 @@ class Checkpointer:
                 "tokens": samples * self.config.sequence_length,
                 "model": self.config.as_table(),
                 "tokenizer": describe_tokenizer(self.tokenizer),
-                "settings": self.settings,
-                "data": self.data,
+                "settings": dict(self.settings),
+                "data": list(self.data),
                 "state": dict(state or {}),
                 "files": files,
             }
             table["crc32"] = table_crc(table)
             on_all_ranks(lambda: self._publish(unfinished, folder, list(parts), table), self.group)
         except (Exception, dcp.CheckpointException) as error:
-            if self._rank == 0:
+            if rank_and_size()[0] == 0:
                 shutil.rmtree(unfinished, ignore_errors=True)
             raise Gpt2Error(
                 f"can't save the checkpoint {folder}: {_cause(error)}; earlier checkpoints are untouched, and the same "
@@ -128,7 +123,7 @@ class Checkpointer:
 
     def _begin(self, unfinished: Path, parts: list[str]) -> None:
         """Make the folder under its temporary name; once per run, remove what killed ones left behind."""
-        if self._rank != 0:
+        if rank_and_size()[0] != 0:
             return
         self.checkpoints.mkdir(parents=True, exist_ok=True)
         if not self._removed_leftovers:
@@ -146,13 +141,19 @@ class Checkpointer:
         for part, tensors in parts.items():
             writer = TensorWriter(unfinished / part, copy_ahead=COPY_AHEAD if copies is None else 0)
             planner = None if copies is None else CopyPlanner(copies)
-            dcp.save(tensors, storage_writer=writer, planner=planner, process_group=self.group, no_dist=self._size == 1)
+            dcp.save(
+                tensors,
+                storage_writer=writer,
+                planner=planner,
+                process_group=self.group,
+                no_dist=rank_and_size()[1] == 1,
+            )
             own |= {f"{part}/{name}": entry for name, entry in writer.counted.written.items()}
         return {name: entry for files in on_all_ranks(lambda: own, self.group) for name, entry in files.items()}
 
     def _publish(self, unfinished: Path, folder: Path, parts: list[str], table: dict[str, Any]) -> None:
         """Give the checkpoint its name, make it the latest, and remove old ones."""
-        if self._rank != 0:
+        if rank_and_size()[0] != 0:
             return
         if self.tokenizer is not None:
             self.tokenizer.save(unfinished / TOKENIZER_FOLDER)

@@ -104,7 +104,7 @@ def plan_batches(
     """(micro-batch, accumulation) of a process: sequences that it takes at once, and how often in one step.
 
     With `auto`, the largest that divides the process's share, up to 8 (on CPU up to 2048 tokens, 2 at least): where the
-    memory of a GPU is known, `training/micro_batch_size.py` has chosen before.
+    memory of a GPU is known, `training/memory.py` has chosen before.
     Raises Gpt2UsageError where the global batch can't be divided so.
     """
     if global_batch_size % data_parallel:

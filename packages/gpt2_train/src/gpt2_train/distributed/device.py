@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import resource
 import sys
 import time
-from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
@@ -152,17 +150,12 @@ def has_fused_adamw(device: torch.device) -> bool:
     return device.type in ("cuda", "cpu")
 
 
-@dataclasses.dataclass(frozen=True)
-class RandomState:
-    """How the state of a device's random generator is read and set."""
+def unkept_random_state(device: torch.device) -> Any:
+    """What gets and sets the state of a device's generator where `torch.utils.checkpoint` does not keep it.
 
-    get: Callable[[], torch.Tensor]
-    set: Callable[[torch.Tensor], None]
-
-
-def unkept_random_state(device: torch.device) -> RandomState | None:
-    """The generator of a device whose state `torch.utils.checkpoint` does not keep; None where it does (CPU, CUDA)."""
-    return RandomState(torch.mps.get_rng_state, torch.mps.set_rng_state) if device.type == "mps" else None
+    None where it does (CPU, CUDA).
+    """
+    return torch.mps if device.type == "mps" else None
 
 
 def peak_memory(device: torch.device) -> int:

@@ -36,7 +36,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.distributed.device import RandomState, unkept_random_state
+from gpt2_train.distributed.device import unkept_random_state
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.tensor_parallel import apply_tensor_parallel
 from gpt2_train.model.gpt2 import GPT2
@@ -121,26 +121,29 @@ def _keep_products(_: Any, operation: Any, *args: Any, **kwargs: Any) -> Checkpo
     return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def repeated_random_numbers(state: RandomState, inner: Callable[[], Contexts] | None = None) -> Contexts:
-    """Contexts in which the repetition draws the random numbers of the forward pass, around those of `inner`."""
+def repeated_random_numbers(device: Any, inner: Callable[[], Contexts] | None = None) -> Contexts:
+    """Contexts in which the repetition draws the random numbers of the forward pass, around those of `inner`.
+
+    `device` gets and sets the state of the generator, as `torch.mps` does.
+    """
     forward, again = inner() if inner is not None else (contextlib.nullcontext(), contextlib.nullcontext())
     kept: list[Tensor] = []
 
     @contextlib.contextmanager
     def recorded() -> Iterator[None]:
-        kept.append(state.get())
+        kept.append(device.get_rng_state())
         with forward:
             yield
 
     @contextlib.contextmanager
     def repeated() -> Iterator[None]:
-        now = state.get()
-        state.set(kept[0])
+        now = device.get_rng_state()
+        device.set_rng_state(kept[0])
         try:
             with again:
                 yield
         finally:
-            state.set(now)
+            device.set_rng_state(now)
 
     return recorded(), repeated()
 

@@ -113,27 +113,6 @@ class AdamW:
         )
 
 
-class CombinedOptimizer:
-    """Several optimizers, each with parameters of its own."""
-
-    def __init__(self, *parts: Optimizer) -> None:
-        self.parts = parts
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The state of all."""
-        return {name: tensor for part in self.parts for name, tensor in part.tensors().items()}
-
-    def set_step(self, step: int) -> None:
-        """Set the step counter."""
-        for part in self.parts:
-            part.set_step(step)
-
-    def step(self, rate: float, factor: Tensor, is_finite: Tensor) -> None:
-        """Move all parameters."""
-        for part in self.parts:
-            part.step(rate, factor, is_finite)
-
-
 def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -> Optimizer:
     """The optimizer that the settings ask for, over the parameters of `model`, plain or sharded.
 
@@ -145,4 +124,4 @@ def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -
         return AdamW(parameters, betas, decay, device)
     matrices = {name: p for name, p in parameters.items() if name.startswith("blocks.") and p.dim() == 2}
     others = {name: p for name, p in parameters.items() if name not in matrices}
-    return CombinedOptimizer(Muon(matrices, decay, model.config.head_dim), AdamW(others, betas, decay, device))
+    return Muon(matrices, decay, model.config.head_dim, AdamW(others, betas, decay, device))

@@ -35,22 +35,12 @@ from command_kit.settings import as_table, make_settings
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError, explained_out_of_memory, is_out_of_memory
 from gpt2_train.config.layout import check_layout
 from gpt2_train.config.settings import TrainSettings
+from gpt2_train.distributed import processes
 from gpt2_train.distributed.collectives import is_shared, on_all_ranks
-from gpt2_train.distributed.device import choose_device, cpu_flops, is_emulated, keep_freed_memory, use_threads
+from gpt2_train.distributed.device import choose_device, cpu_flops, keep_freed_memory, note_emulated, use_threads
 from gpt2_train.distributed.mesh import World, make_world
 from gpt2_train.distributed.parallelize import missing_for_compilation
-from gpt2_train.distributed.processes import (
-    STOP_SIGNALS,
-    Child,
-    Place,
-    StopRequest,
-    close_group,
-    describe_death,
-    end_child,
-    leave,
-    start_children,
-    work_as_child,
-)
+from gpt2_train.distributed.processes import STOP_SIGNALS, Child, Place, StopRequest
 from gpt2_train.distributed.timeouts import Attendance
 from gpt2_train.metrics.plots.runs import read_run
 from gpt2_train.metrics.plots.terminal import loss_curves
@@ -139,7 +129,7 @@ def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool)
         # What all processes raise is said once.
         if place.rank == 0 or not is_shared(error):
             print_error("gpt2", sentence_for(error))
-        leave(exit_code_for(error))
+        processes.leave(exit_code_for(error))
 
     try:
         stop = StopRequest()
@@ -153,7 +143,7 @@ def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool)
         found = _take_part(place, settings, stop, end)
     except BaseException as error:
         end(error)
-    leave(finish(found, settings, as_json=as_json and place.rank == 0))
+    processes.leave(finish(found, settings, as_json=as_json and place.rank == 0))
 
 
 def _take_part(
@@ -176,7 +166,7 @@ def _take_part(
         if device.type == "cuda":
             attendance.watch(groups.values(), end)
         found = train(settings, world, stop)
-        close_group()
+        processes.close_group()
     except BaseException as error:
         explained = attendance.explained(error)
         if explained is error:
@@ -228,11 +218,8 @@ def _train(run: Run, stop: StopRequest) -> dict[str, Any]:
     if device.type == "cpu" and is_open and steps is not None:
         advice = size_advice(run.config, steps * plan.tokens_per_step, run.world.size * cpu_flops())
         lines += [advice] if advice is not None else []
-    if is_emulated(device, plan.precision):
-        lines.append(
-            f"warning: this CPU has no {plan.precision} instructions and emulates them, many times slower than "
-            "--precision fp32."
-        )
+    if note := note_emulated(device, plan.precision):
+        lines.append(f"warning: {note}")
     for line in lines:
         say(line)
     found = _fit(run, stop)
@@ -311,7 +298,7 @@ class LocalProcesses:
         """
         before = {number: signal.signal(number, self._pass_on) for number in STOP_SIGNALS}
         try:
-            self._store = start_children(
+            self._store = processes.start_children(
                 self.children,
                 "gpt2_train.training.launch",
                 range(self.size),
@@ -335,9 +322,9 @@ class LocalProcesses:
 
     def _wait(self) -> None:
         deadline = None
-        processes = [child.process for child in self.children]
-        while any(process.poll() is None for process in processes):
-            if deadline is None and any(process.poll() for process in processes):
+        started = [child.process for child in self.children]
+        while any(process.poll() is None for process in started):
+            if deadline is None and any(process.poll() for process in started):
                 # One has failed, or was stopped by a signal before it could take it: those that wait for it
                 # would wait forever.
                 self._note_killed()
@@ -386,7 +373,7 @@ class LocalProcesses:
 
     def _death(self, rank: int, number: int) -> Gpt2Error:
         """The error of a child that ended without a report, by the signal `number`, or with the status `-number`."""
-        death = describe_death(rank, self.size, number)
+        death = processes.describe_death(rank, self.size, number)
         return Gpt2Error(f"{death}: the same command resumes from the last checkpoint.")
 
 
@@ -397,11 +384,11 @@ def _child() -> NoReturn:
     def work(place: Place, config: dict[str, Any]) -> tuple[dict[str, Any], int]:
         values = {name: tuple(v) if isinstance(v, list) else v for name, v in config["settings"].items()}
         settings = make_settings(TrainSettings, values, "the parent process")
-        found = _take_part(place, settings, stop, functools.partial(end_child, config))
+        found = _take_part(place, settings, stop, functools.partial(processes.end_child, config))
         # Whether a stop counts as a failure is for the parent to say, which waits for all to stop.
         return {"summary": found}, 128 + signal.Signals[found["stopped_by"]] if found["stopped_by"] else 0
 
-    work_as_child(work)
+    processes.work_as_child(work)
 
 
 if __name__ == "__main__":
