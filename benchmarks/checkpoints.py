@@ -20,9 +20,8 @@ from pathlib import Path
 
 import torch
 
-from gpt2_train.checkpoint.async_save import Saved, Saver
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import Checkpointer
+from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim.adamw import make_optimizer

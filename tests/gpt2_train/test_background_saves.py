@@ -18,11 +18,10 @@ import torch.distributed as dist
 from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import losses
 
-from gpt2_train.checkpoint import async_save
-from gpt2_train.checkpoint.async_save import Saved, Saver, StagingArea
+from gpt2_train.checkpoint import save
 from gpt2_train.checkpoint.info import list_checkpoints, read_info
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import Checkpointer, load_tensors
+from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver, StagingArea, load_tensors
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.format import open_weights
@@ -226,7 +225,7 @@ def test_no_memory_for_the_copy_is_said_with_what_to_do(
     def full(*_: Any) -> Any:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr(async_save, "StagingArea", full)
+    monkeypatch.setattr(save, "StagingArea", full)
     assert gpt2(tmp_path, "--steps", 4, "--save-every", 2) == 1
     assert "no memory on this machine for the copy that checkpoints are written from" in capsys.readouterr().err
     assert gpt2(tmp_path, "--steps", 4, "--save-every", 2, "--no-async-checkpoint") == 0
@@ -246,7 +245,7 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_for_the_next_kernel(monkey
 
     monkeypatch.setattr(torch.cuda, "cudart", Refusing)
     monkeypatch.setattr(torch, "zeros", launched)
-    assert async_save._pin(np.zeros(8, np.uint8)) is None
+    assert save._pin(np.zeros(8, np.uint8)) is None
     assert not pending
 
 
@@ -296,7 +295,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.async_save import Saver
+from gpt2_train.checkpoint.save import Saver
 from gpt2_train.checkpoint.save import Checkpointer, load_tensors
 from gpt2_train.checkpoint.storage import TensorWriter
 from gpt2_train.distributed.collectives import group_for_a_thread

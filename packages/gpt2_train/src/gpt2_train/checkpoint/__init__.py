@@ -7,5 +7,5 @@ renamed, and then named by the file `latest`, so that a crash at any moment leav
 tensor is used the files of its part are checked against their CRCs (about a second per gigabyte).
 
 `info` finds checkpoints and reads `checkpoint.json`, `load` loads tensors in one process and checks whole folders,
-`save` and `async_save` write checkpoints, `storage` is the format of the tensor files.
+`save` writes checkpoints, `storage` is the format of the tensor files.
 """

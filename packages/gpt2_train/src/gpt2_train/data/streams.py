@@ -46,21 +46,13 @@ class Stream:
     """
 
     def __init__(self, corpus: Corpus, split: str, sequence_length: int, seed: int, cache: IndexCache) -> None:
-        self.corpus = corpus
-        self.split = split
-        self.sequence_length = sequence_length
-        self.seed = seed
-        self.cache = cache
+        self.corpus, self.split, self.cache = corpus, split, cache
+        self.sequence_length, self.seed = sequence_length, seed
         self.epoch_tokens = corpus.split_tokens(split)
         if self.epoch_tokens == 0:
             raise Gpt2UsageError(f"the {split} split of {corpus.prefix} holds no tokens: change --split or --data.")
         self.per_epoch = max(1, (self.epoch_tokens - EXTRA) // sequence_length)
         self._open: dict[int, SampleIndex] = {}
-
-    @property
-    def is_shorter_than_a_sample(self) -> bool:
-        """Whether documents repeat within a sample."""
-        return self.epoch_tokens < self.sequence_length + EXTRA
 
     def prepare(self, first: int, last: int) -> None:
         """Open the indices for samples `first` to `last`, both included; those that are missing are built."""
@@ -296,7 +288,7 @@ def blend_split(
         return None
     streams = [Stream(corpora[number], split, sequence_length, seed, cache) for number in used]
     for stream in streams:
-        if stream.is_shorter_than_a_sample:
+        if stream.epoch_tokens < sequence_length + EXTRA:
             say(
                 f"warning: the {split} split of {stream.corpus.prefix} has {stream.epoch_tokens:,} tokens, fewer than "
                 f"one sequence of {sequence_length:,}: its documents repeat within a sequence; give more text, or a "

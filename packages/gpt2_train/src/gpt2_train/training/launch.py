@@ -36,12 +36,11 @@ from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError, explained_out_of
 from gpt2_train.config.layout import check_layout
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed import processes
-from gpt2_train.distributed.collectives import is_shared, on_all_ranks
+from gpt2_train.distributed.collectives import Attendance, is_shared, on_all_ranks
 from gpt2_train.distributed.device import choose_device, cpu_flops, keep_freed_memory, note_emulated, use_threads
 from gpt2_train.distributed.mesh import World, make_world
 from gpt2_train.distributed.parallelize import missing_for_compilation
 from gpt2_train.distributed.processes import STOP_SIGNALS, Child, Place, StopRequest
-from gpt2_train.distributed.timeouts import Attendance
 from gpt2_train.metrics.plots.runs import read_run
 from gpt2_train.metrics.plots.terminal import loss_curves
 from gpt2_train.training.calibrate import size_advice
@@ -327,7 +326,7 @@ class LocalProcesses:
             if deadline is None and any(process.poll() for process in started):
                 # One has failed, or was stopped by a signal before it could take it: those that wait for it
                 # would wait forever.
-                self._note_killed()
+                self.killed = self._killed_by_now()
                 if self.killed and not self.signal:
                     # It can't report, and what the others would report is a lost connection.
                     return
@@ -336,11 +335,10 @@ class LocalProcesses:
                 return
             time.sleep(POLL_SECONDS)
         if deadline is None:
-            self._note_killed()
+            self.killed = self._killed_by_now()
 
-    def _note_killed(self) -> None:
-        numbers = {rank: child.killed_by for rank, child in enumerate(self.children)}
-        self.killed = {rank: number for rank, number in numbers.items() if number is not None}
+    def _killed_by_now(self) -> dict[int, int]:
+        return {rank: child.killed_by for rank, child in enumerate(self.children) if child.killed_by is not None}
 
     def _all_stop(self) -> bool:
         """Whether those that ended did so because a signal asked for it, after saving."""

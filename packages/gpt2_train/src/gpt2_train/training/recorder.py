@@ -14,7 +14,7 @@ import torch
 
 from command_kit import duration
 from command_kit.settings import as_table
-from gpt2_train.checkpoint.async_save import Saved, Saver
+from gpt2_train.checkpoint.save import Saved, Saver
 from gpt2_train.data.batches import check_vocabulary
 from gpt2_train.data.streams import Blend
 from gpt2_train.distributed.device import autocast, peak_memory, widest_float

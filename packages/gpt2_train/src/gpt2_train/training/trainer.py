@@ -18,9 +18,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from gpt2_train.checkpoint.async_save import Saver
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import Checkpointer, load_tensors
+from gpt2_train.checkpoint.save import Checkpointer, Saver, load_tensors
 from gpt2_train.config.errors import explained_compile_failure
 from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.data.batches import BatchReader, MicroBatch
