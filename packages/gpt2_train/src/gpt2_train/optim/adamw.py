@@ -10,7 +10,7 @@ somewhere to go. It is kept under `optimizer.<parameter>.<part>`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -83,34 +83,34 @@ class AdamW:
     @torch.no_grad()
     def step(self, rate: float, factor: Tensor, is_finite: Tensor) -> None:
         """Move the parameters; see `Optimizer`."""
-        for decay in sorted(set(self.decayed.values()), reverse=True):
-            names = [name for name, p in self.parameters.items() if self.decayed[name] == decay and p.grad is not None]
-            self._step(names, rate, decay, factor, is_finite)
-
-    def _step(self, names: Sequence[str], rate: float, decay: float, factor: Tensor, is_finite: Tensor) -> None:
-        # A share may be empty, where a parameter has fewer rows than there are processes.
-        names = [name for name in names if local(self.parameters[name]).numel()]
-        gradients = [local(gradient_of(self.parameters[name])) for name in names]
         fused: dict[str, Any] = {"grad_scale": 1 / factor.float(), "found_inf": 1 - is_finite.float()}
-        if not self.is_fused and names:
-            torch._foreach_mul_(gradients, factor.float())
-        adamw(
-            [local(self.parameters[name]) for name in names],
-            gradients,
-            [local(self.means[name]) for name in names],
-            [local(self.squares[name]) for name in names],
-            [],
-            [self._steps[name] for name in names],
-            fused=self.is_fused,
-            **(fused if self.is_fused else {}),
-            amsgrad=False,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
-            lr=rate,
-            weight_decay=decay,
-            eps=ADAM_EPSILON,
-            maximize=False,
-        )
+        for decay in sorted(set(self.decayed.values()), reverse=True):
+            # A share may be empty, where a parameter has fewer rows than there are processes.
+            names = [
+                name
+                for name, parameter in self.parameters.items()
+                if self.decayed[name] == decay and parameter.grad is not None and local(parameter).numel()
+            ]
+            gradients = [local(gradient_of(self.parameters[name])) for name in names]
+            if not self.is_fused and names:
+                torch._foreach_mul_(gradients, factor.float())
+            adamw(
+                [local(self.parameters[name]) for name in names],
+                gradients,
+                [local(self.means[name]) for name in names],
+                [local(self.squares[name]) for name in names],
+                [],
+                [self._steps[name] for name in names],
+                fused=self.is_fused,
+                **(fused if self.is_fused else {}),
+                amsgrad=False,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                lr=rate,
+                weight_decay=decay,
+                eps=ADAM_EPSILON,
+                maximize=False,
+            )
 
 
 def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -> Optimizer:

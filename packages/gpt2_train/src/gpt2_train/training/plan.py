@@ -22,7 +22,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from command_kit import atomic_file, parse_json
+from command_kit import atomic_file
 from gpt2_train.checkpoint.info import CheckpointInfo
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CONFIG_FILE, SCHEDULE_FILE
@@ -32,6 +32,7 @@ from gpt2_train.distributed.collectives import from_first_rank, on_all_ranks
 from gpt2_train.distributed.device import choose_precision, free_memory
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import is_compiled
+from gpt2_train.metrics.records import read_records
 from gpt2_train.model.attention_kernels import AttentionChoice, choose_attention
 from gpt2_train.training.memory import choose_micro_batch
 
@@ -89,10 +90,9 @@ def recorded_time(settings: TrainSettings, resumed: CheckpointInfo | None, folde
     """
     found: Mapping[str, Any] | None = resumed.state.get(STATE_KEY) if resumed is not None else None
     if resumed is not None and isinstance(found, dict) and "progress" in found:
-        rows = {row["step"]: row for row in _rows(folder / SCHEDULE_FILE)}
         since = {
             step: (row["progress"], row["seconds"])
-            for step, row in rows.items()
+            for step, row in _rows(folder / SCHEDULE_FILE).items()
             if step > resumed.step and row["minutes"] == settings.minutes
         }
         return UsedTime(found["minutes"], found["seconds"], found["begin"], found["progress"], since)
@@ -104,19 +104,9 @@ def recorded_time(settings: TrainSettings, resumed: CheckpointInfo | None, folde
     return None
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a schedule, up to one that was never finished."""
-    if not path.is_file():
-        return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = parse_json(line)
-            step, *numbers = row["step"], row["minutes"], row["progress"], row["seconds"]
-        except (ValueError, TypeError, KeyError):
-            return
-        if not isinstance(step, int) or not all(isinstance(number, int | float) for number in numbers):
-            return
-        yield row
+def _rows(path: Path) -> dict[int, dict[str, Any]]:
+    """The rows of a schedule by their step, without one that was never finished."""
+    return {row["step"]: row for row in read_records(path)} if path.is_file() else {}
 
 
 class TimeSchedule:
@@ -238,9 +228,9 @@ class TimeSchedule:
 
 def _continued(path: Path, step: int, since: Mapping[int, Any]) -> TextIO:
     """The record of a run that goes on from `step`, open for more rows; of later steps it keeps those `since`."""
-    kept = {row["step"]: row for row in _rows(path) if step and (row["step"] <= step or row["step"] in since)}
+    kept = [row for at, row in _rows(path).items() if step and (at <= step or at in since)]
     with atomic_file(path) as file:
-        file.writelines(json.dumps(row).encode() + b"\n" for row in kept.values())
+        file.writelines(json.dumps(row).encode() + b"\n" for row in kept)
     return path.open("a", encoding="utf-8", buffering=1)
 
 
