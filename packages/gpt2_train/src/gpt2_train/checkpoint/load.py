@@ -28,7 +28,7 @@ from gpt2_train.checkpoint.info import (
     read_info,
 )
 from gpt2_train.checkpoint.storage import TensorReader
-from gpt2_train.checkpoint.stored_shapes import EMBEDDING, StoredTensor, check_stored, missing, other_shape
+from gpt2_train.checkpoint.stored_shapes import EMBEDDING, StoredTensor, check_stored, missing
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.files import CHECKPOINT_FILE, CHECKPOINTS_FOLDER
 from indexed_tokens.checksums import checksum_of_file
@@ -168,9 +168,12 @@ def check_shapes(info: CheckpointInfo, parts: Mapping[str, Mapping[str, Tensor]]
         for name, tensor in group.items():
             entry = stored.get(name)
             if not isinstance(entry, TensorStorageMetadata):
-                raise missing(info.folder, name)
+                raise Gpt2UsageError(f"the checkpoint {info.folder} has no {name}: it is of another kind of model.")
             if entry.size != tensor.shape:
-                raise other_shape(info.folder, name, tuple(entry.size), tuple(tensor.shape))
+                raise Gpt2UsageError(
+                    f"the checkpoint {info.folder} has {name} of shape {tuple(entry.size)}, where "
+                    f"{tuple(tensor.shape)} is needed: it is of another size of model."
+                )
 
 
 def read_tensors(
