@@ -20,12 +20,12 @@ from pathlib import Path
 
 import torch
 
-from gpt2_train.checkpoint.async_save import BackgroundSaver, Saved
-from gpt2_train.checkpoint.load import file_crc, model_tensors
-from gpt2_train.checkpoint.save import Checkpointer
+from gpt2_train.checkpoint.load import model_tensors
+from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim.adamw import make_optimizer
+from indexed_tokens.checksums import checksum_of_file
 
 TINY = ModelConfig(layers=4, hidden=128, heads=4, sequence_length=128)
 
@@ -39,7 +39,7 @@ def measure(config: ModelConfig, folder: Path, repeats: int) -> list[str]:
     size = sum(tensor.nbytes for tensor in tensors.values())
     checkpointer = Checkpointer(folder, config=config, keep=1)
     saved: list[Saved] = []
-    saver = BackgroundSaver(checkpointer, tensors, saved.append)
+    saver = Saver(checkpointer, tensors, saved.append)
     foreground, reading_back, copying, hashing = [], [], [], []
     for step in range(1, repeats + 1):
         foreground.append(
@@ -47,10 +47,10 @@ def measure(config: ModelConfig, folder: Path, repeats: int) -> list[str]:
         )
         # What saving used to do in addition, to know the CRCs of its files.
         files = sorted(folder.glob(f"step-{2 * step:07d}/*/__*"))
-        reading_back.append(_timed(lambda files=files: [file_crc(path) for path in files], time.perf_counter))  # type: ignore[misc]
+        reading_back.append(_timed(lambda files=files: [checksum_of_file(path) for path in files], time.perf_counter))  # type: ignore[misc]
         saver.start(step=2 * step + 1, samples=0, state={})
         saver.finish()
-        copying.append(_timed(saver._staging.copy, time.process_time))
+        copying.append(_timed(saver.staging.copy, time.process_time))
         hashing.append(_timed(lambda: [zlib.crc32(tensor.numpy()) for tensor in tensors.values()], time.process_time))
     return [
         f"{config.parameters:,} parameters, {size / 1e6:,.0f} MB with the optimizer's state",

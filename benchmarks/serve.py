@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import save_checkpoint
+from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
 from gpt2_train.inference.model import open_model
@@ -61,8 +61,8 @@ CASES = (
 def make_checkpoint(folder: Path, config: ModelConfig) -> Path:
     """New weights with GPT-2's tokenizer."""
     model = GPT2(config).initialise(torch.Generator().manual_seed(1))
-    tensors = model_tensors(model)
-    save_checkpoint(folder / "checkpoints", tensors, step=0, samples=0, config=config, tokenizer=Tokenizer.gpt2())
+    checkpointer = Checkpointer(folder / "checkpoints", config=config, tokenizer=Tokenizer.gpt2())
+    checkpointer.save(model_tensors(model), step=0, samples=0)
     return folder
 
 

@@ -16,8 +16,8 @@ from gpt2_train.metrics.log import peak_flops
 from gpt2_train.training.memory import GIB
 from training_steps import Case, Step
 
-Mode = Literal["blocks", "model"] | None
-"""What is compiled: each block, the whole model, nothing."""
+Mode = Literal["blocks"] | None
+"""What is compiled: each block, or nothing."""
 
 TINY = ModelConfig(2, 64, 4, 64, 500, dropout=0.0)
 """What stands for every size in the smallest form."""

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from gpt2_train.model.attention_kernels import AttentionShape, GpuTimer, measured
+from gpt2_train.model.attention_kernels import AttentionShape, gpu_milliseconds, measured
 from gpu_pieces.bench import Bench, Mode, attempt, cleared
 from gpu_pieces.training import Parts, run_of
 from output_losses import steps
@@ -46,7 +47,7 @@ def attention(*, smoke: bool) -> Parts:
             )
 
             def measure(shape: AttentionShape = shape) -> dict[str, Any]:
-                found = measured(shape, GpuTimer(torch.device(bench.device)))
+                found = measured(shape, functools.partial(gpu_milliseconds, torch.device(bench.device)))
                 return {kernel: round(time, 4) for kernel, time in found.items()}
 
             yield f"{name}, dropout {dropout}" if dropout else name, attempt(measure)

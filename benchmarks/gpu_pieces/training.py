@@ -59,9 +59,9 @@ def step_of(bench: Bench, case: Case, compiled: Mode, **settings: Any) -> dict[s
 
 
 def train_124m(*, smoke: bool) -> Parts:
-    """124M at 32 sequences: by blocks, as a whole, and not compiled."""
+    """124M at 32 sequences: by blocks, and not compiled."""
     bench = Bench(smoke=smoke)
-    modes: tuple[Mode, ...] = ("blocks", "model", None) if bench.on_gpu else (None,)
+    modes: tuple[Mode, ...] = ("blocks", None) if bench.on_gpu else (None,)
     for compiled in modes:
         case = bench.case("124M", 32)
         yield compiled or "not compiled", attempt(lambda compiled=compiled, case=case: step_of(bench, case, compiled))  # type: ignore[misc]
@@ -138,7 +138,7 @@ def saving(*, smoke: bool) -> Parts:
     yield (
         "save",
         {
-            "in_background": run.saver.background is not None,
+            "in_background": run.saver.staging is not None,
             "stall_seconds": round(max(0.0, with_save - bench.turns * usual), 3),
             "seconds_until_written": round(until_written, 3),
             "ms_per_step": round(1000 * usual, 2),

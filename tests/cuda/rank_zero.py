@@ -115,7 +115,7 @@ def take_steps(layout: dict[str, Any], data: str, folder: Path) -> dict[str, Any
         run.config,
         micro_batch=run.plan.micro_batch,
         accumulation=run.plan.accumulation,
-        compiled=run.plan.compilation is not None,
+        compiled=run.plan.compiled,
         precision=run.plan.precision,
         **{name: getattr(settings, name) for name in (
             "tensor_parallel", "sequence_parallel", "data_parallel", "data_parallel_replicate", "reshard",

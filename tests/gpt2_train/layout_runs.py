@@ -31,7 +31,7 @@ from gpt2_train.distributed.mesh import make_world
 from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training import trainer as train_module
-from gpt2_train.training.run import train
+from gpt2_train.training.launch import train
 from gpt2_train.training.setup import Run, build_model
 from indexed_tokens import Tokenizer
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import save_checkpoint
+from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import END_OF_TEXT, Tokenizer
@@ -54,12 +54,6 @@ def constant_model(logits: Mapping[int, float], config: ModelConfig = BYTES, oth
 
 def save(folder: Path, model: GPT2, tokenizer: Tokenizer | None = None, step: int = 7) -> Path:
     """Save `model` as a run's checkpoint with `tokenizer` (that of bytes by default); returns the run's folder."""
-    save_checkpoint(
-        folder / "checkpoints",
-        model_tensors(model),
-        step=step,
-        samples=0,
-        config=model.config,
-        tokenizer=tokenizer or byte_tokenizer(),
-    )
+    checkpointer = Checkpointer(folder / "checkpoints", config=model.config, tokenizer=tokenizer or byte_tokenizer())
+    checkpointer.save(model_tensors(model), step=step, samples=0)
     return folder

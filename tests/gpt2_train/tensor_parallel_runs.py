@@ -16,8 +16,7 @@ from torch.distributed.tensor import DTensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.distributed.dtensors import settle_gradients
-from gpt2_train.distributed.mesh import World, make_world
+from gpt2_train.distributed.mesh import World, make_world, settle_gradients
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.distributed.randomness import seed_micro_step
 from gpt2_train.model.attention import PACKED, find_documents
@@ -77,7 +76,7 @@ class Run:
             # Its random numbers are the device's, of which a graph takes others.
             block.attention.dropout = 0.0  # type: ignore[union-attr]
         parallelize(
-            self.model.train(), world, activation_checkpointing=mode, compilation="blocks" if compiled else None,
+            self.model.train(), world, activation_checkpointing=mode, compiled=compiled,
             sequence_parallel=sequence_parallel,
         )  # fmt: skip
         self.parameters: list[Tensor] = list(self.model.parameters())

@@ -19,8 +19,8 @@ from tests.gpt2_train.test_processes import children_of
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.distributed import timeouts
-from gpt2_train.distributed.timeouts import Attendance, is_time_out, operation_of
+from gpt2_train.distributed import collectives
+from gpt2_train.distributed.collectives import Attendance, is_time_out, operation_of
 
 GLOO = RuntimeError("[../gloo/transport/tcp/unbound_buffer.cc:84] Timed out waiting 1800000ms for recv operation")
 
@@ -28,7 +28,7 @@ GLOO = RuntimeError("[../gloo/transport/tcp/unbound_buffer.cc:84] Timed out wait
 @pytest.fixture
 def processes(monkeypatch: pytest.MonkeyPatch) -> list[Attendance]:
     """Four processes that have met, on two machines."""
-    monkeypatch.setattr(timeouts, "NOTE_SECONDS", 0.2)
+    monkeypatch.setattr(collectives, "NOTE_SECONDS", 0.2)
     store = dist.HashStore()
     found = []
     for rank in range(4):
@@ -60,7 +60,7 @@ def test_a_store_that_does_not_answer_is_not_waited_for(
     processes: list[Attendance], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It may be on the machine that is gone."""
-    monkeypatch.setattr(timeouts, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(collectives, "ANSWER_SECONDS", 0.1)
     release = threading.Event()
     monkeypatch.setattr(Attendance, "_missing", lambda self: release.wait() and {})
     assert "their store does not answer" in str(processes[0].explained(GLOO))
@@ -87,7 +87,7 @@ def test_a_time_out_is_found_behind_the_error_that_it_caused() -> None:
 
 def test_nccl_is_asked_whether_it_has_given_up(processes: list[Attendance], monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own thread would abort the process."""
-    monkeypatch.setattr(timeouts, "POLL_SECONDS", 0.01)
+    monkeypatch.setattr(collectives, "POLL_SECONDS", 0.01)
     answers = iter(["ErrorType.SUCCESS", "ErrorType.SUCCESS", "ErrorType.TIMEOUT"])
     group: Any = SimpleNamespace(_get_backend=lambda device: SimpleNamespace(get_error=lambda: next(answers)))
     ended = threading.Event()

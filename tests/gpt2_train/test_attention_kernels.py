@@ -21,7 +21,7 @@ from gpt2_train.model.attention_kernels import (
     attention_work,
     choose_attention,
 )
-from gpt2_train.training import plan, setup
+from gpt2_train.training import plan
 
 GPU = torch.device("cuda", 0)
 ON_H100 = {"attention": {"kernel": "flash", "gpu": "H100"}}
@@ -133,7 +133,7 @@ def test_the_first_process_chooses_and_it_is_recorded(
 ) -> None:
     states: list[Any] = []
     deciding: list[bool] = []
-    plain = setup.from_first_rank
+    plain = plan.from_first_rank
 
     def from_first_rank(work: Callable[[], Any]) -> Any:
         deciding.append(True)
@@ -148,7 +148,7 @@ def test_the_first_process_chooses_and_it_is_recorded(
         return AttentionChoice("flash", "H100", {"flash": 1.0})
 
     monkeypatch.setattr(plan, "choose_attention", choose)
-    monkeypatch.setattr(setup, "from_first_rank", from_first_rank)
+    monkeypatch.setattr(plan, "from_first_rank", from_first_rank)
     assert gpt2(tmp_path, "--steps", 1) == 0
     assert read_info(tmp_path).state["attention"] == ON_H100["attention"]
     assert 'attention = "flash"' in (tmp_path / "config.toml").read_text()

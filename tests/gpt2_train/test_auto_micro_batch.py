@@ -15,8 +15,7 @@ from gpt2_train.cli import main
 from gpt2_train.config.layout import choose_data_parallel, plan_batches
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.training import plan
-from gpt2_train.training.memory import GIB, memory_per_rank
-from gpt2_train.training.micro_batch_size import MARGIN, fitting_micro_batch
+from gpt2_train.training.memory import GIB, MARGIN, fitting_micro_batch, memory_per_rank
 from gpt2_train.training.trainer import Trainer
 
 PRESET = ModelConfig.preset("124M", dropout=0.0)

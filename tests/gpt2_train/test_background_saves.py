@@ -18,12 +18,10 @@ import torch.distributed as dist
 from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import losses
 
-from gpt2_train.checkpoint import async_save
-from gpt2_train.checkpoint.async_save import BackgroundSaver, Saved, StagingArea
+from gpt2_train.checkpoint import save
 from gpt2_train.checkpoint.info import list_checkpoints, read_info
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.restore import load_tensors
-from gpt2_train.checkpoint.save import Checkpointer, save_checkpoint
+from gpt2_train.checkpoint.save import Checkpointer, Saved, Saver, StagingArea, load_tensors
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.format import open_weights
@@ -104,17 +102,17 @@ def test_a_checkpoint_under_way_is_finished_before_a_stop(
 ) -> None:
     """SIGTERM comes in step 7, while that of step 5 is still held back: both are there at the end."""
     gate = Gate(monkeypatch, 5)
-    plain = BackgroundSaver.finish
-    monkeypatch.setattr(BackgroundSaver, "finish", lambda saver: gate.open() or plain(saver))
+    plain = Saver.finish
+    monkeypatch.setattr(Saver, "finish", lambda saver: gate.open() or plain(saver))
     # The save itself is the first to ask for the end of the one before it.
-    monkeypatch.setattr(BackgroundSaver, "poll", lambda saver: None)
-    started = BackgroundSaver.start
+    monkeypatch.setattr(Saver, "poll", lambda saver: None)
+    started = Saver.start
 
-    def start(saver: BackgroundSaver, **what: Any) -> None:
+    def start(saver: Saver, **what: Any) -> None:
         started(saver, **what)
         gate._opened.clear()
 
-    monkeypatch.setattr(BackgroundSaver, "start", start)
+    monkeypatch.setattr(Saver, "start", start)
     at_call(monkeypatch, 7, lambda: signal.raise_signal(signal.SIGTERM))
     assert gpt2(tmp_path, "--steps", 20, "--save-every", 5) == 128 + signal.SIGTERM
     assert [path.name for path in list_checkpoints(tmp_path / "checkpoints")] == ["step-0000005", "step-0000007"]
@@ -140,14 +138,14 @@ def test_a_failed_save_ends_the_run_at_the_next_step(
     assert gpt2(tmp_path, "--steps", 2, "--save-every", 1) == 0
     capsys.readouterr()
     full_disk(monkeypatch, 0)
-    savers: list[BackgroundSaver] = []
-    plain = BackgroundSaver.start
+    savers: list[Saver] = []
+    plain = Saver.start
 
-    def start(saver: BackgroundSaver, **what: Any) -> None:
+    def start(saver: Saver, **what: Any) -> None:
         plain(saver, **what)
         savers.append(saver)
 
-    monkeypatch.setattr(BackgroundSaver, "start", start)
+    monkeypatch.setattr(Saver, "start", start)
 
     # Step 4 does not end before the save of step 3 has failed.
     def wait() -> None:
@@ -188,15 +186,15 @@ def test_the_next_save_waits_for_the_one_before(tmp_path: Path, monkeypatch: pyt
     """The first is held back until the second asks for its end; each holds the values of its time."""
     model = GPT2(SMALL).initialise(torch.Generator().manual_seed(1))
     saved: list[Saved] = []
-    saver = BackgroundSaver(Checkpointer(tmp_path, config=SMALL), model_tensors(model), saved.append)
+    saver = Saver(Checkpointer(tmp_path, config=SMALL), model_tensors(model), saved.append)
     gate = Gate(monkeypatch, 1)
     saver.start(step=1, samples=8, state={})
     first = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.add_(1)
-    plain = BackgroundSaver.finish
-    monkeypatch.setattr(BackgroundSaver, "finish", lambda saver: gate.open() or plain(saver))
+    plain = Saver.finish
+    monkeypatch.setattr(Saver, "finish", lambda saver: gate.open() or plain(saver))
     saver.start(step=2, samples=16, state={})
     assert gate.was_opened and [entry.step for entry in saved] == [1]
     saver.finish()
@@ -209,7 +207,7 @@ def test_the_next_save_waits_for_the_one_before(tmp_path: Path, monkeypatch: pyt
 
 def test_a_failure_is_raised_once_and_the_next_save_works(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     model = GPT2(SMALL).initialise()
-    saver = BackgroundSaver(Checkpointer(tmp_path, config=SMALL), model_tensors(model), lambda saved: None)
+    saver = Saver(Checkpointer(tmp_path, config=SMALL), model_tensors(model), lambda saved: None)
     full_disk(monkeypatch, 1)
     saver.start(step=1, samples=8, state={})
     with pytest.raises(Gpt2Error, match="the disk is full"):
@@ -227,7 +225,7 @@ def test_no_memory_for_the_copy_is_said_with_what_to_do(
     def full(*_: Any) -> Any:
         raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
 
-    monkeypatch.setattr(async_save, "StagingArea", full)
+    monkeypatch.setattr(save, "StagingArea", full)
     assert gpt2(tmp_path, "--steps", 4, "--save-every", 2) == 1
     assert "no memory on this machine for the copy that checkpoints are written from" in capsys.readouterr().err
     assert gpt2(tmp_path, "--steps", 4, "--save-every", 2, "--no-async-checkpoint") == 0
@@ -247,7 +245,7 @@ def test_memory_that_cannot_be_pinned_leaves_no_error_for_the_next_kernel(monkey
 
     monkeypatch.setattr(torch.cuda, "cudart", Refusing)
     monkeypatch.setattr(torch, "zeros", launched)
-    assert async_save._pin(np.zeros(8, np.uint8)) is None
+    assert save._pin(np.zeros(8, np.uint8)) is None
     assert not pending
 
 
@@ -297,14 +295,12 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.async_save import BackgroundSaver
-from gpt2_train.checkpoint.restore import load_tensors
-from gpt2_train.checkpoint.save import Checkpointer, save_checkpoint
+from gpt2_train.checkpoint.save import Saver
+from gpt2_train.checkpoint.save import Checkpointer, load_tensors
 from gpt2_train.checkpoint.storage import TensorWriter
 from gpt2_train.distributed.collectives import group_for_a_thread
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.distributed.mesh import make_world
@@ -325,7 +321,7 @@ for name, tensor_parallel in (("tensor", 2), ("data", 1)):
     tensors = tensors_of(tensor_parallel, info)
     load_tensors(folder / before, tensors)
     checkpointer = Checkpointer(folder / name, config=info.config, group=group)
-    saver = BackgroundSaver(checkpointer, tensors, lambda saved: None)
+    saver = Saver(checkpointer, tensors, lambda saved: None)
     saver.start(step=info.step, samples=info.samples, state={})
     # The copies are what is saved, whatever training does meanwhile.
     with torch.no_grad():
@@ -358,7 +354,7 @@ def two_processes(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, list[
     Returns the folder, how they ended, and what the first one said.
     """
     folder = tmp_path_factory.mktemp("layouts")
-    save_checkpoint(folder / "one", all_tensors(), step=3, samples=24, config=SMALL)
+    Checkpointer(folder / "one", config=SMALL).save(all_tensors(), step=3, samples=24)
     store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
     words = [sys.executable, "-c", TWO_PROCESSES]
     done = forks.run_together([*words, rank, store.port, folder] for rank in range(2))

@@ -19,8 +19,7 @@ from tests.gpt2_train import forks
 from gpt2_train.checkpoint import load
 from gpt2_train.checkpoint.info import FORMAT, find_checkpoint, list_checkpoints, load_tokenizer, read_info, table_crc
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.restore import load_tensors
-from gpt2_train.checkpoint.save import Checkpointer, save_checkpoint
+from gpt2_train.checkpoint.save import Checkpointer, load_tensors
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.conversion.format import open_weights
@@ -37,10 +36,9 @@ def model() -> GPT2:
 
 @pytest.fixture
 def save(tmp_path: Path, model: GPT2) -> Callable[..., Path]:
-    def saved(step: int = 5, **options: Any) -> Path:
-        return save_checkpoint(
-            tmp_path / "checkpoints", model_tensors(model), step=step, samples=8 * step, config=SMALL, **options
-        )
+    def saved(step: int = 5, state: dict[str, Any] | None = None, **options: Any) -> Path:
+        checkpointer = Checkpointer(tmp_path / "checkpoints", config=SMALL, **options)
+        return checkpointer.save(model_tensors(model), step=step, samples=8 * step, state=state)
 
     return saved
 
@@ -212,10 +210,10 @@ def test_a_model_is_loaded_without_a_look_at_the_optimizer(
 ) -> None:
     """generate and evaluate read and checked the optimizer's state too, twice the size of the model."""
     tensors = model_tensors(model) | optimizer_state(model)
-    step = save_checkpoint(tmp_path, tensors, step=3, samples=24, config=SMALL)
+    step = Checkpointer(tmp_path, config=SMALL).save(tensors, step=3, samples=24)
     checked: list[Path] = []
-    plain = load.file_crc
-    monkeypatch.setattr(load, "file_crc", lambda path: checked.append(path) or plain(path))
+    plain = load.checksum_of_file
+    monkeypatch.setattr(load, "checksum_of_file", lambda path, *rest: checked.append(path) or plain(path, *rest))
     for file in (step / "optimizer").iterdir():
         file.write_bytes(b"damaged")
     loaded = open_weights(tmp_path).load()
@@ -253,8 +251,7 @@ import json, sys, torch
 import torch.distributed as dist
 from pathlib import Path
 from gpt2_train.checkpoint.info import table_crc
-from gpt2_train.checkpoint.restore import load_tensors
-from gpt2_train.checkpoint.save import save_checkpoint
+from gpt2_train.checkpoint.save import Checkpointer, load_tensors
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.config.errors import Gpt2Error
 
@@ -263,7 +260,7 @@ dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_
 tensors = {"model.a": torch.zeros(4)}
 try:
     if what == "save":
-        said = save_checkpoint(Path(folder), tensors, step=2, samples=1, config=ModelConfig(1, 8, 1, 4, 10)).name
+        said = Checkpointer(Path(folder), config=ModelConfig(1, 8, 1, 4, 10)).save(tensors, step=2, samples=1).name
     else:
         said = [load_tensors(folder, tensors).step, tensors["model.a"].tolist()]
 except Gpt2Error as error:
@@ -285,8 +282,8 @@ def test_processes_that_list_different_checkpoints_load_the_same_one(tmp_path: P
     """Each process looked for the newest checkpoint itself, and one with a stale listing left the others waiting."""
     config = ModelConfig(1, 8, 1, 4, 10)
     for step in (1, 2):
-        save_checkpoint(tmp_path / "new", {"model.a": torch.full((4,), step)}, step=step, samples=1, config=config)
-    save_checkpoint(tmp_path / "stale", {"model.a": torch.full((4,), 1.0)}, step=1, samples=1, config=config)
+        Checkpointer(tmp_path / "new", config=config).save({"model.a": torch.full((4,), step)}, step=step, samples=1)
+    Checkpointer(tmp_path / "stale", config=config).save({"model.a": torch.full((4,), 1.0)}, step=1, samples=1)
     said = by_two_processes(tmp_path / "store", "load", [tmp_path / "new", tmp_path / "stale"])
     assert said == [[2, [2.0] * 4]] * 2
 
@@ -302,7 +299,7 @@ def test_saving_to_a_disk_of_each_machines_own_says_so(tmp_path: Path) -> None:
 def test_a_model_of_another_size_is_refused(save: Callable[..., Path]) -> None:
     step = save()
     other = GPT2(ModelConfig(2, 64, 4, 16, 100))
-    with pytest.raises(Gpt2UsageError, match=r"shape \(128, 32\), where \(128, 64\) is needed"):
+    with pytest.raises(Gpt2UsageError, match=r"shape \(32,\), where \(64,\) is needed: it is of another size"):
         load_tensors(step, model_tensors(other))
     with pytest.raises(Gpt2UsageError, match=r"has no model\.extra"):
         load_tensors(step, {"model.extra": torch.zeros(3)})

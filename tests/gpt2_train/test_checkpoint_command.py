@@ -13,10 +13,10 @@ import pytest
 import torch
 from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model
 
-from gpt2_train.checkpoint import verify
+from gpt2_train.checkpoint import load
 from gpt2_train.checkpoint.info import list_checkpoints
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import save_checkpoint
+from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.cli import main
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.compare import compare
@@ -57,8 +57,8 @@ def saved(
             tensor.fill_(1)
     if change is not None:
         change(tensors)
-    checkpoints = folder / "checkpoints"
-    save_checkpoint(checkpoints, tensors, step=step, samples=0, config=model.config, tokenizer=byte_tokenizer())
+    checkpointer = Checkpointer(folder / "checkpoints", config=model.config, tokenizer=byte_tokenizer())
+    checkpointer.save(tensors, step=step, samples=0)
     return folder
 
 
@@ -169,13 +169,13 @@ def test_a_checkpoint_that_a_run_removes_meanwhile_is_not_damaged(
     folder = saved(tmp_path)
     saved(tmp_path, step=6)
     first, second = list_checkpoints(folder / "checkpoints")
-    plain = verify.read_info
+    plain = load.read_info
 
     def removed_first(path: Path) -> Any:
         shutil.rmtree(first, ignore_errors=True)
         return plain(path)
 
-    monkeypatch.setattr(verify, "read_info", removed_first)
+    monkeypatch.setattr(load, "read_info", removed_first)
     status, _, text = report("verify", folder)
     assert status == 0 and f"{second}: whole" in text and "damaged" not in text
 

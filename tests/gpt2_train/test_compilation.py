@@ -15,10 +15,9 @@ from tests.gpt2_train.conftest import losses
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 
-from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.mesh import World
-from gpt2_train.distributed.parallelize import Compilation, apply_compile, choose_compilation, parallelize
+from gpt2_train.distributed.parallelize import apply_compile, is_compiled, parallelize
 from gpt2_train.model import loss
 from gpt2_train.model.attention import find_documents
 from gpt2_train.model.gpt2 import GPT2
@@ -48,11 +47,11 @@ def graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counter[str]]:
     )
     plain = torch.compile
     torch._dynamo.reset()
-    loss._compiled.cache_clear()
+    loss._graph.cache_clear()
     monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=backend, **options))
     yield found
     torch._dynamo.reset()
-    loss._compiled.cache_clear()
+    loss._graph.cache_clear()
 
 
 def small(dropout: float, layers: int) -> GPT2:
@@ -67,52 +66,34 @@ def gradients(model: GPT2, *inputs: Any) -> list[Tensor]:
     return [parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None]
 
 
-@pytest.mark.parametrize(
-    ("compilation", "mode"),
-    [
-        ("blocks", "none"),
-        ("blocks", "selective"),
-        pytest.param("blocks", "full", marks=pytest.mark.exhaustive),
-        pytest.param("model", "full", marks=pytest.mark.exhaustive),
-    ],
-)
-def test_all_blocks_but_the_first_share_one_graph(
-    graphs: Counter[str], mode: Checkpointing, compilation: Compilation
-) -> None:
+@pytest.mark.parametrize("mode", ["none", "selective", pytest.param("full", marks=pytest.mark.exhaustive)])
+def test_all_blocks_but_the_first_share_one_graph(graphs: Counter[str], mode: Checkpointing) -> None:
     """Training, evaluation and training again: graphs for each of three passes, with the gradients of none at all."""
-    layers = 4 if compilation == "blocks" else 2
-    model = parallelize(small(0.1, layers), World(CPU), activation_checkpointing=mode, compilation=compilation)
-    torch.testing.assert_close(gradients(model), expected := gradients(small(0.1, layers)))
+    model = parallelize(small(0.1, 4), World(CPU), activation_checkpointing=mode, compiled=True)
+    torch.testing.assert_close(gradients(model), expected := gradients(small(0.1, 4)))
     with torch.no_grad():
         model.eval()(TOKENS)
     for twice, once in zip(gradients(model.train()), expected, strict=True):
         torch.testing.assert_close(twice, 2 * once)
-    parts = 3 if compilation == "blocks" else 1
-    assert graphs == {"forward": parts, "backward": parts, "inference": parts}
+    assert graphs == {"forward": 3, "backward": 3, "inference": 3}
 
 
-@pytest.mark.parametrize("compilation", ["blocks", pytest.param("model", marks=pytest.mark.exhaustive)])
-def test_documents_of_any_lengths_share_the_graph(graphs: Counter[str], compilation: Compilation) -> None:
+def test_documents_of_any_lengths_share_the_graph(graphs: Counter[str]) -> None:
     model, expected = small(0.0, 2), small(0.0, 2)
-    apply_compile(model, compilation)
+    apply_compile(model)
     for end in (5, 9):
         inside = find_documents(TOKENS.numpy() % 10, end, "mask").with_mask()
         torch.testing.assert_close(gradients(model, inside), gradients(expected, inside))
-    parts = 3 if compilation == "blocks" else 1
-    assert graphs == {"forward": parts, "backward": parts}
+    assert graphs == {"forward": 3, "backward": 3}
 
 
-@pytest.mark.parametrize("compilation", ["blocks", pytest.param("model", marks=pytest.mark.exhaustive)])
-def test_nothing_is_compiled_again_in_a_run(
-    tmp_path: Path, gpt2: Callable[..., int], graphs: Counter[str], compilation: str
-) -> None:
+def test_nothing_is_compiled_again_in_a_run(tmp_path: Path, gpt2: Callable[..., int], graphs: Counter[str]) -> None:
     """Validation samples that don't fill their last micro-batch (of 2) had a shape of their own once."""
     settings = ("--steps", 6, "--eval-every", 2, "--eval-batches", 1, "--global-batch-size", 6, "--micro-batch-size", 3)
     ragged = (*settings, "--split", "8,1,1", "--eval-batches", 3)
-    assert gpt2(tmp_path / "run", *ragged, "--compile", compilation) == 0
-    parts = 3 if compilation == "blocks" else 1
+    assert gpt2(tmp_path / "run", *ragged, "--compile") == 0
     # The loss has two without autograd: that of training, which has its gradient, and that of validation.
-    assert graphs == {"forward": parts, "backward": parts, "inference": parts + 2}
+    assert graphs == {"forward": 3, "backward": 3, "inference": 5}
     assert gpt2(tmp_path / "plain", *ragged) == 0
     assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "plain"), abs=1e-5)
     rows = [json.loads(line) for line in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
@@ -120,9 +101,10 @@ def test_nothing_is_compiled_again_in_a_run(
     assert (tokens // 16) % 3  # otherwise nothing was ragged
 
 
-def test_what_is_compiled() -> None:
+def test_what_is_compiled(gpt2: Callable[..., int], capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     gpu = torch.device("cuda", 0)
-    assert [choose_compilation(None, device, 2) for device in (CPU, gpu)] == [None, "blocks"]
-    assert [choose_compilation(asked, gpu, 1) for asked in (True, False, "model")] == ["blocks", None, "model"]
-    with pytest.raises(Gpt2UsageError, match="a single process, and there are 2"):
-        choose_compilation("model", gpu, 2)
+    assert [is_compiled(None, device) for device in (CPU, gpu)] == [False, True]
+    assert [is_compiled(asked, gpu) for asked in (True, False, "blocks")] == [True, False, True]
+    with pytest.raises(SystemExit):
+        gpt2(tmp_path / "run", "--steps", 1, "--compile", "model")
+    assert "--compile: invalid choice: 'model'" in capsys.readouterr().err

@@ -49,9 +49,9 @@ def use_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Non
     def use(backend: str) -> None:
         monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend=backend, **options))
 
-    loss._compiled.cache_clear()
+    loss._graph.cache_clear()
     yield use
-    loss._compiled.cache_clear()
+    loss._graph.cache_clear()
 
 
 @pytest.mark.parametrize(

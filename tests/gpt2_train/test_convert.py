@@ -17,14 +17,14 @@ from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, s
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import save_checkpoint
+from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import PRESETS, ModelConfig, TrainSettings
 from gpt2_train.conversion.format import ReadOptions, open_weights
 from gpt2_train.conversion.megatron_names import join, share_of
 from gpt2_train.conversion.weights import EMBEDDING, shapes_of
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.inputs import config_of_first_weights
+from gpt2_train.training.setup import config_of_first_weights
 from indexed_tokens import Tokenizer
 
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -175,10 +175,8 @@ def test_a_checkpoint_keeps_what_its_source_has_seen_and_the_type_of_its_values(
 ) -> None:
     """It said 0 samples and 0 tokens beside step 40, and held float32 whatever the source did, at twice the size."""
     model = random_model(SMALL).to(dtype)
-    save_checkpoint(
-        tmp_path / "run" / "checkpoints", model_tensors(model), step=40, samples=320, config=SMALL,
-        tokenizer=byte_tokenizer(),
-    )  # fmt: skip
+    checkpointer = Checkpointer(tmp_path / "run" / "checkpoints", config=SMALL, tokenizer=byte_tokenizer())
+    checkpointer.save(model_tensors(model), step=40, samples=320)
     convert(tmp_path / "run", tmp_path / "copy", "--to", "checkpoint")
     convert(tmp_path / "run", tmp_path / "megatron", "--to", "megatron")
     convert(tmp_path / "megatron", tmp_path / "back", "--tokenizer", _tokenizer(tmp_path))

@@ -17,62 +17,46 @@ from tests.gpt2_train import forks
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.data.batches import BatchReader, check_vocabulary
-from gpt2_train.data.blending import BLEND_BLOCK, Blend, blend_picks, blend_split
 from gpt2_train.data.corpus import PIECE_TOKENS, SPLITS, Corpus, split_ranges
-from gpt2_train.data.index import (
-    IndexCache,
-    build_sample_index,
-    epochs_needed,
-    last_epoch_is_separate,
-    locate_samples,
-    stream_seed,
-)
-from gpt2_train.data.streams import Stream
+from gpt2_train.data.index import IndexCache, build_sample_index, stream_seed
+from gpt2_train.data.streams import BLEND_BLOCK, Blend, Stream, blend_picks, blend_split
 from indexed_tokens import IndexedTokensError, IndexedTokensWriter
 from indexed_tokens.checksums import checksum_of_file
 
-SIZES, DOCUMENTS = np.array([5, 3, 7, 4], np.int32), np.array([2, 0, 3, 1], np.int32)
+SIZES = np.array([5, 3, 7, 4], np.int32)
 
 
 def one_sequence_each(documents: int) -> np.ndarray:
     return np.arange(documents + 1, dtype=np.int64)
 
 
-@pytest.mark.parametrize(
-    ("extra", "golden"),
-    [(1, [(0, 0), (0, 4), (1, 1), (2, 0), (3, 0)]), (0, [(0, 0), (0, 4), (1, 1), (1, 5), (2, 4)])],
-)
-def test_samples_lie_where_megatron_puts_them(extra: int, golden: list[tuple[int, int]]) -> None:
-    assert locate_samples(SIZES, DOCUMENTS, 4, extra).tolist() == [list(row) for row in golden]
+def test_samples_lie_where_megatron_puts_them() -> None:
+    """Sample i begins at token 4 i of all documents in their new order, and there is one more token after the last."""
+    index = build_sample_index(SIZES, np.arange(4), sequence_length=4, seed=1)
+    tokens = [(place, at) for place, document in enumerate(index.documents) for at in range(SIZES[document])]
+    assert len(index) == 4 and [tuple(row) for row in index.samples.tolist()] == tokens[::4]
 
 
-@pytest.mark.parametrize(("documents", "length", "samples"), [(40, 16, 30), (40, 16, 150), (40, 16, 85), (7, 64, 200)])
-def test_the_sample_index_is_that_of_megatron_core(documents: int, length: int, samples: int) -> None:
-    """One epoch; several; several with a last one that is shuffled on its own; samples longer than documents."""
+@pytest.mark.parametrize(("documents", "length"), [(40, 16), (7, 64), (2, 64)])
+def test_the_sample_index_is_that_of_megatron_core(documents: int, length: int) -> None:
+    """One pass; samples longer than documents; documents that are repeated to fill one sample."""
     gpt_dataset = pytest.importorskip("megatron.core.datasets.gpt_dataset")
     from megatron.core.datasets import helpers
 
-    sizes = np.random.default_rng(documents).integers(3, 40, documents + 5).astype(np.int32)
+    sizes = np.random.default_rng(documents).integers(3, 32, documents + 5).astype(np.int32)
     chosen = np.arange(2, documents + 2, dtype=np.int32)
     tokens = int(sizes[chosen].sum())
-    epochs = epochs_needed(tokens, samples, length)
-    separate = last_epoch_is_separate(epochs, tokens, samples, length)
+    times = -(-(length + 1) // tokens)
+    assert (times > 1) == (documents == 2)
     random = np.random.RandomState(77)
-    order = gpt_dataset._build_document_index(chosen, epochs, random, separate)
-    located = helpers.build_sample_idx(sizes, order, length, epochs, tokens, True, 1)
-    first = ((epochs - 1) * tokens - 1) // length if separate else len(located) - 1
-    shuffle = gpt_dataset._build_shuffle_index(first, len(located) - 1, random)
+    order = gpt_dataset._build_document_index(chosen, times, random, False)
+    located = helpers.build_sample_idx(sizes, order, length, times, tokens, True, 1)
+    shuffle = gpt_dataset._build_shuffle_index(len(located) - 1, len(located) - 1, random)
 
-    mine = build_sample_index(sizes, chosen, sequence_length=length, samples=samples, seed=77)
+    mine = build_sample_index(sizes, chosen, sequence_length=length, seed=77)
     assert np.array_equal(mine.documents, order)
     assert np.array_equal(mine.samples, located)
     assert np.array_equal(mine.shuffle, shuffle)
-
-
-def test_the_last_of_several_epochs_is_separate_below_four_fifths() -> None:
-    assert not last_epoch_is_separate(1, 1000, 10, 10)
-    assert last_epoch_is_separate(2, 1000, 99 + int(0.8 * 99) - 1, 10)
-    assert not last_epoch_is_separate(2, 1000, 99 + int(0.8 * 99), 10)
 
 
 @given(
@@ -304,7 +288,7 @@ import torch.distributed as dist
 from pathlib import Path
 from gpt2_train.data.corpus import Corpus
 from gpt2_train.data.streams import Stream
-from gpt2_train.data.shared_cache import SharedIndexCache
+from gpt2_train.training.setup import SharedIndexCache
 from gpt2_train.config.errors import Gpt2UsageError
 
 rank, store, prefix, caches = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4:]
@@ -342,7 +326,7 @@ def test_processes_share_an_index_or_say_that_storage_is_not_shared(tmp_path: Pa
 def test_reading_data_needs_no_torch() -> None:
     """Evaluation in one process depended on torch.distributed through the reader of the training samples."""
     code = (
-        "import sys, gpt2_train.data.batches, gpt2_train.data.blending; "
+        "import sys, gpt2_train.data.streams; "
         "sys.exit('torch' in sys.modules or 'gpt2_train.distributed.collectives' in sys.modules)"
     )
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

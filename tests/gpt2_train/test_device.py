@@ -16,7 +16,6 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.distributed import parallelize
 from gpt2_train.distributed.device import (
-    RandomState,
     choose_device,
     choose_precision,
     default_precision,
@@ -87,8 +86,7 @@ def test_recomputation_repeats_dropout_where_torch_does_not_keep_the_generator(
     # As on such a GPU: torch keeps no state, and without the contexts the gradients of the two differ.
     unkept = functools.partial(torch.utils.checkpoint.checkpoint, preserve_rng_state=False)
     monkeypatch.setattr(parallelize, "checkpoint", unkept)
-    kept = RandomState(torch.get_rng_state, torch.set_rng_state)
-    monkeypatch.setattr(parallelize, "unkept_random_state", lambda _: kept)
+    monkeypatch.setattr(parallelize, "unkept_random_state", lambda _: torch)
     tokens = torch.arange(34).view(2, 17)
 
     def gradients(mode: Literal["none", "full", "selective"]) -> tuple[list[torch.Tensor], torch.Tensor]:
@@ -106,7 +104,7 @@ def test_recomputation_repeats_dropout_where_torch_does_not_keep_the_generator(
 
 def test_only_apples_gpus_need_their_generator_kept() -> None:
     assert unkept_random_state(torch.device("cpu")) is unkept_random_state(torch.device("cuda")) is None
-    assert unkept_random_state(torch.device("mps")) == RandomState(torch.mps.get_rng_state, torch.mps.set_rng_state)
+    assert unkept_random_state(torch.device("mps")) is torch.mps
     # Once torch keeps it itself, this part of the package is superfluous.
     assert not hasattr(torch.mps, "_initialized")
 

@@ -20,15 +20,15 @@ from torch import Tensor
 from gpt2_train.cli import main
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.conversion.format import open_weights
-from gpt2_train.data.blending import blend_split
 from gpt2_train.data.corpus import open_corpora
 from gpt2_train.data.index import IndexCache
+from gpt2_train.data.streams import blend_split
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.distributed.randomness import mixed_seed
 from gpt2_train.model.attention import Documents, attention_kind, find_documents
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training import inputs
+from gpt2_train.training import setup
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 END = 99
@@ -213,7 +213,7 @@ def test_the_loss_is_the_mean_over_the_predictions_that_count(tmp_path: Path, te
 def test_every_form_of_attention_trains_alike(
     tmp_path: Path, texts: str, separate: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(inputs, "attention_kind", lambda *_, **__: "mask")
+    monkeypatch.setattr(setup, "attention_kind", lambda *_, **__: "mask")
     assert main(command(tmp_path / "run", *SEPARATE, data=texts)[3:]) == 0
     assert losses(tmp_path / "run") == pytest.approx(losses(separate), abs=1e-5)
 

@@ -20,7 +20,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.distributed.device import default_precision
 from gpt2_train.distributed.mesh import World
-from gpt2_train.distributed.parallelize import choose_compilation, parallelize
+from gpt2_train.distributed.parallelize import is_compiled, parallelize
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
 from gpt2_train.optim.adamw import make_optimizer
@@ -28,12 +28,12 @@ from gpt2_train.training.estimate import RESERVE, EstimateSettings
 from gpt2_train.training.memory import (
     GIB,
     block_activations,
+    fitting_micro_batch,
     largest_micro_batch,
     memory_per_rank,
     parameters_per_rank,
     size_line,
 )
-from gpt2_train.training.micro_batch_size import fitting_micro_batch
 
 SMALL = ModelConfig(layers=3, hidden=64, heads=4, sequence_length=32, vocabulary_size=300, dropout=0.0)
 PRESET = ModelConfig.preset("345M")
@@ -297,7 +297,7 @@ def test_apple_s_gpu_is_counted_as_it_is_used(capsys: pytest.CaptureFixture[str]
     found = report(capsys, "--model 124M --device mps")
     device = torch.device("mps")
     assert found["precision"] == default_precision(device) == "fp32"
-    assert found["compiled"] == (choose_compilation(None, device, 1) is not None) is False
+    assert found["compiled"] == is_compiled(None, device) is False
     assert found["memory_bytes"]["peak"] > report(capsys, "--model 124M")["memory_bytes"]["peak"]
 
 

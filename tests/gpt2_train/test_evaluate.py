@@ -19,7 +19,7 @@ from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_m
 from tests.gpt2_train.test_generate import broken_checkpoints
 
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.save import save_checkpoint
+from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.cli import main, settings_class
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import ModelConfig
@@ -254,10 +254,11 @@ def test_the_first_tokens_only(run_folder: Path, data: str, capsys: pytest.Captu
 def save_trained(folder: Path, data: str, split: str) -> Path:
     """A checkpoint that records `data` as its training data."""
     model = random_model()
-    save_checkpoint(
-        folder / "checkpoints", model_tensors(model), step=7, samples=0, config=model.config,
-        tokenizer=byte_tokenizer(), settings={"split": split}, data=[Corpus(data, [1.0, 0.0, 0.0]).identity()],
+    checkpointer = Checkpointer(
+        folder / "checkpoints", config=model.config, tokenizer=byte_tokenizer(), settings={"split": split},
+        data=[Corpus(data, [1.0, 0.0, 0.0]).identity()],
     )  # fmt: skip
+    checkpointer.save(model_tensors(model), step=7, samples=0)
     return folder
 
 
@@ -360,7 +361,8 @@ def test_a_checkpoint_without_a_tokenizer_gets_bytes_from_one_that_is_given(
     tmp_path: Path, data: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = random_model()
-    save_checkpoint(tmp_path / "run" / "checkpoints", model_tensors(model), step=7, samples=0, config=model.config)
+    checkpointer = Checkpointer(tmp_path / "run" / "checkpoints", config=model.config)
+    checkpointer.save(model_tensors(model), step=7, samples=0)
     base = ["--checkpoint", tmp_path / "run", "--data", data]
     assert report(capsys, *base)["bits_per_byte"] is None
     byte_tokenizer().save(tmp_path / "bytes")

@@ -16,7 +16,7 @@ from tests.gpt2_train.counted_casts import CONFIG, TOKENS, Casts, compare
 from torch._dynamo.utils import counters
 
 from gpt2_train.distributed.mesh import World
-from gpt2_train.distributed.parallelize import Compilation, apply_compile
+from gpt2_train.distributed.parallelize import apply_compile
 from gpt2_train.distributed.weight_casts import HalfCopies, half_copies
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training import trainer as train_module
@@ -39,8 +39,7 @@ def test_two_processes_cast_what_they_have_gathered() -> None:
     assert [process.returncode for process in done] == [0, 0], done[0].stderr[-3000:]
 
 
-@pytest.mark.parametrize("compilation", ["blocks", pytest.param("model", marks=pytest.mark.exhaustive)])
-def test_compiled_graphs_take_the_copies(compilation: Compilation, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_compiled_graphs_take_the_copies(monkeypatch: pytest.MonkeyPatch) -> None:
     """One graph for all steps (three for blocks), with the gradients of compiled autocast."""
     plain = torch.compile
     monkeypatch.setattr(torch, "compile", lambda function, **options: plain(function, backend="aot_eager", **options))
@@ -49,7 +48,7 @@ def test_compiled_graphs_take_the_copies(compilation: Compilation, monkeypatch: 
     model, expected = small(), small()
     copies = HalfCopies(model, torch.bfloat16)
     for one in (model, expected):
-        apply_compile(one, compilation)
+        apply_compile(one)
     for _ in range(2):
         for one in (model, expected):
             torch.manual_seed(3)
@@ -63,7 +62,7 @@ def test_compiled_graphs_take_the_copies(compilation: Compilation, monkeypatch: 
                 other.sub_(other.grad)
         copies.expire()
     # With copies and without.
-    assert counters["stats"]["unique_graphs"] == (6 if compilation == "blocks" else 2)
+    assert counters["stats"]["unique_graphs"] == 6
     torch._dynamo.reset()
 
 

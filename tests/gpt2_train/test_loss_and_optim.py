@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpt2_train.config import loss_pieces
+from gpt2_train.config import layout
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.config.settings import ModelConfig, TrainSettings
 from gpt2_train.model import loss
@@ -27,7 +27,7 @@ from gpt2_train.optim.schedule import learning_rate
 
 @pytest.mark.parametrize("overwrites", [False, True])
 def test_losses_and_gradients_are_those_of_cross_entropy(monkeypatch: pytest.MonkeyPatch, overwrites: bool) -> None:
-    monkeypatch.setattr(loss_pieces, "PIECE_ELEMENTS", {"cpu": 100})  # several pieces
+    monkeypatch.setattr(layout, "PIECE_ELEMENTS", {"cpu": 100})  # several pieces
     logits = torch.randn(3, 7, 33, generator=torch.Generator().manual_seed(1)) * 5
     targets = torch.randint(0, 33, (3, 7), generator=torch.Generator().manual_seed(2))
     mine, theirs = logits.clone().requires_grad_(), logits.clone().requires_grad_()
@@ -70,7 +70,7 @@ class _Ranks:
 
 
 def test_padding_ids_have_no_part_in_loss_and_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(loss_pieces, "PIECE_ELEMENTS", {"cpu": 100})
+    monkeypatch.setattr(layout, "PIECE_ELEMENTS", {"cpu": 100})
     logits = torch.randn(9, 33, generator=torch.Generator().manual_seed(1)) * 5
     targets = torch.arange(9) * 3
     mine, theirs = logits.clone().requires_grad_(), logits[:, :26].clone().requires_grad_()
@@ -90,7 +90,7 @@ def test_a_spread_vocabulary_gives_the_plain_loss(
     monkeypatch.setattr(dist, "all_gather", ranks.all_gather)
     plain_compile = torch.compile
     monkeypatch.setattr(torch, "compile", lambda work, **options: plain_compile(work, backend="aot_eager", **options))
-    loss._compiled.cache_clear()
+    loss._graph.cache_clear()
     logits = torch.randn(6, 32, generator=torch.Generator().manual_seed(1)) * 4
     targets = torch.tensor([0, 21, 8, 15, 16, 20])
     whole = logits.clone().requires_grad_()
@@ -113,7 +113,7 @@ def test_a_spread_vocabulary_gives_the_plain_loss(
         thread.start()
     for thread in threads:
         thread.join()
-    loss._compiled.cache_clear()
+    loss._graph.cache_clear()
     for losses, _ in results:
         torch.testing.assert_close(losses, plain.detach())
     torch.testing.assert_close(torch.cat([gradient for _, gradient in results], dim=1), whole.grad)

@@ -17,8 +17,8 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, losses, rows
 from tests.gpt2_train.test_train import assert_same_bits, weights
 
-from gpt2_train.checkpoint.async_save import StagingArea
 from gpt2_train.checkpoint.info import read_info
+from gpt2_train.checkpoint.save import StagingArea
 from gpt2_train.cli import main
 from gpt2_train.config.files import SCHEDULE_FILE
 from gpt2_train.config.settings import TrainSettings

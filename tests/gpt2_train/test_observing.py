@@ -34,7 +34,7 @@ from gpt2_train.evaluation.tasks.wikitext import Wikitext
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.metrics.log import line_of
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.model_view import inference_view
+from gpt2_train.training.samples_and_tasks import inference_view
 from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 TRAINING = ("--steps", 12, "--save-every", 4, "--dropout", 0.2, "--vocabulary-size", 257)
@@ -190,7 +190,7 @@ import torch.distributed as dist
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed.mesh import make_world
 from gpt2_train.distributed.processes import StopRequest
-from gpt2_train.training.run import train
+from gpt2_train.training.launch import train
 
 rank, port, runs = int(sys.argv[1]), int(sys.argv[2]), json.loads(sys.argv[3])
 torch.set_num_threads(1)
@@ -273,7 +273,7 @@ def test_the_inference_view_holds_the_trained_tensors_themselves_and_no_compiled
     """No copy of the weights, none of the wrappers of training, and the model is left as it was."""
     model = GPT2(ModelConfig(2, 32, 4, 16, 100, dropout=0.5)).initialise(torch.Generator().manual_seed(1))
     world = World(torch.device("cpu"))
-    parallelize(model, world, activation_checkpointing="full", compilation="blocks").train()
+    parallelize(model, world, activation_checkpointing="full", compiled=True).train()
     state, tokens = torch.get_rng_state(), torch.arange(16)[None]
     with inference_view(model, world) as view, torch.inference_mode():
         assert not view.training and view.is_tied

@@ -368,7 +368,7 @@ def gradient(world, mode, dropout, compiled):
     torch._dynamo.reset()
     counters.clear()
     model = GPT2(ModelConfig(3, 32, 4, 16, 100, dropout=dropout)).initialise(torch.Generator().manual_seed(1))
-    parallelize(model.train(), world, activation_checkpointing=mode, compilation="blocks" if compiled else None)
+    parallelize(model.train(), world, activation_checkpointing=mode, compiled=compiled)
     seed_micro_step(model, 1, 2, 3, world)
     model(tokens).square().sum().backward()
     assert counters["stats"]["unique_graphs"] == 3 * compiled, (mode, dropout, dict(counters["stats"]))

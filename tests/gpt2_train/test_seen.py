@@ -7,11 +7,10 @@ import pytest
 from tests.gpt2_train.conftest import write_corpus
 
 from gpt2_train.cli import main
-from gpt2_train.data import blending as blending_module
-from gpt2_train.data.blending import Blend
+from gpt2_train.data import streams as blending_module
 from gpt2_train.data.corpus import Corpus
 from gpt2_train.data.index import IndexCache
-from gpt2_train.data.streams import Stream
+from gpt2_train.data.streams import Blend, Stream
 
 
 def stream_of(corpus: str, cache: IndexCache, length: int = 16, seed: int = 5) -> Stream:

@@ -24,10 +24,10 @@ from gpt2_train.checkpoint.info import load_tokenizer, read_info
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.conversion.format import open_weights
-from gpt2_train.training import inputs
+from gpt2_train.training import setup
 from gpt2_train.training import trainer as train_module
+from gpt2_train.training.recorder import Recorder
 from gpt2_train.training.run_folder import lock_folder
-from gpt2_train.training.samples_and_tasks import Observer
 from indexed_tokens import Tokenizer, save_corpus_tokenizer
 
 Run = Callable[..., int]
@@ -113,10 +113,10 @@ def test_a_signal_before_the_first_step_says_that_there_is_nothing_to_save(
 ) -> None:
     """It said "all saved", with no checkpoint in the folder."""
 
-    def interrupt(self: Observer) -> None:
+    def interrupt(self: Recorder) -> None:
         self.state.stop_signal = signal.SIGTERM
 
-    monkeypatch.setattr(Observer, "observe", interrupt)
+    monkeypatch.setattr(Recorder, "observe", interrupt)
     assert gpt2(tmp_path, "--steps", 5) == 128 + signal.SIGTERM
     said = capsys.readouterr().err
     assert "stopped by SIGTERM at step 0 of 5, nothing to save yet" in said and "all saved" not in said
@@ -360,13 +360,13 @@ def test_token_files_that_differ_from_machine_to_machine_are_refused(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Each process read the files of its own machine, and no one noticed that they were others."""
-    plain = inputs.from_first_rank
+    plain = setup.from_first_rank
 
     def from_another(work: Callable[[], Any]) -> Any:
         found = plain(work)
         return [entry | {"bin_bytes": 7} for entry in found] if isinstance(found, list) else found
 
-    monkeypatch.setattr(inputs, "from_first_rank", from_another)
+    monkeypatch.setattr(setup, "from_first_rank", from_another)
     assert gpt2(tmp_path / "run", "--steps", 1) == 2
     assert "is another file than the one that process 0 reads: copy the same" in capsys.readouterr().err
 

@@ -174,8 +174,7 @@ def check_training(step: Step, vocabulary: int, gpus: int) -> str:
     """
     from gpt2_train.config.layout import check_layout, plan_batches
     from gpt2_train.training.command import check_observed
-    from gpt2_train.training.memory import memory_per_rank, size_line
-    from gpt2_train.training.micro_batch_size import fitting_micro_batch
+    from gpt2_train.training.memory import fitting_micro_batch, memory_per_rank, size_line
 
     settings: TrainSettings = step.settings
     if settings.device == "cuda" and not gpus:
@@ -231,7 +230,7 @@ def model_config(settings: TrainSettings, vocabulary: int) -> ModelConfig:
     if settings.init_from is None:
         return settings.model_config(vocabulary)
     from gpt2_train.config.layout import check_tensor_parallel
-    from gpt2_train.training.inputs import open_first_weights
+    from gpt2_train.training.setup import open_first_weights
 
     first = open_first_weights(settings, None)
     if first is None:

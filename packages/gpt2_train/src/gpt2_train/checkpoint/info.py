@@ -59,11 +59,6 @@ def read_info(path: str | Path) -> CheckpointInfo:
     Raises Gpt2UsageError if there is none, or its `checkpoint.json` is damaged or of a newer version.
     """
     folder = find_checkpoint(path)
-    return _parse_info(folder, _read_json(folder))
-
-
-def _read_json(folder: Path) -> dict[str, Any]:
-    """The table in `checkpoint.json`, compared with its CRC."""
     try:
         table = parse_json((folder / CHECKPOINT_FILE).read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
@@ -76,16 +71,6 @@ def _read_json(folder: Path) -> dict[str, Any]:
         raise Gpt2UsageError(f"the checkpoint {folder} has the old format {table['format']}: train the model again.")
     if table.get("crc32") != table_crc(table):
         raise damaged(folder, f"{CHECKPOINT_FILE} is not what was written")
-    return table
-
-
-def table_crc(table: Mapping[str, Any]) -> int:
-    """CRC-32 of what `checkpoint.json` says, whatever its order and layout, under `crc32` aside."""
-    rest = {name: value for name, value in table.items() if name != "crc32"}
-    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
-
-
-def _parse_info(folder: Path, table: dict[str, Any]) -> CheckpointInfo:
     try:
         return CheckpointInfo(
             step=_count(table, "step"),
@@ -104,6 +89,12 @@ def _parse_info(folder: Path, table: dict[str, Any]) -> CheckpointInfo:
         )
     except (KeyError, TypeError, ValueError, Gpt2UsageError) as error:
         raise damaged(folder, f"{CHECKPOINT_FILE} is incomplete: {error}") from error
+
+
+def table_crc(table: Mapping[str, Any]) -> int:
+    """CRC-32 of what `checkpoint.json` says, whatever its order and layout, under `crc32` aside."""
+    rest = {name: value for name, value in table.items() if name != "crc32"}
+    return zlib.crc32(json.dumps(rest, sort_keys=True).encode())
 
 
 def _count(table: Mapping[str, Any], name: str) -> int:

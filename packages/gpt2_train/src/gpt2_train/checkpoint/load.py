@@ -1,4 +1,4 @@
-"""Loading tensors of a checkpoint in one process, checked before use: what `generate` and `evaluate` need.
+"""Loading tensors of a checkpoint in one process, checked before use, and checking whole checkpoints.
 
 Only the files of the tensors asked for are opened: a model is read without the optimizer's state, which is twice its
 size. No process group is needed, and nothing is exchanged.
@@ -7,9 +7,10 @@ size. No process group is needed, and nothing is exchanged.
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import functools
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path, PurePosixPath
 
 import torch
@@ -17,10 +18,19 @@ import torch.distributed.checkpoint as dcp
 from torch import Tensor
 from torch.distributed.checkpoint.metadata import TensorStorageMetadata
 
-from gpt2_train.checkpoint.info import CheckpointInfo, damaged
+from gpt2_train.checkpoint.info import (
+    CheckpointInfo,
+    DamagedCheckpoint,
+    damaged,
+    find_checkpoint,
+    list_checkpoints,
+    load_tokenizer,
+    read_info,
+)
 from gpt2_train.checkpoint.storage import TensorReader
-from gpt2_train.checkpoint.stored_shapes import EMBEDDING, StoredTensor, check_stored
+from gpt2_train.checkpoint.stored_shapes import EMBEDDING, StoredTensor, check_stored, missing
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.files import CHECKPOINT_FILE, CHECKPOINTS_FOLDER
 from indexed_tokens.checksums import checksum_of_file
 
 
@@ -55,10 +65,10 @@ def check_model(info: CheckpointInfo) -> TensorReader:
 
 
 def by_part(tensors: Mapping[str, Tensor]) -> dict[str, dict[str, Tensor]]:
-    """The tensors in each part of a checkpoint: `model`, `optimizer`."""
+    """The tensors of each part, in the same order on all processes: `model`, then `optimizer`."""
     parts: dict[str, dict[str, Tensor]] = {}
-    for name, tensor in tensors.items():
-        parts.setdefault(name.partition(".")[0], {})[name] = tensor
+    for name in sorted(tensors):
+        parts.setdefault(name.partition(".")[0], {})[name] = tensors[name]
     return parts
 
 
@@ -77,16 +87,15 @@ def check_files(info: CheckpointInfo, parts: Collection[str], *, rank: int = 0, 
             raise damaged(info.folder, problem)
 
 
-def problem_of_file(info: CheckpointInfo, name: str, count: Callable[[int], object] | None = None) -> str:
+def problem_of_file(info: CheckpointInfo, name: str, count: Callable[[int], object] = lambda _: None) -> str:
     """What is wrong with a file of a checkpoint, in a few words; nothing if it is what was written.
 
     `count` is called with the bytes read since the last call.
     """
     if problem := _problem_of_size(info, name):
         return problem
-    path = info.folder / name
     try:
-        crc = file_crc(path) if count is None else file_crc(path, count)
+        crc = checksum_of_file(info.folder / name, count).crc32
     except OSError as error:
         return f"{name} can't be read: {error.strerror or error}"
     return "" if crc == info.files[name]["crc32"] else f"{name} is not what was written"
@@ -108,11 +117,7 @@ def _part_of(name: str) -> str:
     return str(PurePosixPath(name).parent)
 
 
-def file_crc(path: Path, count: Callable[[int], object] = lambda _: None) -> int:
-    """CRC-32 of a file; each piece that is read `count` is told the size of. Raises OSError."""
-    return checksum_of_file(path, count).crc32
-
-
+@dataclasses.dataclass
 class StoredTensors:
     """The tensors of a checkpoint's model or optimizer as they are stored, read one at a time in this process.
 
@@ -123,16 +128,18 @@ class StoredTensors:
         rank, size: of the processes that read it, each of which checks its share of the files before its first tensor.
     """
 
-    def __init__(
-        self, info: CheckpointInfo, name: str, reader: TensorReader | None = None, *, rank: int = 0, size: int = 1
-    ) -> None:
-        self.info, self.name = info, name
-        self._rank, self._size = rank, size
-        self._reader = reader or TensorReader(info.folder, name)
+    info: CheckpointInfo
+    name: str
+    reader: TensorReader | None = None
+    rank: int = 0
+    size: int = 1
+
+    def __post_init__(self) -> None:
+        self._reader = self.reader or TensorReader(self.info.folder, self.name)
 
     @functools.cached_property
     def _entries(self) -> dict[str, TensorStorageMetadata]:
-        check_files(self.info, [self.name], rank=self._rank, size=self._size)
+        check_files(self.info, [self.name], rank=self.rank, size=self.size)
         stored = self._reader.read_metadata().state_dict_metadata
         return {
             name.removeprefix(f"{self.name}."): entry
@@ -148,7 +155,7 @@ class StoredTensors:
         """One tensor, whole, in the type in which it is stored. Raises Gpt2UsageError if it is not there."""
         entry = self._entries.get(name)
         if entry is None:
-            raise Gpt2UsageError(f"the checkpoint {self.info.folder} has no {self.name}.{name}: check the name.")
+            raise missing(self.info.folder, f"{self.name}.{name}")
         tensor = torch.empty(entry.size, dtype=entry.properties.dtype)
         read_tensors(self.info, self._reader, {f"{self.name}.{name}": tensor}, in_one_process=True)
         return tensor
@@ -162,7 +169,7 @@ def check_shapes(info: CheckpointInfo, parts: Mapping[str, Mapping[str, Tensor]]
             entry = stored.get(name)
             if not isinstance(entry, TensorStorageMetadata):
                 raise Gpt2UsageError(f"the checkpoint {info.folder} has no {name}: it is of another kind of model.")
-            if tuple(entry.size) != tuple(tensor.shape):
+            if entry.size != tensor.shape:
                 raise Gpt2UsageError(
                     f"the checkpoint {info.folder} has {name} of shape {tuple(entry.size)}, where "
                     f"{tuple(tensor.shape)} is needed: it is of another size of model."
@@ -177,7 +184,8 @@ def read_tensors(
     Raises Gpt2UsageError for what torch can't read.
     """
     try:
-        with without_notices():
+        # torch's notices to developers, of its storage classes and a missing process group.
+        with warnings.catch_warnings(action="ignore"):
             dcp.load(dict(tensors), storage_reader=reader, no_dist=in_one_process)
     except Gpt2Error:
         raise
@@ -193,9 +201,70 @@ def innermost(error: BaseException) -> str:
     return text.splitlines()[-1] if text else type(cause).__name__
 
 
-@contextlib.contextmanager
-def without_notices() -> Iterator[None]:
-    """Without torch's notices to developers (its storage classes, a missing process group)."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        yield
+@dataclasses.dataclass(frozen=True)
+class Verified:
+    """What was found of one checkpoint.
+
+    Attributes:
+        folder: the checkpoint.
+        step: optimizer steps that it says it was trained for; None if it can't be read.
+        files: how many files with tensors it has.
+        bytes: their size.
+        has_optimizer: whether a run can resume from it.
+        problems: what is wrong with it; empty if nothing is.
+    """
+
+    folder: Path
+    step: int | None
+    files: int
+    bytes: int
+    has_optimizer: bool
+    problems: list[str]
+
+
+def checkpoints_at(path: str | Path) -> list[Path]:
+    """The checkpoint that `path` is, or all of those of a run or its `checkpoints` folder, oldest first.
+
+    Raises Gpt2UsageError if there is none.
+    """
+    path = Path(path)
+    if (path / CHECKPOINT_FILE).is_file():
+        return [path]
+    return list_checkpoints(path) or list_checkpoints(path / CHECKPOINTS_FOLDER) or [find_checkpoint(path)]
+
+
+def bytes_to_read(folder: Path) -> int:
+    """Bytes that `verify` will read of a checkpoint, about."""
+    size = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(FileNotFoundError):  # a run at work removes old checkpoints
+            size += path.stat().st_size if path.is_file() else 0
+    return size
+
+
+def verify(folder: Path, count: Callable[[int], object]) -> Verified:
+    """Read every file of a checkpoint and compare it with what was recorded; `count` is told the bytes read."""
+    try:
+        info = read_info(folder)
+    except Gpt2UsageError as error:
+        return Verified(folder, None, 0, 0, False, [_why(error)])
+    problems = [problem for name in sorted(info.files) if (problem := problem_of_file(info, name, count))]
+    # An index that was not read back would only say so once more.
+    for is_due, check in ((not problems, lambda: check_model(info)), (info.tokenizer, lambda: load_tokenizer(folder))):
+        try:
+            if is_due:
+                check()
+        except Exception as error:  # Whatever a damaged file makes its reader say.
+            problems.append(_why(error))
+    return Verified(
+        folder,
+        info.step,
+        len(info.files),
+        sum(entry["bytes"] for entry in info.files.values()),
+        any(name.startswith("optimizer/") for name in info.files),
+        problems,
+    )
+
+
+def _why(error: Exception) -> str:
+    return error.why if isinstance(error, DamagedCheckpoint) else str(error).rstrip(".")

@@ -21,7 +21,7 @@ import pickle
 import zlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import Any
 
 import torch
 import torch.distributed.checkpoint as dcp
@@ -41,35 +41,20 @@ Files = dict[str, dict[str, int]]
 """Size (`bytes`) and CRC-32 (`crc32`) of files by their names."""
 
 
-class _CountedStream:
+class _CountedFile(io.FileIO):
     """A file that is written from its beginning to its end, with size and CRC-32 of what went into it."""
 
-    def __init__(self, file: BinaryIO) -> None:
-        self.file = file
-        self.bytes = self.crc32 = 0
+    bytes = crc32 = 0
 
     def write(self, data: Any) -> int:
         view = memoryview(data).cast("B")
         for begin in range(0, len(view), PIECE):
             piece = view[begin : begin + PIECE]
             self.crc32 = zlib.crc32(piece, self.crc32)
-            self.file.write(piece)
+            while piece:
+                piece = piece[super().write(piece) :]
         self.bytes += len(view)
         return len(view)
-
-    def tell(self) -> int:
-        return self.bytes
-
-    def flush(self) -> None:
-        self.file.flush()
-
-    def fileno(self) -> int:
-        # Asked for by fsync: what is still in the buffer has to be in the file by then, which torch forgets.
-        self.file.flush()
-        return self.file.fileno()
-
-    def close(self) -> None:
-        self.file.close()
 
 
 class _CountedFiles(FileSystem):
@@ -81,10 +66,9 @@ class _CountedFiles(FileSystem):
 
     @contextlib.contextmanager
     def create_stream(self, path: str | os.PathLike[str], mode: str) -> Iterator[io.IOBase]:
-        with Path(path).open(mode) as file:
-            stream = _CountedStream(cast(BinaryIO, file))
-            yield cast(io.IOBase, stream)
-        self.written[Path(path).name] = {"bytes": stream.bytes, "crc32": stream.crc32}
+        with _CountedFile(path, mode) as file:
+            yield file
+        self.written[Path(path).name] = {"bytes": file.bytes, "crc32": file.crc32}
 
     def rename(self, path: str | os.PathLike[str], new_path: str | os.PathLike[str]) -> None:
         super().rename(path, new_path)
@@ -103,11 +87,6 @@ class TensorWriter(dcp.FileSystemWriter):
     def __init__(self, folder: Path, *, copy_ahead: int = COPY_AHEAD) -> None:
         super().__init__(folder, single_file_per_rank=True, sync_files=True, per_thread_copy_ahead=copy_ahead)
         self.fs = self.counted = _CountedFiles()
-
-    @property
-    def written(self) -> Files:
-        """Size and CRC-32 of each file that this process has written, by its name in the folder."""
-        return self.counted.written
 
 
 class CopyPlanner(dcp.DefaultSavePlanner):

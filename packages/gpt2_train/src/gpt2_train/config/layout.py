@@ -104,7 +104,7 @@ def plan_batches(
     """(micro-batch, accumulation) of a process: sequences that it takes at once, and how often in one step.
 
     With `auto`, the largest that divides the process's share, up to 8 (on CPU up to 2048 tokens, 2 at least): where the
-    memory of a GPU is known, `training/micro_batch_size.py` has chosen before.
+    memory of a GPU is known, `training/memory.py` has chosen before.
     Raises Gpt2UsageError where the global batch can't be divided so.
     """
     if global_batch_size % data_parallel:
@@ -129,3 +129,20 @@ def plan_batches(
 def most_sequences(sequence_length: int, *, on_cpu: bool) -> int:
     """The largest micro-batch that is taken without being asked for."""
     return max(2, CPU_MICRO_BATCH_TOKENS // sequence_length) if on_cpu else 8
+
+
+PIECE_ELEMENTS = {"cpu": 1 << 21}
+"""Logits that the loss turns into float32 at a time, by kind of device: on CPU what stays in its cache (three times as
+fast there as passes over all logits at once), elsewhere enough to keep a GPU busy. The loss works by it and `estimate`
+counts with it."""
+DEFAULT_PIECE_ELEMENTS = 1 << 26
+
+
+def piece_elements(device: str) -> int:
+    """Logits at a time on a kind of device (`cpu`, `cuda`, `mps`)."""
+    return PIECE_ELEMENTS.get(device, DEFAULT_PIECE_ELEMENTS)
+
+
+def rows_at_a_time(device: str, width: int) -> int:
+    """Whole rows of `width` logits in one piece, at least one."""
+    return max(1, piece_elements(device) // width)

@@ -10,6 +10,7 @@ resumes; any other difference makes it another run. This module does not import 
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from typing import Any, Literal
 
@@ -118,9 +119,15 @@ class ModelConfig:
 _NOTHING = object()
 _ADDED_LATER = {"documents": "packed", "mask_end_of_text": False, "optimizer": "adamw"}
 
-_DATA, _MODEL, _LENGTH, _OPTIMIZER = "data", "model", "length of the run", "optimisation"
-_SPEED, _RUN = "speed, memory and layout (may change when a run resumes)", "run"
-_OBSERVED = "samples and evaluation tasks during training (may change when a run resumes)"
+_data = functools.partial(setting, group="data")
+_model = functools.partial(setting, group="model")
+_length = functools.partial(setting, group="length of the run", identity=False)
+_optimizer = functools.partial(setting, group="optimisation")
+_speed = functools.partial(setting, group="speed, memory and layout (may change when a run resumes)", identity=False)
+_observed = functools.partial(
+    setting, group="samples and evaluation tasks during training (may change when a run resumes)", identity=False
+)
+_run = functools.partial(setting, group="run", identity=False)
 
 
 def parse_split(split: str, flag: str = "--split") -> tuple[float, float, float]:
@@ -146,34 +153,29 @@ def parse_split(split: str, flag: str = "--split") -> tuple[float, float, float]
 class DataSettings:
     """What a run learns from, and in which order."""
 
-    data: tuple[str, ...] = setting(
+    data: tuple[str, ...] = _data(
         (),
         "token files to learn from, as prefixes of .bin/.idx; several are blended in the proportion of their "
         "training tokens, or by weights given as 0.7:PREFIX",
         metavar="PREFIX",
-        group=_DATA,
     )
-    split: str = setting(
-        "949,50,1", "shares of the documents for training, validation and test", metavar="A,B,C", group=_DATA
-    )
-    tokenizer: str | None = setting(
+    split: str = _data("949,50,1", "shares of the documents for training, validation and test", metavar="A,B,C")
+    tokenizer: str | None = _data(
         None,
         "tokenizer that made data which has none beside it: a folder with vocab.json and merges.txt, or a "
         "tokenizer.json of byte-level BPE; without it the one beside the data, else GPT-2's",
         metavar="DIR|FILE",
-        group=_DATA,
         identity=False,
     )
-    documents: Literal["packed", "separate"] = setting(
+    documents: Literal["packed", "separate"] = _data(
         "packed",
         "packed: each token attends to all before it in its sequence; separate: to those of its own document alone, "
         "with positions from 0 (needs --dropout 0)",
-        group=_DATA,
     )
-    mask_end_of_text: bool = setting(
-        False, "leave predictions after <|endoftext|>, of how a document begins, out of the loss", group=_DATA
+    mask_end_of_text: bool = _data(
+        False, "leave predictions after <|endoftext|>, of how a document begins, out of the loss"
     )
-    seed: int = setting(1234, "seed of initial weights, order of the data and dropout", ge=0, lt=2**31, group=_DATA)
+    seed: int = _data(1234, "seed of initial weights, order of the data and dropout", ge=0, lt=2**31)
 
     def split_weights(self) -> tuple[float, float, float]:
         """The shares of training, validation and test in `split`. Raises Gpt2UsageError where it is malformed."""
@@ -207,17 +209,17 @@ class DataSettings:
 class ModelSettings:
     """The model's shape as flags and TOML keys: one of GPT-2's sizes, or its numbers."""
 
-    model: Literal["124M", "345M", "774M", "1.5B"] | None = setting(
-        None, "one of GPT-2's sizes; 124M unless --layers, --hidden and --heads are given", group=_MODEL
+    model: Literal["124M", "345M", "774M", "1.5B"] | None = _model(
+        None, "one of GPT-2's sizes; 124M unless --layers, --hidden and --heads are given"
     )
-    layers: int | None = setting(None, "transformer blocks, instead of the preset's", group=_MODEL)
-    hidden: int | None = setting(None, "width of the model, instead of the preset's", group=_MODEL)
-    heads: int | None = setting(None, "attention heads, instead of the preset's", group=_MODEL)
-    sequence_length: int = setting(GPT2_SEQUENCE_LENGTH, "tokens in a training sequence", group=_MODEL)
-    vocabulary_size: int | None = setting(
-        None, "token ids that the model knows; the tokenizer's number without it (50257 for GPT-2)", group=_MODEL
+    layers: int | None = _model(None, "transformer blocks, instead of the preset's")
+    hidden: int | None = _model(None, "width of the model, instead of the preset's")
+    heads: int | None = _model(None, "attention heads, instead of the preset's")
+    sequence_length: int = _model(GPT2_SEQUENCE_LENGTH, "tokens in a training sequence")
+    vocabulary_size: int | None = _model(
+        None, "token ids that the model knows; the tokenizer's number without it (50257 for GPT-2)"
     )
-    dropout: float = setting(0.1, "dropout probability", group=_MODEL)
+    dropout: float = _model(0.1, "dropout probability")
 
     @property
     def names_a_size(self) -> bool:
@@ -254,229 +256,160 @@ class ModelSettings:
 class TrainSettings(ModelSettings, DataSettings):
     """The settings of `gpt2 train`. Raises Gpt2UsageError where two don't fit together."""
 
-    init_from: str | None = setting(
+    init_from: str | None = _model(
         None,
         "begin with the weights of this model instead of random ones: a checkpoint, a Hugging Face GPT-2 folder or its "
         "name on their hub, or a checkpoint of Megatron-LM; its shape and tokenizer are taken, too",
         metavar="DIR",
-        group=_MODEL,
         identity=False,
     )
 
-    steps: int | None = setting(None, "train for this many optimizer steps", ge=1, group=_LENGTH, identity=False)
-    epochs: float | None = setting(
-        None,
-        "train for this many passes over the training split (1 if no length is given)",
-        gt=0,
-        group=_LENGTH,
-        identity=False,
+    steps: int | None = _length(None, "train for this many optimizer steps", ge=1)
+    epochs: float | None = _length(
+        None, "train for this many passes over the training split (1 if no length is given)", gt=0
     )
-    tokens: int | None = setting(None, "train for this many tokens", ge=1, group=_LENGTH, identity=False)
-    minutes: float | None = setting(
+    tokens: int | None = _length(None, "train for this many tokens", ge=1)
+    minutes: float | None = _length(
         None,
         "train for this long, validation and the last save included, samples and tasks not: the learning rate falls by "
         "the clock, so that a second run takes other steps and ends with other weights; one that resumes repeats the "
         "steps that it had taken, and has the rest of its time",
         gt=0,
-        group=_LENGTH,
-        identity=False,
     )
 
-    global_batch_size: int = setting(8, "sequences in one optimizer step, over all processes", ge=1, group=_OPTIMIZER)
-    optimizer: Literal["adamw", "muon"] = setting(
+    global_batch_size: int = _optimizer(8, "sequences in one optimizer step, over all processes", ge=1)
+    optimizer: Literal["adamw", "muon"] = _optimizer(
         "adamw",
         "adamw, or muon for the matrices of the blocks and adamw for the rest; learning rates and weight decay of one "
         "suit the other",
-        group=_OPTIMIZER,
     )
-    lr: float = setting(1.5e-4, "peak learning rate", gt=0, group=_OPTIMIZER)
-    min_lr: float = setting(1e-5, "learning rate at the end of the decay", ge=0, group=_OPTIMIZER)
-    warmup: float = setting(
-        0.01, "warm-up of the learning rate: a fraction of the run if below 1, else steps", ge=0, group=_OPTIMIZER
+    lr: float = _optimizer(1.5e-4, "peak learning rate", gt=0)
+    min_lr: float = _optimizer(1e-5, "learning rate at the end of the decay", ge=0)
+    warmup: float = _optimizer(0.01, "warm-up of the learning rate: a fraction of the run if below 1, else steps", ge=0)
+    schedule: Literal["cosine", "linear", "constant", "wsd"] = _optimizer(
+        "cosine", "learning-rate schedule after the warm-up (wsd: constant, then linear decay)"
     )
-    schedule: Literal["cosine", "linear", "constant", "wsd"] = setting(
-        "cosine", "learning-rate schedule after the warm-up (wsd: constant, then linear decay)", group=_OPTIMIZER
-    )
-    cooldown: float = setting(0.2, "fraction of the run over which wsd decays", gt=0, le=1, group=_OPTIMIZER)
-    weight_decay: float = setting(0.01, "weight decay of matrices (not of biases and norms)", ge=0, group=_OPTIMIZER)
-    beta1: float = setting(0.9, "Adam's decay of the mean gradient", ge=0, lt=1, group=_OPTIMIZER)
-    beta2: float = setting(0.999, "Adam's decay of the squared gradient", ge=0, lt=1, group=_OPTIMIZER)
-    clip: float = setting(1.0, "largest norm of the gradient, 0 for no limit", ge=0, group=_OPTIMIZER)
-    precision: Literal["fp32", "bf16", "fp16", "auto"] | None = setting(
+    cooldown: float = _optimizer(0.2, "fraction of the run over which wsd decays", gt=0, le=1)
+    weight_decay: float = _optimizer(0.01, "weight decay of matrices (not of biases and norms)", ge=0)
+    beta1: float = _optimizer(0.9, "Adam's decay of the mean gradient", ge=0, lt=1)
+    beta2: float = _optimizer(0.999, "Adam's decay of the squared gradient", ge=0, lt=1)
+    clip: float = _optimizer(1.0, "largest norm of the gradient, 0 for no limit", ge=0)
+    precision: Literal["fp32", "bf16", "fp16", "auto"] | None = _optimizer(
         None,
         "autocast precision of matrix products: bf16 on GPUs that have it, else fp32; auto takes bf16 on CPUs "
         "that have it, too",
-        group=_OPTIMIZER,
     )
 
-    micro_batch_size: int | Literal["auto"] = setting(
+    micro_batch_size: int | Literal["auto"] = _speed(
         "auto",
         "sequences that one process takes at once; auto takes the largest that divides the batch: on CUDA of those "
         "that fit the memory, up to 32,768 tokens, on CPU up to 2048 tokens, on MPS up to 8 sequences",
         ge=1,
-        group=_SPEED,
-        identity=False,
     )
-    activation_checkpointing: Literal["none", "full", "selective"] = setting(
+    activation_checkpointing: Literal["none", "full", "selective"] = _speed(
         "none",
         "recompute activations in the backward pass: full keeps one per block, selective keeps the matrix products",
-        group=_SPEED,
-        identity=False,
     )
-    tensor_parallel: int = setting(
-        1, "tensor-parallel size: processes that share each matrix", ge=1, group=_SPEED, identity=False
-    )
-    sequence_parallel: bool = setting(
+    tensor_parallel: int = _speed(1, "tensor-parallel size: processes that share each matrix", ge=1)
+    sequence_parallel: bool = _speed(
         False,
         "with --tensor-parallel, divide the tokens, too, where no matrix is: less memory for activations, as much "
         "communication; the sequence length must be a multiple of the tensor-parallel size",
-        group=_SPEED,
-        identity=False,
     )
-    data_parallel: int | None = setting(
+    data_parallel: int | None = _speed(
         None,
         "data-parallel size: processes that share each batch; without it as many of the GPUs as divide the global "
         "batch, one process on CPU",
         ge=1,
-        group=_SPEED,
-        identity=False,
     )
-    data_parallel_replicate: int = setting(
+    data_parallel_replicate: int = _speed(
         1,
         "copies of the model's state among the data-parallel processes: each group of --data-parallel divided by this "
         "has all of it, and groups exchange gradients alone; as many as there are machines keeps the rest inside them",
         ge=1,
-        group=_SPEED,
-        identity=False,
     )
-    reshard: bool = setting(
+    reshard: bool = _speed(
         False,
         "with data parallelism, gather each block's parameters when it is computed and drop them after it, forward and "
         "backward, instead of keeping all of them for a step: less memory, more communication",
-        group=_SPEED,
-        identity=False,
     )
-    distributed_timeout: float | None = setting(
+    distributed_timeout: float | None = _speed(
         None,
         "minutes that a process waits for the others in an exchange before the run ends; 30 without it",
         gt=0,
         metavar="MINUTES",
-        group=_SPEED,
-        identity=False,
     )
-    compile: Literal["blocks", "model"] | bool | None = setting(
+    compile: Literal["blocks"] | bool | None = _speed(
         None,
-        "compile each block with torch.compile (blocks, also without a value), or the model as a whole, which takes "
-        "longer (a single process only); on CUDA the blocks without it, on CPU nothing; a resumed run repeats an "
-        "unbroken one bit for bit only if both are compiled alike",
-        group=_SPEED,
-        identity=False,
+        "compile each block with torch.compile; on CUDA this is done without asking; a resumed run repeats an unbroken "
+        "one bit for bit only if both are compiled alike",
     )
-    attention: Literal["auto", "cudnn", "flash", "efficient", "math"] = setting(
+    attention: Literal["auto", "cudnn", "flash", "efficient", "math"] = _speed(
         "auto",
         "kernel that computes attention on CUDA; auto measures which is fastest, and keeps to it when a run resumes on "
         "such a GPU",
-        group=_SPEED,
-        identity=False,
     )
-    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute", group=_SPEED, identity=False)
-    threads: int | Literal["auto"] | None = setting(
+    device: Literal["auto", "cpu", "cuda", "mps"] = _speed("auto", "where to compute")
+    threads: int | Literal["auto"] | None = _speed(
         None,
         "CPU threads of each process; the cores shared among them without it; auto measures for some seconds how many "
         "are fastest, and keeps to them when the run resumes",
         ge=1,
         le=MOST_THREADS,
-        group=_SPEED,
-        identity=False,
     )
 
-    sample_every: int | None = setting(
+    sample_every: int | None = _observed(
         None,
         "let the model write samples before the first step, every so many steps, and after the last; 0 for before and "
         "after only, as if only prompts are given",
         ge=0,
-        group=_OBSERVED,
-        identity=False,
     )
-    sample_prompt: tuple[str, ...] = setting(
+    sample_prompt: tuple[str, ...] = _observed(
         (),
         'prompts of the samples, the texts to continue; "" is an empty one, which begins a document, and is taken if '
         "no prompt is given",
-        group=_OBSERVED,
-        identity=False,
     )
-    sample_prompts: str | None = setting(
+    sample_prompts: str | None = _observed(
         None,
         "file of prompts: one per line, or, if its name ends in .jsonl, JSON strings or objects with a prompt",
         metavar="FILE",
-        group=_OBSERVED,
-        identity=False,
     )
-    sample_tokens: int = setting(100, "tokens of each sample", ge=1, group=_OBSERVED, identity=False)
-    sample_temperature: float = setting(
-        1.0,
-        "below 1 favours likely tokens, above 1 flattens the distribution; 0 takes the most likely",
-        ge=0,
-        group=_OBSERVED,
-        identity=False,
+    sample_tokens: int = _observed(100, "tokens of each sample", ge=1)
+    sample_temperature: float = _observed(
+        1.0, "below 1 favours likely tokens, above 1 flattens the distribution; 0 takes the most likely", ge=0
     )
-    sample_top_k: int = setting(
-        0, "choose among this many most likely tokens only, 0 for all", ge=0, group=_OBSERVED, identity=False
-    )
-    sample_seed: int = setting(
-        1234, "seed of all choices, the same at every step", ge=0, group=_OBSERVED, identity=False
-    )
-    eval_task: tuple[str, ...] = setting(
+    sample_top_k: int = _observed(0, "choose among this many most likely tokens only, 0 for all", ge=0)
+    sample_seed: int = _observed(1234, "seed of all choices, the same at every step", ge=0)
+    eval_task: tuple[str, ...] = _observed(
         (),
         "evaluation tasks to run during training, with settings and file as in lambada:FILE.jsonl, "
         "wikitext,overlap=32:FILE or held-out-loss,split=all:PREFIX; `gpt2 evaluate --help` lists them",
         metavar="NAME:FILE",
-        group=_OBSERVED,
-        identity=False,
     )
-    eval_task_every: int = setting(
+    eval_task_every: int = _observed(
         0,
         "steps between runs of the evaluation tasks, which also run before the first step and after the last; 0 for "
         "these two only",
         ge=0,
-        group=_OBSERVED,
-        identity=False,
     )
 
-    output: str = setting(
-        "", "folder of the run; the same command on it resumes", metavar="DIR", group=_RUN, identity=False
-    )
-    log_every: int = setting(10, "steps between logged lines", ge=1, group=_RUN, identity=False)
-    log_to: tuple[str, ...] = setting(
-        (),
-        "also send what is logged to these; several may be given, separated by commas",
-        group=_RUN,
-        identity=False,
-    )
-    eval_every: int = setting(
-        1000, "steps between evaluations, 0 for one at the end only", ge=0, group=_RUN, identity=False
-    )
-    eval_batches: int = setting(10, "global batches of an evaluation", ge=1, group=_RUN, identity=False)
-    save_every: int = setting(
-        1000, "steps between checkpoints, 0 for one at the end only", ge=0, group=_RUN, identity=False
-    )
-    keep_checkpoints: int = setting(3, "newest checkpoints to keep, 0 for all", ge=0, group=_RUN, identity=False)
-    async_checkpoint: bool = setting(
+    output: str = _run("", "folder of the run; the same command on it resumes", metavar="DIR")
+    log_every: int = _run(10, "steps between logged lines", ge=1)
+    log_to: tuple[str, ...] = _run((), "also send what is logged to these; several may be given, separated by commas")
+    eval_every: int = _run(1000, "steps between evaluations, 0 for one at the end only", ge=0)
+    eval_batches: int = _run(10, "global batches of an evaluation", ge=1)
+    save_every: int = _run(1000, "steps between checkpoints, 0 for one at the end only", ge=0)
+    keep_checkpoints: int = _run(3, "newest checkpoints to keep, 0 for all", ge=0)
+    async_checkpoint: bool = _run(
         True,
         "write checkpoints while training goes on, from a copy in host memory (12 bytes for each parameter of a "
         "process); the last one is always waited for",
-        group=_RUN,
-        identity=False,
     )
-    save: bool = setting(
-        True, "save checkpoints; without them (for a benchmark) nothing can be resumed", group=_RUN, identity=False
-    )
-    exit_zero_on_stop: bool = setting(
+    save: bool = _run(True, "save checkpoints; without them (for a benchmark) nothing can be resumed")
+    exit_zero_on_stop: bool = _run(
         False,
         "exit with 0, not 128 plus its number, after a signal stopped the run and it was saved: for launchers that "
         "start failed jobs again (torchrun --max-restarts)",
-        group=_RUN,
-        identity=False,
     )
 
     def __post_init__(self) -> None:

@@ -145,8 +145,8 @@ def _described(entry: dict[str, Any]) -> str:
 
 def verify(settings: VerifySettings) -> Outcome:
     """Check every file of one checkpoint, or of all of a run. Raises Gpt2UsageError if there is none."""
-    from gpt2_train.checkpoint.verify import bytes_to_read, checkpoints_at
-    from gpt2_train.checkpoint.verify import verify as verify_one
+    from gpt2_train.checkpoint.load import bytes_to_read, checkpoints_at
+    from gpt2_train.checkpoint.load import verify as verify_one
 
     folders = checkpoints_at(settings.folder)
     with Progress("verify", "bytes", sum(map(bytes_to_read, folders))) as progress:

@@ -6,7 +6,7 @@ Costs 12 bytes per sample and 4 per document; 8 million documents with 9 billion
 
 On disk, so that a run that resumes does not compute it again, an index is a folder of `.npy` files (no pickles) under a
 name that holds all that decides it; it appears complete or not at all, is memory-mapped when read, and is built again
-if it is damaged. `IndexCache` is for one process; `shared_cache.py` has the one for several.
+if it is damaged. `IndexCache` is for one process; training has one for several.
 """
 
 from __future__ import annotations
@@ -29,9 +29,6 @@ from gpt2_train.data.corpus import SPLITS
 
 EXTRA = 1
 """Tokens that a sample has more than its sequence length: its labels are its inputs moved by one."""
-
-SEPARATE_LAST_EPOCH_BELOW = 0.80
-"""The last of several epochs is shuffled on its own if less than this share of it is needed (Megatron-LM)."""
 
 _AT_ONCE = 1 << 18
 """Samples that are located at a time: memory beside the result stays the same for any number."""
@@ -58,84 +55,33 @@ class SampleIndex:
         return len(self.shuffle)
 
 
-def epochs_needed(epoch_tokens: int, samples: int, sequence_length: int, extra: int = EXTRA) -> int:
-    """The smallest E with E · `epoch_tokens` ≥ `samples` · `sequence_length` + `extra`."""
-    return max(1, -(-(samples * sequence_length + extra) // epoch_tokens))
+def build_sample_index(
+    sizes: npt.NDArray[Any], documents: npt.NDArray[Any], *, sequence_length: int, seed: int
+) -> SampleIndex:
+    """The index for one pass over the sequences `documents`, of which d has `sizes[d]` tokens.
 
-
-def last_epoch_is_separate(
-    epochs: int, epoch_tokens: int, samples: int, sequence_length: int, extra: int = EXTRA
-) -> bool:
-    """Whether the last epoch is shuffled on its own: there are several, and under 80% of the last one is needed."""
-    if epochs == 1:
-        return False
-    before = ((epochs - 1) * epoch_tokens - extra) // sequence_length
-    in_one = (epoch_tokens - extra) // sequence_length
-    return samples - before < int(SEPARATE_LAST_EPOCH_BELOW * in_one)
-
-
-def locate_samples(
-    sizes: npt.NDArray[Any], documents: npt.NDArray[Any], sequence_length: int, extra: int = EXTRA
-) -> npt.NDArray[Any]:
-    """Where each sample begins in the concatenated `documents`: shape (n + 1, 2), position and token offset.
-
-    `sizes[d]` are the tokens of sequence d. n = (tokens - extra) // sequence_length; samples advance by
-    `sequence_length` and overlap by `extra`. A sample that begins where a document does is put at the end of the one
-    before if `extra` is 0, as Megatron-LM does. Costs one cumulated sum and one binary search for each sample; beside
-    the result, 8 bytes for each document.
+    Documents with fewer tokens than one sample are repeated to fill one. One `numpy.random.RandomState(seed)` shuffles
+    first the documents, then the samples. Costs one cumulated sum and one binary search for each sample; beside the
+    result, 8 bytes for each document. Raises Gpt2UsageError if the documents hold no tokens.
     """
-    ends = np.cumsum(sizes[documents], dtype=np.int64)
-    count = max(0, (int(ends[-1]) - extra) // sequence_length)
-    located = np.empty((count + 1, 2), np.int32 if len(documents) < 2**31 else np.int64)
+    tokens = int(sizes[documents].sum(dtype=np.int64))
+    if tokens == 0:
+        raise Gpt2UsageError("the documents of a split hold no tokens at all: give other --data.")
+    random = np.random.RandomState(seed)
+    order = np.tile(np.asarray(documents, dtype=np.int32), -(-(sequence_length + EXTRA) // tokens) or 1)
+    random.shuffle(order)
+    ends = np.cumsum(sizes[order], dtype=np.int64)
+    count = (int(ends[-1]) - EXTRA) // sequence_length
+    located = np.empty((count + 1, 2), np.int32 if len(order) < 2**31 else np.int64)
     for at in range(0, count + 1, _AT_ONCE):
         starts = np.arange(at, min(at + _AT_ONCE, count + 1), dtype=np.int64) * sequence_length
-        position = np.searchsorted(ends, starts + (extra - 1), side="right")
+        position = np.searchsorted(ends, starts, side="right")
         position[starts == 0] = 0
         located[at : at + _AT_ONCE, 0] = position
         located[at : at + _AT_ONCE, 1] = starts - np.where(position > 0, ends[position - 1], 0)
-    return located
-
-
-def build_sample_index(
-    sizes: npt.NDArray[Any],
-    documents: npt.NDArray[Any],
-    *,
-    sequence_length: int,
-    samples: int,
-    seed: int,
-    extra: int = EXTRA,
-) -> SampleIndex:
-    """The index for at least `samples` samples of the sequences `documents`, whose tokens number `sizes[documents]`.
-
-    One `numpy.random.RandomState(seed)` shuffles first the documents, then the samples. Raises Gpt2UsageError if the
-    documents hold no tokens.
-    """
-    epoch_tokens = int(sizes[documents].sum(dtype=np.int64))
-    if epoch_tokens == 0:
-        raise Gpt2UsageError("the documents of a split hold no tokens at all: give other --data.")
-    epochs = epochs_needed(epoch_tokens, samples, sequence_length, extra)
-    separate = last_epoch_is_separate(epochs, epoch_tokens, samples, sequence_length, extra)
-    random = np.random.RandomState(seed)
-
-    def shuffled_documents(times: int) -> npt.NDArray[np.int32]:
-        order = np.tile(np.asarray(documents, dtype=np.int32), times)
-        random.shuffle(order)
-        return order
-
-    if separate:
-        order = np.concatenate([shuffled_documents(epochs - 1), shuffled_documents(1)])
-    else:
-        order = shuffled_documents(epochs)
-    located = locate_samples(sizes, order, sequence_length, extra)
-    count = len(located) - 1
-    first = ((epochs - 1) * epoch_tokens - extra) // sequence_length if separate else count
-    dtype = np.uint32 if count < np.iinfo(np.uint32).max - 1 else np.int64
-    parts = [np.arange(0, first, dtype=dtype)]
-    if separate:
-        parts.append(np.arange(first, count, dtype=dtype))
-    for part in parts:
-        random.shuffle(part)
-    return SampleIndex(order, located, np.concatenate(parts))
+    shuffle = np.arange(count, dtype=np.uint32 if count < np.iinfo(np.uint32).max - 1 else np.int64)
+    random.shuffle(shuffle)
+    return SampleIndex(order, located, shuffle)
 
 
 def stream_seed(seed: int, split: str, epoch: int) -> int:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
-import dataclasses
 import resource
 import sys
-from collections.abc import Callable
+import time
 from typing import Any, Literal
 
 import torch
@@ -151,17 +150,12 @@ def has_fused_adamw(device: torch.device) -> bool:
     return device.type in ("cuda", "cpu")
 
 
-@dataclasses.dataclass(frozen=True)
-class RandomState:
-    """How the state of a device's random generator is read and set."""
+def unkept_random_state(device: torch.device) -> Any:
+    """What gets and sets the state of a device's generator where `torch.utils.checkpoint` does not keep it.
 
-    get: Callable[[], torch.Tensor]
-    set: Callable[[torch.Tensor], None]
-
-
-def unkept_random_state(device: torch.device) -> RandomState | None:
-    """The generator of a device whose state `torch.utils.checkpoint` does not keep; None where it does (CPU, CUDA)."""
-    return RandomState(torch.mps.get_rng_state, torch.mps.set_rng_state) if device.type == "mps" else None
+    None where it does (CPU, CUDA).
+    """
+    return torch.mps if device.type == "mps" else None
 
 
 def peak_memory(device: torch.device) -> int:
@@ -187,3 +181,17 @@ def keep_freed_memory(device: torch.device) -> None:
             library = ctypes.CDLL(None)
             library.mallopt(_M_MMAP_MAX, 0)
             library.mallopt(_M_TRIM_THRESHOLD, 2**31 - 1)
+
+
+EFFICIENCY = 0.6
+"""Share of the speed of large matrix products that training on a CPU reaches, all told."""
+
+
+def cpu_flops(seconds: float = 0.2, size: int = 768) -> float:
+    """FLOPs per second of training on this process's threads, judged from matrix products for some `seconds`."""
+    matrix = torch.ones(size, size)
+    count, start = 0, time.monotonic()
+    while count < 2 or time.monotonic() - start < seconds:
+        matrix @ matrix
+        count += 1
+    return EFFICIENCY * 2 * size**3 * count / (time.monotonic() - start)

@@ -11,11 +11,10 @@ numbers, or dropout would drop other elements than the loss was computed with, a
 word. torch keeps the generator's state for CPU and CUDA alone; for Apple's GPUs it is kept here. `full` costs a third
 more work, `selective` little.
 
-`--compile blocks` compiles three graphs, whatever the number of layers: the first block, whose input is one tensor,
+`--compile` compiles three graphs, whatever the number of layers: the first block, whose input is one tensor,
 another for all that follow, which run the same code on tensors of the same shape, and the output; torch guards what it
-has compiled by nothing else. `model` is one graph, in which work is fused across the edge of the embedding, too, and
-which takes longer to compile with each layer. In both a graph belongs to the shapes that it was made for: training has
-one, and validation, without gradients and dropout, another.
+has compiled by nothing else. A graph belongs to the shapes that it was made for: training has one, and validation,
+without gradients and dropout, another.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.utils.checkpoint import CheckpointPolicy, checkpoint, create_selective_checkpoint_contexts
 
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.distributed.device import RandomState, unkept_random_state
+from gpt2_train.distributed.device import unkept_random_state
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.tensor_parallel import apply_tensor_parallel
 from gpt2_train.model.gpt2 import GPT2
@@ -64,7 +63,7 @@ def parallelize(
     world: World,
     *,
     activation_checkpointing: Literal["none", "full", "selective"] = "none",
-    compilation: Compilation | None = None,
+    compiled: bool = False,
     reshard: bool = False,
     sequence_parallel: bool = False,
 ) -> GPT2:
@@ -75,8 +74,8 @@ def parallelize(
     if world.tp_size > 1:
         apply_tensor_parallel(model, world, sequence_parallel=sequence_parallel)
     apply_activation_checkpointing(model, activation_checkpointing, world.device)
-    if compilation:
-        apply_compile(model, compilation)
+    if compiled:
+        apply_compile(model)
     if world.dp_size > 1:
         apply_data_parallel(model, world, reshard=reshard)
     return model
@@ -122,26 +121,29 @@ def _keep_products(_: Any, operation: Any, *args: Any, **kwargs: Any) -> Checkpo
     return CheckpointPolicy.MUST_SAVE if is_kept else CheckpointPolicy.PREFER_RECOMPUTE
 
 
-def repeated_random_numbers(state: RandomState, inner: Callable[[], Contexts] | None = None) -> Contexts:
-    """Contexts in which the repetition draws the random numbers of the forward pass, around those of `inner`."""
+def repeated_random_numbers(device: Any, inner: Callable[[], Contexts] | None = None) -> Contexts:
+    """Contexts in which the repetition draws the random numbers of the forward pass, around those of `inner`.
+
+    `device` gets and sets the state of the generator, as `torch.mps` does.
+    """
     forward, again = inner() if inner is not None else (contextlib.nullcontext(), contextlib.nullcontext())
     kept: list[Tensor] = []
 
     @contextlib.contextmanager
     def recorded() -> Iterator[None]:
-        kept.append(state.get())
+        kept.append(device.get_rng_state())
         with forward:
             yield
 
     @contextlib.contextmanager
     def repeated() -> Iterator[None]:
-        now = state.get()
-        state.set(kept[0])
+        now = device.get_rng_state()
+        device.set_rng_state(kept[0])
         try:
             with again:
                 yield
         finally:
-            state.set(now)
+            device.set_rng_state(now)
 
     return recorded(), repeated()
 
@@ -173,9 +175,6 @@ def apply_activation_checkpointing(
         block.forward = forward
 
 
-Compilation = Literal["blocks", "model"]
-
-
 def missing_for_compilation(device: torch.device) -> str:
     """What `torch.compile` needs for a device and this machine lacks, as the end of a sentence; "" if nothing.
 
@@ -191,32 +190,24 @@ def missing_for_compilation(device: torch.device) -> str:
     return ""
 
 
-def choose_compilation(asked: Compilation | bool | None, device: torch.device, processes: int) -> Compilation | None:
-    """What is compiled: as asked, where True means each block; on CUDA each block if nothing was asked for.
+def is_compiled(asked: Literal["blocks"] | bool | None, device: torch.device) -> bool:
+    """Whether blocks are compiled: as asked; on CUDA, where this machine can, if nothing was asked for.
 
-    Raises Gpt2UsageError for the whole model in several processes, and for what this machine can't compile.
+    Raises Gpt2UsageError for what was asked for and this machine can't compile.
     """
-    if asked == "model" and processes > 1:
-        raise Gpt2UsageError(
-            f"--compile model is for a single process, and there are {processes}, whose messages to each other would "
-            "break the graph: give --compile blocks."
-        )
     missing = missing_for_compilation(device)
-    if asked is None:
-        return "blocks" if device.type == "cuda" and not missing else None
     if asked and missing:
         raise Gpt2UsageError(f"--compile: {missing}; install it, or give --no-compile.")
-    return "blocks" if asked is True else asked or None
+    return bool(asked) if asked is not None else device.type == "cuda" and not missing
 
 
-def apply_compile(model: GPT2, compilation: Compilation = "blocks") -> None:
-    """Compile each block and the output, or the model: whole, since a break would silently leave most uncompiled.
+def apply_compile(model: GPT2) -> None:
+    """Compile each block and the output: whole, since a break would silently leave most uncompiled.
 
     The forward method is compiled, since the hooks around it (FSDP's) can't be.
     """
     options: dict[str, Any] = {"dynamic": False, "fullgraph": True}
-    for number, module in enumerate(model.blocks if compilation == "blocks" else [model]):
+    for number, block in enumerate(model.blocks):
         # Isolated, the first block takes none of the graphs that torch allows the others' code. (Not in the stubs.)
-        module.forward = torch.compile(module.forward, **options | {"isolate_recompiles": number == 0})
-    if compilation == "blocks":
-        model.logits = torch.compile(model.logits, **options)  # type: ignore[method-assign]
+        block.forward = torch.compile(block.forward, **options | {"isolate_recompiles": number == 0})
+    model.logits = torch.compile(model.logits, **options)  # type: ignore[method-assign]

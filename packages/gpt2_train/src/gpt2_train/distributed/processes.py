@@ -18,7 +18,6 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable
@@ -31,11 +30,9 @@ import torch.distributed as dist
 from command_kit import available_cores
 from command_kit.command import sentence_for
 from command_kit.errors import CommandError
+from command_kit.processes import end_after
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed.device import DeviceKind, choose_device, use_threads
-from gpt2_train.distributed.mesh import World, make_world
-from gpt2_train.distributed.timeouts import Attendance
 
 LONGEST_TEXT = 20_000
 """Bytes of an error, and of its traceback, that a child reports; a pipe holds 64 KiB without a reader."""
@@ -213,7 +210,15 @@ def work_as_child(work: Callable[[Place, dict[str, Any]], tuple[dict[str, Any], 
     """
     config = _read_config()
     place = Place.local(config["rank"], config["size"], config["port"])
-    end_with_parent(farewell.format(rank=place.rank, size=place.size))
+
+    def until_the_parent_ends() -> None:
+        while os.read(0, 4096):  # its death closes standard input
+            pass
+        if farewell:
+            with contextlib.suppress(OSError):
+                os.write(2, f"{farewell.format(rank=place.rank, size=place.size)}\n".encode())
+
+    end_after(until_the_parent_ends)
     try:
         report, status = work(place, config)
     except BaseException as error:
@@ -238,20 +243,6 @@ def _read_config() -> dict[str, Any]:
         line += part
     config: dict[str, Any] = json.loads(line)
     return config
-
-
-def end_with_parent(farewell: str = "") -> None:
-    """End this process as soon as its standard input closes, which the parent's death does; says `farewell` then."""
-
-    def watch() -> None:
-        while os.read(0, 4096):
-            pass
-        if farewell:
-            with contextlib.suppress(OSError):
-                os.write(2, f"{farewell}\n".encode())
-        os._exit(1)
-
-    threading.Thread(target=watch, name="parent-watch", daemon=True).start()
 
 
 def send_report(descriptor: int, content: dict[str, Any]) -> None:
@@ -301,21 +292,6 @@ class StopRequest:
         self.signal = self.signal or number
 
 
-def arrange(
-    attendance: Attendance, settings: TrainSettings, device: torch.device, end: Callable[[BaseException], object]
-) -> World:
-    """The world of this process, whose groups wait as long as the settings say, and `end` it if NCCL gives up."""
-    world = make_world(device, settings.tensor_parallel, settings.data_parallel_replicate)
-    assert world.mesh is not None
-    groups = {
-        group.group_name: group for group in (dist.group.WORLD, *world.mesh.get_all_groups()) if group is not None
-    }
-    attendance.be_patient(groups.values(), settings.distributed_timeout)
-    if device.type == "cuda":
-        attendance.watch(groups.values(), end)
-    return world
-
-
 def close_group() -> None:
     """Synchronise and destroy the process group, after all work is done."""
     gc.collect()
@@ -328,16 +304,3 @@ def leave(status: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)
-
-
-def exit_code(summary: dict[str, Any], settings: TrainSettings) -> int:
-    """0 for a run that ended; for one that a signal stopped 128 plus its number, unless --exit-zero-on-stop."""
-    stopped_by = summary["stopped_by"]
-    return 128 + signal.Signals[stopped_by] if stopped_by and not settings.exit_zero_on_stop else 0
-
-
-def finish(summary: dict[str, Any], settings: TrainSettings, *, as_json: bool) -> int:
-    """Print the summary if that was asked for; return the exit code."""
-    if as_json:
-        print(json.dumps(summary), flush=True)
-    return exit_code(summary, settings)

@@ -15,7 +15,7 @@ has a share of the tokens, and what is saved of norms, dropout and residual stre
 inputs of matrices again, a quarter more bytes in all; compiled blocks keep them, and as many bytes are sent. Shares are
 contiguous parts of the concatenated rows, (B, T, hidden) as (t, B, T/t, hidden), which gathers and reduce-scatters
 give without a copy: with B ≥ t a process has whole sequences. Norms, biases after a sum and positions then get
-gradients of these tokens alone, which are added up once a step (`dtensors.settle_gradients`).
+gradients of these tokens alone, which are added up once a step (`mesh.settle_gradients`).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -34,7 +34,7 @@ from torch.distributed.tensor import DTensor, Placement, Replicate, Shard, distr
 
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.distributed.randomness import share_dropout
-from gpt2_train.model.gpt2 import GPT2, Block
+from gpt2_train.model.gpt2 import GPT2, Attention, FeedForward
 
 if TYPE_CHECKING:
     from gpt2_train.distributed.mesh import World
@@ -156,10 +156,33 @@ class DividedLayer(nn.Module):
     """A layer with parameters that are DTensors, or, for inference, plain tensors: this process's parts.
 
     Attributes:
+        placements: of weight and bias.
+        part: this process's place.
         here: this process's parts of its weight and its bias, as plain tensors: of the present forward pass.
     """
 
+    placements: ClassVar[tuple[Placement, ...]]
+    part: Part
     here: tuple[Tensor, Any]
+
+    @classmethod
+    def divide(cls, whole: nn.Module, part: Part, mesh: DeviceMesh | None = None) -> None:
+        """Turn `whole`, of which each process has all, into a layer of which it keeps its part; nothing is sent.
+
+        Parameters are then DTensors, or, without a mesh, this process's part as plain tensors.
+        """
+        whole.__class__ = cls
+        whole.part = part  # type: ignore[assignment]
+        for name, placement in zip(("weight", "bias"), cls.placements, strict=False):
+            parameter = whole._parameters.get(name)
+            if parameter is None:
+                continue
+            values = parameter.detach()
+            if mesh is not None:
+                values = distribute_tensor(values, mesh, [placement], src_data_rank=None)
+            elif isinstance(placement, Shard):
+                values = values.chunk(part.size, placement.dim)[part.rank]
+            whole.register_parameter(name, nn.Parameter(values))
 
     def take_parameters(self) -> None:
         """Set `here`: before a forward pass, behind what FSDP2 gathers, and outside of compiled graphs."""
@@ -188,14 +211,9 @@ def _as_computed(tensor: Tensor) -> Tensor:
 
 
 class ColumnLinear(DividedLayer, nn.Linear):
-    """Some rows of `whole`, a matrix with its bias: (B, T or T/t, in) -> (B, T, this process's share of out)."""
+    """Some rows of a matrix with its bias: (B, T or T/t, in) -> (B, T, this process's share of out)."""
 
-    def __init__(self, whole: nn.Linear, mesh: DeviceMesh, part: Part) -> None:
-        super().__init__(whole.in_features, whole.out_features, whole.bias is not None, device="meta")
-        self.part = part
-        self.weight = divided(whole.weight, mesh, Shard(0))
-        if whole.bias is not None:
-            self.bias = divided(whole.bias, mesh, Shard(0))
+    placements = (Shard(0), Shard(0))
 
     def forward(self, x: Tensor) -> Tensor:
         """The product with this process's rows."""
@@ -205,13 +223,9 @@ class ColumnLinear(DividedLayer, nn.Linear):
 
 
 class RowLinear(DividedLayer, nn.Linear):
-    """Some columns of `whole`, and all of its bias: (B, T, this process's share of in) -> (B, T or T/t, out)."""
+    """Some columns of a matrix, and all of its bias: (B, T, this process's share of in) -> (B, T or T/t, out)."""
 
-    def __init__(self, whole: nn.Linear, mesh: DeviceMesh | None, part: Part) -> None:
-        super().__init__(whole.in_features, whole.out_features, device="meta")
-        self.part = part
-        self.weight = divided(whole.weight, mesh, Shard(1), part)
-        self.bias = divided(whole.bias, mesh, Replicate(), part)
+    placements = (Shard(1), Replicate())
 
     def forward(self, x: Tensor) -> Tensor:
         """The sum of the products over the group."""
@@ -221,27 +235,23 @@ class RowLinear(DividedLayer, nn.Linear):
 
 
 class DividedEmbedding(DividedLayer, nn.Embedding):
-    """Some rows of `whole`: int64 (B, T) -> (B, T or T/t, hidden), the embeddings of all ids."""
+    """Some rows of a table: int64 (B, T) -> (B, T or T/t, hidden), the embeddings of all ids."""
 
-    def __init__(self, whole: nn.Embedding, mesh: DeviceMesh | None, part: Part) -> None:
-        super().__init__(whole.num_embeddings, whole.embedding_dim, device="meta")
-        self.part, self.rows = part, whole.num_embeddings // part.size
-        self.weight = divided(whole.weight, mesh, Shard(0), part)
+    placements = (Shard(0),)
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Those of this process's ids, and zeros, added up over the group."""
-        own = tokens - self.part.rank * self.rows
-        is_other = (own < 0) | (own >= self.rows)
+        rows = self.here[0].size(0)
+        own = tokens - self.part.rank * rows
+        is_other = (own < 0) | (own >= rows)
         found = F.embedding(own.masked_fill(is_other, 0), self.here[0])
         return _Sum.apply(found.masked_fill(is_other[..., None], 0.0), self.part)
 
 
 class WholeEmbedding(DividedLayer, nn.Embedding):
-    """All of `whole`, on each process."""
+    """All of a table, on each process."""
 
-    def __init__(self, whole: nn.Embedding, mesh: DeviceMesh) -> None:
-        super().__init__(whole.num_embeddings, whole.embedding_dim, device="meta")
-        self.weight = divided(whole.weight, mesh, Replicate())
+    placements = (Replicate(),)
 
     def forward(self, ids: Tensor) -> Tensor:
         """int64 (...) -> (..., hidden)."""
@@ -249,27 +259,13 @@ class WholeEmbedding(DividedLayer, nn.Embedding):
 
 
 class WholeLayerNorm(DividedLayer, nn.LayerNorm):
-    """All of `whole`, on each process."""
+    """All of a norm, on each process."""
 
-    def __init__(self, whole: nn.LayerNorm, mesh: DeviceMesh) -> None:
-        super().__init__(whole.normalized_shape, whole.eps, device="meta")
-        self.weight, self.bias = divided(whole.weight, mesh, Replicate()), divided(whole.bias, mesh, Replicate())
+    placements = (Replicate(), Replicate())
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., hidden) -> (..., hidden)."""
         return F.layer_norm(x, self.normalized_shape, *self.here, self.eps)
-
-
-def divided(parameter: Tensor, mesh: DeviceMesh | None, placement: Placement, part: Part | None = None) -> nn.Parameter:
-    """`parameter`, of which each process has all, as a DTensor of which it keeps its part; nothing is sent.
-
-    Without a mesh it is this process's `part` as a plain tensor.
-    """
-    if mesh is not None:
-        return nn.Parameter(distribute_tensor(parameter.detach(), mesh, [placement], src_data_rank=None))
-    if part is None or not isinstance(placement, Shard):
-        return nn.Parameter(parameter.detach())
-    return nn.Parameter(parameter.detach().chunk(part.size, placement.dim)[part.rank])
 
 
 def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool = False) -> None:
@@ -283,18 +279,16 @@ def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool 
     assert world.mesh is not None
     mesh = world.mesh["tp"]
     part = Part.of(mesh.get_group(), of_sequences=sequence_parallel)
-    model.token_embedding = DividedEmbedding(model.token_embedding, mesh, part)
-    model.position_embedding = WholeEmbedding(model.position_embedding, mesh)
-    for block in model.blocks:
-        assert isinstance(block, Block)
-        attention, feed_forward = block.attention, block.feed_forward
-        block.attention_norm = WholeLayerNorm(block.attention_norm, mesh)
-        attention.qkv, attention.out = ColumnLinear(attention.qkv, mesh, part), RowLinear(attention.out, mesh, part)
-        block.feed_forward_norm = WholeLayerNorm(block.feed_forward_norm, mesh)
-        feed_forward.up = ColumnLinear(feed_forward.up, mesh, part)
-        feed_forward.down = RowLinear(feed_forward.down, mesh, part)
-    model.final_norm = WholeLayerNorm(model.final_norm, mesh)
-    model.output = ColumnLinear(model.output, mesh, part)
+    DividedEmbedding.divide(model.token_embedding, part, mesh)
+    WholeEmbedding.divide(model.position_embedding, part, mesh)
+    for module in model.modules():
+        if isinstance(module, nn.LayerNorm):
+            WholeLayerNorm.divide(module, part, mesh)
+        elif isinstance(module, Attention | FeedForward):
+            rows, columns = module.children()  # qkv and out, or up and down
+            ColumnLinear.divide(rows, part, mesh)
+            RowLinear.divide(columns, part, mesh)
+    ColumnLinear.divide(model.output, part, mesh)
     model.tie()
     for module in model.blocks:
         take_parameters_before(module, [layer for layer in module.modules() if isinstance(layer, DividedLayer)])

@@ -63,12 +63,11 @@ class HalfCopies:
         # What FSDP2 gathers as one is copied as one: its hooks, which come first, have the whole parameters there.
         gathered: list[nn.Module] = [module for module in model.modules() if isinstance(module, FSDPModule)]
         gathered = gathered or [model]
+        # A layer belongs to the innermost of them, which comes last.
+        owners = {layer: owner for owner in gathered for layer in owner.modules() if isinstance(layer, nn.Linear)}
         self._layers: dict[nn.Module, list[_LinearByCopies]] = {module: [] for module in gathered}
-        self._stale: set[nn.Module] = set()
-        for name, layer in model.named_modules():
-            if isinstance(layer, nn.Linear):
-                owner = next(module for path, module in _above(model, name) if module in self._layers)
-                self._layers[owner].append(_with_copies(layer, dtype))
+        for layer, owner in owners.items():
+            self._layers[owner].append(_with_copies(layer, dtype))
         for module in gathered:
             module.register_forward_pre_hook(self._refresh)
         self.expire()
@@ -89,13 +88,6 @@ class HalfCopies:
         ]
         torch._foreach_copy_([copy for copy, _ in pairs], [parameter for _, parameter in pairs])
         self._stale.remove(module)
-
-
-def _above(model: nn.Module, name: str) -> list[tuple[str, nn.Module]]:
-    """The modules around the one called `name`, the innermost first."""
-    parts = name.split(".")
-    paths = [".".join(parts[:length]) for length in range(len(parts) - 1, -1, -1)]
-    return [(path, model.get_submodule(path)) for path in paths]
 
 
 def _with_copies(layer: nn.Linear, dtype: torch.dtype) -> _LinearByCopies:

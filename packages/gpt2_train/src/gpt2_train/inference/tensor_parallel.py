@@ -46,7 +46,8 @@ def divide(model: GPT2, part: Part) -> None:
     config, width = model.config, model.config.hidden // part.size
     ids = math.ceil(config.padded_vocabulary / part.size)
     with torch.device("meta"):
-        model.token_embedding = DividedEmbedding(empty_embedding(ids * part.size, config.hidden), None, part)
+        model.token_embedding = empty_embedding(ids * part.size, config.hidden)
+    DividedEmbedding.divide(model.token_embedding, part)
     model.output = nn.Linear(config.hidden, ids, bias=False, device="meta")
     model.tie()
     for block in model.blocks:
@@ -55,8 +56,8 @@ def divide(model: GPT2, part: Part) -> None:
         # Nothing is sent before a matrix: without gradients its rows are a plain layer, which may be packed.
         attention.qkv = nn.Linear(config.hidden, 3 * width, device="meta")
         feed_forward.up = nn.Linear(config.hidden, 4 * width, device="meta")
-        attention.out = RowLinear(attention.out, None, part)
-        feed_forward.down = RowLinear(feed_forward.down, None, part)
+        RowLinear.divide(attention.out, part)
+        RowLinear.divide(feed_forward.down, part)
     take_parameters_before(model, [layer for layer in model.modules() if isinstance(layer, DividedLayer)])
 
 

@@ -10,6 +10,7 @@ have the kernel in them, so it is made before anything is compiled.
 from __future__ import annotations
 
 import contextlib
+import functools
 import statistics
 import types
 import warnings
@@ -25,13 +26,8 @@ from gpt2_train.model.gpt2 import DTYPES
 
 Kernel = Literal["cudnn", "flash", "efficient", "math"]
 
-_BACKENDS = {
-    "flash": "FLASH_ATTENTION",
-    "cudnn": "CUDNN_ATTENTION",
-    "efficient": "EFFICIENT_ATTENTION",
-    "math": "MATH",
-}
-"""Names in `torch.nn.attention.SDPBackend`, in the order in which those that are not chosen are tried."""
+_KERNELS: tuple[Kernel, ...] = ("flash", "cudnn", "efficient", "math")
+"""In the order in which those that are not chosen are tried."""
 
 WARMUP, TURNS, CALLS = 2, 5, 4
 """Calls before those that count, measurements of which the median counts, and calls in each of them."""
@@ -125,7 +121,7 @@ def choose_attention(
         micro_batch, heads, settings.sequence_length, config.head_dim, precision, config.dropout, masked
     )
     gpu = torch.cuda.get_device_name(device)
-    timer = timer or GpuTimer(device)
+    timer = timer or functools.partial(gpu_milliseconds, device)
     if settings.attention != "auto":
         try:
             timer(shape, settings.attention)
@@ -154,39 +150,35 @@ def measured(
     return found or ({"math": timer(shape, "math")} if len(kernels) > 1 else {})
 
 
-class GpuTimer:
-    """Times kernels on a GPU.
-
-    Args:
-        device: the GPU.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self.device = device
-
-    def __call__(self, shape: AttentionShape, kernel: Kernel) -> float:
-        """See `Timer`."""
-        from torch.nn.attention import SDPBackend, sdpa_kernel
-
-        # torch says in a warning each why a kernel can't be used.
-        with warnings.catch_warnings(), sdpa_kernel(getattr(SDPBackend, _BACKENDS[kernel])):
-            warnings.simplefilter("ignore")
-            work = attention_work(shape, self.device)
-            for _ in range(WARMUP):
+def gpu_milliseconds(device: torch.device, shape: AttentionShape, kernel: Kernel) -> float:
+    """See `Timer`; on a GPU."""
+    # torch says in a warning each why a kernel can't be used.
+    with warnings.catch_warnings(action="ignore"), _preferred(kernel, others=False):
+        work = attention_work(shape, device)
+        for _ in range(WARMUP):
+            work()
+        found = []
+        for _ in range(TURNS):
+            begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+            begin.record()
+            for _ in range(CALLS):
                 work()
-            found = []
-            for _ in range(TURNS):
-                begin, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
-                begin.record()
-                for _ in range(CALLS):
-                    work()
-                end.record()
-                end.synchronize()
-                found.append(begin.elapsed_time(end) / CALLS)
-        del work
-        torch.cuda.empty_cache()
-        torch.cuda.reset_peak_memory_stats(self.device)
-        return statistics.median(found)
+            end.record()
+            end.synchronize()
+            found.append(begin.elapsed_time(end) / CALLS)
+    del work
+    torch.cuda.empty_cache()
+    torch.cuda.reset_peak_memory_stats(device)
+    return statistics.median(found)
+
+
+def _preferred(kernel: Kernel, *, others: bool) -> contextlib.AbstractContextManager[Any]:
+    """Have attention use `kernel`, or, where it can't and `others` may, the next of them."""
+    from torch.nn.attention import SDPBackend, sdpa_kernel
+
+    order = [kernel, *(name for name in _KERNELS if others and name != kernel)]
+    names = ["MATH" if name == "math" else f"{name.upper()}_ATTENTION" for name in order]
+    return sdpa_kernel([getattr(SDPBackend, name) for name in names], set_priority=True)
 
 
 def attention_work(shape: AttentionShape, device: torch.device) -> Callable[[], None]:
@@ -213,16 +205,13 @@ def attention_by(choice: AttentionChoice | None) -> Iterator[None]:
     if choice is None:
         yield
         return
-    from torch.nn.attention import SDPBackend, sdpa_kernel
-
-    order = [choice.kernel, *(name for name in _BACKENDS if name != choice.kernel)]
     config: Any = torch.compiler.config
     tag = config.cache_key_tag
     # torch's cache on disk goes by the code before attention is resolved to a kernel: a graph made with another one,
     # in an earlier run in the same folder, would pass for this one.
     config.cache_key_tag = f"{tag}attention={choice.kernel}"
     try:
-        with sdpa_kernel([getattr(SDPBackend, _BACKENDS[name]) for name in order], set_priority=True):
+        with _preferred(choice.kernel, others=True):
             yield
     finally:
         config.cache_key_tag = tag

@@ -15,58 +15,55 @@ in wide loads. Not compiled, rows are taken in pieces, in float32: on a CPU what
 
 from __future__ import annotations
 
-import dataclasses
 import functools
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gpt2_train.config.loss_pieces import rows_at_a_time
+from gpt2_train.config.layout import rows_at_a_time
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
 
-@dataclasses.dataclass(frozen=True)
-class _Way:
-    """How a loss is computed.
+class _CrossEntropy(torch.autograd.Function):
+    """Losses (N,) for logits (N, shard of the vocabulary) and targets (N,) in the whole vocabulary.
 
-    Attributes:
-        kernels: the local work.
-        group: the processes that share the vocabulary.
-        known: columns of this process's shard that are ids of the vocabulary; padding follows them.
-        overwrites: whether the gradient takes the place of the logits.
+    `known` columns of the shard are ids of the vocabulary, and padding follows them. With `compiled` the local work is
+    one kernel, and `overwrites` has the gradient take the place of the logits.
     """
 
-    kernels: LossKernels
-    group: ProcessGroup | None
-    known: int
-    overwrites: bool
-
-
-class _CrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits: Tensor, targets: Tensor, way: _Way) -> Tensor:
-        """Losses (N,) for logits (N, shard of the vocabulary) and targets (N,) in the whole vocabulary."""
-        local = targets - (logits.size(1) * way.group.rank() if way.group is not None else 0)
+    def forward(
+        ctx: Any,
+        logits: Tensor,
+        targets: Tensor,
+        group: ProcessGroup | None,
+        known: int,
+        compiled: bool,
+        overwrites: bool,
+    ) -> Tensor:
+        local = targets - (logits.size(1) * group.rank() if group is not None else 0)
         # Detached, logits of training and of validation are the same to torch.compile.
-        total, target = way.kernels.row_sums(logits.detach(), local, way.known)
-        if way.group is not None:
-            total, target = _over_all_shards(total, target, way.group)
+        of_shard = _compiled(_row_sums) if compiled else _row_sums_in_pieces
+        total, target = of_shard(logits.detach(), local, known)
+        if group is not None:
+            total, target = _over_all_shards(total, target, group)
         ctx.save_for_backward(logits, local, total)
-        ctx.way = way
+        ctx.known, ctx.compiled, ctx.overwrites = known, compiled, overwrites
         return total - target
 
     @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         """softmax minus one at the target, times the gradient of each row's loss; 0 for padding."""
-        logits, local, total = ctx.saved_tensors
-        logits = logits.detach()
         # What changes saved logits is noticed: a second backward pass through them is an error.
-        result = logits if ctx.way.overwrites else torch.empty_like(logits)
-        ctx.way.kernels.write_gradient(result, logits, local, total, gradients[0], ctx.way.known)
-        return result, None, None
+        logits, local, total = ctx.saved_tensors
+        if ctx.compiled:
+            write = _compiled(_overwrite if ctx.overwrites else _gradient)
+        else:
+            write = _overwrite_in_pieces if ctx.overwrites else _gradient_in_pieces
+        return write(logits.detach(), local, total, gradients[0], ctx.known), None, None, None, None, None
 
 
 class _InOnePass(torch.autograd.Function):
@@ -74,9 +71,8 @@ class _InOnePass(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:
-        """As `losses_and_gradient`."""
         place = logits.detach()
-        losses = losses_and_gradient(place, targets, of_losses, known)
+        losses: Tensor = _compiled(_losses_and_gradient)(place, targets, of_losses, known)
         ctx.save_for_backward(place)
         return losses
 
@@ -95,13 +91,6 @@ def _over_all_shards(total: Tensor, target: Tensor, group: ProcessGroup) -> tupl
     dist.all_gather(parts, local_stats, group=group)
     all_stats = torch.stack(parts)  # (processes, 2, N)
     return all_stats[:, 0].logsumexp(0), all_stats[:, 1].sum(0)
-
-
-def _known_columns(width: int, group: ProcessGroup | None, vocabulary: int | None) -> int:
-    """How many of the `width` columns of this process's shard are ids of the vocabulary; padding follows them."""
-    if vocabulary is None:
-        return width
-    return min(width, max(0, vocabulary - (width * group.rank() if group is not None else 0)))
 
 
 def token_losses(
@@ -129,37 +118,15 @@ def token_losses(
             with the whole vocabulary here and `overwrite_logits`, it is all that counts, and the logits are gone now.
     """
     width = logits.size(-1)
-    known = _known_columns(width, group, vocabulary)
+    first = width * group.rank() if group is not None else 0
+    known = width if vocabulary is None else min(width, max(0, vocabulary - first))
     if gradient is not None and compiled and overwrite_logits and group is None:
         rows: Tensor = _InOnePass.apply(logits.reshape(-1, width), targets.reshape(-1), gradient.reshape(-1), known)
         return rows.view(targets.shape)
-    way = _Way(kernels_for(compiled=compiled), group, known, overwrite_logits)
-    losses: Tensor = _CrossEntropy.apply(logits.reshape(-1, width), targets.reshape(-1), way)
+    losses: Tensor = _CrossEntropy.apply(
+        logits.reshape(-1, width), targets.reshape(-1), group, known, compiled, overwrite_logits
+    )
     return losses.view(targets.shape)
-
-
-class LossKernels(Protocol):
-    """The local work, done in one way or another. N rows, of which this process has `width` columns."""
-
-    def row_sums(self, logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor]:
-        """Log-sum-exp of each row, and the logit of its target, 0 if that is in no column: (N,) each.
-
-        Args:
-            logits: (N, width).
-            local: column of each row's target (N,), int64; below 0, or `width` and more, if it is another process's.
-            known: columns that count; the others are padding.
-        """
-
-    def write_gradient(
-        self, result: Tensor, logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int
-    ) -> None:
-        """Write the gradient of the logits (N, width) to `result`, which may be `logits`.
-
-        Args:
-            logits, local, known: as in `row_sums`.
-            total: log-sum-exp of each row over the whole vocabulary (N,).
-            of_losses: gradient of each row's loss (N,).
-        """
 
 
 def _wide(logits: Tensor) -> torch.dtype:
@@ -167,79 +134,61 @@ def _wide(logits: Tensor) -> torch.dtype:
     return torch.promote_types(logits.dtype, torch.float32)
 
 
-class Pieces:
-    """Kernels of torch, one after the other, on a few rows at a time."""
-
-    def row_sums(self, logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor]:
-        """See `LossKernels`."""
-        rows, width = logits.shape
-        total = torch.empty(rows, dtype=_wide(logits), device=logits.device)
-        for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
-            piece = slice(begin, begin + step)
-            torch.logsumexp(logits[piece, :known].to(total.dtype), dim=1, out=total[piece])
-        return total, _targets(logits, local)
-
-    def write_gradient(
-        self, result: Tensor, logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int
-    ) -> None:
-        """See `LossKernels`."""
-        rows, width = logits.shape
-        column, minus_one = local.clamp(0, width - 1)[:, None], -_is_here(local, width).to(total.dtype)[:, None]
-        for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
-            piece = slice(begin, begin + step)
-            # Where it is as wide as what is computed, the gradient is made in its place: one copy less.
-            is_wide = result.dtype == total.dtype
-            softmax = logits[piece].to(total.dtype)
-            softmax = torch.sub(softmax, total[piece, None], out=result[piece] if is_wide else softmax).exp_()
-            softmax[:, known:] = 0.0
-            softmax.scatter_add_(1, column[piece], minus_one[piece])
-            softmax.mul_(of_losses[piece, None])
-            if not is_wide:
-                result[piece] = softmax
-            del softmax  # The next piece takes its room.
+# Of all functions below: `logits` are (N, width), of which `known` columns count; `local` is the column of each row's
+# target (N,), below 0, or `width` and more, if it is another process's; `total` is the log-sum-exp of each row over the
+# whole vocabulary (N,); `of_losses` the gradient of each row's loss (N,).
 
 
-class Compiled:
-    """Kernels that torch.compile makes, of each shape once."""
-
-    def row_sums(self, logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor]:
-        """See `LossKernels`."""
-        total, target = _compiled(_row_sums, logits.shape, logits.dtype, known)(logits, local, known)
-        return total, target
-
-    def write_gradient(
-        self, result: Tensor, logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int
-    ) -> None:
-        """See `LossKernels`."""
-        kernel = _compiled(_overwrite if result is logits else _write, logits.shape, logits.dtype, known)
-        kernel(*((result,) if result is logits else (result, logits)), local, total, of_losses, known)
+def _row_sums_in_pieces(logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor]:
+    """As `_row_sums`, by kernels of torch, one after the other, on a few rows at a time."""
+    rows, width = logits.shape
+    total = torch.empty(rows, dtype=_wide(logits), device=logits.device)
+    for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
+        piece = slice(begin, begin + step)
+        torch.logsumexp(logits[piece, :known].to(total.dtype), dim=1, out=total[piece])
+    return total, _targets(logits, local)
 
 
-def losses_and_gradient(logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:
-    """Losses (N,) of logits (N, width), whose gradient takes their place; compiled, and for the whole vocabulary.
+def _gradient_in_pieces(
+    logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int, result: Tensor | None = None
+) -> Tensor:
+    """As `_gradient`; in `result` if that is given, which may be `logits`."""
+    result = torch.empty_like(logits) if result is None else result
+    rows, width = logits.shape
+    column, minus_one = local.clamp(0, width - 1)[:, None], -_is_here(local, width).to(total.dtype)[:, None]
+    # Where it is as wide as what is computed, the gradient is made in its place: one copy less.
+    is_wide = result.dtype == total.dtype
+    for begin in range(0, rows, step := rows_at_a_time(logits.device.type, width)):
+        piece = slice(begin, begin + step)
+        softmax = logits[piece].to(total.dtype)
+        softmax = torch.sub(softmax, total[piece, None], out=result[piece] if is_wide else softmax).exp_()
+        softmax[:, known:] = 0.0
+        softmax.scatter_add_(1, column[piece], minus_one[piece])
+        softmax.mul_(of_losses[piece, None])
+        if not is_wide:
+            result[piece] = softmax
+        del softmax  # The next piece takes its room.
+    return result
 
-    Args:
-        targets: int64 (N,).
-        of_losses, known: as in `LossKernels`.
-    """
-    kernel = _compiled(_losses_and_gradient, logits.shape, logits.dtype, known)
-    losses: Tensor = kernel(logits, targets, of_losses, known)
-    return losses
+
+def _overwrite_in_pieces(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
+    return _gradient_in_pieces(logits, local, total, of_losses, known, logits)
 
 
-def kernels_for(*, compiled: bool) -> LossKernels:
-    """The kernels that are asked for."""
-    return Compiled() if compiled else Pieces()
+def _compiled(function: Any) -> Any:
+    """`function`, whose last argument is `known`, compiled."""
+    return lambda logits, *rest: _graph(function, logits.shape, logits.dtype, rest[-1])(logits, *rest)
 
 
 @functools.cache
-def _compiled(function: Any, shape: torch.Size, dtype: torch.dtype, known: int) -> Any:
+def _graph(function: Any, shape: torch.Size, dtype: torch.dtype, known: int) -> Any:
     """`function` compiled for one shape: each has a graph of its own, and none is ever compiled again."""
     # The type stubs do not know of isolate_recompiles.
     return torch.compile(function, dynamic=False, fullgraph=True, isolate_recompiles=True)  # type: ignore[call-overload]
 
 
 def _row_sums(logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor]:
+    """Log-sum-exp of the columns that count, and the logit of the target, 0 if that is not here: (N,) each."""
     values = logits.to(_wide(logits))
     if known < logits.size(1):
         values = torch.where(_columns(logits) < known, values, -torch.inf)
@@ -251,22 +200,21 @@ def _row_sums(logits: Tensor, local: Tensor, known: int) -> tuple[Tensor, Tensor
 
 
 def _gradient(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
+    """The gradient of the logits, in their type."""
     columns = _columns(logits)
     softmax = (logits.to(_wide(logits)) - total[:, None]).exp()
     if known < logits.size(1):
         softmax = torch.where(columns < known, softmax, 0.0)
-    return (softmax - (columns == local[:, None]).to(softmax.dtype)) * of_losses[:, None]
+    gradient = (softmax - (columns == local[:, None]).to(softmax.dtype)) * of_losses[:, None]
+    return gradient.to(logits.dtype)
 
 
-def _write(result: Tensor, logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> None:
-    result.copy_(_gradient(logits, local, total, of_losses, known))
-
-
-def _overwrite(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> None:
-    logits.copy_(_gradient(logits, local, total, of_losses, known))
+def _overwrite(logits: Tensor, local: Tensor, total: Tensor, of_losses: Tensor, known: int) -> Tensor:
+    return logits.copy_(_gradient(logits, local, total, of_losses, known))
 
 
 def _losses_and_gradient(logits: Tensor, targets: Tensor, of_losses: Tensor, known: int) -> Tensor:
+    """Losses (N,) of logits of the whole vocabulary, whose gradient takes their place."""
     total, _ = _row_sums(logits, targets, known)
     # A sum over the row, since a gather of what is overwritten would be a kernel of its own.
     found = torch.where(_columns(logits) == targets[:, None], logits.to(total.dtype), 0.0).sum(1)

@@ -10,7 +10,7 @@ somewhere to go. It is kept under `optimizer.<parameter>.<part>`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import torch
@@ -19,7 +19,7 @@ from torch.optim.adamw import adamw
 
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.distributed.device import has_fused_adamw
-from gpt2_train.distributed.dtensors import gradient_of, local
+from gpt2_train.distributed.mesh import gradient_of, local
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.optim.muon import Muon
 
@@ -83,55 +83,34 @@ class AdamW:
     @torch.no_grad()
     def step(self, rate: float, factor: Tensor, is_finite: Tensor) -> None:
         """Move the parameters; see `Optimizer`."""
-        for decay in sorted(set(self.decayed.values()), reverse=True):
-            names = [name for name, p in self.parameters.items() if self.decayed[name] == decay and p.grad is not None]
-            self._step(names, rate, decay, factor, is_finite)
-
-    def _step(self, names: Sequence[str], rate: float, decay: float, factor: Tensor, is_finite: Tensor) -> None:
-        # A share may be empty, where a parameter has fewer rows than there are processes.
-        names = [name for name in names if local(self.parameters[name]).numel()]
-        gradients = [local(gradient_of(self.parameters[name])) for name in names]
         fused: dict[str, Any] = {"grad_scale": 1 / factor.float(), "found_inf": 1 - is_finite.float()}
-        if not self.is_fused and names:
-            torch._foreach_mul_(gradients, factor.float())
-        adamw(
-            [local(self.parameters[name]) for name in names],
-            gradients,
-            [local(self.means[name]) for name in names],
-            [local(self.squares[name]) for name in names],
-            [],
-            [self._steps[name] for name in names],
-            fused=self.is_fused,
-            **(fused if self.is_fused else {}),
-            amsgrad=False,
-            beta1=self.betas[0],
-            beta2=self.betas[1],
-            lr=rate,
-            weight_decay=decay,
-            eps=ADAM_EPSILON,
-            maximize=False,
-        )
-
-
-class CombinedOptimizer:
-    """Several optimizers, each with parameters of its own."""
-
-    def __init__(self, *parts: Optimizer) -> None:
-        self.parts = parts
-
-    def tensors(self) -> dict[str, Tensor]:
-        """The state of all."""
-        return {name: tensor for part in self.parts for name, tensor in part.tensors().items()}
-
-    def set_step(self, step: int) -> None:
-        """Set the step counter."""
-        for part in self.parts:
-            part.set_step(step)
-
-    def step(self, rate: float, factor: Tensor, is_finite: Tensor) -> None:
-        """Move all parameters."""
-        for part in self.parts:
-            part.step(rate, factor, is_finite)
+        for decay in sorted(set(self.decayed.values()), reverse=True):
+            # A share may be empty, where a parameter has fewer rows than there are processes.
+            names = [
+                name
+                for name, parameter in self.parameters.items()
+                if self.decayed[name] == decay and parameter.grad is not None and local(parameter).numel()
+            ]
+            gradients = [local(gradient_of(self.parameters[name])) for name in names]
+            if not self.is_fused and names:
+                torch._foreach_mul_(gradients, factor.float())
+            adamw(
+                [local(self.parameters[name]) for name in names],
+                gradients,
+                [local(self.means[name]) for name in names],
+                [local(self.squares[name]) for name in names],
+                [],
+                [self._steps[name] for name in names],
+                fused=self.is_fused,
+                **(fused if self.is_fused else {}),
+                amsgrad=False,
+                beta1=self.betas[0],
+                beta2=self.betas[1],
+                lr=rate,
+                weight_decay=decay,
+                eps=ADAM_EPSILON,
+                maximize=False,
+            )
 
 
 def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -> Optimizer:
@@ -145,4 +124,4 @@ def make_optimizer(model: GPT2, settings: TrainSettings, device: torch.device) -
         return AdamW(parameters, betas, decay, device)
     matrices = {name: p for name, p in parameters.items() if name.startswith("blocks.") and p.dim() == 2}
     others = {name: p for name, p in parameters.items() if name not in matrices}
-    return CombinedOptimizer(Muon(matrices, decay, model.config.head_dim), AdamW(others, betas, decay, device))
+    return Muon(matrices, decay, model.config.head_dim, AdamW(others, betas, decay, device))

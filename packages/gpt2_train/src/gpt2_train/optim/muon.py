@@ -16,6 +16,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -23,7 +24,7 @@ from torch import Tensor
 from torch.distributed.tensor import DTensor, Replicate
 
 from gpt2_train.distributed.device import is_fast_in_bf16
-from gpt2_train.distributed.dtensors import gradient_of, local
+from gpt2_train.distributed.mesh import gradient_of, local
 
 MOMENTUM = 0.95
 NEWTON_SCHULZ_STEPS = 5
@@ -91,24 +92,26 @@ def directions(
 
 
 class Muon:
-    """Muon for matrices; an `Optimizer`.
+    """Muon for matrices, another optimizer for the rest; an `Optimizer`.
 
     Args:
         parameters: matrices by name; those whose name ends with `qkv.weight` hold queries, keys and values.
         weight_decay: decoupled, as AdamW's.
         head_dim: rows of a head in queries, keys and values.
+        rest: the optimizer of all other parameters.
     """
 
-    def __init__(self, parameters: Mapping[str, Tensor], weight_decay: float, head_dim: int) -> None:
-        self.parameters, self.weight_decay, self.head_dim = dict(parameters), weight_decay, head_dim
+    def __init__(self, parameters: Mapping[str, Tensor], weight_decay: float, head_dim: int, rest: Any) -> None:
+        self.parameters, self.weight_decay, self.head_dim, self.rest = dict(parameters), weight_decay, head_dim, rest
         self.means = {name: torch.zeros_like(p, requires_grad=False) for name, p in parameters.items()}
 
     def tensors(self) -> dict[str, Tensor]:
-        """The momentum of each matrix."""
-        return {f"optimizer.{name}.momentum": mean for name, mean in self.means.items()}
+        """The momentum of each matrix, and the state of the rest."""
+        return {f"optimizer.{name}.momentum": mean for name, mean in self.means.items()} | self.rest.tensors()
 
     def set_step(self, step: int) -> None:
-        """Nothing depends on the number of steps."""
+        """Set the step counter, on which the rest alone depends."""
+        self.rest.set_step(step)
 
     @torch.no_grad()
     def step(self, rate: float, factor: Tensor, is_finite: Tensor) -> None:
@@ -119,6 +122,7 @@ class Muon:
         for name, step in directions(updates, lambda name: self.head_dim if name.endswith("qkv.weight") else None):
             parameter = local(self.parameters[name])
             parameter.mul_(1 - rate_now * self.weight_decay).sub_(local(step) * rate_now)
+        self.rest.step(rate, factor, is_finite)
 
     def _update(self, name: str, factor: Tensor, is_finite: Tensor) -> Tensor:
         """Momentum with this step's gradient once more (Nesterov's), in the layout of the parameter."""

@@ -9,14 +9,12 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any
 
 import torch
 
 from command_kit import duration
 from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.collectives import from_first_rank
-from gpt2_train.training.setup import Run
 
 clock = time.monotonic
 """Seconds; tests put another one in its place."""
@@ -25,11 +23,6 @@ THREADS_SECONDS, ROUNDS = 0.3, 3
 """How long each number of threads is timed in each round (or one step), and rounds."""
 
 THREADS_STATE = "threads"
-
-
-def measured_state(run: Run) -> dict[str, Any]:
-    """What a checkpoint stores, so that a resumed run keeps the measured number of threads."""
-    return {THREADS_STATE: torch.get_num_threads()} if run.settings.threads == "auto" else {}
 
 
 def seconds_per_step(step: Callable[[], object], limit: float) -> tuple[float, int]:
@@ -46,21 +39,20 @@ def seconds_per_step(step: Callable[[], object], limit: float) -> tuple[float, i
             return elapsed / count, count
 
 
-def choose_threads(run: Run, dry_run: Callable[[], object]) -> None:
-    """Set the CPU threads of this process to the number that is fastest now, or that its checkpoint was trained with.
+def choose_threads(recorded: int | None, dry_run: Callable[[], object], say: Callable[[str], object]) -> None:
+    """Set the CPU threads of this process to the number that is fastest now, or that its checkpoint has `recorded`.
 
-    A recorded number is not taken on a machine with fewer cores. `dry_run` takes a dry-run step. All
-    processes call this together.
+    A recorded number is not taken on a machine with fewer cores. `dry_run` takes a dry-run step, `say` gets what is
+    found. All processes call this together.
     """
     most = torch.get_num_threads()
-    recorded = run.resumed.state.get(THREADS_STATE) if run.resumed is not None else None
     if recorded is not None and from_first_rank(lambda: recorded <= most):
         torch.set_num_threads(recorded)
         return
     if from_first_rank(lambda: most) == 1:
         return
 
-    run.world.say("threads: timing a step with each number of them")
+    say("threads: timing a step with each number of them")
 
     def measure(threads: int) -> float:
         torch.set_num_threads(threads)
@@ -70,7 +62,7 @@ def choose_threads(run: Run, dry_run: Callable[[], object]) -> None:
     best, seconds = fastest(thread_counts(from_first_rank(lambda: most)), measure)
     torch.set_num_threads(best)
     found = ", ".join(f"{threads}: {mean:.3f} s" for threads, mean in sorted(seconds.items()))
-    run.world.say(f"threads: {best} (a step takes, by threads, {found})")
+    say(f"threads: {best} (a step takes, by threads, {found})")
 
 
 def thread_counts(most: int) -> list[int]:
@@ -103,41 +95,30 @@ SIZES = ((2, 128, 2), (4, 128, 4), (4, 256, 4), (6, 384, 6), (8, 512, 8), (12, 7
 PATIENCE = 3600.0
 """Seconds within which a first run should be over."""
 
-EFFICIENCY = 0.6
-"""Share of the speed of large matrix products that training on a CPU reaches, all told."""
-
 
 def size_advice(config: ModelConfig, tokens: int, flops_per_second: float) -> str | None:
     """A sentence on how long `config` takes for `tokens`, and the largest size that takes an hour at most.
 
     None if `config` itself takes no longer than that.
     """
-    seconds = tokens * config.flops_per_token / flops_per_second
-    if seconds <= PATIENCE:
+
+    def seconds(shape: ModelConfig) -> float:
+        return tokens * shape.flops_per_token / flops_per_second
+
+    def in_words(shape: ModelConfig) -> str:
+        days = seconds(shape) / 86400
+        return f"{days:,.0f} days" if days >= 2 else duration(seconds(shape))
+
+    if seconds(config) <= PATIENCE:
         return None
-    shapes = [
-        ModelConfig(layers, hidden, heads, config.sequence_length, config.vocabulary_size)
-        for layers, hidden, heads in SIZES
-    ]
-    fitting = [shape for shape in shapes if tokens * shape.flops_per_token / flops_per_second <= PATIENCE]
-    best = fitting[-1] if fitting else shapes[0]
-    needed = tokens * best.flops_per_token / flops_per_second
+    shapes = [ModelConfig(*size, config.sequence_length, config.vocabulary_size) for size in SIZES]
+    best = ([shape for shape in shapes if seconds(shape) <= PATIENCE] or shapes[:1])[-1]
     return (
-        f"no model size given: GPT-2's smallest, 124M, would take roughly {in_words(seconds)} on this CPU; "
-        f"--layers {best.layers} --hidden {best.hidden} --heads {best.heads} would take {in_words(needed)}."
+        f"no model size given: GPT-2's smallest, 124M, would take roughly {in_words(config)} on this CPU; "
+        f"--layers {best.layers} --hidden {best.hidden} --heads {best.heads} would take {in_words(best)}."
     )
 
 
 def in_words(seconds: float) -> str:
     """`12:30`, `3:05:00`, or from two days on `9 days`."""
     return f"{seconds / 86400:,.0f} days" if seconds >= 2 * 86400 else duration(seconds)
-
-
-def cpu_flops(seconds: float = 0.2, size: int = 768) -> float:
-    """FLOPs per second of training on this process's threads, judged from matrix products for some `seconds`."""
-    matrix = torch.ones(size, size)
-    count, start = 0, time.monotonic()
-    while count < 2 or time.monotonic() - start < seconds:
-        matrix @ matrix
-        count += 1
-    return EFFICIENCY * 2 * size**3 * count / (time.monotonic() - start)

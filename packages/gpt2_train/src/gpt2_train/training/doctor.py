@@ -156,7 +156,7 @@ def _largest(machine: Machine, device: torch.device) -> Check:
 
 def _speed(device: torch.device) -> Check:
     from gpt2_train.config.settings import ModelConfig
-    from gpt2_train.training.calibrate import cpu_flops
+    from gpt2_train.distributed.device import cpu_flops
 
     if device.type != "cpu":
         return Check("speed", "measure it with benchmarks/gpu.py")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
+import functools
 import json
 import math
 from typing import Any, Literal
@@ -18,8 +19,14 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_replicas, most_sequences, plan_batches
 from gpt2_train.config.settings import ModelSettings, TrainSettings
 from gpt2_train.training.command import overridden_keys
-from gpt2_train.training.memory import GIB, largest_micro_batch, memory_per_rank, parameters_per_rank
-from gpt2_train.training.micro_batch_size import fitting_micro_batch
+from gpt2_train.training.memory import (
+    GIB,
+    fitting_micro_batch,
+    largest_micro_batch,
+    layout_of,
+    memory_per_rank,
+    parameters_per_rank,
+)
 
 EXAMPLE = """\
 example:
@@ -30,7 +37,15 @@ example:
 RESERVE = GIB
 """What a process takes on a GPU beside its tensors: the driver's context, workspaces of libraries, gaps."""
 
-_LAYOUT, _MACHINE = "layout and batch", "machine and length"
+_machine = functools.partial(setting, group="machine and length")
+
+
+def _of_train(name: str, **changes: Any) -> Any:
+    """The setting `name` of `gpt2 train`, with `changes` to its default, help and group."""
+    field = TrainSettings.__dataclass_fields__[name]
+    default = changes.pop("default", field.default)
+    metadata = {**field.metadata, "group": "layout and batch", "identity": True, **changes}
+    return dataclasses.field(default=default, metadata=metadata)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,53 +55,42 @@ class EstimateSettings(ModelSettings):
     Raises Gpt2UsageError where two don't fit together.
     """
 
-    tensor_parallel: int = setting(1, "tensor-parallel size: processes that share each matrix", ge=1, group=_LAYOUT)
-    sequence_parallel: bool = setting(
-        False, "with --tensor-parallel, divide the tokens, too, where no matrix is", group=_LAYOUT
+    tensor_parallel: int = _of_train("tensor_parallel")
+    sequence_parallel: bool = _of_train("sequence_parallel")
+    data_parallel: int = _of_train(
+        "data_parallel", default=1, help="data-parallel size: processes that share each batch"
     )
-    data_parallel: int = setting(1, "data-parallel size: processes that share each batch", ge=1, group=_LAYOUT)
-    data_parallel_replicate: int = setting(
-        1, "copies of the model's state among the data-parallel processes", ge=1, group=_LAYOUT
+    data_parallel_replicate: int = _of_train("data_parallel_replicate")
+    reshard: bool = _of_train("reshard")
+    global_batch_size: int | None = _of_train(
+        "global_batch_size",
+        default=None,
+        help="sequences in one optimizer step; one micro-batch per process without it",
     )
-    reshard: bool = setting(False, "gather each block's parameters only while it is computed", group=_LAYOUT)
-    global_batch_size: int | None = setting(
-        None, "sequences in one optimizer step; one micro-batch per process without it", ge=1, group=_LAYOUT
+    micro_batch_size: int | Literal["auto"] = _of_train(
+        "micro_batch_size",
+        help="sequences that one process takes at once; auto is what `gpt2 train` takes on GPUs with --memory, and "
+        "without it the largest that fits the batch, up to 8",
     )
-    micro_batch_size: int | Literal["auto"] = setting(
-        "auto",
-        "sequences that one process takes at once; auto is what `gpt2 train` takes on GPUs with --memory, and without "
-        "it the largest that fits the batch, up to 8",
-        ge=1,
-        group=_LAYOUT,
+    activation_checkpointing: Literal["none", "full", "selective"] = _of_train("activation_checkpointing")
+    optimizer: Literal["adamw", "muon"] = _of_train("optimizer")
+    precision: Literal["fp32", "bf16", "fp16", "auto"] | None = _of_train(
+        "precision",
+        help="autocast precision of matrix products; bf16 on a GPU and fp32 on CPU and MPS without it, and with auto, "
+        "which takes less on CPUs that have bf16",
     )
-    activation_checkpointing: Literal["none", "full", "selective"] = setting(
-        "none", "recompute activations in the backward pass", group=_LAYOUT
+    device: Literal["auto", "cpu", "cuda", "mps"] = _machine(
+        "auto", "where the run will be: a GPU of CUDA unless it is cpu or mps"
     )
-    optimizer: Literal["adamw", "muon"] = setting(
-        "adamw", "adamw, or muon for the matrices of the blocks", group=_LAYOUT
-    )
-    precision: Literal["fp32", "bf16", "fp16", "auto"] | None = setting(
-        None,
-        "autocast precision of matrix products; bf16 on a GPU and fp32 on CPU and MPS without it, and with auto, which "
-        "takes less on CPUs that have bf16",
-        group=_LAYOUT,
-    )
-    device: Literal["auto", "cpu", "cuda", "mps"] = setting(
-        "auto", "where the run will be: a GPU of CUDA unless it is cpu or mps", group=_MACHINE
-    )
-    memory: float | None = setting(
+    memory: float | None = _machine(
         None,
         "GiB of memory for each process (on a GPU 1 is set aside for its driver): says whether the run fits",
         gt=0,
         metavar="GIB",
-        group=_MACHINE,
     )
-    tokens: int | None = setting(None, "tokens to train on: says FLOPs and steps", ge=1, group=_MACHINE)
-    tflops: float | None = setting(
-        None,
-        "TFLOP per second that each process really reaches: with --tokens, says how long it takes",
-        gt=0,
-        group=_MACHINE,
+    tokens: int | None = _machine(None, "tokens to train on: says FLOPs and steps", ge=1)
+    tflops: float | None = _machine(
+        None, "TFLOP per second that each process really reaches: with --tokens, says how long it takes", gt=0
     )
 
     def __post_init__(self) -> None:
@@ -108,13 +112,8 @@ class EstimateSettings(ModelSettings):
             asked = fitting_micro_batch(self.model_config(), share, self.room(), **self.layout())
         if self.global_batch_size is None:
             return most_sequences(self.sequence_length, on_cpu=on_cpu) if asked == "auto" else asked, 1
-        return plan_batches(
-            self.global_batch_size,
-            asked,
-            self.data_parallel,
-            on_cpu=on_cpu,
-            sequence_length=self.sequence_length,
-        )
+        length = self.sequence_length
+        return plan_batches(self.global_batch_size, asked, self.data_parallel, on_cpu=on_cpu, sequence_length=length)
 
     def room(self) -> float:
         """Bytes that --memory leaves a process for what is counted."""
@@ -125,15 +124,10 @@ class EstimateSettings(ModelSettings):
         # What `gpt2 train` does without being asked: it computes in bf16 and compiles on CUDA alone.
         on_cuda = self.device in ("auto", "cuda")
         precision = None if self.precision == "auto" else self.precision
-        return {
+        return layout_of(self) | {
             "tensor_parallel": self.tensor_parallel,
-            "sequence_parallel": self.sequence_parallel,
             "data_parallel": self.data_parallel,
-            "data_parallel_replicate": self.data_parallel_replicate,
-            "reshard": self.reshard,
             "precision": precision or ("bf16" if on_cuda else "fp32"),
-            "activation_checkpointing": self.activation_checkpointing,
-            "optimizer": self.optimizer,
             "compiled": on_cuda,
         }
 
@@ -170,9 +164,9 @@ def estimate(settings: EstimateSettings) -> dict[str, Any]:
     """What `--json` prints. Raises Gpt2UsageError if the model can't be shared as asked."""
     config = settings.model_config()
     micro_batch, accumulation = settings.batches()
-    on_cpu = settings.device == "cpu"
     layout = settings.layout() | {"accumulation": accumulation}
-    memory = memory_per_rank(config, micro_batch=micro_batch, on_cpu=on_cpu, stages_checkpoints=True, **layout)
+    counted = layout | {"on_cpu": settings.device == "cpu", "stages_checkpoints": True}
+    memory = memory_per_rank(config, micro_batch=micro_batch, **counted)
     processes = settings.tensor_parallel * settings.data_parallel
     tokens_per_step = micro_batch * accumulation * settings.data_parallel * config.sequence_length
     result: dict[str, Any] = {
@@ -189,9 +183,7 @@ def estimate(settings: EstimateSettings) -> dict[str, Any]:
     if settings.memory is not None:
         room = settings.room()
         result["fits"] = memory.peak <= room
-        result["largest_micro_batch_size"] = largest_micro_batch(
-            config, room, on_cpu=on_cpu, stages_checkpoints=True, **layout
-        )
+        result["largest_micro_batch_size"] = largest_micro_batch(config, room, **counted)
     if settings.tokens is not None:
         flops = settings.tokens * config.flops_per_token
         result |= {"tokens": settings.tokens, "steps": math.ceil(settings.tokens / tokens_per_step), "flops": flops}

@@ -9,8 +9,12 @@ each of them once. When one child fails the others are ended, and its one senten
 
 from __future__ import annotations
 
+import contextlib
+import dataclasses
 import functools
+import gc
 import hashlib
+import json
 import os
 import signal
 import stat
@@ -24,31 +28,26 @@ from types import FrameType
 from typing import Any, NoReturn
 
 import torch
+import torch.distributed as dist
 
 from command_kit.command import exit_code_for, print_error, sentence_for
 from command_kit.settings import as_table, make_settings
-from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError, explained_out_of_memory, is_out_of_memory
 from gpt2_train.config.layout import check_layout
 from gpt2_train.config.settings import TrainSettings
-from gpt2_train.distributed.collectives import is_shared
-from gpt2_train.distributed.device import choose_device, keep_freed_memory, use_threads
-from gpt2_train.distributed.mesh import make_world
-from gpt2_train.distributed.processes import (
-    STOP_SIGNALS,
-    Child,
-    Place,
-    StopRequest,
-    arrange,
-    close_group,
-    describe_death,
-    end_child,
-    finish,
-    leave,
-    start_children,
-    work_as_child,
-)
-from gpt2_train.distributed.timeouts import Attendance
-from gpt2_train.training.run import train
+from gpt2_train.distributed import processes
+from gpt2_train.distributed.collectives import Attendance, is_shared, on_all_ranks
+from gpt2_train.distributed.device import choose_device, cpu_flops, keep_freed_memory, note_emulated, use_threads
+from gpt2_train.distributed.mesh import World, make_world
+from gpt2_train.distributed.parallelize import missing_for_compilation
+from gpt2_train.distributed.processes import STOP_SIGNALS, Child, Place, StopRequest
+from gpt2_train.metrics.plots.runs import read_run
+from gpt2_train.metrics.plots.terminal import loss_curves
+from gpt2_train.training.calibrate import size_advice
+from gpt2_train.training.run_folder import check_shared, lock_folder, write_config
+from gpt2_train.training.setup import Run, describe_run, set_up
+from gpt2_train.training.state import TrainState, summary
+from gpt2_train.training.trainer import Trainer
 
 
 def launch(settings: TrainSettings, *, as_json: bool = False, debug: bool = False) -> int:
@@ -62,18 +61,26 @@ def launch(settings: TrainSettings, *, as_json: bool = False, debug: bool = Fals
         _work_under_torchrun(settings, as_json=as_json, debug=debug)
     wanted = processes_wanted(settings)
     if wanted > 1:
-        summary = LocalProcesses(settings, wanted, debug).run()
-        return finish(summary, settings, as_json=as_json) if isinstance(summary, dict) else summary
+        found = LocalProcesses(settings, wanted, debug).run()
+        return finish(found, settings, as_json=as_json) if isinstance(found, dict) else found
     stop = StopRequest()
     stop.install()
     use_threads(settings.threads)
     device = choose_device(settings.device)
     keep_freed_memory(device)
-    return finish(
-        train(settings, make_world(device, settings.tensor_parallel, settings.data_parallel_replicate), stop),
-        settings,
-        as_json=as_json,
-    )
+    world = make_world(device, settings.tensor_parallel, settings.data_parallel_replicate)
+    return finish(train(settings, world, stop), settings, as_json=as_json)
+
+
+def finish(found: dict[str, Any], settings: TrainSettings, *, as_json: bool) -> int:
+    """Print a run's summary if that was asked for; return the exit code.
+
+    0 for a run that ended; for one that a signal stopped 128 plus its number, unless --exit-zero-on-stop.
+    """
+    if as_json:
+        print(json.dumps(found), flush=True)
+    stopped_by = found["stopped_by"]
+    return 128 + signal.Signals[stopped_by] if stopped_by and not settings.exit_zero_on_stop else 0
 
 
 def processes_wanted(settings: TrainSettings) -> int:
@@ -121,7 +128,7 @@ def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool)
         # What all processes raise is said once.
         if place.rank == 0 or not is_shared(error):
             print_error("gpt2", sentence_for(error))
-        leave(exit_code_for(error))
+        processes.leave(exit_code_for(error))
 
     try:
         stop = StopRequest()
@@ -132,10 +139,10 @@ def _work_under_torchrun(settings: TrainSettings, *, as_json: bool, debug: bool)
                 f"torchrun started {place.size} processes, --tensor-parallel {settings.tensor_parallel} times "
                 f"--data-parallel {wanted} asks for {wanted * settings.tensor_parallel}: make them equal."
             )
-        summary = _take_part(place, settings, stop, end)
+        found = _take_part(place, settings, stop, end)
     except BaseException as error:
         end(error)
-    leave(finish(summary, settings, as_json=as_json and place.rank == 0))
+    processes.leave(finish(found, settings, as_json=as_json and place.rank == 0))
 
 
 def _take_part(
@@ -149,14 +156,120 @@ def _take_part(
     keep_freed_memory(device)
     attendance = Attendance(place.join(device), place.rank, place.size)
     try:
-        summary = train(settings, arrange(attendance, settings, device, end), stop)
-        close_group()
+        world = make_world(device, settings.tensor_parallel, settings.data_parallel_replicate)
+        assert world.mesh is not None
+        groups = {
+            group.group_name: group for group in (dist.group.WORLD, *world.mesh.get_all_groups()) if group is not None
+        }
+        attendance.be_patient(groups.values(), settings.distributed_timeout)
+        if device.type == "cuda":
+            attendance.watch(groups.values(), end)
+        found = train(settings, world, stop)
+        processes.close_group()
     except BaseException as error:
         explained = attendance.explained(error)
         if explained is error:
             raise
         raise explained from None
-    return summary
+    return found
+
+
+def train(settings: TrainSettings, world: World, stop: StopRequest) -> dict[str, Any]:
+    """Train, as one process of `world`; returns the run's summary.
+
+    Raises Gpt2UsageError for settings, data or a folder that don't fit, Gpt2Error where the run fails.
+    """
+    if not settings.output:
+        raise Gpt2UsageError("no --output: give a folder for the run.")
+    started, folder = time.monotonic(), Path(settings.output)
+    with contextlib.ExitStack() as held:
+
+        def lock() -> None:
+            if world.rank == 0:
+                held.enter_context(lock_folder(folder, say=world.say))
+
+        on_all_ranks(lock)
+        check_shared(folder)
+        try:
+            with explained_out_of_memory(
+                "lower --micro-batch-size, or give --activation-checkpointing full or more --tensor-parallel; "
+                "`gpt2 estimate` says what fits"
+            ):
+                found = _train(set_up(settings, world, folder), stop)
+                return found | {"seconds": time.monotonic() - started}
+        finally:
+            # The last references to the model go before the process group does.
+            gc.collect()
+
+
+def _train(run: Run, stop: StopRequest) -> dict[str, Any]:
+    steps, say, plan, device = run.plan.steps, run.world.say, run.plan, run.world.device
+    if steps is not None and run.step >= steps and run.due(run.step, steps).is_empty:
+        say(
+            f"{run.folder} is at step {run.step:,} of {steps:,} already: nothing to do; "
+            f"ask for more {'--steps' if run.settings.minutes is None else '--minutes'} to train it further."
+        )
+        return summary(run, TrainState.of(run))
+    lines = describe_run(run)
+    if run.settings.compile is None and (missing := missing_for_compilation(device)):
+        lines.append(f"not compiled, and so slower: {missing}.")
+    is_open = run.resumed is None and not run.settings.names_a_size
+    if device.type == "cpu" and is_open and steps is not None:
+        advice = size_advice(run.config, steps * plan.tokens_per_step, run.world.size * cpu_flops())
+        lines += [advice] if advice is not None else []
+    if note := note_emulated(device, plan.precision):
+        lines.append(f"warning: {note}")
+    for line in lines:
+        say(line)
+    found = _fit(run, stop)
+    if run.world.rank == 0 and found["stopped_by"] is None:
+        # A run never fails for want of a picture, in a terminal or in a log, where it is read later.
+        with contextlib.suppress(OSError, Gpt2UsageError):
+            print(loss_curves([read_run(run.folder, str(run.folder))], sys.stderr), file=sys.stderr, flush=True)
+    return found
+
+
+def _fit(run: Run, stop: StopRequest) -> dict[str, Any]:
+    """Train; where memory decided the micro-batch, and it is not enough after all, with a smaller one.
+
+    Only a process that is alone can begin again: others would wait for the one that ran out of memory.
+    Raises Gpt2Error.
+    """
+    while True:
+        trainer = Trainer(run, stop)
+        try:
+            return trainer.fit()
+        except (MemoryError, RuntimeError) as error:
+            smaller = _with_smaller_micro_batch(run) if is_out_of_memory(error) else None
+            if smaller is None:
+                raise
+            size = smaller.plan.micro_batch
+            if run.world.size > 1 or trainer.state.step > run.step:
+                write_config(run.folder, smaller.resolved_settings())
+                raise Gpt2Error(
+                    f"out of memory with the micro-batch of {run.plan.micro_batch} that --micro-batch-size auto chose: "
+                    f"start the same command again, and it takes {size}."
+                ) from error
+        trainer.saver.close()
+        run.world.say(f"out of memory with a micro-batch of {run.plan.micro_batch}: beginning again with {size}.")
+        run = smaller
+        del trainer
+        if run.plan.compiled:
+            # Graphs of a size that is not taken again would count against torch's limit of 8 for one function.
+            torch.compiler.reset()
+        gc.collect()
+        torch.cuda.empty_cache()
+
+
+def _with_smaller_micro_batch(run: Run) -> Run | None:
+    """`run` with the next smaller micro-batch; None if memory did not decide its size, or there is none."""
+    plan = run.plan
+    share = plan.micro_batch * plan.accumulation
+    smaller = [size for size in range(1, plan.micro_batch) if share % size == 0]
+    if not (plan.chosen_by_memory and smaller):
+        return None
+    plan = dataclasses.replace(plan, micro_batch=smaller[-1], accumulation=share // smaller[-1])
+    return dataclasses.replace(run, plan=plan, batches=dataclasses.replace(run.batches, size=smaller[-1]))
 
 
 POLL_SECONDS = 0.05
@@ -184,7 +297,7 @@ class LocalProcesses:
         """
         before = {number: signal.signal(number, self._pass_on) for number in STOP_SIGNALS}
         try:
-            self._store = start_children(
+            self._store = processes.start_children(
                 self.children,
                 "gpt2_train.training.launch",
                 range(self.size),
@@ -208,12 +321,12 @@ class LocalProcesses:
 
     def _wait(self) -> None:
         deadline = None
-        processes = [child.process for child in self.children]
-        while any(process.poll() is None for process in processes):
-            if deadline is None and any(process.poll() for process in processes):
+        started = [child.process for child in self.children]
+        while any(process.poll() is None for process in started):
+            if deadline is None and any(process.poll() for process in started):
                 # One has failed, or was stopped by a signal before it could take it: those that wait for it
                 # would wait forever.
-                self._note_killed()
+                self.killed = self._killed_by_now()
                 if self.killed and not self.signal:
                     # It can't report, and what the others would report is a lost connection.
                     return
@@ -222,11 +335,10 @@ class LocalProcesses:
                 return
             time.sleep(POLL_SECONDS)
         if deadline is None:
-            self._note_killed()
+            self.killed = self._killed_by_now()
 
-    def _note_killed(self) -> None:
-        numbers = {rank: child.killed_by for rank, child in enumerate(self.children)}
-        self.killed = {rank: number for rank, number in numbers.items() if number is not None}
+    def _killed_by_now(self) -> dict[int, int]:
+        return {rank: child.killed_by for rank, child in enumerate(self.children) if child.killed_by is not None}
 
     def _all_stop(self) -> bool:
         """Whether those that ended did so because a signal asked for it, after saving."""
@@ -249,8 +361,8 @@ class LocalProcesses:
         if first is not None:
             raise (Gpt2UsageError if first["exit_code"] == 2 else Gpt2Error)(first["error"])
         if all("summary" in report for report in reports):
-            summary: dict[str, Any] = reports[0]["summary"]
-            return summary
+            found: dict[str, Any] = reports[0]["summary"]
+            return found
         if self.signal:
             print("gpt2: stopped before the first step, nothing was changed.", file=sys.stderr)
             return 128 + self.signal
@@ -259,7 +371,7 @@ class LocalProcesses:
 
     def _death(self, rank: int, number: int) -> Gpt2Error:
         """The error of a child that ended without a report, by the signal `number`, or with the status `-number`."""
-        death = describe_death(rank, self.size, number)
+        death = processes.describe_death(rank, self.size, number)
         return Gpt2Error(f"{death}: the same command resumes from the last checkpoint.")
 
 
@@ -270,11 +382,11 @@ def _child() -> NoReturn:
     def work(place: Place, config: dict[str, Any]) -> tuple[dict[str, Any], int]:
         values = {name: tuple(v) if isinstance(v, list) else v for name, v in config["settings"].items()}
         settings = make_settings(TrainSettings, values, "the parent process")
-        summary = _take_part(place, settings, stop, functools.partial(end_child, config))
+        found = _take_part(place, settings, stop, functools.partial(processes.end_child, config))
         # Whether a stop counts as a failure is for the parent to say, which waits for all to stop.
-        return {"summary": summary}, 128 + signal.Signals[summary["stopped_by"]] if summary["stopped_by"] else 0
+        return {"summary": found}, 128 + signal.Signals[found["stopped_by"]] if found["stopped_by"] else 0
 
-    work_as_child(work)
+    processes.work_as_child(work)
 
 
 if __name__ == "__main__":

@@ -12,17 +12,27 @@ checkpointing and on either axis of parallelism. The peak of PyTorch's allocator
 On CPU the tensors are not all: Python and torch themselves come on top, and what the C library's heap holds but cannot
 reuse (`process_memory`). The resident memory of whole runs was between 4% below and 15% above the peak given. On
 a GPU the driver and gaps between what PyTorch's allocator holds take about 1 GiB beside the peak.
+
+`--micro-batch-size auto` is the largest micro-batch that divides a process's share of the batch and fits its GPU.
+Larger ones keep a GPU busier, up to a point, after which they only take memory: 32,768 tokens, which with GPT-2's
+vocabulary are also the last power of two whose logits can be counted in 32 bits, in which kernels are faster. What fits
+is worked out and not tried, so that all processes and `gpt2 estimate` come to the same. Where the estimate was wrong,
+running out of memory lowers it: immediately in a run of one process; in one of several, of which none knows how far the
+others are, when the run is started again.
 """
 
 from __future__ import annotations
 
+import bisect
 import dataclasses
 import math
+from pathlib import Path
 from typing import Any
 
-from gpt2_train.config.layout import check_replicas, check_tensor_parallel
-from gpt2_train.config.loss_pieces import piece_elements
-from gpt2_train.config.settings import ModelConfig
+from command_kit import UsageError
+from command_kit.settings import as_table, read_toml
+from gpt2_train.config.layout import check_replicas, check_tensor_parallel, piece_elements
+from gpt2_train.config.settings import ModelConfig, TrainSettings
 
 GIB = 2**30
 
@@ -35,6 +45,16 @@ CPU_KERNELS = 96 << 20
 GPU_WORKSPACES = 2 * 32 << 20
 """Bytes in which cuBLAS works: torch gives it 32 MiB on Hopper (8 on older GPUs) in each thread that multiplies, of the
 forward pass and of the backward pass. They stay for good."""
+
+GPU_MICRO_BATCH_TOKENS = 32_768
+"""Tokens that keep a GPU busy; more at once cost memory and gain nothing."""
+
+MARGIN = 0.1
+"""The part of a GPU's free memory that is left for what is not counted: gaps, libraries' and NCCL's workspaces."""
+
+_LAYOUT = ("sequence_parallel", "data_parallel_replicate", "reshard", "activation_checkpointing", "optimizer")
+_SIZES = ("layers", "hidden", "heads", "sequence_length", "vocabulary_size", "global_batch_size")
+_DECIDE_MEMORY = (*_SIZES, *_LAYOUT, "tensor_parallel", "data_parallel", "documents", "device")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,7 +262,7 @@ def memory_per_rank(
     sending = 8 * in_block if is_shared else 0
     sending_last = 12 * around if is_shared else 0
 
-    # Half-precision copies of the matrices, which stay (half_copies.py); at other times they are among the activations.
+    # Half-precision copies of the matrices, which stay (weight_casts.py), are among the activations at other times.
     keeps_copies = activation_checkpointing == "none" and t == 1 and not reshard
     # Autocast's copies are kept to the end of the forward pass, where parameters are.
     keeps_casts = activation_checkpointing != "none" and not reshard
@@ -274,16 +294,53 @@ def memory_per_rank(
 
 def largest_micro_batch(config: ModelConfig, limit: float, **layout: Any) -> int:
     """The largest micro-batch whose peak is at most `limit` bytes (0 if none is); `layout` is for `memory_per_rank`."""
-    fits, over = 0, 1
-    while over < 1 << 20 and memory_per_rank(config, micro_batch=over, **layout).peak <= limit:
-        fits, over = over, over * 2
-    while over - fits > 1:
-        middle = (fits + over) // 2
-        if memory_per_rank(config, micro_batch=middle, **layout).peak <= limit:
-            fits = middle
-        else:
-            over = middle
-    return fits
+    sizes = range(1, 1 << 20)
+    return bisect.bisect_right(sizes, limit, key=lambda n: memory_per_rank(config, micro_batch=n, **layout).peak)
+
+
+def layout_of(settings: Any) -> dict[str, Any]:
+    """What `memory_per_rank` is told of the settings of a run, or of an estimate, as they are."""
+    return {name: getattr(settings, name) for name in _LAYOUT}
+
+
+def fitting_micro_batch(config: ModelConfig, share: int | None, free: float, **layout: Any) -> int:
+    """The largest micro-batch that divides `share` sequences, has at most 32,768 tokens and fits `free` bytes.
+
+    1 if none does. Without a `share` the micro-batch is all of it. `layout` is for `memory_per_rank`.
+    """
+    most = min(share or 1 << 31, GPU_MICRO_BATCH_TOKENS // config.sequence_length)
+    sizes = (size for size in range(most, 1, -1) if (share or size) % size == 0)
+    return next((size for size in sizes if _fits(config, size, share or size, free, layout)), 1)
+
+
+def _fits(config: ModelConfig, size: int, share: int, free: float, layout: dict[str, Any]) -> bool:
+    memory = memory_per_rank(config, micro_batch=size, accumulation=share // size, **layout)
+    return memory.peak <= free * (1 - MARGIN)
+
+
+def choose_micro_batch(
+    settings: TrainSettings, config: ModelConfig, free: float, recorded_in: Path, device: str, **layout: Any
+) -> int:
+    """The micro-batch of a run whose processes have `free` bytes each: the largest that fits.
+
+    One that began keeps its own, recorded in its `config.toml` (at `recorded_in`), while that fits: results of a run
+    that resumes do not change for other roundings. `device` is the kind of device, `layout` what `memory_per_rank` is
+    told beside the settings.
+    """
+    data_parallel, layout = layout["data_parallel"], layout | layout_of(settings)
+    share = settings.global_batch_size // data_parallel
+    # As far as it is resolved. What else decides memory is the same in any run that resumes.
+    now = as_table(settings) | config.as_table() | {"data_parallel": data_parallel, "device": device}
+    try:
+        recorded = read_toml(recorded_in).get("train", {})
+    except UsageError:
+        recorded = {}
+    size = recorded.get("micro_batch_size")
+    is_same = all(recorded.get(name) == now[name] for name in _DECIDE_MEMORY)
+    is_usable = is_same and isinstance(size, int) and size > 0 and share % size == 0
+    if is_usable and _fits(config, size, share, free, layout):
+        return int(size)
+    return fitting_micro_batch(config, share, free, **layout)
 
 
 def size_line(config: ModelConfig, memory: Memory) -> str:

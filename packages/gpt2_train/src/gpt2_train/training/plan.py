@@ -22,19 +22,19 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, TextIO
 
-from command_kit import atomic_file, parse_json
+from command_kit import atomic_file
 from gpt2_train.checkpoint.info import CheckpointInfo
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CONFIG_FILE, SCHEDULE_FILE
 from gpt2_train.config.layout import plan_batches
 from gpt2_train.config.settings import ModelConfig, TrainSettings
-from gpt2_train.data.blending import Blend
-from gpt2_train.distributed.collectives import on_all_ranks
+from gpt2_train.distributed.collectives import from_first_rank, on_all_ranks
 from gpt2_train.distributed.device import choose_precision, free_memory
 from gpt2_train.distributed.mesh import World
-from gpt2_train.distributed.parallelize import Compilation, choose_compilation
+from gpt2_train.distributed.parallelize import is_compiled
+from gpt2_train.metrics.records import read_records
 from gpt2_train.model.attention_kernels import AttentionChoice, choose_attention
-from gpt2_train.training.micro_batch_size import choose_micro_batch
+from gpt2_train.training.memory import choose_micro_batch
 
 clock = time.monotonic
 """Seconds; tests put another one in its place."""
@@ -90,10 +90,9 @@ def recorded_time(settings: TrainSettings, resumed: CheckpointInfo | None, folde
     """
     found: Mapping[str, Any] | None = resumed.state.get(STATE_KEY) if resumed is not None else None
     if resumed is not None and isinstance(found, dict) and "progress" in found:
-        rows = {row["step"]: row for row in _rows(folder / SCHEDULE_FILE)}
         since = {
             step: (row["progress"], row["seconds"])
-            for step, row in rows.items()
+            for step, row in _rows(folder / SCHEDULE_FILE).items()
             if step > resumed.step and row["minutes"] == settings.minutes
         }
         return UsedTime(found["minutes"], found["seconds"], found["begin"], found["progress"], since)
@@ -105,19 +104,9 @@ def recorded_time(settings: TrainSettings, resumed: CheckpointInfo | None, folde
     return None
 
 
-def _rows(path: Path) -> Iterator[dict[str, Any]]:
-    """The rows of a schedule, up to one that was never finished."""
-    if not path.is_file():
-        return
-    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-        try:
-            row = parse_json(line)
-            step, *numbers = row["step"], row["minutes"], row["progress"], row["seconds"]
-        except (ValueError, TypeError, KeyError):
-            return
-        if not isinstance(step, int) or not all(isinstance(number, int | float) for number in numbers):
-            return
-        yield row
+def _rows(path: Path) -> dict[int, dict[str, Any]]:
+    """The rows of a schedule by their step, without one that was never finished."""
+    return {row["step"]: row for row in read_records(path)} if path.is_file() else {}
 
 
 class TimeSchedule:
@@ -239,9 +228,9 @@ class TimeSchedule:
 
 def _continued(path: Path, step: int, since: Mapping[int, Any]) -> TextIO:
     """The record of a run that goes on from `step`, open for more rows; of later steps it keeps those `since`."""
-    kept = {row["step"]: row for row in _rows(path) if step and (row["step"] <= step or row["step"] in since)}
+    kept = [row for at, row in _rows(path).items() if step and (at <= step or at in since)]
     with atomic_file(path) as file:
-        file.writelines(json.dumps(row).encode() + b"\n" for row in kept.values())
+        file.writelines(json.dumps(row).encode() + b"\n" for row in kept)
     return path.open("a", encoding="utf-8", buffering=1)
 
 
@@ -257,7 +246,7 @@ class Plan:
         chosen_by_memory: whether the micro-batch is what fits a GPU, and not what was asked for.
         tokens_per_step: over all processes.
         precision: `fp32`, `bf16` or `fp16`.
-        compilation: what torch.compile compiles; None for nothing.
+        compiled: whether torch.compile compiles the blocks and the loss.
         attention: the kernel of attention; None where there is one only.
     """
 
@@ -268,7 +257,7 @@ class Plan:
     chosen_by_memory: bool
     tokens_per_step: int
     precision: str
-    compilation: Compilation | None
+    compiled: bool
     attention: AttentionChoice | None
 
 
@@ -281,71 +270,56 @@ def plan_steps(settings: TrainSettings, epoch_samples: int) -> int:
     return max(1, math.ceil((settings.epochs or 1.0) * epoch_samples / settings.global_batch_size))
 
 
-def free_everywhere(world: World) -> int | None:
-    """Free bytes of the GPU that has the fewest; None without GPUs. All processes call this together."""
-    found = on_all_ranks(lambda: free_memory(world.device))
-    return min((free for free in found if free is not None), default=None)
-
-
 def make_plan(
     settings: TrainSettings,
     world: World,
     config: ModelConfig,
-    training: Blend,
+    epoch_samples: int,
     resumed: CheckpointInfo | None,
     folder: Path,
-    free: int | None = None,
 ) -> Plan:
-    """Steps, batches, precision and kernels of the run; a resumed one keeps its precision.
+    """Steps, batches, precision and kernels of the run, as the first process decides; all call this together.
 
-    `free` are the bytes of memory for a process that decide its micro-batch, unless that was asked for.
-    Raises as `plan_batches`, `choose_compilation` and `choose_attention` do.
+    A resumed one keeps its precision. The GPU with the least free memory decides the micro-batch, unless that was asked
+    for. Raises as `plan_batches`, `is_compiled` and `choose_attention` do.
     """
-    recorded = resumed.settings.get("precision") if resumed else None
-    precision = choose_precision(settings.precision, recorded, world.device)
-    compilation = choose_compilation(settings.compile, world.device, world.size)
-    asked = settings.micro_batch_size
-    by_memory = asked == "auto" and free is not None and settings.global_batch_size >= world.dp_size
-    if by_memory and free is not None:
-        asked = choose_micro_batch(
-            settings,
-            config,
-            free,
-            recorded_in=folder / CONFIG_FILE,
-            device=world.device.type,
-            tensor_parallel=world.tp_size,
-            data_parallel=world.dp_size,
-            precision=precision,
-            compiled=compilation is not None,
+    found = on_all_ranks(lambda: free_memory(world.device))
+    free = min((each for each in found if each is not None), default=None)
+
+    def decide() -> Plan:
+        recorded = resumed.settings.get("precision") if resumed else None
+        precision = choose_precision(settings.precision, recorded, world.device)
+        compiled = is_compiled(settings.compile, world.device)
+        asked, kind = settings.micro_batch_size, world.device.type
+        by_memory = asked == "auto" and free is not None and settings.global_batch_size >= world.dp_size
+        if by_memory and free is not None:
+            layout: dict[str, Any] = {"tensor_parallel": world.tp_size, "data_parallel": world.dp_size}
+            layout |= {"precision": precision, "compiled": compiled}
+            asked = choose_micro_batch(settings, config, free, folder / CONFIG_FILE, kind, **layout)
+        micro_batch, accumulation = plan_batches(
+            settings.global_batch_size,
+            asked,
+            world.dp_size,
+            on_cpu=kind == "cpu",
+            sequence_length=config.sequence_length,
         )
-    micro_batch, accumulation = plan_batches(
-        settings.global_batch_size,
-        asked,
-        world.dp_size,
-        on_cpu=world.device.type == "cpu",
-        sequence_length=settings.sequence_length,
-    )
-    used = recorded_time(settings, resumed, folder)
-    steps: int | None
-    if settings.minutes is None:
-        steps = plan_steps(settings, training.epoch_samples)
-    else:
-        steps = used.last_step(resumed.step, settings.minutes) if used is not None and resumed is not None else None
-    return Plan(
-        steps=steps,
-        used=used,
-        micro_batch=micro_batch,
-        accumulation=accumulation,
-        chosen_by_memory=by_memory,
-        tokens_per_step=settings.global_batch_size * config.sequence_length,
-        precision=precision,
-        compilation=compilation,
-        attention=choose_attention(
-            settings,
-            config,
-            world.device,
-            micro_batch=micro_batch,
+        used = recorded_time(settings, resumed, folder)
+        steps = plan_steps(settings, epoch_samples) if settings.minutes is None else None
+        if settings.minutes is not None and used is not None and resumed is not None:
+            steps = used.last_step(resumed.step, settings.minutes)
+        state = resumed.state if resumed else None
+        return Plan(
+            steps,
+            used,
+            micro_batch,
+            accumulation,
+            by_memory,
+            tokens_per_step=settings.global_batch_size * config.sequence_length,
             precision=precision,
-            state=resumed.state if resumed else None,
-        ),
-    )
+            compiled=compiled,
+            attention=choose_attention(
+                settings, config, world.device, micro_batch=micro_batch, precision=precision, state=state
+            ),
+        )
+
+    return from_first_rank(decide)

@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import math
 import time
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import torch
+
 from command_kit import duration
 from command_kit.settings import as_table
-from gpt2_train.checkpoint.async_save import Saved
-from gpt2_train.distributed.device import peak_memory
+from gpt2_train.checkpoint.save import Saved, Saver
+from gpt2_train.data.batches import check_vocabulary
+from gpt2_train.data.streams import Blend
+from gpt2_train.distributed.device import autocast, peak_memory, widest_float
+from gpt2_train.distributed.parallelize import free_gathered_parameters
 from gpt2_train.metrics.log import EpochNotes, Heartbeat, MetricsLog, line_of, metrics_row, peak_flops, step_of
 from gpt2_train.metrics.sender import open_feeds
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.run_folder import write_config
-from gpt2_train.training.samples_and_tasks import Observer
-from gpt2_train.training.saving import Saver
+from gpt2_train.model.loss import token_losses
+from gpt2_train.training.samples_and_tasks import observe
 from gpt2_train.training.setup import Run
 from gpt2_train.training.state import StepResults, TrainState, summary
-from gpt2_train.training.validate import validation_loss
 
 
 class Recorder:
@@ -40,14 +46,8 @@ class Recorder:
             table = as_table(run.resolved_settings())
             # Samples and scores of the step that is resumed may still come.
             self.log.send_to(open_feeds(run.settings.log_to, run.folder, table, state.step, run.world.say))
-        self.observer = Observer(run, state, model, self.show, results.is_stopped)
         self.peak_flops = peak_flops(run.world.device, run.plan.precision)
         self.epoch_notes, self.heartbeat = EpochNotes(), Heartbeat()
-
-    def write_config(self) -> None:
-        """Write `config.toml`, on the first process."""
-        if self.run.world.rank == 0:
-            write_config(self.run.folder, self.run.resolved_settings())
 
     def show(self, values: Mapping[str, Any]) -> None:
         """Log a row about the current step, and show it as a line."""
@@ -114,15 +114,7 @@ class Recorder:
         assert run.validation is not None
         self.results.finish_pending()
         with schedule.evaluating() if schedule is not None else contextlib.nullcontext():
-            loss, tokens = validation_loss(
-                self.model,
-                run.world,
-                run.validation,
-                samples=run.settings.eval_batches * run.settings.global_batch_size,
-                batches=run.batches,
-                precision=run.plan.precision,
-                compiled=run.plan.compilation is not None,
-            )
+            loss, tokens = validation_loss(run, self.model, run.validation)
         self.state.valid_loss = loss
         self.show({"valid_loss": loss, "valid_tokens": tokens})
 
@@ -144,7 +136,15 @@ class Recorder:
         """Write samples and run tasks that are due, which count for neither a step's time nor --minutes."""
         schedule, began = self.state.schedule, time.monotonic()
         with schedule.paused() if schedule is not None else contextlib.nullcontext():
-            self.observer.observe()
+            observe(
+                self.run.due(self.state.step, self.state.steps),
+                self.model,
+                self.run.world,
+                dataclasses.replace(self.run.source, step=self.state.step),
+                precision=self.run.plan.precision,
+                show=self.show,
+                is_stopped=self.results.is_stopped,
+            )
         self.results.leave_out(time.monotonic() - began)
 
     def finish(self) -> None:
@@ -169,6 +169,41 @@ class Recorder:
     def close(self) -> None:
         """Wait until all rows have arrived where they are sent to."""
         self.log.close()
+
+
+@torch.no_grad()
+def validation_loss(run: Run, model: GPT2, blend: Blend) -> tuple[float, int]:
+    """(mean loss in nats, predictions that count) over the first samples of a split, at most one pass.
+
+    The same samples every time, shared among the data-parallel processes.
+    All processes call this together and make the same calls of the model, each of one micro-batch: where a process
+    has fewer left it repeats some, which count for nothing, so that no shape is compiled for the last batch.
+    """
+    world, batches, vocabulary = run.world, run.batches, model.config.vocabulary_size
+    micro_batch = batches.size
+    count = min(run.settings.eval_batches * run.settings.global_batch_size, blend.epoch_samples)
+    places = blend.prepare(0, count)
+    share = math.ceil(count / world.dp_size / micro_batch) * micro_batch
+    own = places[world.dp_rank * share : (world.dp_rank + 1) * share]
+    model.eval()
+    total, tokens = torch.zeros((), dtype=widest_float(world.device), device=world.device), 0
+    for begin in range(0, share, micro_batch):
+        rows = own[begin : begin + micro_batch]
+        # One that has no samples left takes the first.
+        read = blend.read(rows or places[:1])
+        check_vocabulary(read, vocabulary, "the validation data")
+        padded = np.concatenate([read, np.repeat(read[:1], micro_batch - len(read), axis=0)])
+        batch = batches.on_device(batches.on_host(padded)[0])
+        with autocast(world.device, run.plan.precision):
+            logits = model(batch.inputs, batch.context)
+        losses = token_losses(logits, batch.targets, world.tp_group, vocabulary=vocabulary, compiled=run.plan.compiled)
+        losses = batches.counted(losses, batch)[: len(rows)]
+        total += losses.to(total.dtype).sum()
+        tokens += batches.count(read) if rows else 0
+    free_gathered_parameters(model)
+    model.train()
+    loss, tokens_everywhere = world.sum_over_processes([float(total), float(tokens)])
+    return loss / max(1.0, tokens_everywhere), round(tokens_everywhere / world.tp_size)
 
 
 def note_saved(run: Run, state: TrainState, saved: Saved) -> None:

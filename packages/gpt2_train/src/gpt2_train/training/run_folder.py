@@ -17,7 +17,7 @@ import shutil
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 from command_kit import write_text
 from command_kit.settings import as_table, changes, to_toml
@@ -68,14 +68,16 @@ def _locked(path: Path, patience: float, say: Callable[[str], object]) -> Iterat
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("ab") as file:
+            is_held = True
             try:
-                is_held = _try_lock(file)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except OSError as error:
-                say(
-                    f"warning: the file system of {path.parent} can't lock files ({error.strerror}): make sure that "
-                    "no second run writes to this folder."
-                )
-                is_held = True
+                is_held = error.errno not in _LOCKED_BY_ANOTHER
+                if is_held:
+                    say(
+                        f"warning: the file system of {path.parent} can't lock files ({error.strerror}): make sure "
+                        "that no second run writes to this folder."
+                    )
             # The one that held it before may have removed the file, on which a lock then means nothing.
             if is_held and path.exists() and os.path.samestat(os.fstat(file.fileno()), path.stat()):
                 yield
@@ -85,17 +87,6 @@ def _locked(path: Path, patience: float, say: Callable[[str], object]) -> Iterat
                 f"another gpt2 train is running in {path.parent}: wait for it, or give another --output."
             )
         time.sleep(0.1)
-
-
-def _try_lock(file: BinaryIO) -> bool:
-    """Whether the lock is ours now. Raises OSError where the file system has no locks."""
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError as error:
-        if error.errno in _LOCKED_BY_ANOTHER:
-            return False
-        raise
-    return True
 
 
 def discard_run(folder: Path, say: Callable[[str], object] = print) -> None:

@@ -5,157 +5,269 @@ trace in the training: its losses are the same to the last bit with and without 
 from its prompt and the seed: a run that resumes generates the same ones, and two samples of one prompt differ by what
 the model has learned between them, not by chance. What is asked for, files and prompts, is read and checked before the
 training begins. Each result is a row of `metrics.jsonl`; a run that resumes leaves out those that are there.
+
+The parameters of a training run are sharded (FSDP2, DTensors), and its blocks compiled or recomputed. None of that is
+used here: `inference_view` builds the modules again without memory and gives them the very tensors that are trained, so
+that inference runs as it does on a checkpoint, in evaluation mode and with shapes of its own, and the training's
+modules, graphs and random numbers are not touched. It costs what training holds anyway during a step: all parameters
+of this process's tensor-parallel part, gathered.
 """
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import dataclasses
+import functools
 import io
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from command_kit import Progress
-from gpt2_train.config.files import METRICS_FILE
-from gpt2_train.distributed.collectives import from_first_rank, on_all_ranks
-from gpt2_train.inference.generator import GenerationRequest, TextGenerator
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
+
+from gpt2_train.config.settings import TrainSettings
+from gpt2_train.distributed.collectives import on_all_ranks
+from gpt2_train.distributed.mesh import World, local
+from gpt2_train.distributed.parallelize import free_gathered_parameters
+from gpt2_train.distributed.tensor_parallel import Part
+from gpt2_train.evaluation.tasks import Task, parse_task
+from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
+from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import InferenceModel
+from gpt2_train.inference.prompts import prompts_of_file, valid_text
+from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
+from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
+from gpt2_train.inference.tensor_parallel import divide, whole_logits
 from gpt2_train.metrics.records import read_records
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.inputs import ReadTask, SamplesAndTasks
-from gpt2_train.training.model_view import TrainingRunner, inference_view
-from gpt2_train.training.setup import Run
-from gpt2_train.training.state import TrainState
 
 SAMPLES_AT_ONCE = 8
 """Samples in a batch: bounds the memory of their keys and values."""
 
 
-class Observer:
-    """Generates samples and runs evaluation tasks between the steps of a run; all its processes call it together.
+@dataclasses.dataclass(frozen=True)
+class ReadTask:
+    """An evaluation task whose input has been read.
+
+    Attributes:
+        task: the task.
+        found: what its `read` returned.
+    """
+
+    task: Task
+    found: Any
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What tells it from other tasks of its name, the file that it reads among it."""
+        return {
+            field.name: getattr(self.task, field.name)
+            for field in dataclasses.fields(self.task)  # type: ignore[arg-type]
+            if field.name == self.task.source or getattr(self.task, field.name) != field.default
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class SamplesAndTasks:
+    """The samples and evaluation tasks of a run.
+
+    Attributes:
+        samples: the texts to generate.
+        sample_every: steps between them; 0 for before the first step and after the last only.
+        tasks: the evaluation tasks.
+        task_every: as `sample_every`.
+    """
+
+    samples: tuple[GenerationRequest, ...] = ()
+    sample_every: int = 0
+    tasks: tuple[ReadTask, ...] = ()
+    task_every: int = 0
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to do."""
+        return not self.samples and not self.tasks
+
+    def due(self, step: int, steps: int | None, log: Path | None = None) -> SamplesAndTasks:
+        """What is due after `step` of `steps` (None if not known yet), without what `log` holds of this step."""
+        is_end = step in (0, steps)
+        samples = self.samples if is_end or (self.sample_every and step % self.sample_every == 0) else ()
+        tasks = self.tasks if is_end or (self.task_every and step % self.task_every == 0) else ()
+        rows = [row for row in read_records(log) if row["step"] == step] if log is not None and log.is_file() else []
+        written = [[row.get("prompt"), row.get("sample")] for row in rows if row.get("kind") == "sample"]
+        measured = [[row.get("task"), row.get("settings")] for row in rows if row.get("kind") == "task"]
+        samples = tuple(request for request in samples if [request.prompt, request.sample] not in written)
+        tasks = tuple(task for task in tasks if [task.task.name, task.settings] not in measured)
+        return dataclasses.replace(self, samples=samples, tasks=tasks)
+
+
+def _shown_by_the_first(world: World) -> contextlib.AbstractContextManager[Any]:
+    """Notes and progress are shown by the first process alone."""
+    return contextlib.nullcontext() if world.rank == 0 else contextlib.redirect_stderr(io.StringIO())
+
+
+def read_samples_and_tasks(settings: TrainSettings, world: World, model: InferenceModel) -> SamplesAndTasks:
+    """What `settings` ask for, with files read and all of it checked against `model`, which needs no weights.
+
+    Raises Gpt2UsageError for a prompt or an input that is missing, damaged, or does not fit the model.
+    """
+    with _shown_by_the_first(world):
+        samples = tuple(map(Encoder(model).encoded, _requests(settings))) if settings.writes_samples else ()
+        tasks = tuple(ReadTask(task, task.read(model)) for task in map(parse_task, settings.eval_task))
+    return SamplesAndTasks(samples, settings.sample_every or 0, tasks, settings.eval_task_every)
+
+
+def _requests(settings: TrainSettings) -> Iterator[GenerationRequest]:
+    prompts = [valid_text(prompt) for prompt in settings.sample_prompt]
+    if settings.sample_prompts is not None:
+        prompts += prompts_of_file(settings.sample_prompts)
+    sampling = Sampling(settings.sample_temperature, settings.sample_top_k)
+    seen: collections.Counter[str] = collections.Counter()
+    for prompt in prompts or [""]:
+        # A prompt that comes again gets another text.
+        yield GenerationRequest(
+            prompt, settings.sample_tokens, sampling, seed=settings.sample_seed, sample=seen[prompt]
+        )
+        seen[prompt] += 1
+
+
+@contextlib.contextmanager
+def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
+    """A plain model, in evaluation mode, with the weights of `model`, which must not be changed meanwhile.
+
+    All processes of the data-parallel groups enter and leave together; in between each computes for itself. With tensor
+    parallelism it is this process's part of the model, as `inference.tensor_parallel.divide` makes it.
+    """
+    group = world.tp_group
+    divided = functools.partial(divide, part=Part.of(group)) if group is not None else None
+    plain = GPT2.empty(model.config, "meta", change=divided)
+    try:
+        with torch.no_grad():
+            for module in model.modules():
+                if isinstance(module, FSDPModule):
+                    module.unshard()
+        for name, parameter in model.named_parameters():
+            place, _, leaf = name.rpartition(".")
+            setattr(plain.get_submodule(place), leaf, nn.Parameter(local(parameter), requires_grad=False))
+        plain.tie()
+        yield plain.eval()
+    finally:
+        free_gathered_parameters(model)
+
+
+class TrainingRunner(ModelRunner):
+    """Computes with the model of a training run; all its processes make the same calls.
 
     Args:
-        run: the run.
-        state: the training's, for the step that it has come to.
-        model: as it is trained.
-        show: logs and shows a row of results.
+        view: what `inference_view` gives.
+        world: this process among all.
         is_stopped: whether a signal asked any process of the run to stop; all processes ask together.
     """
 
-    def __init__(
-        self,
-        run: Run,
-        state: TrainState,
-        model: GPT2,
-        show: Callable[[dict[str, Any]], object],
-        is_stopped: Callable[[], bool],
-    ) -> None:
-        self.run, self.state, self.model, self.show, self.is_stopped = run, state, model, show, is_stopped
+    def __init__(self, view: GPT2, world: World, is_stopped: Callable[[], bool]) -> None:
+        self.view, self.world, self.is_stopped = view, world, is_stopped
+        self.batches_at_once = world.dp_size
 
-    def observe(self) -> None:
-        """Do what is due after this step. When a signal comes the rest is left out, and done when the run resumes.
+    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
+        """The scores of `batches`, of which each data-parallel rank computes one.
 
-        Raises Gpt2Error if the model's output is not finite.
+        Raises, on all processes, Gpt2Error, or StoppedError where a signal came.
         """
-        todo = due(self.run, self.state.step, self.state.steps)
-        if todo.is_empty or self.is_stopped():
-            return
-        with inference_view(self.model, self.run.world) as plain, contextlib.suppress(_StoppedError):
-            source = dataclasses.replace(
-                self.run.source,
-                step=self.state.step,
-                start=lambda: TrainingRunner(plain, self.run.world),
-                precision=self.run.plan.precision,
-            )
-            for at in range(0, len(todo.samples), SAMPLES_AT_ONCE):
-                self._write(source, todo.samples[at : at + SAMPLES_AT_ONCE])
-            for task in todo.tasks:
-                self._measure(source, task)
-
-    def _write(self, source: InferenceModel, requests: Sequence[GenerationRequest]) -> None:
-        """Generate samples, on the first data-parallel rank while the others wait."""
         if self.is_stopped():
-            raise _StoppedError
-        began = time.monotonic()
-        # The generator and its cache go as soon as the texts are there.
-        texts = on_all_ranks(
-            lambda: TextGenerator(source, len(requests)).generate(requests) if self.run.world.dp_rank == 0 else []
-        )[0]
-        seconds = (time.monotonic() - began) / len(texts)
-        for request, text in zip(requests, texts, strict=True):
-            row = {
-                "prompt": text.prompt,
-                "sample": text.sample,
-                "text": text.text,
-                "written": text.tokens,
-                "finished": text.finished,
-                "seed": request.seed,
-                "temperature": request.sampling.temperature,
-                "top_k": request.sampling.top_k,
-            }
-            self._show("sample", row, seconds)
+            raise StoppedError
 
-    def _measure(self, source: InferenceModel, task: ReadTask) -> None:
-        began = time.monotonic()
-        result = task.task.measure(_StoppableScorer(source, self.run, self.is_stopped), task.found)
-        row = {"task": task.task.name, "settings": task.settings, "result": result}
-        self._show("task", row, time.monotonic() - began)
+        def own() -> BatchScores | None:
+            if self.world.dp_rank >= len(batches):
+                return None
+            scores = score_batch(self.view, batches[self.world.dp_rank], precision, self.world.tp_group)
+            return scores if self.world.tp_rank == 0 else None
 
-    def _show(self, kind: str, values: dict[str, Any], seconds: float) -> None:
-        self.show({"kind": kind, **values, "took_seconds": round(seconds, 3)})
+        return [scores for scores in on_all_ranks(own) if scores is not None]
+
+    def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
+        """A cache of which each tensor-parallel rank has its heads; the logits are the same on all of them."""
+        if self.world.tp_group is None:
+            return CachedModel(self.view, rows, length, precision=precision)
+        return _DividedCache(self.view, rows, length, precision=precision, group=self.world.tp_group)
 
 
-class _StoppedError(Exception):
+class _DividedCache(CachedModel):
+    def __init__(self, view: GPT2, rows: int, length: int | None, *, precision: str, group: dist.ProcessGroup) -> None:
+        super().__init__(view, rows, length, precision=precision)
+        self._group = group
+
+    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()) -> Tensor:
+        """As `CachedModel.feed`."""
+        return whole_logits(super().feed(rows, tokens, every), self.model.config.vocabulary_size, self._group)
+
+
+class StoppedError(Exception):
     """A signal asked for a stop."""
 
 
-class _StoppableScorer(Scorer):
-    """A scorer whose processes find out, batch by batch, whether they are to stop; the first one shows progress."""
+def observe(
+    todo: SamplesAndTasks,
+    model: GPT2,
+    world: World,
+    source: InferenceModel,
+    *,
+    precision: str,
+    show: Callable[[dict[str, Any]], object],
+    is_stopped: Callable[[], bool],
+) -> None:
+    """Generate samples and run evaluation tasks; all processes of a run call this together.
 
-    def __init__(self, source: InferenceModel, run: Run, is_stopped: Callable[[], bool]) -> None:
-        super().__init__(source, precision=run.plan.precision)
-        self._is_first, self._is_stopped = run.world.rank == 0, is_stopped
+    Args:
+        todo: what is due. When a signal comes the rest is left out, and done when the run resumes.
+        model: as it is trained.
+        world: this process among all.
+        source: what is known of the model.
+        precision: of the training.
+        show: logs and shows a row of results.
+        is_stopped: whether a signal asked any process of the run to stop; all processes ask together.
 
-    def progress(self, label: str, unit: str, total: int) -> Progress:
-        """Raises _StoppedError where it is reported, on all processes at once."""
-        return _StoppableProgress(
-            self._is_stopped, label, unit, total, stream=None if self._is_first else io.StringIO()
-        )
-
-
-class _StoppableProgress(Progress):
-    def __init__(self, is_stopped: Callable[[], bool], *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self._is_stopped = is_stopped
-
-    def update(self, done: int, note: str = "") -> None:
-        super().update(done, note)
-        if self._is_stopped():
-            raise _StoppedError
-
-
-def due(run: Run, step: int, steps: int | None) -> SamplesAndTasks:
-    """What is due after `step` of the `steps` of `run` (None if not known yet); all processes call this together.
-
-    At the step that the run began or resumed at, what is in the log already is left out.
+    Raises Gpt2Error if the model's output is not finite.
     """
-    asked = run.samples_and_tasks
-    is_end = step in (0, steps)
-    samples = asked.samples if is_end or (asked.sample_every and step % asked.sample_every == 0) else ()
-    tasks = asked.tasks if is_end or (asked.task_every and step % asked.task_every == 0) else ()
-    if (samples or tasks) and run.resumed is not None and step == run.step:
-        done = from_first_rank(lambda: _done(run.folder / METRICS_FILE, step))
-        samples = tuple(request for request in samples if [request.prompt, request.sample] not in done)
-        tasks = tuple(task for task in tasks if [task.task.name, task.settings] not in done)
-    return dataclasses.replace(asked, samples=samples, tasks=tasks)
+    if todo.is_empty or is_stopped():
+        return
+    with inference_view(model, world) as plain, contextlib.suppress(StoppedError), _shown_by_the_first(world):
+        start = functools.partial(TrainingRunner, plain, world, is_stopped)
+        source = dataclasses.replace(source, start=start, precision=precision)
+        for at in range(0, len(todo.samples), SAMPLES_AT_ONCE):
+            if is_stopped():
+                return
+            requests, began = todo.samples[at : at + SAMPLES_AT_ONCE], time.monotonic()
+            texts = _texts(source, requests, world)
+            seconds = round((time.monotonic() - began) / len(texts), 3)
+            for request, text in zip(requests, texts, strict=True):
+                row = {
+                    "kind": "sample",
+                    "prompt": text.prompt,
+                    "sample": text.sample,
+                    "text": text.text,
+                    "written": text.tokens,
+                    "finished": text.finished,
+                    "seed": request.seed,
+                    "temperature": request.sampling.temperature,
+                    "top_k": request.sampling.top_k,
+                    "took_seconds": seconds,
+                }
+                show(row)
+        for task in todo.tasks:
+            began = time.monotonic()
+            result = task.task.measure(Scorer(source, precision=precision), task.found)
+            row = {"kind": "task", "task": task.task.name, "settings": task.settings, "result": result}
+            show(row | {"took_seconds": round(time.monotonic() - began, 3)})
 
 
-def _done(log: Path, step: int) -> list[list[Any]]:
-    """The samples and tasks of `step` that a log holds."""
-    rows = [row for row in read_records(log) if row["step"] == step] if log.is_file() else []
-    return [[row.get("prompt"), row.get("sample")] for row in rows if row.get("kind") == "sample"] + [
-        [row.get("task"), row.get("settings")] for row in rows if row.get("kind") == "task"
+def _texts(source: InferenceModel, requests: Sequence[GenerationRequest], world: World) -> list[Any]:
+    """Samples, generated on the first data-parallel rank while the others wait; the generator's cache goes with it."""
+    return on_all_ranks(lambda: TextGenerator(source, len(requests)).generate(requests) if world.dp_rank == 0 else [])[
+        0
     ]

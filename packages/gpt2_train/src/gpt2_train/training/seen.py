@@ -17,14 +17,15 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import add_flags, parse_json, setting, settings_from
+from command_kit import add_flags, setting, settings_from
 from command_kit.settings import command_table, make_settings, read_toml
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, CONFIG_FILE, METRICS_FILE
 from gpt2_train.config.settings import TrainSettings
-from gpt2_train.data.blending import Blend, blend_split
 from gpt2_train.data.corpus import Corpus, open_corpora
 from gpt2_train.data.index import IndexCache
+from gpt2_train.data.streams import Blend, blend_split
+from gpt2_train.metrics.records import read_records
 
 SHOWN_STEPS = 20
 
@@ -69,7 +70,7 @@ def seen(settings: SeenSettings) -> dict[str, Any]:
 
     Raises Gpt2UsageError for a folder without a run, data that it was not trained on, or a document that is not there.
     """
-    from gpt2_train.checkpoint.info import list_checkpoints  # brings torch, which `--help` should not
+    from gpt2_train.checkpoint.info import list_checkpoints, read_info  # brings torch, which `--help` should not
 
     folder, train = Path(settings.run), _run_settings(settings.run)
     documents = _documents(settings)
@@ -77,8 +78,16 @@ def seen(settings: SeenSettings) -> dict[str, Any]:
     corpora, weights = open_corpora(entries, train.split_weights())
     corpus = corpora[wanted]
     checkpoints = list_checkpoints(folder / CHECKPOINTS_FOLDER)
-    _check_data(checkpoints, corpora, settings.data or corpus.prefix)
-    steps = _steps(folder, [_step_of(path) for path in checkpoints])
+    known = read_info(checkpoints[-1]).data if checkpoints else []
+    for each, recorded in zip(corpora, known, strict=False):
+        if any(recorded.get(name, value) != value for name, value in each.identity().items()):
+            raise Gpt2UsageError(
+                f"{each.prefix} is not what the run was trained on: give the token files that it began with "
+                f"({settings.data or corpus.prefix})."
+            )
+    log = folder / METRICS_FILE
+    logged = [row["step"] for row in read_records(log)] if log.is_file() else []
+    steps = max([0, *logged, *map(_step_of, checkpoints)])
     blend = blend_split(
         corpora, weights, "train", sequence_length=train.sequence_length, seed=train.seed,
         cache=IndexCache(folder / CACHE_FOLDER), say=lambda line: None,
@@ -93,10 +102,9 @@ def seen(settings: SeenSettings) -> dict[str, Any]:
         found = _steps_of(blend, corpus, np.arange(begin, end), steps * train.global_batch_size, train)
         result["documents"].append({"document": document, "split": split, "steps": found})
         first_steps += found[:1]
-    counts = [(path.name, _step_of(path)) for path in checkpoints]
     result["checkpoints"] = [
-        {"checkpoint": name, "step": step, "has_seen": sum(first <= step for first in first_steps)}
-        for name, step in counts
+        {"checkpoint": path.name, "step": step, "has_seen": sum(first <= step for first in first_steps)}
+        for path, step in zip(checkpoints, map(_step_of, checkpoints), strict=True)
     ]
     return result
 
@@ -104,13 +112,12 @@ def seen(settings: SeenSettings) -> dict[str, Any]:
 def _steps_of(
     blend: Blend | None, corpus: Corpus, sequences: npt.NDArray[np.int64], samples: int, train: TrainSettings
 ) -> list[int]:
-    if blend is None or not samples:
-        return []
-    stream = next((number for number, one in enumerate(blend.streams) if one.corpus is corpus), None)
-    if stream is None:
-        return []
-    found: list[int] = np.unique(blend.samples_with(stream, sequences, samples) // train.global_batch_size + 1).tolist()
-    return found
+    streams = blend.streams if blend is not None and samples else []
+    for number, stream in enumerate(streams):
+        if blend is not None and stream.corpus is corpus:
+            found = blend.samples_with(number, sequences, samples)
+            return [int(step) for step in np.unique(found // train.global_batch_size + 1)]
+    return []
 
 
 def _run_settings(run: str) -> TrainSettings:
@@ -150,34 +157,6 @@ def _entries(train: TrainSettings, data: str) -> tuple[list[tuple[float | None, 
         raise Gpt2UsageError(f"the run was not trained on {data}, but on {names}: give one of these.")
     entries[own[0]] = (entries[own[0]][0], data)
     return entries, own[0]
-
-
-def _check_data(checkpoints: list[Path], corpora: list[Corpus], data: str) -> None:
-    """Raise Gpt2UsageError where the token files are no longer those that the run was trained on."""
-    if not checkpoints:
-        return
-    from gpt2_train.checkpoint.info import read_info
-
-    known = read_info(checkpoints[-1]).data
-    for corpus, recorded in zip(corpora, known, strict=False):
-        now = corpus.identity()
-        if any(recorded.get(name, value) != value for name, value in now.items()):
-            raise Gpt2UsageError(
-                f"{corpus.prefix} is not what the run was trained on: give the token files that it began with ({data})."
-            )
-
-
-def _steps(folder: Path, checkpoints: list[int]) -> int:
-    """The steps that a run has taken, as far as it has recorded them."""
-    logged = 0
-    try:
-        with (folder / METRICS_FILE).open("rb") as file:
-            for line in file:
-                if line.endswith(b"\n") and b'"step"' in line:
-                    logged = max(logged, int(parse_json(line).get("step", 0)))
-    except (OSError, ValueError):
-        pass
-    return max([logged, *checkpoints])
 
 
 def _step_of(checkpoint: Path) -> int:

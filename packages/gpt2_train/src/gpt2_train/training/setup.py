@@ -11,48 +11,43 @@ every layout, and nothing is sent.
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import functools
-import io
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from gpt2_train.checkpoint.info import CheckpointInfo, describe_tokenizer, latest_checkpoint, read_info
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.config.files import CHECKPOINTS_FOLDER
+from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, METRICS_FILE
 from gpt2_train.config.layout import check_tensor_parallel
-from gpt2_train.config.settings import ModelConfig, TrainSettings
+from gpt2_train.config.settings import GPT2_SEQUENCE_LENGTH, ModelConfig, TrainSettings
 from gpt2_train.conversion.weights import ModelWeights
-from gpt2_train.data.blending import Blend
-from gpt2_train.data.corpus import open_corpora
-from gpt2_train.data.micro_batches import MicroBatches
-from gpt2_train.distributed.collectives import from_first_rank, keep_on_all_ranks
-from gpt2_train.distributed.dtensors import fill
-from gpt2_train.distributed.mesh import World
+from gpt2_train.data.batches import MicroBatches
+from gpt2_train.data.corpus import Corpus, open_corpora, recorded_fingerprint
+from gpt2_train.data.index import IndexCache, SampleIndex, read_index
+from gpt2_train.data.streams import Blend, blend_split
+from gpt2_train.distributed.collectives import (
+    check_is_shared,
+    from_first_rank,
+    keep_on_all_ranks,
+    on_all_ranks,
+    rank_and_size,
+)
+from gpt2_train.distributed.mesh import World, fill
 from gpt2_train.distributed.parallelize import parallelize
 from gpt2_train.distributed.randomness import mixed_seed
 from gpt2_train.inference.model import InferenceModel
+from gpt2_train.model.attention import attention_kind
 from gpt2_train.model.gpt2 import GPT2
-from gpt2_train.training.inputs import (
-    SamplesAndTasks,
-    blend,
-    check_same_data,
-    config_of_first_weights,
-    make_batches,
-    open_first_weights,
-    open_tokenizer,
-    read_samples_and_tasks,
-    with_positions_of,
-)
-from gpt2_train.training.memory import memory_per_rank, size_line
-from gpt2_train.training.plan import Plan, free_everywhere, make_plan
+from gpt2_train.training.memory import layout_of, memory_per_rank, size_line
+from gpt2_train.training.plan import Plan, make_plan
 from gpt2_train.training.run_folder import check_same_run, data_identity, identity_settings
-from indexed_tokens import Tokenizer
+from gpt2_train.training.samples_and_tasks import SamplesAndTasks, read_samples_and_tasks
+from indexed_tokens import Tokenizer, corpus_tokenizer, tokenizer_path
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,7 +66,6 @@ class Run:
         resumed: the checkpoint to resume from, None for a new run.
         identity: the settings that decide the weights.
         first_weights: the model whose weights a new run begins with; None for random ones.
-        data: what the training files are.
         source: the model for inference, without weights.
         samples_and_tasks: the samples and tasks of the run.
     """
@@ -88,7 +82,6 @@ class Run:
     resumed: CheckpointInfo | None
     identity: dict[str, Any]
     first_weights: ModelWeights | None
-    data: list[dict[str, Any]]
     source: InferenceModel
     samples_and_tasks: SamplesAndTasks
 
@@ -109,6 +102,15 @@ class Run:
         """Passes over the training split after `step` steps."""
         return step * self.settings.global_batch_size / self.training.epoch_samples
 
+    def due(self, step: int, steps: int | None) -> SamplesAndTasks:
+        """The samples and tasks due after `step` of `steps` (None if not known yet); all processes call this together.
+
+        At the step at which the run resumed, what is in the log already is left out.
+        """
+        if self.resumed is None or step != self.step:
+            return self.samples_and_tasks.due(step, steps)
+        return from_first_rank(lambda: self.samples_and_tasks.due(step, steps, self.folder / METRICS_FILE))
+
     def resolved_settings(self) -> TrainSettings:
         """The settings with every default that depends on machine or data filled in."""
         settings, plan = self.settings, self.plan
@@ -122,7 +124,7 @@ class Run:
             "micro_batch_size": plan.micro_batch,
             "data_parallel": self.world.dp_size,
             "precision": plan.precision,
-            "compile": plan.compilation or False,
+            "compile": "blocks" if plan.compiled else False,
             "attention": plan.attention.kernel if plan.attention is not None else "auto",
             "device": self.world.device.type,
             "threads": torch.get_num_threads(),
@@ -144,83 +146,206 @@ def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
     resumed = from_first_rank(read_checkpoint)
     tokenizer = keep_on_all_ranks(lambda: open_tokenizer(settings))
     first = keep_on_all_ranks(lambda: open_first_weights(settings, resumed))
-    source_of_shape = first if first is not None else resumed
-    settings = with_positions_of(settings, source_of_shape.config if source_of_shape is not None else None)
-    config = settings.model_config(tokenizer.vocabulary_size)
-    if first is None and settings.init_from and resumed is not None:
-        config = dataclasses.replace(resumed.config, dropout=settings.dropout)
-    elif first is not None:
-        config = keep_on_all_ranks(lambda: config_of_first_weights(settings, first, tokenizer))
+    settings, config = keep_on_all_ranks(lambda: shape_of_run(settings, resumed, first, tokenizer))
     check_tensor_parallel(config, world.tp_size, sequence_parallel=settings.sequence_parallel)
     corpora, weights = keep_on_all_ranks(lambda: open_corpora(settings.corpora(), settings.split_weights()))
-    data = data_identity(corpora, weights)
-    check_same_data(data, [prefix for _, prefix in settings.corpora()])
-    source = _untrained(settings, world, folder, config, tokenizer, data)
-    samples_and_tasks = keep_on_all_ranks(lambda: _read_samples_and_tasks(settings, world, source))
-    training = blend(settings, world, folder, corpora, weights, "train")
-    validation = blend(settings, world, folder, corpora, weights, "valid")
-    if training is None:
-        raise Gpt2UsageError("the training split holds no tokens: change --split or give other --data.")
-    free = free_everywhere(world)
-    plan = from_first_rank(lambda: make_plan(settings, world, config, training, resumed, folder, free))
-    first_identity: dict[str, Any] = {}
-    if first is not None:
-        first_identity = {"init_from": from_first_rank(first.digest)}
-    elif settings.init_from and resumed is not None:
-        first_identity = {"init_from": resumed.settings.get("init_from")}
-    run = Run(
-        settings=settings,
-        world=world,
-        folder=folder,
-        tokenizer=tokenizer,
-        config=config,
-        plan=plan,
-        batches=keep_on_all_ranks(lambda: make_batches(settings, world, plan, config, tokenizer, corpora)),
-        training=training,
-        validation=validation,
-        resumed=resumed,
-        identity=identity_settings(settings, plan.precision) | first_identity,
-        first_weights=first,
-        data=data,
-        source=source,
-        samples_and_tasks=samples_and_tasks,
-    )
-    if resumed is not None:
-        prefixes = [prefix for _, prefix in settings.corpora()]
-        check_same_run(resumed, folder, config, run.identity, run.data, describe_tokenizer(tokenizer), prefixes)
-    return run
-
-
-def _untrained(
-    settings: TrainSettings,
-    world: World,
-    folder: Path,
-    config: ModelConfig,
-    tokenizer: Tokenizer,
-    data: list[dict[str, Any]],
-) -> InferenceModel:
-    """The run's model for inference, before there are weights."""
+    data, prefixes = data_identity(corpora, weights), [prefix for _, prefix in settings.corpora()]
+    check_same_data(data, prefixes)
 
     def load() -> GPT2:
         raise Gpt2Error(f"the model of {folder} is asked for weights before it is trained.")
 
-    return InferenceModel(
-        folder=folder,
-        step=0,
-        config=config,
-        tokenizer=tokenizer,
-        device=world.device,
-        trained_with=tokenizer.fingerprint,
-        settings=settings.identity(),
-        data=data,
-        load=load,
+    source = InferenceModel(
+        folder, 0, config, tokenizer, world.device, tokenizer.fingerprint, settings.identity(), data, load
     )
+    samples_and_tasks = keep_on_all_ranks(lambda: read_samples_and_tasks(settings, world, source))
+    training, validation = (
+        blend_split(
+            corpora,
+            weights,
+            split,
+            sequence_length=settings.sequence_length,
+            seed=settings.seed,
+            cache=SharedIndexCache(folder / CACHE_FOLDER),
+            say=world.say,
+        )
+        for split in ("train", "valid")
+    )
+    if training is None:
+        raise Gpt2UsageError("the training split holds no tokens: change --split or give other --data.")
+    plan = make_plan(settings, world, config, training.epoch_samples, resumed, folder)
+    identity = identity_settings(settings, plan.precision)
+    if first is not None:
+        identity["init_from"] = from_first_rank(first.digest)
+    elif settings.init_from and resumed is not None:
+        identity["init_from"] = resumed.settings.get("init_from")
+    batches = keep_on_all_ranks(lambda: make_batches(settings, world, plan, config, tokenizer, corpora))
+    if resumed is not None:
+        check_same_run(resumed, folder, config, identity, data, describe_tokenizer(tokenizer), prefixes)
+    return Run(
+        settings, world, folder, tokenizer, config, plan, batches, training, validation, resumed, identity, first,
+        source, samples_and_tasks,
+    )  # fmt: skip
 
 
-def _read_samples_and_tasks(settings: TrainSettings, world: World, source: InferenceModel) -> SamplesAndTasks:
-    """The samples and evaluation tasks asked for; the first process alone prints notes on them."""
-    with contextlib.nullcontext() if world.rank == 0 else contextlib.redirect_stderr(io.StringIO()):
-        return read_samples_and_tasks(settings, source)
+def open_tokenizer(settings: TrainSettings) -> Tokenizer:
+    """The tokenizer that made the data: the one beside the token files, else --tokenizer, else GPT-2's.
+
+    Raises Gpt2UsageError if two corpora, or a corpus and --tokenizer, have different ones, IndexedTokensError if a
+    file of it is missing or damaged.
+    """
+    prefixes = [prefix for _, prefix in settings.corpora()]
+    beside = {prefix: found for prefix in prefixes if (found := corpus_tokenizer(prefix)) is not None}
+    if settings.tokenizer is not None:
+        tokenizer, source = Tokenizer.from_path(settings.tokenizer), f"--tokenizer {settings.tokenizer}"
+    elif beside:
+        first = next(iter(beside))
+        tokenizer, source = beside[first], str(tokenizer_path(first))
+    else:
+        tokenizer, source = Tokenizer.gpt2(), "GPT-2's tokenizer"
+    for prefix in prefixes:
+        made_with = beside[prefix].fingerprint if prefix in beside else recorded_fingerprint(prefix)
+        if made_with is None and beside and settings.tokenizer is None:
+            raise Gpt2UsageError(
+                f"{prefix} names no tokenizer, where {next(iter(beside))} has its own beside it: give --tokenizer "
+                f"{tokenizer_path(next(iter(beside)))} if that made both, else train on them one at a time."
+            )
+        if made_with is not None and made_with != tokenizer.fingerprint:
+            raise Gpt2UsageError(
+                f"{prefix} was made with another tokenizer than {source}: its token ids would mean other text; "
+                + (
+                    "leave out --tokenizer, or tokenize the text again with it."
+                    if settings.tokenizer is not None
+                    else "give the --tokenizer that made it."
+                    if not beside
+                    else "tokenize the texts again with one tokenizer."
+                )
+            )
+    return tokenizer
+
+
+def open_first_weights(settings: TrainSettings, resumed: CheckpointInfo | None) -> ModelWeights | None:
+    """The model of --init-from, its tensors not read yet; None without it.
+
+    A run that resumes no longer needs it: then None, too, if it is gone. Raises Gpt2UsageError.
+    """
+    if not settings.init_from or (resumed is not None and not Path(settings.init_from).exists()):
+        return None
+    from gpt2_train.conversion.format import ReadOptions, open_weights
+
+    return open_weights(settings.init_from, ReadOptions(heads=settings.heads, tokenizer=settings.tokenizer))
+
+
+def shape_of_run(
+    settings: TrainSettings, resumed: CheckpointInfo | None, first: ModelWeights | None, tokenizer: Tokenizer
+) -> tuple[TrainSettings, ModelConfig]:
+    """The settings, and the model's shape: with --init-from its model's (the checkpoint's, once that is gone).
+
+    Its sequences are then as long as that model takes them, unless another length is given. Raises as
+    `config_of_first_weights` does.
+    """
+    source = first or resumed
+    if source is None or not settings.init_from:
+        return settings, settings.model_config(tokenizer.vocabulary_size)
+    if settings.sequence_length == GPT2_SEQUENCE_LENGTH:
+        settings = dataclasses.replace(settings, sequence_length=source.config.sequence_length)
+    if first is not None:
+        return settings, config_of_first_weights(settings, first, tokenizer)
+    return settings, dataclasses.replace(source.config, dropout=settings.dropout)
+
+
+def config_of_first_weights(settings: TrainSettings, first: ModelWeights, tokenizer: Tokenizer) -> ModelConfig:
+    """The shape of the model of --init-from, with the run's dropout.
+
+    Raises Gpt2UsageError if the settings ask for another shape, or the data was made with another tokenizer.
+    """
+    own = None if first.assumes_tokenizer else first.tokenizer
+    if own is not None and own.fingerprint != tokenizer.fingerprint:
+        raise Gpt2UsageError(
+            f"{settings.init_from} was trained with another tokenizer than the data was made with: tokenize the texts "
+            "with the model's own (`webtext tokenize --tokenizer`)."
+        )
+    if own is None and first.config.vocabulary_size != tokenizer.vocabulary_size:
+        raise Gpt2UsageError(
+            f"{settings.init_from} knows {first.config.vocabulary_size:,} token ids, the data's tokenizer has "
+            f"{tokenizer.vocabulary_size:,}: tokenize the texts with the model's own tokenizer."
+        )
+    config = dataclasses.replace(first.config, dropout=settings.dropout)
+    asked = dataclasses.replace(settings, sequence_length=config.sequence_length)
+    if settings.names_a_size and asked.model_config(config.vocabulary_size) != config:
+        raise Gpt2UsageError(
+            f"{settings.init_from} has {config.layers} layers, width {config.hidden} and {config.heads} heads: leave "
+            "out --model, --layers, --hidden and --heads, or give these."
+        )
+    if settings.sequence_length != config.sequence_length:
+        raise Gpt2UsageError(
+            f"{settings.init_from} has {config.sequence_length} positions, and --sequence-length is "
+            f"{settings.sequence_length}: leave it out."
+        )
+    return config
+
+
+def check_same_data(data: list[dict[str, Any]], prefixes: Sequence[str]) -> None:
+    """Raise Gpt2UsageError on all processes if one of them reads other token files than the first one."""
+    expected, rank = from_first_rank(lambda: data), rank_and_size()[0]
+
+    def compare() -> None:
+        for prefix, ours, theirs in zip(prefixes, data, expected, strict=True):
+            if ours != theirs:
+                raise Gpt2UsageError(
+                    f"{prefix} on {socket.gethostname()} (process {rank}) is another file than the one that process 0 "
+                    f"reads: copy the same token files to all machines."
+                )
+
+    on_all_ranks(compare)
+
+
+class SharedIndexCache(IndexCache):
+    """A folder of indices on storage that all processes see; in a single process the same as `IndexCache`.
+
+    All processes call `sample_index` together. Any failure of one is raised on all of them. The arrays themselves come
+    from the disk, memory-mapped, once per machine.
+    """
+
+    def sample_index(self, name: str, build: Callable[[], SampleIndex]) -> SampleIndex:
+        """The index `name`, built by the first process if it is not there.
+
+        Raises Gpt2UsageError if a process can't see what the first one wrote, OSError if it can't be written.
+        """
+        folder = self.folder / name
+        from_first_rank(lambda: self._build_if_missing(folder, build))
+        check_is_shared(folder)
+        return keep_on_all_ranks(lambda: read_index(folder))
+
+    def keep_blend_state(self, name: str, block: int, taken: list[int]) -> None:
+        """Keep what `blend_state` returns, if this is the first process and it can be written."""
+        if rank_and_size()[0] == 0:
+            super().keep_blend_state(name, block, taken)
+
+
+def make_batches(
+    settings: TrainSettings,
+    world: World,
+    plan: Plan,
+    config: ModelConfig,
+    tokenizer: Tokenizer,
+    corpora: Sequence[Corpus],
+) -> MicroBatches:
+    """How samples become micro-batches. Raises Gpt2UsageError if documents matter and can't be told apart."""
+    end = tokenizer.document_end if tokenizer is not None else None
+    separate = settings.documents == "separate"
+    flag = "--documents separate" if separate else "--mask-end-of-text" if settings.mask_end_of_text else None
+    if flag is not None and (end is None or end >= config.vocabulary_size):
+        raise Gpt2UsageError(f"{flag} needs a tokenizer with <|endoftext|>, and the model's ids hold none.")
+    if flag is not None:
+        for corpus in corpora:
+            if not corpus.ends_with(end):
+                raise Gpt2UsageError(
+                    f"no document of {corpus.prefix} ends with <|endoftext|>, by which {flag} tells documents apart: "
+                    "tokenize the text again with `webtext tokenize --append-eod`."
+                )
+    kind = attention_kind(world.device, plan.precision, is_compiled=plan.compiled) if separate else None
+    return MicroBatches(plan.micro_batch, world.device, kind, end, settings.mask_end_of_text)
 
 
 def describe_run(run: Run) -> list[str]:
@@ -229,18 +354,14 @@ def describe_run(run: Run) -> list[str]:
     memory = memory_per_rank(
         config,
         micro_batch=plan.micro_batch,
+        accumulation=plan.accumulation,
         tensor_parallel=world.tp_size,
         data_parallel=world.dp_size,
-        data_parallel_replicate=world.replicas,
-        reshard=run.settings.reshard,
-        accumulation=plan.accumulation,
         precision=plan.precision,
-        activation_checkpointing=run.settings.activation_checkpointing,
-        sequence_parallel=run.settings.sequence_parallel,
-        optimizer=run.settings.optimizer,
-        compiled=plan.compilation is not None,
+        compiled=plan.compiled,
         on_cpu=world.device.type == "cpu",
         stages_checkpoints=run.saves_in_background,
+        **layout_of(run.settings),
     )
     data_parallel = f"{world.dp_size}" + (f" with {world.replicas} copies" if world.replicas > 1 else "")
     length = f"{run.settings.minutes or 0:g} minutes in steps of {plan.tokens_per_step:,} tokens"
@@ -263,18 +384,13 @@ def build_model(run: Run) -> GPT2:
         parallelize,
         world=run.world,
         activation_checkpointing=run.settings.activation_checkpointing,
-        compilation=run.plan.compilation,
+        compiled=run.plan.compiled,
         reshard=run.settings.reshard,
         sequence_parallel=run.settings.sequence_parallel,
     )
     model = GPT2.empty(run.config, run.world.device, change=change)
-    if run.resumed is None:
-        fill(model, first_values(run, model))
+    if run.resumed is None and run.first_weights is not None:
+        fill(model, run.first_weights.padded())
+    elif run.resumed is None:
+        fill(model, model.initial_weights(torch.Generator().manual_seed(mixed_seed(run.settings.seed))))
     return model.train()
-
-
-def first_values(run: Run, model: GPT2) -> Iterator[tuple[str, Tensor]]:
-    """What the parameters of a new run begin with, by name: those of --init-from, or random ones."""
-    if run.first_weights is not None:
-        return run.first_weights.padded()
-    return model.initial_weights(torch.Generator().manual_seed(mixed_seed(run.settings.seed)))

@@ -16,14 +16,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from gpt2_train.checkpoint.save import Saver
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.metrics.log import StepClock
 from gpt2_train.optim.gradients import LossScale
-from gpt2_train.training.calibrate import measured_state
+from gpt2_train.training.calibrate import THREADS_STATE
 from gpt2_train.training.plan import EVALUATION_SHARE, TimeSchedule
-from gpt2_train.training.saving import Saver
 from gpt2_train.training.setup import Run
 
 
@@ -61,18 +61,18 @@ class TrainState:
     def of(cls, run: Run) -> TrainState:
         """The state in which `run` begins or resumes, its schedule aside."""
         scale, info = LossScale.for_precision(run.plan.precision), run.resumed
-        if info is None:
-            return cls(scale, StepClock(), steps=run.plan.steps)
-        scale.restore(info.state)
+        saved = info.state if info is not None else {}
+        if info is not None:
+            scale.restore(saved)
         return cls(
             scale,
-            StepClock(info.state["loss_sum"], info.state["loss_steps"]),
-            step=info.step,
+            StepClock(saved.get("loss_sum", 0.0), saved.get("loss_steps", 0)),
+            step=run.step,
             steps=run.plan.steps,
-            loss=info.state.get("loss"),
-            valid_loss=info.state.get("valid_loss"),
-            checkpoint=info.folder,
-            saved_step=info.step,
+            loss=saved.get("loss"),
+            valid_loss=saved.get("valid_loss"),
+            checkpoint=info.folder if info is not None else None,
+            saved_step=run.step if info is not None else -1,
         )
 
     def goes_past(self, step: int) -> bool:
@@ -88,7 +88,7 @@ class TrainState:
             | {"loss_sum": self.clock.loss_sum, "loss_steps": self.clock.steps}
             | {"loss": self.loss, "valid_loss": self.valid_loss}
             | (run.plan.attention.state() if run.plan.attention is not None else {})
-            | measured_state(run)
+            | ({THREADS_STATE: torch.get_num_threads()} if run.settings.threads == "auto" else {})
             | (used.state() if used is not None else {})
         )
 

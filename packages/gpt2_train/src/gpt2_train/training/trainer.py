@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 
 from gpt2_train.checkpoint.load import model_tensors
-from gpt2_train.checkpoint.restore import load_tensors
+from gpt2_train.checkpoint.save import Checkpointer, Saver, load_tensors
 from gpt2_train.config.errors import explained_compile_failure
-from gpt2_train.data.batches import BatchReader
-from gpt2_train.data.micro_batches import MicroBatch
-from gpt2_train.distributed.collectives import barrier, on_all_ranks
+from gpt2_train.config.files import CHECKPOINTS_FOLDER
+from gpt2_train.data.batches import BatchReader, MicroBatch
+from gpt2_train.distributed.collectives import barrier, from_first_rank
 from gpt2_train.distributed.device import autocast, works_by_itself
-from gpt2_train.distributed.dtensors import settle_gradients
+from gpt2_train.distributed.mesh import settle_gradients
 from gpt2_train.distributed.parallelize import synchronize_gradients
 from gpt2_train.distributed.processes import StopRequest
 from gpt2_train.distributed.randomness import seed_micro_step
@@ -35,9 +35,9 @@ from gpt2_train.model.loss import token_losses
 from gpt2_train.optim.adamw import make_optimizer
 from gpt2_train.optim.gradients import gradient_norm
 from gpt2_train.optim.schedule import learning_rate, learning_rate_by_time
-from gpt2_train.training.calibrate import choose_threads
+from gpt2_train.training.calibrate import THREADS_STATE, choose_threads
 from gpt2_train.training.recorder import Recorder, note_saved
-from gpt2_train.training.saving import Saver
+from gpt2_train.training.run_folder import write_config
 from gpt2_train.training.setup import Run, build_model
 from gpt2_train.training.state import StepResult, StepResults, TrainState, open_schedule
 
@@ -65,7 +65,23 @@ class Trainer:
             world.say(f"resuming {run.folder} at step {self.state.step:,}")
         # An overflow of fp16 repeats its step, so that it has to be known before the next one.
         is_late = works_by_itself(world.device) and not self.state.scale.is_active
-        self.saver = Saver(run, tensors, functools.partial(note_saved, run, self.state))
+        self.saver = Saver(
+            Checkpointer(
+                run.folder / CHECKPOINTS_FOLDER,
+                config=run.config,
+                tokenizer=run.tokenizer,
+                settings=run.identity,
+                data=run.source.data,
+                keep=settings.keep_checkpoints,
+            ),
+            tensors,
+            functools.partial(note_saved, run, self.state),
+            in_background=settings.async_checkpoint,
+            minutes=settings.distributed_timeout,
+            warn=world.say,
+        )
+        if run.saves_in_background:
+            self.saver.prepare()
         self.results = StepResults(run, self.state, self.saver, stop, is_late=is_late)
         self.recorder = Recorder(run, self.state, self.model, self.saver, self.results)
         self.reader = BatchReader(
@@ -88,8 +104,9 @@ class Trainer:
         try:
             with explained_compile_failure():
                 if self.run.settings.threads == "auto" and self.run.world.device.type == "cpu":
-                    choose_threads(self.run, self.dry_run_step)
-                on_all_ranks(self.recorder.write_config)
+                    recorded = self.run.resumed.state.get(THREADS_STATE) if self.run.resumed is not None else None
+                    choose_threads(recorded, self.dry_run_step, self.run.world.say)
+                from_first_rank(lambda: write_config(self.run.folder, self.run.resolved_settings()))
                 self.recorder.observe()
                 while state.goes_past(state.step) and not state.stop_signal:
                     if self.train_step():
@@ -172,7 +189,7 @@ class Trainer:
                 batch.targets,
                 world.tp_group,
                 vocabulary=self.model.config.vocabulary_size,
-                compiled=plan.compilation is not None,
+                compiled=plan.compiled,
                 overwrite_logits=True,
                 gradient=self.run.batches.counted(of_each, batch),
             )
