@@ -23,8 +23,7 @@ from gpt2_train.config.settings import ModelConfig
 from gpt2_train.distributed.device import DeviceKind
 from gpt2_train.inference.engine import Engine, TokenRequest
 from gpt2_train.inference.kv_cache import CachedModel
-from gpt2_train.inference.model import open_model
-from gpt2_train.inference.packed_weights import for_writing
+from gpt2_train.inference.model import for_writing, open_model
 from gpt2_train.inference.sampling import Sampling
 from machine import describe, save
 

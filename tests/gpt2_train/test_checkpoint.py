@@ -23,7 +23,7 @@ from gpt2_train.checkpoint.restore import load_tensors
 from gpt2_train.checkpoint.save import Checkpointer, save_checkpoint
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.format import open_weights
+from gpt2_train.conversion.formats import open_weights
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
 

@@ -18,12 +18,10 @@ from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_m
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference import engine as engine_module
-from gpt2_train.inference.detokenizer import StopStrings
 from gpt2_train.inference.engine import Engine, NewToken, TokenRequest
-from gpt2_train.inference.generator import GenerationRequest, TextGenerator, TextPiece, TextSession
-from gpt2_train.inference.kv_cache import CachedModel
-from gpt2_train.inference.model import InferenceModel, open_model
-from gpt2_train.inference.packed_weights import PackedLinear, arrange_weights, for_writing
+from gpt2_train.inference.generator import GenerationRequest, StopStrings, TextGenerator, TextPiece, TextSession
+from gpt2_train.inference.kv_cache import CachedModel, PackedLinear, arrange_weights
+from gpt2_train.inference.model import InferenceModel, for_writing, open_model
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.model.gpt2 import GPT2
 

@@ -26,8 +26,7 @@ from gpt2_train.config.settings import ModelConfig
 from gpt2_train.data.corpus import Corpus, split_ranges
 from gpt2_train.evaluation import tasks
 from gpt2_train.evaluation.tasks import held_out_loss
-from gpt2_train.evaluation.tasks.held_out_loss import split_pieces
-from gpt2_train.evaluation.unigram import text_bytes, unigram_loss
+from gpt2_train.evaluation.tasks.held_out_loss import split_pieces, text_bytes, unigram_loss
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.scorer import Scorer, windows
 from gpt2_train.model.gpt2 import GPT2

@@ -32,10 +32,20 @@ from command_kit.tables import aligned
 from webtext_prep.running.engines.choosing import add_engine_flags, engine_settings, find_engines
 from webtext_prep.running.outputs.ownership import locked
 from webtext_prep.running.settings import RunSettings
-from webtext_run.pipeline_file import OF_ALL_STAGES, WHOLE, Pipeline, change_settings, read_pipeline, shipped
 from webtext_run.preflight import check, count_gpus
 from webtext_run.runner import closing, run_steps
-from webtext_run.steps import Step, plan, restart, shown_command
+from webtext_run.steps import (
+    OF_ALL_STAGES,
+    WHOLE,
+    Pipeline,
+    Step,
+    change_settings,
+    plan,
+    read_pipeline,
+    restart,
+    shipped,
+    shown_command,
+)
 
 LOCK = ".run"
 """In the folder of a pipeline: what the one that is at work holds."""

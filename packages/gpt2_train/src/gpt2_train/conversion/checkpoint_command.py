@@ -75,7 +75,7 @@ Outcome = tuple[dict[str, Any], list[str], int]
 def diff(settings: DiffSettings) -> Outcome:
     """Compare two models. Raises Gpt2UsageError if one can't be read."""
     from gpt2_train.conversion.compare import differences_between, model_pairs, optimizer_of, optimizer_pairs
-    from gpt2_train.conversion.format import open_weights
+    from gpt2_train.conversion.formats import open_weights
 
     first, second = open_weights(settings.first), open_weights(settings.second)
     names = settings.first, settings.second

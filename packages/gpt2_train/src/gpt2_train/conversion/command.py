@@ -98,8 +98,7 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
 
     Raises Gpt2UsageError if the source can't be used or the target is there already, Gpt2Error if writing fails.
     """
-    from gpt2_train.conversion.format import ReadOptions, WriteOptions, format_of, known_formats
-    from gpt2_train.conversion.hub import located
+    from gpt2_train.conversion.formats import ReadOptions, WriteOptions, format_of, known_formats, located
     from gpt2_train.model.gpt2 import DTYPES
 
     source = located(settings.source)

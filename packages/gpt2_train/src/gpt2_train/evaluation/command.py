@@ -10,17 +10,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 import typing
-from typing import Any, Literal
+from typing import Any
 
 from command_kit import add_flags, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.loading import load_torch
-from gpt2_train.config.settings import MOST_THREADS, TOKENIZER_HELP
 from gpt2_train.evaluation.tasks import Task, tasks
-from gpt2_train.inference.model import InferenceModel, note_other_tokenizer
-from gpt2_train.inference.open import TENSOR_PARALLEL_HELP, open_shared_model
+from gpt2_train.inference.model import ModelSettings, print_notes
 
 EXAMPLE = """\
 example:
@@ -36,35 +33,20 @@ DEFAULT_TASK = "held-out-loss"
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateSettings:
+class EvaluateSettings(ModelSettings):
     """The settings of `gpt2 evaluate` beside those of its task. Raises Gpt2UsageError as `make_task` does."""
 
-    checkpoint: str = setting(
-        "",
-        "model to measure: the --output folder of a `gpt2 train`, one step-... folder in it, a model of Hugging "
-        "Face or Megatron-LM, or its name on Hugging Face's hub",
-        metavar="DIR",
-    )
     task: str = setting(
         "",
         f"what to measure, of those listed below; without it the task that the other settings belong to, else "
         f"{DEFAULT_TASK}",
         choices=tasks,
     )
-    tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE")
     batch_size: int | None = setting(
         None, "windows scored at once; as many as make 8,192 tokens, or 1,024 on CPU, without it", ge=1
     )
-    precision: Literal["fp32", "bf16", "fp16"] | None = setting(
-        None, "autocast precision of matrix products: bf16 on GPUs that have it, else fp32"
-    )
-    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP, ge=1)
     data_parallel: int = setting(
         1, "processes, or groups of --tensor-parallel of them, that score at the same time", ge=1
-    )
-    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
-    threads: int | None = setting(
-        None, "CPU threads of each process; the cores divided among them without it", ge=1, le=MOST_THREADS
     )
 
     def __post_init__(self) -> None:
@@ -181,32 +163,16 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
     Raises Gpt2UsageError if checkpoint or data are missing, damaged or don't belong together.
     """
     load_torch("reading the model and the texts")
-    with open_shared_model(
-        settings.checkpoint,
-        device=settings.device,
-        tokenizer=settings.tokenizer,
-        tensor_parallel=settings.tensor_parallel,
-        data_parallel=settings.data_parallel,
-        threads=settings.threads,
-    ) as source:
-        return _measure(source, settings)
+    with settings.opened(settings.data_parallel) as source:
+        import torch
 
+        from gpt2_train.inference.scorer import Scorer
 
-def _measure(source: InferenceModel, settings: EvaluateSettings) -> dict[str, Any]:
-    if note := note_other_tokenizer(source):
-        print(f"gpt2: {note}", file=sys.stderr)
-
-    import torch
-
-    from gpt2_train.distributed.device import note_emulated
-    from gpt2_train.inference.scorer import Scorer
-
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    scorer = Scorer(source, batch_size=settings.batch_size, precision=settings.precision)
-    if note := note_emulated(source.device, scorer.precision):
-        print(f"gpt2: {note}", file=sys.stderr)
-    result = settings.make_task().run(scorer)
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        scorer = Scorer(source, batch_size=settings.batch_size, precision=settings.precision)
+        print_notes(source, scorer.precision)
+        result = settings.make_task().run(scorer)
     return {
         "checkpoint": str(source.folder),
         "step": source.step,

@@ -18,7 +18,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 
 if TYPE_CHECKING:
     from gpt2_train.metrics.plots.panels import Panel
-    from gpt2_train.metrics.plots.runs import Run
+    from gpt2_train.metrics.records import Run
 
 
 SUFFIXES = (".svg", ".png", ".html")
@@ -93,11 +93,11 @@ def plot(settings: PlotSettings) -> str:
     Raises Gpt2UsageError for a folder without a run, Gpt2Error where a PNG can't be made.
     """
     from gpt2_train.metrics.plots.panels import View, panels_of
-    from gpt2_train.metrics.plots.runs import read_runs
+    from gpt2_train.metrics.records import read_runs
 
     runs = read_runs(settings.runs)
     if not settings.output:
-        from gpt2_train.metrics.plots.terminal import loss_curves
+        from gpt2_train.metrics.plots.panels import loss_curves
 
         return loss_curves(runs, sys.stdout)
     view = View(settings.x, _parts(settings.only), _parts(settings.log), settings.smooth)

@@ -9,8 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gpt2_train.inference.detokenizer import Detokenizer
-from gpt2_train.inference.generator import GenerationRequest, TextPiece
+from gpt2_train.inference.generator import Detokenizer, GenerationRequest, TextPiece
 from gpt2_train.inference.sampling import Likelihood
 from gpt2_train.serving.requests import Order
 from indexed_tokens import Tokenizer

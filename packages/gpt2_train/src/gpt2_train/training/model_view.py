@@ -14,8 +14,7 @@ import functools
 from collections.abc import Iterator, Sequence
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from gpt2_train.distributed.collectives import on_all_ranks
@@ -23,9 +22,8 @@ from gpt2_train.distributed.dtensors import local
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import free_gathered_parameters
 from gpt2_train.distributed.tensor_parallel import Part
-from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
-from gpt2_train.inference.tensor_parallel import divide, whole_logits
+from gpt2_train.inference.worker import divide
 from gpt2_train.model.gpt2 import GPT2
 
 
@@ -34,7 +32,7 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
     """A plain model, in evaluation mode, with the weights of `model`, which must not be changed meanwhile.
 
     All processes of the data-parallel groups enter and leave together; in between each computes for itself. With tensor
-    parallelism it is this process's part of the model, as `inference.tensor_parallel.divide` makes it.
+    parallelism it is this process's part of the model, as `inference.worker.divide` makes it.
     """
     group = world.tp_group
     divided = functools.partial(divide, part=Part.of(group)) if group is not None else None
@@ -62,7 +60,8 @@ class TrainingRunner(ModelRunner):
     """
 
     def __init__(self, view: GPT2, world: World) -> None:
-        self.view, self.world = view, world
+        super().__init__(view, world.tp_group)
+        self.world = world
         self.batches_at_once = world.dp_size
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
@@ -71,23 +70,7 @@ class TrainingRunner(ModelRunner):
         def own() -> BatchScores | None:
             if self.world.dp_rank >= len(batches):
                 return None
-            scores = score_batch(self.view, batches[self.world.dp_rank], precision, self.world.tp_group)
+            scores = score_batch(self.model, batches[self.world.dp_rank], precision, self.group)
             return scores if self.world.tp_rank == 0 else None
 
         return [scores for scores in on_all_ranks(own) if scores is not None]
-
-    def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
-        """A cache of which each tensor-parallel rank has its heads; the logits are the same on all of them."""
-        if self.world.tp_group is None:
-            return CachedModel(self.view, rows, length, precision=precision)
-        return _DividedCache(self.view, rows, length, precision=precision, group=self.world.tp_group)
-
-
-class _DividedCache(CachedModel):
-    def __init__(self, view: GPT2, rows: int, length: int | None, *, precision: str, group: dist.ProcessGroup) -> None:
-        super().__init__(view, rows, length, precision=precision)
-        self._group = group
-
-    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()) -> Tensor:
-        """As `CachedModel.feed`."""
-        return whole_logits(super().feed(rows, tokens, every), self.model.config.vocabulary_size, self._group)

@@ -12,7 +12,7 @@ from command_kit.settings import as_table
 from gpt2_train.checkpoint.async_save import Saved
 from gpt2_train.distributed.device import peak_memory
 from gpt2_train.metrics.log import EpochNotes, Heartbeat, MetricsLog, line_of, metrics_row, peak_flops, step_of
-from gpt2_train.metrics.sender import open_feeds
+from gpt2_train.metrics.sinks import open_feeds
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training.run_folder import write_config
 from gpt2_train.training.samples_and_tasks import Observer

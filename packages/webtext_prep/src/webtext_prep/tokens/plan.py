@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import atomic_file
-from indexed_tokens.draft import PairDraft, Written
+from indexed_tokens.writer import PairDraft, Written
 from webtext_prep.tokens.runs import EncodedShard, read_slices
 
 KEYS = 1 << 64

@@ -10,7 +10,7 @@ from typing import ClassVar
 from gpt2_train.checkpoint.info import holds_checkpoint, load_tokenizer, read_info
 from gpt2_train.checkpoint.load import StoredTensors, check_model, model_tensors
 from gpt2_train.config.files import CHECKPOINTS_FOLDER
-from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.weights import ModelWeights, shapes_of
 from indexed_tokens import Tokenizer
 

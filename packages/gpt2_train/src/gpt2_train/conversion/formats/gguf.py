@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.formats.hugging_face import NORM_EPSILON
 from gpt2_train.conversion.weights import ModelWeights, parts_first, shapes_of
 from indexed_tokens import END_OF_TEXT

@@ -22,7 +22,7 @@ from command_kit import parse_json, write_json
 from gpt2_train.checkpoint.stored_shapes import StoredTensor, check_stored, is_usable
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.pickles import read_pickle
 from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, are_equal, heads_first, parts_first, shapes_of
 from gpt2_train.model.gpt2 import INIT_STD

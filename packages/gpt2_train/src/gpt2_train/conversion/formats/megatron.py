@@ -23,7 +23,7 @@ from gpt2_train.checkpoint.stored_shapes import StoredTensor, check_stored, is_u
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
-from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.megatron_names import canonical_name, join, name_in, share_of, split_dimension
 from gpt2_train.conversion.pickles import read_pickle
 from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, are_equal, shapes_of

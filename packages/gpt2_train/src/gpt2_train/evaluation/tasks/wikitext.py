@@ -20,9 +20,8 @@ import numpy.typing as npt
 
 from command_kit import setting
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.evaluation.tasks import Task
+from gpt2_train.evaluation.tasks import Task, input_setting, read_text
 from gpt2_train.evaluation.tasks.held_out_loss import perplexity
-from gpt2_train.evaluation.tasks.input_lines import input_setting, read_text
 
 if TYPE_CHECKING:
     from gpt2_train.inference.model import InferenceModel
