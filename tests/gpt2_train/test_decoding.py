@@ -19,7 +19,14 @@ from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_m
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference import engine as engine_module
 from gpt2_train.inference.engine import Engine, NewToken, TokenRequest
-from gpt2_train.inference.generator import GenerationRequest, StopStrings, TextGenerator, TextPiece, TextSession
+from gpt2_train.inference.generator import (
+    GenerationRequest,
+    StopStrings,
+    TextGenerator,
+    TextPiece,
+    TextSession,
+    TextToken,
+)
 from gpt2_train.inference.kv_cache import CachedModel, PackedLinear, arrange_weights
 from gpt2_train.inference.model import InferenceModel, for_writing, open_model
 from gpt2_train.inference.sampling import Sampling
@@ -326,9 +333,8 @@ def test_prompts_are_scored_while_they_are_read(model: GPT2, at_once: int, monke
 # --- stop strings ----------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    text: str
+def part(text: str) -> TextToken:
+    return TextToken(1, text)
 
 
 def cut_at_stop(text: str, stops: list[str]) -> tuple[str, bool]:
@@ -346,10 +352,10 @@ def cut_at_stop(text: str, stops: list[str]) -> tuple[str, bool]:
 )
 def test_a_text_ends_before_the_first_stop_string_however_it_is_divided(parts: list[str], stops: list[str]) -> None:
     """And nothing is shown that later turns out to belong to one."""
-    stream: StopStrings[Part] = StopStrings(stops)
+    stream = StopStrings(stops)
     shown, has_stopped = "", False
-    for part in parts:
-        released, has_stopped = stream.add(Part(part))
+    for text in parts:
+        released, has_stopped = stream.add(part(text))
         shown += "".join(one.text for one in released)
         if has_stopped:
             break
@@ -358,13 +364,13 @@ def test_a_text_ends_before_the_first_stop_string_however_it_is_divided(parts: l
 
 
 def test_only_what_may_begin_a_stop_string_is_held_back() -> None:
-    stream: StopStrings[Part] = StopStrings(["\n\nQ:"])
-    assert stream.add(Part("a")) == ([Part("a")], False)
-    assert stream.add(Part("b\n")) == ([], False)
-    assert stream.add(Part("\n")) == ([], False)
-    assert stream.add(Part("A")) == ([Part("b\n"), Part("\n"), Part("A")], False)
-    assert stream.add(Part("c\n\n")) == ([], False)
-    assert stream.add(Part("Q: what")) == ([Part("c")], True)
+    stream = StopStrings(["\n\nQ:"])
+    assert stream.add(part("a")) == ([part("a")], False)
+    assert stream.add(part("b\n")) == ([], False)
+    assert stream.add(part("\n")) == ([], False)
+    assert stream.add(part("A")) == ([part("b\n"), part("\n"), part("A")], False)
+    assert stream.add(part("c\n\n")) == ([], False)
+    assert stream.add(part("Q: what")) == ([part("c")], True)
 
 
 # --- texts -----------------------------------------------------------------------------------------------------------

@@ -89,7 +89,7 @@ import json, os, signal, sys
 from pathlib import Path
 from tests.gpt2_train.test_shared_model import FED, PROMPTS, measured
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
-from gpt2_train.inference.worker import ModelWorker
+from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 from gpt2_train.inference.model import open_shared_model
@@ -105,16 +105,16 @@ with open_shared_model(folder, device="cpu", tensor_parallel=int(tensor), data_p
     requests = [GenerationRequest(prompt, 30, Sampling(temperature=0), ignore_end=True) for prompt in PROMPTS]
 
     # Ctrl-C in the middle of a call: the texts begun are lost, the processes are not.
-    whole = ModelWorker.whole
-    def interrupted(self, logits):
+    feed = CachedModel.feed
+    def interrupted(self, *fed):
         os.kill(os.getpid(), signal.SIGINT)
-        return whole(self, logits)
-    ModelWorker.whole = interrupted
+        return feed(self, *fed)
+    CachedModel.feed = interrupted
     try:
         TextGenerator(source).generate(requests)
         raise AssertionError("not interrupted")
     except KeyboardInterrupt:
-        ModelWorker.whole = whole
+        CachedModel.feed = feed
     found["texts"] = [text.text for text in TextGenerator(source, rows=2).generate(requests)]
 print(json.dumps(found))
 """

@@ -52,14 +52,17 @@ class EvaluateSettings(ModelSettings):
     def __post_init__(self) -> None:
         self.make_task()
 
+    def _given(self) -> set[str]:
+        """The settings that are given."""
+        return {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
+
     @property
     def task_name(self) -> str:
         """The task asked for by name, else the only one that has all the settings given that belong to tasks."""
         if self.task:
             return self.task
         of_tasks = {name: _field_names(task) for name, task in tasks().items()}
-        given = {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
-        given &= set().union(*of_tasks.values())
+        given = self._given() & set().union(*of_tasks.values())
         fitting = [name for name, own in of_tasks.items() if given <= own]
         return fitting[0] if len(fitting) == 1 else DEFAULT_TASK
 
@@ -72,23 +75,19 @@ class EvaluateSettings(ModelSettings):
         name = self.task_name
         if name not in known:
             raise Gpt2UsageError(f"no task {name}: known are {', '.join(known)}.")
-        task = known[name]
-        own = _field_names(task)
-        given = {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
+        own = _field_names(known[name])
         for other_name, other in known.items():
-            foreign = given & _field_names(other) - own
+            foreign = self._given() & _field_names(other) - own
+            if not foreign:
+                continue
+            flag = f"--{min(foreign).replace('_', '-')}"
             owners = [owner for owner, of_owner in known.items() if foreign <= _field_names(of_owner)]
-            if foreign and not self.task and len(owners) > 1:
+            if not self.task and len(owners) > 1:
                 raise Gpt2UsageError(
-                    f"--{min(foreign).replace('_', '-')} does not say what to measure: add --task "
-                    f"{', '.join(owners[:-1])} or {owners[-1]}."
+                    f"{flag} does not say what to measure: add --task {', '.join(owners[:-1])} or {owners[-1]}."
                 )
-            if foreign:
-                raise Gpt2UsageError(
-                    f"--{min(foreign).replace('_', '-')} is a setting of --task {other_name}: leave it out of "
-                    f"--task {name}."
-                )
-        return task(**{name: getattr(self, name) for name in own if hasattr(self, name)})
+            raise Gpt2UsageError(f"{flag} is a setting of --task {other_name}: leave it out of --task {name}.")
+        return known[name](**{key: getattr(self, key) for key in own if hasattr(self, key)})
 
 
 def _field_names(task: type[Task]) -> set[str]:

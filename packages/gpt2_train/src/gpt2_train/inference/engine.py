@@ -20,7 +20,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
@@ -116,56 +116,43 @@ class OpenSequence:
         self.is_new = False
 
 
-class Queued(Protocol):
-    """What can wait."""
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def client(self) -> str: ...
-
-
-Item = TypeVar("Item", bound=Queued)
-
-
-class FairQueue(Generic[Item]):
-    """Items that wait, each for a client; with one client alone it is a queue like any other."""
+class FairQueue:
+    """Sequences that wait, each for a client; with one client alone it is a queue like any other."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, collections.deque[Item]] = {}
+        self._waiting: dict[str, collections.deque[OpenSequence]] = {}
         """By client, the one that has waited longest for its turn first; none of them is empty."""
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def append(self, item: Item) -> None:
-        """Put `item` at the end of its client's."""
-        self._waiting.setdefault(item.client, collections.deque()).append(item)
+    def append(self, sequence: OpenSequence) -> None:
+        """Put `sequence` at the end of its client's."""
+        self._waiting.setdefault(sequence.client, collections.deque()).append(sequence)
 
-    def put_back(self, item: Item) -> None:
-        """Put `item`, which was taken, at the beginning of its client's."""
-        self._waiting.setdefault(item.client, collections.deque()).appendleft(item)
+    def put_back(self, sequence: OpenSequence) -> None:
+        """Put `sequence`, which was taken, at the beginning of its client's."""
+        self._waiting.setdefault(sequence.client, collections.deque()).appendleft(sequence)
 
     def remove(self, number: int) -> None:
-        """Forget an item; nothing happens if it is not here."""
-        for client, items in list(self._waiting.items()):
-            self._keep(client, collections.deque(item for item in items if item.number != number))
+        """Forget a sequence; nothing happens if it is not here."""
+        for client, sequences in list(self._waiting.items()):
+            self._keep(client, collections.deque(sequence for sequence in sequences if sequence.number != number))
 
     def next_client(self, rows: Mapping[str, int]) -> str:
         """Whose turn it is: of those who wait the one that has the fewest `rows`, of several the first."""
         return min(self._waiting, key=lambda client: rows.get(client, 0))
 
-    def take(self, client: str) -> Item:
-        """The first item of `client`, whose next turn comes after those of all others."""
-        items = self._waiting.pop(client)
-        item = items.popleft()
-        self._keep(client, items)
-        return item
+    def take(self, client: str) -> OpenSequence:
+        """The first sequence of `client`, whose next turn comes after those of all others."""
+        sequences = self._waiting.pop(client)
+        sequence = sequences.popleft()
+        self._keep(client, sequences)
+        return sequence
 
-    def _keep(self, client: str, items: collections.deque[Item]) -> None:
-        if items:
-            self._waiting[client] = items
+    def _keep(self, client: str, sequences: collections.deque[OpenSequence]) -> None:
+        if sequences:
+            self._waiting[client] = sequences
         else:
             self._waiting.pop(client, None)
 
@@ -199,7 +186,7 @@ class Engine:
     def __init__(self, model: CachedModel, *, vocabulary_size: int, end: int | None = None) -> None:
         self.model, self.vocabulary_size, self.end = model, vocabulary_size, end
         self._numbers = itertools.count()
-        self._waiting: FairQueue[OpenSequence] = FairQueue()
+        self._waiting = FairQueue()
         self._sequences: dict[int, OpenSequence] = {}
         """Those that have a row, in the order in which they got it."""
         self._free = list(range(model.rows))

@@ -21,10 +21,9 @@ from starlette.types import Receive, Scope, Send
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference.generator import Encoder
+from gpt2_train.serving.completions import Answer, Limits, read_order
 from gpt2_train.serving.middleware import RECORD, ApiError, Guard, Log, Record, read_body
 from gpt2_train.serving.model_thread import ModelStoppedError, ModelThread, Texts, TooManyTextsError
-from gpt2_train.serving.requests import Limits, read_order
-from gpt2_train.serving.responses import Answer
 
 LONG_BODY = 1 << 14
 """Bytes from which on a body is read in a thread, so that its tokenizing does not stop the others."""

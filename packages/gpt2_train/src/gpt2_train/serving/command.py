@@ -104,9 +104,9 @@ def make_server(settings: ServeSettings, listener: socket.socket, source: Infere
     """The server that `settings` ask for, its model read. Raises Gpt2UsageError for a model that can't be used."""
     from gpt2_train.inference.generator import Encoder, TextSession
     from gpt2_train.serving.app import Service, make_app
+    from gpt2_train.serving.completions import Limits
     from gpt2_train.serving.middleware import LOOPBACK
     from gpt2_train.serving.model_thread import ModelThread
-    from gpt2_train.serving.requests import Limits
     from gpt2_train.serving.server import Server
 
     is_local = is_loopback(settings.host)

@@ -19,7 +19,7 @@ from gpt2_train.distributed.device import is_emulated
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.parallelize import missing_for_compilation
 from gpt2_train.distributed.processes import StopRequest
-from gpt2_train.metrics.plots.panels import loss_curves
+from gpt2_train.metrics.plots import loss_curves
 from gpt2_train.metrics.records import read_run
 from gpt2_train.training.calibrate import cpu_flops, size_advice
 from gpt2_train.training.run_folder import check_shared, lock_folder, write_config

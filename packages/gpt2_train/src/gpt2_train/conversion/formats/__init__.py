@@ -22,6 +22,7 @@ import torch
 from command_kit.plugins import find_plugins
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.conversion.weights import ModelWeights
+from indexed_tokens import Tokenizer
 
 UNOWNED = ("gpt2", "gpt2-medium", "gpt2-large", "gpt2-xl", "distilgpt2")
 """Names without an owner that the hub has for GPT-2."""
@@ -139,6 +140,10 @@ class ReadOptions:
     vocabulary_size: int | None = None
     tokenizer: str | None = None
     reader: tuple[int, int] = (0, 1)
+
+    def read_tokenizer(self) -> Tokenizer | None:
+        """The tokenizer that is named; None without one. Raises IndexedTokensError if it is damaged."""
+        return Tokenizer.from_path(self.tokenizer) if self.tokenizer else None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -75,11 +75,15 @@ class Megatron(ModelFormat):
         config = _config_of(folder, ranks, options)
         check_stored(folder, config, sum(file.stat().st_size for file in files), functools.partial(_stored, ranks))
         readers = {
-            name: functools.partial(_join, name, ranks, config.heads)
+            name: functools.partial(
+                join, name, [rank.tensors[name] for rank in ranks], version=first.version, heads=config.heads
+            )
             for name in first.tensors
             if name != "output.weight"
         }
-        tokenizer = _tokenizer(config, options)
+        # These files name no tokenizer: it is GPT-2's where the vocabulary has its size.
+        is_gpt2s = config.vocabulary_size == GPT2_VOCABULARY_SIZE
+        tokenizer = options.read_tokenizer() or (Tokenizer.gpt2() if is_gpt2s else None)
         seen = first.arguments.get("consumed_train_samples")
         samples = seen if isinstance(seen, int) else 0
         weights = ModelWeights(folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples)
@@ -89,7 +93,7 @@ class Megatron(ModelFormat):
     def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
         """One `iter_...` folder with a file for each rank, and the file that names it."""
         size, config = options.tensor_parallel, weights.config
-        _check_split(config, size)
+        check_tensor_parallel(dataclasses.replace(config, vocabulary_size=VOCABULARY_MULTIPLE * size), size)
         layout, version = _LAYOUTS[options.megatron]
         multiple = VOCABULARY_MULTIPLE * size
         rows = math.ceil(config.vocabulary_size / multiple) * multiple
@@ -97,7 +101,7 @@ class Megatron(ModelFormat):
         for rank in range(size):
             tensors: dict[str, Tensor] = {}
             for name in shapes_of(config):
-                whole = weights.read(name, rows=rows if name == EMBEDDING else None)
+                whole = weights.read(name, rows=rows)
                 whole = whole if options.dtype is None else whole.to(options.dtype)
                 share = share_of(name, whole, rank=rank, size=size, version=version, heads=config.heads)
                 # A view would be stored with the whole of what it is a part of.
@@ -252,8 +256,8 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
     recorded = _number(arguments, "vocab_size")
     if options.vocabulary_size is not None:
         size = options.vocabulary_size
-    elif options.tokenizer is not None:
-        size = Tokenizer.from_path(options.tokenizer).vocabulary_size
+    elif (tokenizer := options.read_tokenizer()) is not None:
+        size = tokenizer.vocabulary_size
     elif recorded is not None and recorded <= rows:
         size = recorded
     else:
@@ -265,10 +269,6 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
     return size
 
 
-def _join(name: str, ranks: list[_Rank], heads: int) -> Tensor:
-    return join(name, [rank.tensors[name] for rank in ranks], version=ranks[0].version, heads=heads)
-
-
 def _check_is_tied(weights: ModelWeights, ranks: list[_Rank]) -> None:
     for rank in ranks:
         own = rank.tensors.get("output.weight")
@@ -277,17 +277,6 @@ def _check_is_tied(weights: ModelWeights, ranks: list[_Rank]) -> None:
                 f"{weights.origin} has an output matrix of its own, where a GPT-2 uses its token embedding: it can't "
                 "be converted."
             )
-
-
-def _tokenizer(config: ModelConfig, options: ReadOptions) -> Tokenizer | None:
-    """The tokenizer given, else GPT-2's where the vocabulary has its size: these files name none."""
-    if options.tokenizer:
-        return Tokenizer.from_path(options.tokenizer)
-    return Tokenizer.gpt2() if config.vocabulary_size == GPT2_VOCABULARY_SIZE else None
-
-
-def _check_split(config: ModelConfig, size: int) -> None:
-    check_tensor_parallel(dataclasses.replace(config, vocabulary_size=VOCABULARY_MULTIPLE * size), size)
 
 
 def _state(

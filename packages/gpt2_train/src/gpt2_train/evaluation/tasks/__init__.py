@@ -9,6 +9,7 @@ torch out of a task's imports: `gpt2 evaluate --help` reads all of them.
 from __future__ import annotations
 
 import abc
+import math
 import re
 import sys
 import typing
@@ -157,3 +158,13 @@ def read_rows(path: str, task: str, keys: dict[str, type]) -> list[dict[str, Any
     if not rows:
         raise Gpt2UsageError(f"{path} is empty: --task {task} needs one JSON object a line.")
     return rows
+
+
+def perplexity(loss: float) -> float | None:
+    """e to the `loss`; None where that is beyond a floating-point number."""
+    return math.exp(loss) if loss < math.log(sys.float_info.max) else None
+
+
+def figure(value: float | None, digits: int = 2) -> str:
+    """A number as a person reads it, None as `n/a`."""
+    return "n/a" if value is None else f"{value:,.{digits}f}"

@@ -21,7 +21,7 @@ from command_kit import setting
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import DataSettings, parse_split
 from gpt2_train.data.corpus import SPLITS, Corpus, made_with
-from gpt2_train.evaluation.tasks import Task
+from gpt2_train.evaluation.tasks import Task, figure, perplexity
 from indexed_tokens import Tokenizer
 
 if TYPE_CHECKING:
@@ -232,10 +232,6 @@ class HeldOutLoss(Task):
 
     def describe(self, result: dict[str, Any]) -> list[str]:
         """Loss, perplexity, bits per byte and baseline."""
-
-        def shown(value: float | None, digits: int) -> str:
-            return "n/a" if value is None else f"{value:,.{digits}f}"
-
         weights = f" of {result['split_weights']}" if result["split_weights"] else ""
         all_but_first = result["tokens"] == result["of_tokens"] - 1
         share = "all but the first" if all_but_first else f"the first of {result['of_tokens']:,}"
@@ -245,10 +241,10 @@ class HeldOutLoss(Task):
             f"on {result['data']}, split {result['split']}{weights}: {result['documents']:,} documents, "
             f"{result['tokens']:,} tokens scored ({share})",
             f"  loss           {result['loss']:.4f} nats per token",
-            f"  perplexity     {shown(result['perplexity'], 2)}",
-            f"  bits per byte  {shown(result['bits_per_byte'], 4)}",
+            f"  perplexity     {figure(result['perplexity'])}",
+            f"  bits per byte  {figure(result['bits_per_byte'], 4)}",
             f"  unigram loss   {result['unigram_loss']:.4f} nats per token, perplexity "
-            f"{shown(result['unigram_perplexity'], 2)} ({result['unigram']})",
+            f"{figure(result['unigram_perplexity'])} ({result['unigram']})",
         ]
 
 
@@ -317,8 +313,3 @@ def baseline_of(corpus: Corpus, split: str, targets: npt.NDArray[np.int64], know
         how = f"fitted on {source}, add-one smoothing"
     loss = unigram_loss(targets, fitted)
     return {"unigram": how, "unigram_loss": loss, "unigram_perplexity": perplexity(loss)}
-
-
-def perplexity(loss: float) -> float | None:
-    """e to the `loss`; None where that is beyond a floating-point number."""
-    return math.exp(loss) if loss < math.log(sys.float_info.max) else None

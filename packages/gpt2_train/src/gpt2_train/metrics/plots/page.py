@@ -17,7 +17,7 @@ from command_kit.charts.curves import COLUMNS, Curve, at_width, chart_of_any_wid
 from command_kit.charts.markup import Markup, tag
 from command_kit.charts.numbers import count, short
 from command_kit.charts.style import digest_of, style_sheet
-from gpt2_train.metrics.plots.panels import Panel, legend_of, smoothing_note
+from gpt2_train.metrics.plots import Panel, legend_of, smoothing_note
 from gpt2_train.metrics.records import Run
 
 MAIN_HEIGHT, SMALL_HEIGHT = 320, 190
