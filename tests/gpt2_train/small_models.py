@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -11,7 +10,6 @@ import torch
 from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import save_checkpoint
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import END_OF_TEXT, Tokenizer
 
@@ -65,12 +63,3 @@ def save(folder: Path, model: GPT2, tokenizer: Tokenizer | None = None, step: in
         tokenizer=tokenizer or byte_tokenizer(),
     )
     return folder
-
-
-def digest(weights: ModelWeights) -> str:
-    """SHA-256 of shape and values in float32: the same whatever the format."""
-    found = hashlib.sha256(repr(sorted(weights.config.as_table().items())).encode())
-    for name, tensor in weights.items():
-        found.update(name.encode())
-        found.update(tensor.float().contiguous().numpy().data)
-    return found.hexdigest()

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.gpt2_train.small_models import BYTES, byte_tokenizer, digest, random_model, save
+from tests.gpt2_train.small_models import BYTES, byte_tokenizer, random_model, save
 
 import gpt2_train.cli
 from gpt2_train.checkpoint.info import read_info
@@ -537,10 +537,10 @@ def test_a_card_shows_what_the_model_wrote_last_in_training_as_text_alone(tmp_pa
 def test_the_digest_is_that_of_the_values_whatever_the_format(run: Path, tmp_path: Path) -> None:
     convert(run, tmp_path / "hf")
     convert(run, tmp_path / "m", "--to", "megatron", "--tensor-parallel", 2)
-    found = {digest(open_weights(place)) for place in (tmp_path / "hf", tmp_path / "m")}
+    found = {open_weights(place).digest() for place in (tmp_path / "hf", tmp_path / "m")}
     assert len(found) == 1
     other = save(tmp_path / "other", random_model(BYTES, seed=9), byte_tokenizer())
-    assert digest(open_weights(other)) not in found
+    assert open_weights(other).digest() not in found
 
 
 def test_a_missing_tensor_of_a_known_format_raises(tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 
 import pytest
 from huggingface_hub import constants
-from tests.gpt2_train.small_models import digest, random_model, save
+from tests.gpt2_train.small_models import random_model, save
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
@@ -137,7 +137,9 @@ def test_a_name_of_the_hub_is_fetched_wherever_a_model_may_stand(
     assert f"{NAME}: no folder here, so the model of that name at http://127.0.0.1" in fetched.err
     # What is trained on, and converted.
     assert main(["convert", "gpt2", str(tmp_path / "ours")]) == 0
-    assert {digest(open_weights(place)) for place in ("gpt2", NAME, gpt2)} == {digest(open_weights(tmp_path / "ours"))}
+    assert {open_weights(place).digest() for place in ("gpt2", NAME, gpt2)} == {
+        open_weights(tmp_path / "ours").digest()
+    }
     # Nothing but what a GPT-2 needs: no pickle, and nothing of other programs.
     assert not [path for path in hub.asked if path.endswith((".bin", ".onnx"))]
     assert {path.name for path in fetch(NAME).iterdir()} == {

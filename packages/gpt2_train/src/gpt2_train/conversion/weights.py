@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 import types
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -102,6 +103,14 @@ class ModelWeights:
         """Name and values of each parameter, the embedding with the rows of the vocabulary alone."""
         for name in shapes_of(self.config):
             yield name, self.read(name, rows=self.config.vocabulary_size)
+
+    def digest(self) -> str:
+        """SHA-256 of shape and values in float32: the same whatever the format."""
+        found = hashlib.sha256(repr(sorted(self.config.as_table().items())).encode())
+        for name, tensor in self.items():
+            found.update(name.encode())
+            found.update(tensor.float().contiguous().numpy().data)
+        return found.hexdigest()
 
     def padded(self) -> Iterator[tuple[str, Tensor]]:
         """Name and values of each parameter as a model of this shape has it, the embedding with its padding.
