@@ -58,7 +58,7 @@ def test_occurrences_are_those_of_the_definition(tmp_path_factory, documents, qu
     folder = tmp_path_factory.mktemp("index")
     index = SuffixIndex(write_indexed(folder / "tokens", documents, part_tokens=part_tokens))
     found, expected = occurrences(index, query), places_of(documents, query)
-    assert sum(map(len, found)) == len(expected)
+    assert sum(len(entries) for _, entries in found) == len(expected)
     first = dict(reversed(expected))
     count, named = documents_with(index, found, most)
     assert count == len(first)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import mmap
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -236,16 +236,8 @@ STRIDE = 64
 RANGE_AT_ONCE = 1 << 20
 
 
-@dataclass(frozen=True)
-class Occurrences:
-    """The suffixes of one part that begin with a sequence: entries `begin` to `end` of its order."""
-
-    part: int
-    begin: int
-    end: int
-
-    def __len__(self) -> int:
-        return self.end - self.begin
+Occurrences = tuple[int, range]
+"""Of a sequence in one part: the part's number, and the places in its order of the suffixes that begin with it."""
 
 
 def longest_matches(indices: Sequence[SuffixIndex], query: npt.ArrayLike) -> Ints:
@@ -291,7 +283,7 @@ def occurrences(index: SuffixIndex, query: npt.ArrayLike) -> list[Occurrences]:
         low = int(_bisect(index, part, query, begin, end, is_behind=False)[0][0])
         high = int(_bisect(index, part, query, begin, end, is_behind=True)[0][0])
         if low < high:
-            found.append(Occurrences(part, low, high))
+            found.append((part, range(low, high)))
     return found
 
 
@@ -305,21 +297,15 @@ def documents_with(index: SuffixIndex, found: Sequence[Occurrences], most: int) 
     """
     holds = np.zeros(index.tokens.documents, bool)
     first: dict[int, int] = {}
-    for some in found:
-        for places in _places(index, some):
-            documents, at = np.unique(index.document_of(places), return_index=True)
+    for part, entries in found:
+        for at in range(entries.start, entries.stop, RANGE_AT_ONCE):
+            positions = index.positions[part][at : min(at + RANGE_AT_ONCE, entries.stop)]
+            places = np.sort(positions.astype(np.int64)) + index.parts[part].tokens[0]
+            documents, where = np.unique(index.document_of(places), return_index=True)
             holds[documents] = True
-            for document, place in zip(documents[:most].tolist(), places[at[:most]].tolist(), strict=True):
+            for document, place in zip(documents[:most].tolist(), places[where[:most]].tolist(), strict=True):
                 first[document] = min(place, first.get(document, place))
     return int(holds.sum()), sorted(first.items())[:most]
-
-
-def _places(index: SuffixIndex, some: Occurrences) -> Iterator[Ints]:
-    """The places of occurrences in the `.bin`, each million in ascending order."""
-    begin = index.parts[some.part].tokens[0]
-    for at in range(some.begin, some.end, RANGE_AT_ONCE):
-        positions = index.positions[some.part][at : min(at + RANGE_AT_ONCE, some.end)]
-        yield np.sort(positions.astype(np.int64)) + begin
 
 
 def _longest_in(index: SuffixIndex, part: int, query: Ints, places: Ints) -> Ints:

@@ -250,7 +250,7 @@ def write_all(
         found = report(generator.source, texts, time.monotonic() - started)
         if tracer is not None:
             for sample in found["samples"]:
-                sample["trace"] = tracer.trace(sample["text"], prompt=sample["prompt"]).as_dict()
+                sample["trace"] = dataclasses.asdict(tracer.trace(sample["text"], prompt=sample["prompt"]))
         print(json.dumps(found, ensure_ascii=False))
 
 
@@ -274,15 +274,9 @@ def sample_of(source: InferenceModel, text: GeneratedText) -> dict[str, Any]:
     if details is None:
         return sample
     decode = source.required_tokenizer.decode
-    sample["logprobs"] = [
-        {
-            "token": token["token"],
-            "text": token["text"],
-            "logprob": token["logprob"],
-            "most_likely": [
-                {"token": other, "text": decode([other]), "logprob": logprob} for other, logprob in token["most_likely"]
-            ],
-        }
-        for token in details
-    ]
+    for token in details:
+        token["most_likely"] = [
+            {"token": other, "text": decode([other]), "logprob": logprob} for other, logprob in token["most_likely"]
+        ]
+    sample["logprobs"] = details
     return sample

@@ -83,7 +83,7 @@ class OpenSequence:
     Attributes:
         seen: the ids that it consists of, as many of the last as the model can see.
         unread: those at its end that its row does not have yet.
-        row: of the cache; None while it waits.
+        row: of the cache; -1 while it waits.
         leader: the sequence whose reading of the same prompt it waits for.
         turn: tokens that it has got since it has its row.
         scored: what is known of the prompt's tokens that have been read, the first left out.
@@ -93,7 +93,7 @@ class OpenSequence:
         self.number, self.request, self.left = number, request, request.tokens
         self.seen = list(request.prompt[-limit:])
         self.unread = self.seen
-        self.row: int | None = None
+        self.row = -1
         self.leader: OpenSequence | None = None
         self.is_new = True
         self.turn = 0
@@ -246,7 +246,7 @@ class Engine:
         if not fed:
             return []
         scoring = [place for place, (sequence, _) in enumerate(fed) if sequence.scores is not None]
-        rows, pieces = [_row(sequence) for sequence, _ in fed], [piece for _, piece in fed]
+        rows, pieces = [sequence.row for sequence, _ in fed], [piece for _, piece in fed]
         logits = self.model.feed(rows, pieces, scoring) if scoring else self.model.feed(rows, pieces)
         if scoring:
             self._score(logits, fed, scoring)
@@ -303,12 +303,12 @@ class Engine:
 
     def _pause(self, sequence: OpenSequence) -> None:
         """Take a row from its sequence, which waits for another, to read there what this row has."""
-        read = self.model.lengths[_row(sequence)] if sequence.leader is None else 0
+        read = self.model.lengths[sequence.row] if sequence.leader is None else 0
         again = sequence.seen[-(read + len(sequence.unread)) :]
         del self._sequences[sequence.number]
         self._leave(sequence)
         sequence.unread, sequence.scored, sequence.turn = again, [], 0
-        sequence.row = sequence.leader = None
+        sequence.row, sequence.leader = -1, None
         self._waiting.put_back(sequence)
 
     def _next_pieces(self) -> list[tuple[OpenSequence, list[int]]]:
@@ -326,13 +326,13 @@ class Engine:
                 scored -= len(piece) if sequence.scores is not None else 0
             if piece:
                 pieces.append((sequence, piece))
-        return sorted(pieces, key=lambda pair: _row(pair[0]))
+        return sorted(pieces, key=lambda pair: pair[0].row)
 
     def _followers(self, leader: OpenSequence) -> list[OpenSequence]:
         """Those who waited for the reading of the same prompt, which they now have read, too."""
         found = [other for other in self._sequences.values() if other.leader is leader]
         for other in found:
-            self.model.copy(_row(leader), _row(other))
+            self.model.copy(leader.row, other.row)
             other.leader = None
             other.unread, other.scored = [], leader.scored
         return found
@@ -382,12 +382,8 @@ class Engine:
         prompt = tuple(sequence.scored) if sequence.scores is not None else None
         if not sequence.request.tokens:
             return NewToken(sequence.number, None, "length", prompt=prompt)
-        return NewToken(sequence.number, token, self._finished(sequence, token), logprob, most_likely, prompt)
-
-    def _finished(self, sequence: OpenSequence, token: int) -> Literal["end", "length"] | None:
-        if token == self.end:
-            return "end"
-        return "length" if sequence.left == 1 else None
+        is_last = "length" if sequence.left == 1 else None
+        return NewToken(sequence.number, token, "end" if token == self.end else is_last, logprob, most_likely, prompt)
 
     def _advance(self, sequence: OpenSequence, new: NewToken) -> None:
         if new.finished is not None:
@@ -396,14 +392,14 @@ class Engine:
             return
         assert new.token is not None
         sequence.append(new.token, self.model.length)
-        row = _row(sequence)
+        row = sequence.row
         if self.model.lengths[row] == self.model.length:
             self.model.forget(row)
             sequence.unread = sequence.seen[-max(1, self.model.length // 2) :]
 
     def _release(self, sequence: OpenSequence) -> None:
-        self.model.forget(_row(sequence))
-        heapq.heappush(self._free, _row(sequence))
+        self.model.forget(sequence.row)
+        heapq.heappush(self._free, sequence.row)
 
 
 def _in_turn(sequences: list[OpenSequence]) -> list[OpenSequence]:
@@ -414,8 +410,3 @@ def _in_turn(sequences: list[OpenSequence]) -> list[OpenSequence]:
         places.append(before[sequence.client])
         before[sequence.client] += 1
     return [sequence for _, sequence in sorted(zip(places, sequences, strict=True), key=lambda pair: pair[0])]
-
-
-def _row(sequence: OpenSequence) -> int:
-    assert sequence.row is not None
-    return sequence.row

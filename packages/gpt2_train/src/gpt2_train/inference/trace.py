@@ -104,10 +104,6 @@ class Trace:
     passages: list[Passage]
     longest: Passage | None = None
 
-    def as_dict(self) -> dict[str, Any]:
-        """The values that `--json` prints."""
-        return dataclasses.asdict(self)
-
 
 def chance_length(corpus_tokens: int, text_tokens: int) -> int:
     """From how many tokens on a passage is hardly in a corpus by chance.
@@ -190,7 +186,7 @@ class Tracer:
         sources: list[Source] = []
         for index in self.indices:
             found = occurrences(index, ids)
-            total += sum(map(len, found))
+            total += sum(len(entries) for _, entries in found)
             count, first = documents_with(index, found, most)
             documents += count
             sources += [self._source(index, *one, len(ids)) for one in first[: most - len(sources)]]
@@ -310,7 +306,7 @@ def run(arguments: argparse.Namespace) -> int:
     text = read_text(settings, sys.stdin)
     trace = tracer.trace(text, minimum_tokens=settings.minimum_tokens, most=settings.limit)
     if arguments.json:
-        print(json.dumps(trace.as_dict(), ensure_ascii=False))
+        print(json.dumps(dataclasses.asdict(trace), ensure_ascii=False))
         return 0
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")

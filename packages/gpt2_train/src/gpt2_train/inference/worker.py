@@ -242,7 +242,8 @@ def follow(place: Place, layout: Layout, kind: DeviceKind, threads: int | None) 
     the driver's user reads it.
     """
     device = place.take_device(kind, threads)
-    with explained_out_of_memory(out_of_memory_advice(layout)):
+    advice = f"lower --batch-size, or divide the model by more than --tensor-parallel {layout.tensor_parallel}"
+    with explained_out_of_memory(advice):
         process = join(place, layout, device)
         while (call := receive_request())[0] != STOP:
             name, arguments = call
@@ -256,11 +257,6 @@ def is_lost_connection(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     return isinstance(error, dist.DistError) or "gloo" in str(error) or "NCCL" in str(error)
-
-
-def out_of_memory_advice(layout: Layout) -> str:
-    """What to do when memory runs out."""
-    return f"lower --batch-size, or divide the model by more than --tensor-parallel {layout.tensor_parallel}"
 
 
 def _work(place: Place, config: dict[str, Any]) -> tuple[dict[str, Any], int]:

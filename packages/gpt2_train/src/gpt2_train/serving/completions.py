@@ -84,7 +84,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
+class CompletionRequest:
     """What a request asks for.
 
     Attributes:
@@ -102,8 +102,8 @@ class Order:
     echo: bool
 
 
-def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits, client: str) -> Order:
-    """The order in `body`, the JSON that `client` sent for the model of that name.
+def read_request(body: bytes, encoder: Encoder, model: str, limits: Limits, client: str) -> CompletionRequest:
+    """The request in `body`, the JSON that `client` sent for the model of that name.
 
     Raises ApiError: 400 with the parameter that is wrong, 404 for another model.
     """
@@ -156,7 +156,7 @@ def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits, client
                     client=client,
                 )
             )
-    return Order(
+    return CompletionRequest(
         requests=requests,
         prompt_tokens=sum(len(ids) for _, ids in prompts),
         stream=bool(asked.stream),
@@ -264,20 +264,22 @@ class Answer:
     """What a request is answered with.
 
     Args:
-        order: what was asked for.
+        wanted: what was asked for.
         model: the name of the model.
         tokenizer: the model's.
     """
 
-    def __init__(self, order: Order, model: str, tokenizer: Tokenizer) -> None:
-        self.order = order
+    def __init__(self, wanted: CompletionRequest, model: str, tokenizer: Tokenizer) -> None:
+        self.wanted = wanted
         self._head = {
             "id": f"cmpl-{uuid.uuid4().hex}",
             "object": "text_completion",
             "created": int(time.time()),
             "model": model,
         }
-        self._choices = [_Choice(index, request, order.echo, tokenizer) for index, request in enumerate(order.requests)]
+        self._choices = [
+            _Choice(index, request, wanted.echo, tokenizer) for index, request in enumerate(wanted.requests)
+        ]
 
     @property
     def written(self) -> int:
@@ -289,20 +291,20 @@ class Answer:
         choice = self._choices[index].add(piece)
         if not (choice["text"] or choice["logprobs"] or choice["finish_reason"]):
             return b""
-        more = {"usage": None} if self.order.include_usage else {}
+        more = {"usage": None} if self.wanted.include_usage else {}
         return event({**self._head, "choices": [choice], **more})
 
     def last_events(self) -> bytes:
         """What ends a stream."""
         usage = b""
-        if self.order.include_usage:
+        if self.wanted.include_usage:
             usage = event({**self._head, "choices": [], "usage": self.usage})
         return usage + b"data: [DONE]\n\n"
 
     @property
     def usage(self) -> dict[str, int]:
         """The counts of tokens; those of a prompt count once however many texts continue it."""
-        read = self.order.prompt_tokens
+        read = self.wanted.prompt_tokens
         return {"prompt_tokens": read, "completion_tokens": self.written, "total_tokens": read + self.written}
 
     def whole(self) -> bytes:
