@@ -29,7 +29,7 @@ from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference import prompts
 from gpt2_train.inference.command import GenerateSettings, converse, make_generator
-from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Engine, TokenRequest
+from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Engine, TokenRequest, WritingOptions
 from gpt2_train.inference.generator import Detokenizer, Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import open_model
@@ -59,7 +59,8 @@ def run_of_letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def token_request(prompt: list[int], tokens: int, sampling: Sampling = GREEDY, **more: Any) -> TokenRequest:
     """A request with the random numbers of seed 5."""
-    return TokenRequest(prompt, np.random.default_rng([5, *prompt]), tokens, sampling, **more)
+    options = WritingOptions(tokens=tokens, sampling=sampling, **more)
+    return TokenRequest(prompt, np.random.default_rng([5, *prompt]), options)
 
 
 def write_ids(

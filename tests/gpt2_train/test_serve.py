@@ -414,7 +414,7 @@ def test_two_hundred_requests_at_once(api: Served, run_folder: Path) -> None:
     sampling = Sampling(0.8)
     expected = generated(
         run_folder,
-        [GenerationRequest(f"no {n}", 5 + n % 7, sampling, n, ignore_end=True) for n in range(count)],
+        [GenerationRequest(f"no {n}", n, tokens=5 + n % 7, sampling=sampling, ignore_end=True) for n in range(count)],
     )
     assert [text for text in found if text is not None] == [text for n, text in enumerate(expected) if n % 20 != 5]
     assert found.count(None) == 10
@@ -560,7 +560,7 @@ def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: 
         with openai.OpenAI(base_url=f"{found[2]}v1", api_key="sesame", max_retries=0) as client:
             asked: dict[str, Any] = {"model": found[1], "prompt": "secret", "seed": 5}
             text = client.completions.create(**asked, max_tokens=20).choices[0].text
-            assert [text] == generated(run_folder, [GenerationRequest("secret", 20, seed=5)])
+            assert [text] == generated(run_folder, [GenerationRequest("secret", tokens=20, seed=5)])
             asked |= {"max_tokens": 10_000_000, "extra_body": {"ignore_eos": True}}
             stream = iter(client.completions.create(**asked, stream=True))
             next(stream)

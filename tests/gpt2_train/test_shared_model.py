@@ -102,7 +102,8 @@ with open_shared_model(folder, device="cpu", tensor_parallel=int(tensor), data_p
     found["logits"] = [cached.feed(*fed).tolist() for fed in FED]
     cached.copy(0, 2)
     found["logits"].append(cached.feed([2], [[12]]).tolist())
-    requests = [GenerationRequest(prompt, 30, Sampling(temperature=0), ignore_end=True) for prompt in PROMPTS]
+    greedy = {"tokens": 30, "sampling": Sampling(temperature=0), "ignore_end": True}
+    requests = [GenerationRequest(prompt, **greedy) for prompt in PROMPTS]
 
     # Ctrl-C in the middle of a call: the texts begun are lost, the processes are not.
     feed = CachedModel.feed

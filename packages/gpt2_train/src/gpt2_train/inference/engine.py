@@ -31,6 +31,27 @@ from gpt2_train.inference.kv_cache import CachedModel, asked_of
 from gpt2_train.inference.sampling import Likelihood, Likelihoods, Sampling, choose_for_each, on_device
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WritingOptions:
+    """How a sequence or a text is to be continued.
+
+    Attributes:
+        tokens: how many to write at most; 0 only reads the prompt.
+        sampling: how to choose them.
+        ignore_end: never choose `<|endoftext|>`, which ends a text early.
+        logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
+        prompt_logprobs: tell the same of the prompt's tokens, too; not without `logprobs`.
+        client: whom it is for: clients share the rows, whoever asks for more.
+    """
+
+    tokens: int = 100
+    sampling: Sampling = dataclasses.field(default_factory=Sampling)
+    ignore_end: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+    client: str = ""
+
+
 @dataclasses.dataclass(frozen=True)
 class TokenRequest:
     """A sequence to continue.
@@ -38,22 +59,12 @@ class TokenRequest:
     Attributes:
         prompt: token ids, at least one; the model sees the last `sequence_length` of them.
         random: where its random numbers come from, one per token.
-        tokens: how many to write at most; 0 only reads the prompt.
-        sampling: how to choose them.
-        ignore_end: never choose the id that ends a text.
-        logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
-        prompt_logprobs: tell the same of the prompt's tokens, too; not without `logprobs`.
-        client: whom it is for; rows are shared among clients.
+        options: how to continue it.
     """
 
     prompt: Sequence[int]
     random: np.random.Generator
-    tokens: int
-    sampling: Sampling = dataclasses.field(default_factory=Sampling)
-    ignore_end: bool = False
-    logprobs: int | None = None
-    prompt_logprobs: bool = False
-    client: str = ""
+    options: WritingOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +101,8 @@ class OpenSequence:
     """
 
     def __init__(self, number: int, request: TokenRequest, limit: int) -> None:
-        self.number, self.request, self.left = number, request, request.tokens
+        self.number, self.random, self.options = number, request.random, request.options
+        self.left = request.options.tokens
         self.seen = list(request.prompt[-limit:])
         self.unread = self.seen
         self.row = -1
@@ -102,11 +114,11 @@ class OpenSequence:
     @property
     def scores(self) -> int | None:
         """How many of the likeliest ids to tell for each token of a prompt that is being read; None for nothing."""
-        return self.request.logprobs if self.request.prompt_logprobs and self.is_new else None
+        return self.options.logprobs if self.options.prompt_logprobs and self.is_new else None
 
     @property
     def client(self) -> str:
-        return self.request.client
+        return self.options.client
 
     def append(self, token: int, limit: int) -> None:
         self.seen = [*self.seen, token][-limit:]
@@ -209,7 +221,7 @@ class Engine:
         Raises Gpt2UsageError if the rows are shorter than the model's positions and too short for it.
         """
         positions, limit = self.model.model.config.sequence_length, self.model.length
-        needed = min(len(request.prompt), positions) + request.tokens - 1
+        needed = min(len(request.prompt), positions) + request.options.tokens - 1
         if limit < min(needed, positions):
             raise Gpt2UsageError(f"{needed} positions asked of rows of {limit}: shorten prompt or output.")
         number = next(self._numbers)
@@ -357,20 +369,20 @@ class Engine:
 
     def _choose(self, logits: Tensor, sequences: Sequence[OpenSequence]) -> list[NewToken]:
         """The next token of each sequence. The host waits for the device once, or twice for log-probabilities."""
-        requests = [sequence.request for sequence in sequences]
-        asked = [place for place, request in enumerate(requests) if request.logprobs is not None]
+        options = [sequence.options for sequence in sequences]
+        asked = [place for place, wanted in enumerate(options) if wanted.logprobs is not None]
         likelihoods = Likelihoods(logits, asked) if asked else None
         # A sum is finite if all of its parts are, and needs no tensor of its own.
         is_finite = logits.sum(dim=1).isfinite()
-        ignoring = [place for place, request in enumerate(requests) if request.ignore_end]
+        ignoring = [place for place, wanted in enumerate(options) if wanted.ignore_end]
         if self.end is not None and ignoring:
             logits[:, self.end].index_fill_(0, on_device(ignoring, logits.device), -torch.inf)
-        uniform = torch.tensor([request.random.random() for request in requests], dtype=torch.float64)
-        chosen = choose_for_each(logits, uniform, [request.sampling for request in requests])
+        uniform = torch.tensor([sequence.random.random() for sequence in sequences], dtype=torch.float64)
+        chosen = choose_for_each(logits, uniform, [wanted.sampling for wanted in options])
         tokens = torch.where(is_finite, chosen, -1).tolist()
         if -1 in tokens:
             raise Gpt2Error(NOT_FINITE)
-        likely = {} if likelihoods is None else likelihoods.of(chosen, [request.logprobs or 0 for request in requests])
+        likely = {} if likelihoods is None else likelihoods.of(chosen, [wanted.logprobs or 0 for wanted in options])
         return [
             self._new(sequence, token, *likely.get(place, (None, ())))
             for place, (sequence, token) in enumerate(zip(sequences, tokens, strict=True))
@@ -380,10 +392,12 @@ class Engine:
         self, sequence: OpenSequence, token: int, logprob: float | None, most_likely: tuple[tuple[int, float], ...]
     ) -> NewToken:
         prompt = tuple(sequence.scored) if sequence.scores is not None else None
-        if not sequence.request.tokens:
+        if not sequence.options.tokens:
             return NewToken(sequence.number, None, "length", prompt=prompt)
-        is_last = "length" if sequence.left == 1 else None
-        return NewToken(sequence.number, token, "end" if token == self.end else is_last, logprob, most_likely, prompt)
+        finished: Literal["end", "length"] | None = "length" if sequence.left == 1 else None
+        if token == self.end:
+            finished = "end"
+        return NewToken(sequence.number, token, finished, logprob, most_likely, prompt)
 
     def _advance(self, sequence: OpenSequence, new: NewToken) -> None:
         if new.finished is not None:

@@ -16,9 +16,9 @@ from typing import Literal
 import numpy as np
 
 from gpt2_train.config.errors import Gpt2UsageError, shortened
-from gpt2_train.inference.engine import Engine, NewToken, TokenRequest
+from gpt2_train.inference.engine import Engine, NewToken, TokenRequest, WritingOptions
 from gpt2_train.inference.model import InferenceModel
-from gpt2_train.inference.sampling import Likelihood, Sampling
+from gpt2_train.inference.sampling import Likelihood
 from indexed_tokens import Tokenizer
 
 Finished = Literal["end_of_text", "stop", "length"]
@@ -26,34 +26,22 @@ Finished = Literal["end_of_text", "stop", "length"]
 
 
 @dataclasses.dataclass(frozen=True)
-class GenerationRequest:
+class GenerationRequest(WritingOptions):
     """A text to write.
 
     Attributes:
         prompt: how it begins; plain text throughout, and empty for the beginning of a document.
-        tokens: how many tokens to write at most; 0 only reads the prompt.
-        sampling: how each is chosen.
         seed: seed of all choices.
         sample: its number among the texts of the same prompt and seed, from 0: each number is another text.
-        ignore_end: never choose `<|endoftext|>`, which ends a text early.
         stop: strings that end the text where the first of them begins; they are not a part of it.
-        logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
         prompt_tokens: the token ids of the prompt, where they are known: it is not encoded then, only checked.
-        prompt_logprobs: tell of the prompt's tokens, too, what `logprobs` asks for.
-        client: whom it is for: clients share the rows of a session, whoever asks for more.
     """
 
     prompt: str
-    tokens: int = 100
-    sampling: Sampling = dataclasses.field(default_factory=Sampling)
     seed: int = 1234
     sample: int = 0
-    ignore_end: bool = False
     stop: tuple[str, ...] = ()
-    logprobs: int | None = None
     prompt_tokens: tuple[int, ...] | None = None
-    prompt_logprobs: bool = False
-    client: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -242,17 +230,7 @@ class Encoder:
             raise Gpt2UsageError("an empty stop string would end every text before it begins: leave it out.")
         known = request.prompt_tokens
         ids = self.encode(request.prompt) if known is None else self.check_tokens(known)
-        random = np.random.default_rng([request.seed, request.sample, *ids])
-        return TokenRequest(
-            prompt=ids,
-            random=random,
-            tokens=request.tokens,
-            sampling=request.sampling,
-            ignore_end=request.ignore_end,
-            logprobs=request.logprobs,
-            prompt_logprobs=request.prompt_logprobs,
-            client=request.client,
-        )
+        return TokenRequest(ids, np.random.default_rng([request.seed, request.sample, *ids]), request)
 
     def encoded(self, request: GenerationRequest) -> GenerationRequest:
         """`request` with the token ids of its prompt, which is not encoded again then. Raises as `token_request`."""
