@@ -103,7 +103,8 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
 
     source = located(settings.source)
     source_format = format_of(source)
-    name = settings.to or _default_target(source_format.name, settings.target)
+    otherwise = "hf" if source_format.name == "checkpoint" else "checkpoint"
+    name = settings.to or ("gguf" if settings.target.endswith(".gguf") else otherwise)
     target_format = known_formats()[name]
     read = ReadOptions(settings.heads, settings.vocabulary_size, settings.tokenizer)
     weights = source_format.open(source, read)
@@ -132,12 +133,6 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
         "step": weights.step,
         "tokenizer": weights.tokenizer.fingerprint if weights.tokenizer else None,
     }
-
-
-def _default_target(source_format: str, target: str) -> str:
-    if target.endswith(".gguf"):
-        return "gguf"
-    return "hf" if source_format == "checkpoint" else "checkpoint"
 
 
 @contextlib.contextmanager

@@ -337,20 +337,23 @@ class TextGenerator:
         requests = [self.encoder.encoded(request) for request in requests]
         session = self._session_for(requests)
         self._session = None  # What an exception leaves half done is not used again.
-        texts = [_Text(request) for request in requests]
+        pieces: list[list[TextPiece]] = [[] for _ in requests]
+        done = [0] * len(requests)
         places = {session.submit(request): place for place, request in enumerate(requests)}
         while session.waiting or session.writing:
             for piece in session.step():
                 place = places[piece.number]
-                texts[place].add(piece)
+                request = requests[place]
+                pieces[place].append(piece)
+                done[place] = request.tokens if piece.finished else piece.written
                 if on_text is not None:
                     on_text(place, piece.text)
                 if on_done is not None and piece.finished is not None:
-                    on_done(place, texts[place].result())
+                    on_done(place, _text_of(request, pieces[place]))
             if on_tokens is not None:
-                on_tokens(sum(text.progress for text in texts))
+                on_tokens(sum(done))
         self._session = session
-        return [text.result() for text in texts]
+        return [_text_of(request, own) for request, own in zip(requests, pieces, strict=True)]
 
     def _session_for(self, requests: Sequence[GenerationRequest]) -> TextSession:
         """The session of before, if its cache is large enough, or a new one."""
@@ -388,25 +391,10 @@ class _Writer:
 _FINISHED: dict[str | None, Finished | None] = {None: None, "end": "end_of_text", "length": "length"}
 
 
-class _Text:
-    """A text from its pieces."""
-
-    def __init__(self, request: GenerationRequest) -> None:
-        self.request = request
-        self.tokens: list[TextToken] = []
-        self.written = 0
-        self.finished: Finished | None = None
-
-    def add(self, piece: TextPiece) -> None:
-        self.tokens += piece.tokens
-        self.written, self.finished = piece.written, piece.finished
-
-    @property
-    def progress(self) -> int:
-        return self.request.tokens if self.finished else self.written
-
-    def result(self) -> GeneratedText:
-        assert self.finished is not None
-        request, text = self.request, "".join(token.text for token in self.tokens)
-        details = tuple(self.tokens) if request.logprobs is not None else None
-        return GeneratedText(request.prompt, request.sample, text, self.written, self.finished, details)
+def _text_of(request: GenerationRequest, pieces: Sequence[TextPiece]) -> GeneratedText:
+    """What the `pieces` of a request make, the last of which ends it."""
+    finished = pieces[-1].finished
+    assert finished is not None
+    text, written = "".join(piece.text for piece in pieces), pieces[-1].written
+    details = tuple(token for piece in pieces for token in piece.tokens) if request.logprobs is not None else None
+    return GeneratedText(request.prompt, request.sample, text, written, finished, details)
