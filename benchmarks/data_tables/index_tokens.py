@@ -9,8 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from indexed_tokens import IndexedTokensWriter
-from indexed_tokens.suffix_index import SuffixIndex, index_folder
-from indexed_tokens.suffix_search import documents_with, longest_matches, occurrences
+from indexed_tokens.suffix_index import SuffixIndex, documents_with, index_folder, longest_matches, occurrences
 from measuring import Row, webtext
 
 TITLE = "index-tokens: documents of 1,000 tokens, in parts of 32 million"

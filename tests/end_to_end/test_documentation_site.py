@@ -9,8 +9,8 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from webtext_run import documentation_pages
-from webtext_run.documentation_pages import docstrings, is_prose, paragraphs
+from webtext_run import documentation_site
+from webtext_run.documentation_site import docstrings, is_prose, paragraphs
 
 SITE = Path(__file__).resolve().parents[2] / "pipelines" / "documentation_site.py"
 
@@ -51,7 +51,7 @@ def test_pages_are_the_same_for_every_user_folder_and_port(tmp_path):
     """A page showed the port, the user's folder and where the clone lies: the tokens, and the loss, differed by run."""
     names = [f"{name}.html" for name in NAMES]
     elsewhere = shutil.copy(SITE, tmp_path)
-    shutil.copytree(Path(documentation_pages.__file__).parent, tmp_path / "webtext_run")
+    shutil.copytree(Path(documentation_site.__file__).parent, tmp_path / "webtext_run")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

@@ -84,7 +84,7 @@ def kill_when(condition: Callable[[], bool], pipeline: Path, folder: Path) -> No
 
 
 def weights(model: Path) -> dict[str, bytes]:
-    from gpt2_train.conversion.format import open_weights
+    from gpt2_train.conversion.formats import open_weights
 
     found = open_weights(model).load()
     return {name: value.detach().numpy().tobytes() for name, value in found.state_dict().items()}
@@ -483,7 +483,7 @@ def test_disk_that_is_too_small_for_all_together_is_found_before_anything_runs(c
     ],
 )
 def test_a_setting_can_be_changed_on_the_command_line(tmp_path, change, flags):
-    from webtext_run.pipeline_file import change_settings
+    from webtext_run.steps import change_settings
 
     tables = {"download": {}, "clean": {}, "tokenize": {}, "train": {"tokens": 1000}, "generate": {"prompt": ["x"]}}
     told = change_settings(tables, [change], tmp_path)
@@ -512,7 +512,7 @@ def test_a_change_that_cannot_be_made_is_named(check_without_gpu, change, named)
 @pytest.mark.parametrize("shipped", sorted(path.stem for path in RUN.parent.glob("*.toml")))
 def test_every_shipped_recipe_fits_a_machine_with_any_number_of_gpus(tmp_path, monkeypatch, texts, shipped, gpus):
     """A shipped recipe failed on every machine with several GPUs, after the download."""
-    from webtext_run.pipeline_file import read_pipeline
+    from webtext_run.steps import read_pipeline
 
     path, tables = read_pipeline(shipped)
     steps = wiring.plan(path, tables, tmp_path, [str(texts / "texts")], site=True)
@@ -650,7 +650,7 @@ def test_the_memory_of_a_run_is_that_of_the_micro_batch_that_fits_its_gpu(tmp_pa
 
 def test_the_quickstart_with_the_vocabulary_of_gpt2_is_one_flag_away(tmp_path):
     """It trains a tokenizer of its own, for which nobody waits who wants GPT-2's."""
-    from webtext_run.pipeline_file import change_settings, read_pipeline
+    from webtext_run.steps import change_settings, read_pipeline
 
     path, tables = read_pipeline("quickstart")
     for flags, names, known in (

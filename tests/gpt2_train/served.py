@@ -13,7 +13,7 @@ from typing import Any
 import httpx2
 import openai
 
-from gpt2_train.inference.open import open_shared_model
+from gpt2_train.inference.model import open_shared_model
 from gpt2_train.serving.command import ServeSettings, make_server
 from gpt2_train.serving.server import Server, bound_socket
 

@@ -22,7 +22,7 @@ from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer, load_tensors
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.format import open_weights
+from gpt2_train.conversion.formats import open_weights
 from gpt2_train.model.gpt2 import GPT2
 from indexed_tokens import Tokenizer
 

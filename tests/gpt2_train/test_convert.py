@@ -20,8 +20,8 @@ from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import PRESETS, ModelConfig, TrainSettings
-from gpt2_train.conversion.format import ReadOptions, open_weights
-from gpt2_train.conversion.megatron_names import join, share_of
+from gpt2_train.conversion.formats import ReadOptions, open_weights
+from gpt2_train.conversion.formats.megatron import join, share_of
 from gpt2_train.conversion.weights import EMBEDDING, shapes_of
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training.setup import config_of_first_weights

@@ -18,12 +18,17 @@ from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_m
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference import engine as engine_module
-from gpt2_train.inference.detokenizer import StopStrings
-from gpt2_train.inference.engine import Engine, NewToken, TokenRequest
-from gpt2_train.inference.generator import GenerationRequest, TextGenerator, TextPiece, TextSession
-from gpt2_train.inference.kv_cache import CachedModel
-from gpt2_train.inference.model import InferenceModel, open_model
-from gpt2_train.inference.packed_weights import PackedLinear, arrange_weights, for_writing
+from gpt2_train.inference.engine import Engine, NewToken, TokenRequest, WritingOptions
+from gpt2_train.inference.generator import (
+    GenerationRequest,
+    StopStrings,
+    TextGenerator,
+    TextPiece,
+    TextSession,
+    TextToken,
+)
+from gpt2_train.inference.kv_cache import CachedModel, PackedLinear, arrange_weights
+from gpt2_train.inference.model import InferenceModel, for_writing, open_model
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.model.gpt2 import GPT2
 
@@ -106,7 +111,8 @@ def test_half_precision_is_near_full_precision(model: GPT2, precision: str) -> N
 
 
 def request(prompt: list[int], tokens: int = 9, sampling: Sampling = GREEDY, **more: Any) -> TokenRequest:
-    return TokenRequest(prompt, np.random.default_rng([3, *prompt]), tokens, sampling, **more)
+    options = WritingOptions(tokens=tokens, sampling=sampling, **more)
+    return TokenRequest(prompt, np.random.default_rng([3, *prompt]), options)
 
 
 def alone(model: GPT2, wanted: TokenRequest, end: int | None = None) -> list[NewToken]:
@@ -185,7 +191,7 @@ def test_samples_of_a_prompt_read_it_once(model: GPT2, monkeypatch: pytest.Monke
     monkeypatch.setattr(cached, "feed", lambda rows, tokens: (fed.append(sum(map(len, tokens))), feed(rows, tokens))[1])
     engine = Engine(cached, vocabulary_size=257)
     for seed in range(3):
-        engine.add(TokenRequest([5] * 9, np.random.default_rng(seed), 3, Sampling()))
+        engine.add(TokenRequest([5] * 9, np.random.default_rng(seed), WritingOptions(tokens=3)))
     found = engine.step()
     assert fed == [9]
     assert len(found) == 3
@@ -328,9 +334,8 @@ def test_prompts_are_scored_while_they_are_read(model: GPT2, at_once: int, monke
 # --- stop strings ----------------------------------------------------------------------------------------------------
 
 
-@dataclasses.dataclass(frozen=True)
-class Part:
-    text: str
+def part(text: str) -> TextToken:
+    return TextToken(1, text)
 
 
 def cut_at_stop(text: str, stops: list[str]) -> tuple[str, bool]:
@@ -348,10 +353,10 @@ def cut_at_stop(text: str, stops: list[str]) -> tuple[str, bool]:
 )
 def test_a_text_ends_before_the_first_stop_string_however_it_is_divided(parts: list[str], stops: list[str]) -> None:
     """And nothing is shown that later turns out to belong to one."""
-    stream: StopStrings[Part] = StopStrings(stops)
+    stream = StopStrings(stops)
     shown, has_stopped = "", False
-    for part in parts:
-        released, has_stopped = stream.add(Part(part))
+    for text in parts:
+        released, has_stopped = stream.add(part(text))
         shown += "".join(one.text for one in released)
         if has_stopped:
             break
@@ -360,13 +365,13 @@ def test_a_text_ends_before_the_first_stop_string_however_it_is_divided(parts: l
 
 
 def test_only_what_may_begin_a_stop_string_is_held_back() -> None:
-    stream: StopStrings[Part] = StopStrings(["\n\nQ:"])
-    assert stream.add(Part("a")) == ([Part("a")], False)
-    assert stream.add(Part("b\n")) == ([], False)
-    assert stream.add(Part("\n")) == ([], False)
-    assert stream.add(Part("A")) == ([Part("b\n"), Part("\n"), Part("A")], False)
-    assert stream.add(Part("c\n\n")) == ([], False)
-    assert stream.add(Part("Q: what")) == ([Part("c")], True)
+    stream = StopStrings(["\n\nQ:"])
+    assert stream.add(part("a")) == ([part("a")], False)
+    assert stream.add(part("b\n")) == ([], False)
+    assert stream.add(part("\n")) == ([], False)
+    assert stream.add(part("A")) == ([part("b\n"), part("\n"), part("A")], False)
+    assert stream.add(part("c\n\n")) == ([], False)
+    assert stream.add(part("Q: what")) == ([part("c")], True)
 
 
 # --- texts -----------------------------------------------------------------------------------------------------------
@@ -406,8 +411,8 @@ def collected(session: TextSession) -> dict[int, list[TextPiece]]:
 def test_a_stop_string_over_several_tokens_and_characters_ends_a_text() -> None:
     """Every token is a byte here, and the stop string begins with a character of three."""
     session = TextSession(source_of(reciting("ab€c, d")), rows=2)
-    stopped = session.submit(GenerationRequest("x", 20, GREEDY, stop=("€c",)))
-    whole = session.submit(GenerationRequest("y", 20, GREEDY, stop=("€d", "?")))
+    stopped = session.submit(GenerationRequest("x", tokens=20, sampling=GREEDY, stop=("€c",)))
+    whole = session.submit(GenerationRequest("y", tokens=20, sampling=GREEDY, stop=("€d", "?")))
     found = collected(session)
     assert [(piece.text, piece.finished) for piece in found[stopped]] == [("a", None), ("b", None), ("", "stop")]
     assert [piece.written for piece in found[stopped]] == [1, 2, 6]
@@ -420,7 +425,7 @@ def test_a_stop_string_over_several_tokens_and_characters_ends_a_text() -> None:
 def test_the_tokens_of_a_text_are_its_text() -> None:
     """Half a character at its end becomes U+FFFD, and belongs to the last token."""
     session = TextSession(source_of(reciting("a€b")), rows=1)
-    session.submit(GenerationRequest("x", 3, GREEDY, logprobs=1))
+    session.submit(GenerationRequest("x", tokens=3, sampling=GREEDY, logprobs=1))
     (pieces,) = collected(session).values()
     tokens = [token for piece in pieces for token in piece.tokens]
     assert [(token.token, token.text) for token in tokens] == [(97, "a"), (0xE2, ""), (0x82, "\ufffd")]
@@ -429,9 +434,9 @@ def test_the_tokens_of_a_text_are_its_text() -> None:
 
 def test_a_cancelled_request_makes_room_for_the_next(model: GPT2) -> None:
     session = TextSession(source_of(model), rows=1)
-    first = session.submit(GenerationRequest("a", 1000, ignore_end=True))
-    second = session.submit(GenerationRequest("b", 5, ignore_end=True))
-    third = session.submit(GenerationRequest("c", 5, ignore_end=True))
+    first = session.submit(GenerationRequest("a", tokens=1000, ignore_end=True))
+    second = session.submit(GenerationRequest("b", tokens=5, ignore_end=True))
+    third = session.submit(GenerationRequest("c", tokens=5, ignore_end=True))
     session.step()
     assert (session.writing, session.waiting) == (1, 2)
     session.cancel(first)
@@ -444,7 +449,7 @@ def test_a_cancelled_request_makes_room_for_the_next(model: GPT2) -> None:
 def test_a_session_and_a_generator_write_the_same(model: GPT2) -> None:
     """Requests that come one by one become what they become as a list, and again with other seeds something else."""
     source = source_of(model)
-    requests = [GenerationRequest("ab", 20, seed=seed, sample=sample) for seed in (1, 2) for sample in (0, 1)]
+    requests = [GenerationRequest("ab", tokens=20, seed=seed, sample=sample) for seed in (1, 2) for sample in (0, 1)]
     texts = [text.text for text in TextGenerator(source, rows=4).generate(requests)]
     assert len(set(texts)) == 4
     session = TextSession(source, rows=2)
@@ -462,7 +467,7 @@ def test_a_session_and_a_generator_write_the_same(model: GPT2) -> None:
 @pytest.mark.parametrize(
     ("wanted", "sentence"),
     [
-        (GenerationRequest("a", -1), "-1 tokens asked for"),
+        (GenerationRequest("a", tokens=-1), "-1 tokens asked for"),
         (GenerationRequest("a", stop=("b", "")), "an empty stop string"),
     ],
 )
@@ -474,7 +479,7 @@ def test_a_request_that_makes_no_sense_is_refused(model: GPT2, wanted: Generatio
 def test_a_stop_string_is_counted_but_not_shown(tmp_path: Path) -> None:
     folder = save(tmp_path, constant_model({97: 0.0, 98: 0.0}, others=-60.0))
     generator = TextGenerator(open_model(folder, device="cpu"))
-    found = generator.generate([GenerationRequest("x", 50, sample=number, stop=("ab",)) for number in range(8)])
+    found = generator.generate([GenerationRequest("x", tokens=50, sample=number, stop=("ab",)) for number in range(8)])
     for text in found:
         assert text.finished == "stop"
         assert "ab" not in text.text
@@ -516,7 +521,7 @@ def test_several_rows_use_the_packed_order(model: GPT2) -> None:
 
 def test_a_model_opened_for_writing_writes_the_same(tmp_path: Path) -> None:
     source = open_model(save(tmp_path, random_model()), device="cpu")
-    requests = [GenerationRequest("ab", 12, sample=number) for number in range(3)]
+    requests = [GenerationRequest("ab", tokens=12, sample=number) for number in range(3)]
     arranged = TextGenerator(for_writing(source, 3)).generate(requests)
     assert arranged == TextGenerator(source).generate(requests)
     assert source.model.is_tied

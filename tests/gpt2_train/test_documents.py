@@ -19,7 +19,7 @@ from torch import Tensor
 
 from gpt2_train.cli import main
 from gpt2_train.config.settings import ModelConfig, TrainSettings
-from gpt2_train.conversion.format import open_weights
+from gpt2_train.conversion.formats import open_weights
 from gpt2_train.data.corpus import open_corpora
 from gpt2_train.data.index import IndexCache
 from gpt2_train.data.streams import blend_split

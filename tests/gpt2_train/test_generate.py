@@ -27,11 +27,10 @@ from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_m
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
-from gpt2_train.inference import prompt_loop
+from gpt2_train.inference import prompts
 from gpt2_train.inference.command import GenerateSettings, converse, make_generator
-from gpt2_train.inference.detokenizer import Detokenizer
-from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Engine, TokenRequest
-from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
+from gpt2_train.inference.engine import POSITIONS_AT_ONCE, Engine, TokenRequest, WritingOptions
+from gpt2_train.inference.generator import Detokenizer, Encoder, GenerationRequest, TextGenerator
 from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.prompts import prompts_of_lines
@@ -60,7 +59,8 @@ def run_of_letters(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def token_request(prompt: list[int], tokens: int, sampling: Sampling = GREEDY, **more: Any) -> TokenRequest:
     """A request with the random numbers of seed 5."""
-    return TokenRequest(prompt, np.random.default_rng([5, *prompt]), tokens, sampling, **more)
+    options = WritingOptions(tokens=tokens, sampling=sampling, **more)
+    return TokenRequest(prompt, np.random.default_rng([5, *prompt]), options)
 
 
 def write_ids(
@@ -734,7 +734,7 @@ def test_ctrl_c_at_the_prompt_clears_the_line_and_does_not_quit(terminal: Any) -
 
 def test_one_ctrl_c_may_arrive_as_several_signals() -> None:
     """The second signal of one Ctrl-C, which a wrapper passes on, ended the program."""
-    interrupts = prompt_loop.Interrupts()
+    interrupts = prompts.Interrupts()
     before = signal.getsignal(signal.SIGINT)  # a shell starts what runs in the background with it ignored
 
     def work() -> None:
@@ -754,7 +754,7 @@ def test_one_ctrl_c_may_arrive_as_several_signals() -> None:
 
 def test_the_loop_does_without_line_editing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "readline", None)
-    prompt_loop.use_line_editing()
+    prompts.use_line_editing()
 
 
 def test_the_loop_survives_what_it_cannot_write(

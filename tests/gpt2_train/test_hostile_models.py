@@ -20,7 +20,7 @@ from gpt2_train.checkpoint.info import table_crc
 from gpt2_train.checkpoint.stored_shapes import EMBEDDING, parameter_shapes
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import PRESETS, ModelConfig
-from gpt2_train.conversion.format import open_weights
+from gpt2_train.conversion.formats import open_weights
 from gpt2_train.model.gpt2 import GPT2
 
 SMALL = ModelConfig(layers=2, hidden=32, heads=4, sequence_length=16, vocabulary_size=257)

@@ -19,11 +19,8 @@ from tests.webtext_prep.support.browser import Browser, find_chromium
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.metrics.plots import picture
-from gpt2_train.metrics.plots.panels import View, panels_of
-from gpt2_train.metrics.plots.runs import read_run, read_runs, short_names
-from gpt2_train.metrics.plots.terminal import loss_curve
-from gpt2_train.metrics.records import task_name
+from gpt2_train.metrics.plots import View, loss_curve, panels_of, picture
+from gpt2_train.metrics.records import read_run, read_runs, short_names, task_name
 
 HOSTILE = '</script><script>window.ran = 1</script><b title="x">'
 NAME = "</script><b>wide"

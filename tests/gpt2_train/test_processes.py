@@ -26,7 +26,7 @@ from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import ModelConfig, TrainSettings
-from gpt2_train.conversion.format import open_weights
+from gpt2_train.conversion.formats import open_weights
 from gpt2_train.distributed.mesh import World
 from gpt2_train.distributed.randomness import SharedDropout, _mixed_bits, seed_micro_step, share_dropout
 from gpt2_train.model.attention import PACKED

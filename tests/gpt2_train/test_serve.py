@@ -31,7 +31,8 @@ from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator, TextSession
 from gpt2_train.inference.model import open_model
 from gpt2_train.inference.sampling import Sampling
-from gpt2_train.serving import command, connections
+from gpt2_train.serving import command
+from gpt2_train.serving import server as server_module
 from gpt2_train.serving.command import ServeSettings, address, given_token, is_loopback, model_name
 from gpt2_train.serving.middleware import MOST_BODY_BYTES
 from gpt2_train.serving.server import bound_socket
@@ -413,7 +414,7 @@ def test_two_hundred_requests_at_once(api: Served, run_folder: Path) -> None:
     sampling = Sampling(0.8)
     expected = generated(
         run_folder,
-        [GenerationRequest(f"no {n}", 5 + n % 7, sampling, n, ignore_end=True) for n in range(count)],
+        [GenerationRequest(f"no {n}", n, tokens=5 + n % 7, sampling=sampling, ignore_end=True) for n in range(count)],
     )
     assert [text for text in found if text is not None] == [text for n, text in enumerate(expected) if n % 20 != 5]
     assert found.count(None) == 10
@@ -559,7 +560,7 @@ def test_the_command_in_two_processes_stops_in_the_middle_of_a_text(run_folder: 
         with openai.OpenAI(base_url=f"{found[2]}v1", api_key="sesame", max_retries=0) as client:
             asked: dict[str, Any] = {"model": found[1], "prompt": "secret", "seed": 5}
             text = client.completions.create(**asked, max_tokens=20).choices[0].text
-            assert [text] == generated(run_folder, [GenerationRequest("secret", 20, seed=5)])
+            assert [text] == generated(run_folder, [GenerationRequest("secret", tokens=20, seed=5)])
             asked |= {"max_tokens": 10_000_000, "extra_body": {"ignore_eos": True}}
             stream = iter(client.completions.create(**asked, stream=True))
             next(stream)
@@ -621,7 +622,7 @@ def test_connections_that_send_no_request_keep_nobody_out(run_folder: Path) -> N
 
 def test_a_request_whose_head_does_not_come_is_given_up(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A connection that sent a part of a request, or a byte of it now and then, stayed open for good."""
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.3)
+    monkeypatch.setattr(server_module, "HEAD_SECONDS", 0.3)
     with served(run_folder) as api, socket.create_connection(("127.0.0.1", httpx2.URL(api.url).port)) as client:
         client.settimeout(PATIENCE)
         for byte in HALF_REQUESTS[1]:
@@ -634,11 +635,11 @@ def test_a_request_whose_head_does_not_come_is_given_up(run_folder: Path, monkey
 
 def test_too_few_files_for_any_client_are_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where descriptors are left for no connection, the server started and could answer nobody."""
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda kind: (20, 20))
+    monkeypatch.setattr(server_module.resource, "getrlimit", lambda kind: (20, 20))
     with pytest.raises(Gpt2UsageError, match="may open 20 files"):
-        connections.connection_limit()
-    monkeypatch.setattr(connections.resource, "getrlimit", lambda kind: (connections.resource.RLIM_INFINITY,) * 2)
-    assert connections.connection_limit() == connections.MOST_CONNECTIONS
+        server_module.connection_limit()
+    monkeypatch.setattr(server_module.resource, "getrlimit", lambda kind: (server_module.resource.RLIM_INFINITY,) * 2)
+    assert server_module.connection_limit() == server_module.MOST_CONNECTIONS
 
 
 def test_a_signal_before_the_server_listens_to_them_ends_it(run_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,17 +22,15 @@ from tests.gpt2_train.test_processes import children_of
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.format import open_weights
+from gpt2_train.conversion.formats import open_weights
 from gpt2_train.conversion.weights import EMBEDDING
 from gpt2_train.distributed.processes import Child, failure, send_report
 from gpt2_train.evaluation.tasks import tasks
 from gpt2_train.inference.driver import WorkerGroup, interrupts_deferred
 from gpt2_train.inference.kv_cache import CachedModel
-from gpt2_train.inference.model import open_model
-from gpt2_train.inference.open import open_shared_model
+from gpt2_train.inference.model import open_model, open_shared_model
 from gpt2_train.inference.scorer import Scorer
-from gpt2_train.inference.tensor_parallel import load_part
-from gpt2_train.inference.worker import is_lost_connection
+from gpt2_train.inference.worker import is_lost_connection, load_part
 from indexed_tokens import IndexedTokensWriter
 
 PROMPTS = ["hello", "a prompt that is longer than all positions of the model", "x"]
@@ -91,10 +89,10 @@ import json, os, signal, sys
 from pathlib import Path
 from tests.gpt2_train.test_shared_model import FED, PROMPTS, measured
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
-from gpt2_train.inference.worker import ModelWorker
+from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
-from gpt2_train.inference.open import open_shared_model
+from gpt2_train.inference.model import open_shared_model
 
 folder, inputs, tensor, data = sys.argv[1:]
 with open_shared_model(folder, device="cpu", tensor_parallel=int(tensor), data_parallel=int(data), threads=1) as source:
@@ -104,19 +102,20 @@ with open_shared_model(folder, device="cpu", tensor_parallel=int(tensor), data_p
     found["logits"] = [cached.feed(*fed).tolist() for fed in FED]
     cached.copy(0, 2)
     found["logits"].append(cached.feed([2], [[12]]).tolist())
-    requests = [GenerationRequest(prompt, 30, Sampling(temperature=0), ignore_end=True) for prompt in PROMPTS]
+    greedy = {"tokens": 30, "sampling": Sampling(temperature=0), "ignore_end": True}
+    requests = [GenerationRequest(prompt, **greedy) for prompt in PROMPTS]
 
     # Ctrl-C in the middle of a call: the texts begun are lost, the processes are not.
-    whole = ModelWorker.whole
-    def interrupted(self, logits):
+    feed = CachedModel.feed
+    def interrupted(self, *fed):
         os.kill(os.getpid(), signal.SIGINT)
-        return whole(self, logits)
-    ModelWorker.whole = interrupted
+        return feed(self, *fed)
+    CachedModel.feed = interrupted
     try:
         TextGenerator(source).generate(requests)
         raise AssertionError("not interrupted")
     except KeyboardInterrupt:
-        ModelWorker.whole = whole
+        CachedModel.feed = feed
     found["texts"] = [text.text for text in TextGenerator(source, rows=2).generate(requests)]
 print(json.dumps(found))
 """

@@ -21,8 +21,7 @@ from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.metrics import sinks
 from gpt2_train.metrics.log import MetricsLog
-from gpt2_train.metrics.sender import Feed, open_feeds, tagged, text_of
-from gpt2_train.metrics.sinks import Sink, WatchedRun, chosen_sinks, split_names
+from gpt2_train.metrics.sinks import Feed, Sink, WatchedRun, chosen_sinks, open_feeds, split_names, tagged, text_of
 
 PRACTICE = '''
 from pathlib import Path

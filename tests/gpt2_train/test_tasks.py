@@ -16,9 +16,8 @@ from tests.gpt2_train.small_models import BYTES, END, byte_tokenizer, constant_m
 
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.evaluation.tasks import Task
+from gpt2_train.evaluation.tasks import Task, read_rows
 from gpt2_train.evaluation.tasks.hellaswag import prepared
-from gpt2_train.evaluation.tasks.input_lines import read_rows
 from gpt2_train.evaluation.tasks.text_loss import TextLoss
 from gpt2_train.evaluation.tasks.wikitext import Wikitext, detokenized
 from gpt2_train.inference.model import InferenceModel

@@ -15,8 +15,7 @@ from tests.gpt2_train.small_models import END, byte_tokenizer, random_model, sav
 from tests.indexed_tokens.naive_index import write_indexed
 
 from gpt2_train.cli import main
-from gpt2_train.inference.trace_command import described, marked
-from gpt2_train.inference.tracing import Tracer, chance_length
+from gpt2_train.inference.trace import Tracer, chance_length, described, marked
 from indexed_tokens import Tokenizer, save_corpus_tokenizer
 
 TEXTS = [
@@ -156,7 +155,7 @@ def test_passages_are_marked_by_brackets_or_colours(corpus: str) -> None:
 
 
 def test_passages_that_overlap_are_marked_as_one() -> None:
-    from gpt2_train.inference.tracing import Passage, Trace
+    from gpt2_train.inference.trace import Passage, Trace
 
     passages = [Passage(0, 5, 1, "", 1, 1, []), Passage(3, 8, 1, "", 1, 1, []), Passage(9, 10, 1, "", 1, 1, [])]
     trace = Trace("0123456789", 10, 1, 9, passages)

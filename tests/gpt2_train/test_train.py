@@ -23,7 +23,7 @@ from gpt2_train.checkpoint import save as checkpoint_save
 from gpt2_train.checkpoint.info import load_tokenizer, read_info
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.conversion.format import open_weights
+from gpt2_train.conversion.formats import open_weights
 from gpt2_train.training import setup
 from gpt2_train.training import trainer as train_module
 from gpt2_train.training.recorder import Recorder

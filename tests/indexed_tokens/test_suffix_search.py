@@ -9,8 +9,17 @@ from hypothesis import strategies as st
 from tests.indexed_tokens.naive_index import write_index, write_indexed
 
 from indexed_tokens import IndexedTokensError, IndexedTokensWriter
-from indexed_tokens.suffix_index import SEAL, URLS, SuffixIndex, divide, index_folder, part_name
-from indexed_tokens.suffix_search import documents_with, longest_matches, occurrences
+from indexed_tokens.suffix_index import (
+    SEAL,
+    URLS,
+    SuffixIndex,
+    divide,
+    documents_with,
+    index_folder,
+    longest_matches,
+    occurrences,
+    part_name,
+)
 
 TOKENS = st.integers(0, 3)
 DOCUMENTS = st.lists(st.lists(TOKENS, max_size=12), min_size=1, max_size=8)
@@ -49,7 +58,7 @@ def test_occurrences_are_those_of_the_definition(tmp_path_factory, documents, qu
     folder = tmp_path_factory.mktemp("index")
     index = SuffixIndex(write_indexed(folder / "tokens", documents, part_tokens=part_tokens))
     found, expected = occurrences(index, query), places_of(documents, query)
-    assert sum(map(len, found)) == len(expected)
+    assert sum(len(entries) for _, entries in found) == len(expected)
     first = dict(reversed(expected))
     count, named = documents_with(index, found, most)
     assert count == len(first)
@@ -68,7 +77,7 @@ def test_a_passage_longer_than_all_steps_is_found_whole(tmp_path, part_tokens):
 
 
 def test_occurrences_of_many_are_looked_at_some_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr("indexed_tokens.suffix_search.RANGE_AT_ONCE", 3)
+    monkeypatch.setattr("indexed_tokens.suffix_index.RANGE_AT_ONCE", 3)
     index = SuffixIndex(write_indexed(tmp_path / "t", [[5, 1, 1], [1, 5], [], [5, 5, 5]]))
     assert documents_with(index, occurrences(index, [5]), 2) == (3, [(0, 0), (1, 4)])
 
@@ -141,7 +150,7 @@ def test_a_missing_or_damaged_index_is_refused(tmp_path):
 
 
 def test_sequences_with_gaps_are_refused(tmp_path):
-    from indexed_tokens.draft import PairDraft
+    from indexed_tokens.writer import PairDraft
 
     draft = PairDraft(tmp_path / "t.bin", tmp_path / "t.idx", "<u2", 1, 1, 8)
     draft.create()

@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from tests.indexed_tokens.naive_index import sorted_suffixes
 
 from indexed_tokens import IndexedTokensError, IndexedTokensWriter, corpus_tokenizer
-from indexed_tokens.suffix_index import SuffixIndex
-from indexed_tokens.suffix_search import documents_with, occurrences
+from indexed_tokens.suffix_index import SuffixIndex, documents_with, occurrences
 from webtext_prep.documents.document import Document
 from webtext_prep.tokens import prefix_doubling
 from webtext_prep.tokens.suffix_sorting import document_suffixes, suffix_array

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, bin_path, idx_path
-from indexed_tokens.draft import PairDraft
+from indexed_tokens.writer import PairDraft
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import WebtextError
 from webtext_prep.tokens.runs import (

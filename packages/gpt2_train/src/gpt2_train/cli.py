@@ -33,7 +33,7 @@ COMMANDS = {
         "compare models tensor by tensor, and check files of checkpoints",
     ),
     "trace": (
-        "gpt2_train.inference.trace_command",
+        "gpt2_train.inference.trace",
         "say which training documents hold the passages of a text, word for word",
     ),
     "plot": ("gpt2_train.metrics.command", "draw the losses, rates and scores of one or more runs"),

@@ -5,10 +5,15 @@ memory-mapped `.bin/.idx` pairs, byte-compatible with Megatron-LM both ways.
 """
 
 from indexed_tokens.checksums import check_token_files
-from indexed_tokens.corpus_tokenizer import corpus_tokenizer, save_corpus_tokenizer, tokenizer_path
 from indexed_tokens.errors import IndexedTokensError
 from indexed_tokens.reader import IndexedTokens, bin_path, idx_path, prefix_of
-from indexed_tokens.tokenizer import GPT2_VOCABULARY_SIZE, Tokenizer
+from indexed_tokens.tokenizer import (
+    GPT2_VOCABULARY_SIZE,
+    Tokenizer,
+    corpus_tokenizer,
+    save_corpus_tokenizer,
+    tokenizer_path,
+)
 from indexed_tokens.tokenizer_files import END_OF_TEXT
 from indexed_tokens.writer import IndexedTokensWriter, smallest_dtype
 

@@ -30,10 +30,20 @@ from command_kit.command import print_error, print_note
 from command_kit.settings import check_value, given_values, make_settings
 from webtext_prep.running.output import locked
 from webtext_prep.running.settings import RunSettings, add_engine_flags, engine_settings, find_engines
-from webtext_run.pipeline_file import OF_ALL_STAGES, WHOLE, Pipeline, change_settings, read_pipeline, shipped
 from webtext_run.preflight import check, count_gpus
 from webtext_run.runner import closing, run_steps
-from webtext_run.steps import Step, plan, restart, shown_command
+from webtext_run.steps import (
+    OF_ALL_STAGES,
+    WHOLE,
+    Pipeline,
+    Step,
+    change_settings,
+    plan,
+    read_pipeline,
+    restart,
+    shipped,
+    shown_command,
+)
 
 LOCK = ".run"
 """In the folder of a pipeline: what the one that is at work holds."""

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
 import json
+import math
 import os
 import shlex
 import signal
@@ -16,11 +18,19 @@ from typing import Any
 from command_kit import CommandError, duration, write_json
 from command_kit.colours import BOLD, GREEN, PLAIN, Paint, aligned
 from command_kit.command import PARENT, WORDS, print_note
+from indexed_tokens import Tokenizer, corpus_tokenizer
 from webtext_run.steps import SAMPLES, Step, is_held_out_loss, shown_command, words_of
+
+if sys.version_info >= (3, 14):
+    from compression import zstd
+else:
+    from backports import zstd
 
 SUMMARIES = "pipeline.json"
 SHOWN_PASSAGES = 3
 """Of each text, passages that stand in the corpus."""
+COMPRESSED_TOKENS = 4_000_000
+"""Tokens of the text that are compressed at most, some 15 MB: both take seconds for them, and more gains little."""
 
 
 def run_steps(steps: Sequence[Step], path: Path, folder: Path, debug: bool = False) -> None:
@@ -85,7 +95,7 @@ def run_step(step: Step, path: Path, folder: Path, debug: bool = False) -> None:
         write_json(folder / SAMPLES, step.summary)
     if step.name == "evaluate" and is_held_out_loss(step.settings) and step.summary.get("bytes"):
         print_note("compressing the same text, to compare")
-        step.summary["compressed"] = compressed(step)
+        step.summary["compressed"] = compressed(step.summary) if step.settings.max_tokens is None else {}
     write_json(folder / SUMMARIES, {**_read_json(folder / SUMMARIES), step.name: step.summary})
 
 
@@ -96,15 +106,24 @@ def discard_run(step: Step) -> None:
     run_folder.discard_run(Path(step.output), say=lambda line: print(line, file=sys.stderr))
 
 
-def compressed(step: Step) -> dict[str, float]:
-    """Bits per byte of the text that `[evaluate]` scored when compressors have it; empty if it scored a part of it."""
-    from webtext_run.compressors import compressed_bits
+def compressed(found: dict[str, Any]) -> dict[str, float]:
+    """Bits per byte of the text that `[evaluate]` scored when gzip and zstd compress it, by their names.
 
-    found = step.summary
-    if step.settings.max_tokens is not None:
+    A compressor knows nothing but the text itself: a model that needs more bits has not learned what stands in it.
+    Empty for no text.
+    """
+    from gpt2_train.config.settings import parse_split
+    from gpt2_train.data.corpus import Corpus
+    from gpt2_train.evaluation.tasks.held_out_loss import split_pieces
+
+    corpus = Corpus(found["data"], parse_split(found["split_weights"] or "1"))
+    tokenizer = corpus_tokenizer(found["data"]) or Tokenizer.gpt2()
+    pieces = split_pieces(corpus, found["split"], most=COMPRESSED_TOKENS)
+    text = b"".join(tokenizer.decode_bytes(piece.tolist()) for piece in pieces)
+    if not text:
         return {}
-    weights = found["split_weights"] or "1"
-    return compressed_bits(found["data"], found["split"], weights)
+    sizes = {"gzip -9": len(gzip.compress(text, 9)), "zstd -19": len(zstd.compress(text, 19))}
+    return {name: 8 * size / len(text) for name, size in sizes.items()}
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -221,11 +240,9 @@ def bits_per_byte(found: dict[str, Any]) -> list[str]:
     """The model's bits per byte beside those of compressors and of a unigram model, the best first."""
     if not found.get("bits_per_byte"):
         return []
-    from webtext_run.compressors import unigram_bits
-
     rows = {"this model": found["bits_per_byte"], **found.get("compressed", {})}
-    if (unigram := unigram_bits(found)) is not None:
-        rows["unigram model"] = unigram
+    if "unigram_loss" in found:
+        rows["unigram model"] = found["unigram_loss"] * found["tokens"] / math.log(2) / found["bytes"]
     head = f"  bits per byte of the {found['documents']:,} documents held out (fewer is better):"
     return [head, *(f"    {name:<15} {bits:.2f}" for name, bits in sorted(rows.items(), key=lambda row: row[1]))]
 

@@ -453,7 +453,6 @@ class TrainSettings(ModelSettings, DataSettings):
         return {name: value for name, value in table.items() if _ADDED_LATER.get(name, _NOTHING) != value}
 
 
-PRECISION_HELP = "type of the matrices, their products and the cache: bf16 on GPUs that have it, else fp32"
 TOKENIZER_HELP = (
     "tokenizer to use instead of the checkpoint's own: a folder with vocab.json and merges.txt, a tokenizer.json of "
     "byte-level BPE, or the name gpt2"

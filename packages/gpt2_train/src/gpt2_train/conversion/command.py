@@ -98,13 +98,13 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
 
     Raises Gpt2UsageError if the source can't be used or the target is there already, Gpt2Error if writing fails.
     """
-    from gpt2_train.conversion.format import ReadOptions, WriteOptions, format_of, known_formats
-    from gpt2_train.conversion.hub import located
+    from gpt2_train.conversion.formats import ReadOptions, WriteOptions, format_of, known_formats, located
     from gpt2_train.model.gpt2 import DTYPES
 
     source = located(settings.source)
     source_format = format_of(source)
-    name = settings.to or _default_target(source_format.name, settings.target)
+    otherwise = "hf" if source_format.name == "checkpoint" else "checkpoint"
+    name = settings.to or ("gguf" if settings.target.endswith(".gguf") else otherwise)
     target_format = known_formats()[name]
     read = ReadOptions(settings.heads, settings.vocabulary_size, settings.tokenizer)
     weights = source_format.open(source, read)
@@ -133,12 +133,6 @@ def convert(settings: ConvertSettings) -> dict[str, Any]:
         "step": weights.step,
         "tokenizer": weights.tokenizer.fingerprint if weights.tokenizer else None,
     }
-
-
-def _default_target(source_format: str, target: str) -> str:
-    if target.endswith(".gguf"):
-        return "gguf"
-    return "hf" if source_format == "checkpoint" else "checkpoint"
 
 
 @contextlib.contextmanager

@@ -79,7 +79,7 @@ class ModelWeights:
 
         Args:
             name: as in `GPT2.named_parameters()`.
-            rows: of the embedding, how many rows; as many as are stored without it.
+            rows: how many, if it is the embedding; as many as are stored without it.
 
         Warns once if values of the model are no finite numbers. Raises Gpt2UsageError if it has another shape than the
         model asks for, or is not floating-point.
@@ -95,12 +95,14 @@ class ModelWeights:
             raise other_shape(self.origin, name, tuple(tensor.shape), expected)
         if not self._warned and warn_if_not_finite(self.origin, name, tensor):
             self._warned.add(name)
-        return with_rows(tensor, rows, self.config.vocabulary_size) if rows is not None else tensor.contiguous()
+        if name == EMBEDDING and rows is not None:
+            return with_rows(tensor, rows, self.config.vocabulary_size)
+        return tensor.contiguous()
 
     def items(self) -> Iterator[tuple[str, Tensor]]:
         """Name and values of each parameter, the embedding with the rows of the vocabulary alone."""
         for name in shapes_of(self.config):
-            yield name, self.read(name, rows=self.config.vocabulary_size if name == EMBEDDING else None)
+            yield name, self.read(name, rows=self.config.vocabulary_size)
 
     def digest(self) -> str:
         """SHA-256 of shape and values in float32: the same whatever the format."""
@@ -116,7 +118,7 @@ class ModelWeights:
         Raises Gpt2UsageError.
         """
         for name in shapes_of(self.config):
-            yield name, self.read(name, rows=self.config.padded_vocabulary if name == EMBEDDING else None)
+            yield name, self.read(name, rows=self.config.padded_vocabulary)
 
     @torch.no_grad()
     def load(
@@ -140,7 +142,7 @@ class ModelWeights:
         """
         model = GPT2.empty(self.config, device, dtype, divide)
         for name, parameter in model.named_parameters():
-            whole = self.read(name, rows=len(parameter) * size if name == EMBEDDING else None)
+            whole = self.read(name, rows=len(parameter) * size)
             for dimension, length in enumerate(parameter.shape):
                 if whole.size(dimension) != length:
                     whole = whole.narrow(dimension, rank * length, length)
@@ -157,6 +159,21 @@ def shapes_of(config: ModelConfig) -> Mapping[str, tuple[int, ...]]:
 def are_equal(first: Tensor, second: Tensor) -> bool:
     """Whether two stored tensors have one type, one shape and the same values."""
     return is_usable(first) and is_usable(second) and first.dtype == second.dtype and torch.equal(first, second)
+
+
+def renamed(name: str, names: Mapping[str, str], blocks: str) -> str:
+    """`blocks.3.attention.qkv.weight` -> `h.3.attn.c_attn.weight`, with another format's `names` of modules.
+
+    Args:
+        name: as in `gpt2.py`.
+        names: the other format's, by ours without number and `weight`.
+        blocks: what it calls the list of blocks (`h`).
+    """
+    module, _, kind = name.rpartition(".")
+    if not module.startswith("blocks."):
+        return f"{names[module]}.{kind}"
+    _, block, inner = module.split(".", 2)
+    return f"{blocks}.{block}.{names[inner]}.{kind}"
 
 
 def parts_first(rows: Tensor, heads: int) -> Tensor:

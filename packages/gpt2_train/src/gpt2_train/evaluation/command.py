@@ -10,17 +10,14 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import json
-import sys
 import typing
-from typing import Any, Literal
+from typing import Any
 
 from command_kit import add_flags, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.loading import load_torch
-from gpt2_train.config.settings import MOST_THREADS, TOKENIZER_HELP
 from gpt2_train.evaluation.tasks import Task, tasks
-from gpt2_train.inference.model import InferenceModel, note_other_tokenizer
-from gpt2_train.inference.open import TENSOR_PARALLEL_HELP, open_shared_model
+from gpt2_train.inference.model import ModelSettings, print_notes
 
 EXAMPLE = """\
 example:
@@ -36,39 +33,28 @@ DEFAULT_TASK = "held-out-loss"
 
 
 @dataclasses.dataclass(frozen=True)
-class EvaluateSettings:
+class EvaluateSettings(ModelSettings):
     """The settings of `gpt2 evaluate` beside those of its task. Raises Gpt2UsageError as `make_task` does."""
 
-    checkpoint: str = setting(
-        "",
-        "model to measure: the --output folder of a `gpt2 train`, one step-... folder in it, a model of Hugging "
-        "Face or Megatron-LM, or its name on Hugging Face's hub",
-        metavar="DIR",
-    )
     task: str = setting(
         "",
         f"what to measure, of those listed below; without it the task that the other settings belong to, else "
         f"{DEFAULT_TASK}",
         choices=tasks,
     )
-    tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE")
     batch_size: int | None = setting(
         None, "windows scored at once; as many as make 8,192 tokens, or 1,024 on CPU, without it", ge=1
     )
-    precision: Literal["fp32", "bf16", "fp16"] | None = setting(
-        None, "autocast precision of matrix products: bf16 on GPUs that have it, else fp32"
-    )
-    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP, ge=1)
     data_parallel: int = setting(
         1, "processes, or groups of --tensor-parallel of them, that score at the same time", ge=1
-    )
-    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
-    threads: int | None = setting(
-        None, "CPU threads of each process; the cores divided among them without it", ge=1, le=MOST_THREADS
     )
 
     def __post_init__(self) -> None:
         self.make_task()
+
+    def _given(self) -> set[str]:
+        """The settings that are given."""
+        return {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
 
     @property
     def task_name(self) -> str:
@@ -76,8 +62,7 @@ class EvaluateSettings:
         if self.task:
             return self.task
         of_tasks = {name: _field_names(task) for name, task in tasks().items()}
-        given = {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
-        given &= set().union(*of_tasks.values())
+        given = self._given() & set().union(*of_tasks.values())
         fitting = [name for name, own in of_tasks.items() if given <= own]
         return fitting[0] if len(fitting) == 1 else DEFAULT_TASK
 
@@ -90,23 +75,19 @@ class EvaluateSettings:
         name = self.task_name
         if name not in known:
             raise Gpt2UsageError(f"no task {name}: known are {', '.join(known)}.")
-        task = known[name]
-        own = _field_names(task)
-        given = {field.name for field in dataclasses.fields(self) if getattr(self, field.name) != field.default}
+        own = _field_names(known[name])
         for other_name, other in known.items():
-            foreign = given & _field_names(other) - own
+            foreign = self._given() & _field_names(other) - own
+            if not foreign:
+                continue
+            flag = f"--{min(foreign).replace('_', '-')}"
             owners = [owner for owner, of_owner in known.items() if foreign <= _field_names(of_owner)]
-            if foreign and not self.task and len(owners) > 1:
+            if not self.task and len(owners) > 1:
                 raise Gpt2UsageError(
-                    f"--{min(foreign).replace('_', '-')} does not say what to measure: add --task "
-                    f"{', '.join(owners[:-1])} or {owners[-1]}."
+                    f"{flag} does not say what to measure: add --task {', '.join(owners[:-1])} or {owners[-1]}."
                 )
-            if foreign:
-                raise Gpt2UsageError(
-                    f"--{min(foreign).replace('_', '-')} is a setting of --task {other_name}: leave it out of "
-                    f"--task {name}."
-                )
-        return task(**{name: getattr(self, name) for name in own if hasattr(self, name)})
+            raise Gpt2UsageError(f"{flag} is a setting of --task {other_name}: leave it out of --task {name}.")
+        return known[name](**{key: getattr(self, key) for key in own if hasattr(self, key)})
 
 
 def _field_names(task: type[Task]) -> set[str]:
@@ -181,32 +162,16 @@ def evaluate(settings: EvaluateSettings) -> dict[str, Any]:
     Raises Gpt2UsageError if checkpoint or data are missing, damaged or don't belong together.
     """
     load_torch("reading the model and the texts")
-    with open_shared_model(
-        settings.checkpoint,
-        device=settings.device,
-        tokenizer=settings.tokenizer,
-        tensor_parallel=settings.tensor_parallel,
-        data_parallel=settings.data_parallel,
-        threads=settings.threads,
-    ) as source:
-        return _measure(source, settings)
+    with settings.opened(settings.data_parallel) as source:
+        import torch
 
+        from gpt2_train.inference.scorer import Scorer
 
-def _measure(source: InferenceModel, settings: EvaluateSettings) -> dict[str, Any]:
-    if note := note_other_tokenizer(source):
-        print(f"gpt2: {note}", file=sys.stderr)
-
-    import torch
-
-    from gpt2_train.distributed.device import note_emulated
-    from gpt2_train.inference.scorer import Scorer
-
-    if settings.threads is not None:
-        torch.set_num_threads(settings.threads)
-    scorer = Scorer(source, batch_size=settings.batch_size, precision=settings.precision)
-    if note := note_emulated(source.device, scorer.precision):
-        print(f"gpt2: {note}", file=sys.stderr)
-    result = settings.make_task().run(scorer)
+        if settings.threads is not None:
+            torch.set_num_threads(settings.threads)
+        scorer = Scorer(source, batch_size=settings.batch_size, precision=settings.precision)
+        print_notes(source, scorer.precision)
+        result = settings.make_task().run(scorer)
     return {
         "checkpoint": str(source.folder),
         "step": source.step,

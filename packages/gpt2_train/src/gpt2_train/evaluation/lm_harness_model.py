@@ -23,7 +23,7 @@ from command_kit import Progress
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.distributed.device import default_precision
 from gpt2_train.inference.generator import GenerationRequest, TextGenerator
-from gpt2_train.inference.open import open_shared_model
+from gpt2_train.inference.model import open_shared_model
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
 

@@ -1,6 +1,6 @@
-"""A model in use: `model` opens it, `generator` and `scorer` use it, `open` does so in several processes.
+"""A model in use: `model` opens it, in one process or several, `generator` and `scorer` use it.
 
-From the outside in: `command` and `trace_command` (the flags), `generator` (requests to texts), `engine` (many
-sequences in one batch), `kv_cache` with `cuda_graphs`, `sampling`, `detokenizer`; `driver` and `worker` are the
-processes that share a model. Nothing here needs a process group where there is one process.
+From the outside in: `command` and `trace` (the flags), `generator` (requests to texts), `engine` (many sequences in one
+batch), `kv_cache`, `sampling`; `driver` and `worker` are the processes that share a model. Nothing here needs a process
+group where there is one process.
 """

@@ -16,18 +16,14 @@ import json
 import sys
 import time
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from command_kit import Progress, add_flags, setting, settings_from
 from command_kit.colours import has_colours
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
-from gpt2_train.config.settings import MOST_THREADS, PRECISION_HELP, TOKENIZER_HELP
-from gpt2_train.inference.model import InferenceModel, note_other_tokenizer
-from gpt2_train.inference.open import TENSOR_PARALLEL_HELP, open_shared_model
-from gpt2_train.inference.prompt_loop import prompt_loop
-from gpt2_train.inference.prompts import prompts_of_file, prompts_of_lines, valid_text
-from gpt2_train.inference.trace_command import shown
-from gpt2_train.inference.tracing import Tracer
+from gpt2_train.inference.model import InferenceModel, ModelSettings
+from gpt2_train.inference.prompts import prompt_loop, prompts_of_file, prompts_of_lines, valid_text
+from gpt2_train.inference.trace import Tracer, shown
 
 if TYPE_CHECKING:
     from gpt2_train.inference.generator import GeneratedText, GenerationRequest, TextGenerator
@@ -40,25 +36,14 @@ example:
   gpt2 generate --checkpoint runs/first --prompt "In the beginning" --trace corpus_text_document
 """
 
-SMALL_MODEL = 10_000_000
-"""Parameters below which one CPU thread writes best: a step is over before several have met, 30 times sooner on cores
-that other programs use too."""
-
 CHOICE = ("temperature", "top_k", "top_p")
 """Settings that --greedy replaces: given as a flag, it overrides the file's."""
 
 
 @dataclasses.dataclass(frozen=True)
-class GenerateSettings:
+class GenerateSettings(ModelSettings):
     """The settings of `gpt2 generate`. Raises Gpt2UsageError where two don't fit together."""
 
-    checkpoint: str = setting(
-        "",
-        "what to write with: the --output folder of a `gpt2 train`, one step-... folder in it, a model of another "
-        "format, or its name on Hugging Face's hub",
-        metavar="DIR",
-    )
-    tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE")
     prompt: tuple[str, ...] = setting((), 'prompts, the texts to continue; "" is an empty one, which begins a document')
     prompts: str | None = setting(
         None,
@@ -80,19 +65,10 @@ class GenerateSettings:
         None, "with --json: each token's log-probability, and those of this many of the most likely ones", ge=0
     )
     batch_size: int = setting(8, "texts written at once; the text of one does not depend on the others", ge=1)
-    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP, ge=1)
-    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute")
-    precision: Literal["fp32", "bf16", "fp16"] | None = setting(None, PRECISION_HELP)
     trace: tuple[str, ...] = setting(
         (), "also say what of each text stands in these token files word for word (`webtext index-tokens` first)",
         metavar="PREFIX",
     )  # fmt: skip
-    threads: int | None = setting(
-        None,
-        "CPU threads of each process; one for a small model, else the cores divided among them, without it",
-        ge=1,
-        le=MOST_THREADS,
-    )
 
     def __post_init__(self) -> None:
         if not all(self.stop):
@@ -184,13 +160,7 @@ def run(arguments: argparse.Namespace) -> int:
     tracer = Tracer(settings.trace) if settings.trace else None
     with (
         explained_out_of_memory("lower --batch-size, or raise --tensor-parallel"),
-        open_shared_model(
-            settings.checkpoint,
-            device=settings.device,
-            tokenizer=settings.tokenizer,
-            tensor_parallel=settings.tensor_parallel,
-            threads=settings.threads,
-        ) as source,
+        settings.opened() as source,
     ):
         prompts = [] if is_loop else read_prompts(settings, sys.stdin)
         requests = RequestMaker(settings).requests(prompts)
@@ -204,44 +174,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def make_generator(source: InferenceModel, settings: GenerateSettings, rows: int) -> TextGenerator:
-    """What writes `rows` texts at once with `source` as `settings` ask.
-
-    Raises Gpt2UsageError if it has no tokenizer.
-    """
+    """What writes `rows` texts at once with `source` as `settings` ask. Raises Gpt2UsageError without a tokenizer."""
     from gpt2_train.inference.generator import TextGenerator
 
-    threads = settings.threads, settings.tensor_parallel
-    return TextGenerator(prepared(source, rows, settings.precision, *threads), rows)
-
-
-def prepared(
-    source: InferenceModel, rows: int, precision: str | None, threads: int | None, tensor_parallel: int
-) -> InferenceModel:
-    """`source` made ready to write `rows` texts at once: its weights arranged, in `precision` or what suits the device.
-
-    What the user should know of tokenizer and precision is printed.
-    """
-    from gpt2_train.distributed.device import note_emulated
-    from gpt2_train.inference.packed_weights import for_writing
-
-    if note := note_other_tokenizer(source):
-        print(f"gpt2: {note}", file=sys.stderr)
-    if tensor_parallel == 1:  # Processes of a divided model were given theirs.
-        set_threads(source, threads)
-    source = for_writing(source, rows, precision)
-    if note := note_emulated(source.device, source.precision):
-        print(f"gpt2: {note}", file=sys.stderr)
-    return source
-
-
-def set_threads(source: InferenceModel, threads: int | None) -> None:
-    """Limit CPU threads: as asked, or one for a small model."""
-    import torch
-
-    if threads is None and source.config.parameters < SMALL_MODEL:
-        threads = 1
-    if threads is not None:
-        torch.set_num_threads(threads)
+    return TextGenerator(settings.for_writing(source, rows), rows)
 
 
 def show_text(text: str) -> None:
@@ -314,7 +250,7 @@ def write_all(
         found = report(generator.source, texts, time.monotonic() - started)
         if tracer is not None:
             for sample in found["samples"]:
-                sample["trace"] = tracer.trace(sample["text"], prompt=sample["prompt"]).as_dict()
+                sample["trace"] = dataclasses.asdict(tracer.trace(sample["text"], prompt=sample["prompt"]))
         print(json.dumps(found, ensure_ascii=False))
 
 
@@ -338,15 +274,9 @@ def sample_of(source: InferenceModel, text: GeneratedText) -> dict[str, Any]:
     if details is None:
         return sample
     decode = source.required_tokenizer.decode
-    sample["logprobs"] = [
-        {
-            "token": token["token"],
-            "text": token["text"],
-            "logprob": token["logprob"],
-            "most_likely": [
-                {"token": other, "text": decode([other]), "logprob": logprob} for other, logprob in token["most_likely"]
-            ],
-        }
-        for token in details
-    ]
+    for token in details:
+        token["most_likely"] = [
+            {"token": other, "text": decode([other]), "logprob": logprob} for other, logprob in token["most_likely"]
+        ]
+    sample["logprobs"] = details
     return sample

@@ -25,8 +25,7 @@ from torch import Tensor
 from command_kit.command import print_error
 from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError
 from gpt2_train.distributed.processes import Child, close_group, describe_death, leave, start_children
-from gpt2_train.inference.kv_cache import CachedModel
-from gpt2_train.inference.packed_weights import arrange_weights
+from gpt2_train.inference.kv_cache import CachedModel, arrange_weights
 from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner
 from gpt2_train.inference.worker import GRACE_SECONDS, STOP, Layout, ModelWorker, is_lost_connection, send_request
 
@@ -218,22 +217,24 @@ class _SharedCache(CachedModel):
     """The driver's part of a cache; what is done to it, the others do to theirs."""
 
     def __init__(self, driver: Driver, number: int, rows: int, length: int | None, precision: str) -> None:
-        super().__init__(arrange_weights(driver.process.model, precision, rows), rows, length, precision=precision)
+        process = driver.process
+        model = arrange_weights(process.model, precision, rows)
+        super().__init__(model, rows, length, precision=precision, group=process.group)
         self._driver, self._number = driver, number
 
     def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()) -> Tensor:
         """As `CachedModel.feed`."""
-        with self._driver.calling("feed", self._number, rows, tokens, every):
-            return self._driver.process.whole(super().feed(rows, tokens, every))
+        with self._driver.calling("use_cache", self._number, "feed", rows, tokens, every):
+            return super().feed(rows, tokens, every)
 
     def forget(self, row: int) -> None:
         """Empty a row."""
-        with self._driver.calling("forget", self._number, row):
+        with self._driver.calling("use_cache", self._number, "forget", row):
             super().forget(row)
 
     def copy(self, row: int, to: int) -> None:
         """Let the row `to` remember what `row` does."""
-        with self._driver.calling("copy", self._number, row, to):
+        with self._driver.calling("use_cache", self._number, "copy", row, to):
             super().copy(row, to)
 
 

@@ -20,7 +20,7 @@ import heapq
 import itertools
 import math
 from collections.abc import Mapping, Sequence
-from typing import Generic, Literal, Protocol, TypeVar
+from typing import Literal
 
 import numpy as np
 import torch
@@ -31,6 +31,27 @@ from gpt2_train.inference.kv_cache import CachedModel, asked_of
 from gpt2_train.inference.sampling import Likelihood, Likelihoods, Sampling, choose_for_each, on_device
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class WritingOptions:
+    """How a sequence or a text is to be continued.
+
+    Attributes:
+        tokens: how many to write at most; 0 only reads the prompt.
+        sampling: how to choose them.
+        ignore_end: never choose `<|endoftext|>`, which ends a text early.
+        logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
+        prompt_logprobs: tell the same of the prompt's tokens, too; not without `logprobs`.
+        client: whom it is for: clients share the rows, whoever asks for more.
+    """
+
+    tokens: int = 100
+    sampling: Sampling = dataclasses.field(default_factory=Sampling)
+    ignore_end: bool = False
+    logprobs: int | None = None
+    prompt_logprobs: bool = False
+    client: str = ""
+
+
 @dataclasses.dataclass(frozen=True)
 class TokenRequest:
     """A sequence to continue.
@@ -38,22 +59,12 @@ class TokenRequest:
     Attributes:
         prompt: token ids, at least one; the model sees the last `sequence_length` of them.
         random: where its random numbers come from, one per token.
-        tokens: how many to write at most; 0 only reads the prompt.
-        sampling: how to choose them.
-        ignore_end: never choose the id that ends a text.
-        logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
-        prompt_logprobs: tell the same of the prompt's tokens, too; not without `logprobs`.
-        client: whom it is for; rows are shared among clients.
+        options: how to continue it.
     """
 
     prompt: Sequence[int]
     random: np.random.Generator
-    tokens: int
-    sampling: Sampling = dataclasses.field(default_factory=Sampling)
-    ignore_end: bool = False
-    logprobs: int | None = None
-    prompt_logprobs: bool = False
-    client: str = ""
+    options: WritingOptions
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,17 +94,18 @@ class OpenSequence:
     Attributes:
         seen: the ids that it consists of, as many of the last as the model can see.
         unread: those at its end that its row does not have yet.
-        row: of the cache; None while it waits.
+        row: of the cache; -1 while it waits.
         leader: the sequence whose reading of the same prompt it waits for.
         turn: tokens that it has got since it has its row.
         scored: what is known of the prompt's tokens that have been read, the first left out.
     """
 
     def __init__(self, number: int, request: TokenRequest, limit: int) -> None:
-        self.number, self.request, self.left = number, request, request.tokens
+        self.number, self.random, self.options = number, request.random, request.options
+        self.left = request.options.tokens
         self.seen = list(request.prompt[-limit:])
         self.unread = self.seen
-        self.row: int | None = None
+        self.row = -1
         self.leader: OpenSequence | None = None
         self.is_new = True
         self.turn = 0
@@ -102,11 +114,11 @@ class OpenSequence:
     @property
     def scores(self) -> int | None:
         """How many of the likeliest ids to tell for each token of a prompt that is being read; None for nothing."""
-        return self.request.logprobs if self.request.prompt_logprobs and self.is_new else None
+        return self.options.logprobs if self.options.prompt_logprobs and self.is_new else None
 
     @property
     def client(self) -> str:
-        return self.request.client
+        return self.options.client
 
     def append(self, token: int, limit: int) -> None:
         self.seen = [*self.seen, token][-limit:]
@@ -116,56 +128,43 @@ class OpenSequence:
         self.is_new = False
 
 
-class Queued(Protocol):
-    """What can wait."""
-
-    @property
-    def number(self) -> int: ...
-
-    @property
-    def client(self) -> str: ...
-
-
-Item = TypeVar("Item", bound=Queued)
-
-
-class FairQueue(Generic[Item]):
-    """Items that wait, each for a client; with one client alone it is a queue like any other."""
+class FairQueue:
+    """Sequences that wait, each for a client; with one client alone it is a queue like any other."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, collections.deque[Item]] = {}
+        self._waiting: dict[str, collections.deque[OpenSequence]] = {}
         """By client, the one that has waited longest for its turn first; none of them is empty."""
 
     def __len__(self) -> int:
         return sum(map(len, self._waiting.values()))
 
-    def append(self, item: Item) -> None:
-        """Put `item` at the end of its client's."""
-        self._waiting.setdefault(item.client, collections.deque()).append(item)
+    def append(self, sequence: OpenSequence) -> None:
+        """Put `sequence` at the end of its client's."""
+        self._waiting.setdefault(sequence.client, collections.deque()).append(sequence)
 
-    def put_back(self, item: Item) -> None:
-        """Put `item`, which was taken, at the beginning of its client's."""
-        self._waiting.setdefault(item.client, collections.deque()).appendleft(item)
+    def put_back(self, sequence: OpenSequence) -> None:
+        """Put `sequence`, which was taken, at the beginning of its client's."""
+        self._waiting.setdefault(sequence.client, collections.deque()).appendleft(sequence)
 
     def remove(self, number: int) -> None:
-        """Forget an item; nothing happens if it is not here."""
-        for client, items in list(self._waiting.items()):
-            self._keep(client, collections.deque(item for item in items if item.number != number))
+        """Forget a sequence; nothing happens if it is not here."""
+        for client, sequences in list(self._waiting.items()):
+            self._keep(client, collections.deque(sequence for sequence in sequences if sequence.number != number))
 
     def next_client(self, rows: Mapping[str, int]) -> str:
         """Whose turn it is: of those who wait the one that has the fewest `rows`, of several the first."""
         return min(self._waiting, key=lambda client: rows.get(client, 0))
 
-    def take(self, client: str) -> Item:
-        """The first item of `client`, whose next turn comes after those of all others."""
-        items = self._waiting.pop(client)
-        item = items.popleft()
-        self._keep(client, items)
-        return item
+    def take(self, client: str) -> OpenSequence:
+        """The first sequence of `client`, whose next turn comes after those of all others."""
+        sequences = self._waiting.pop(client)
+        sequence = sequences.popleft()
+        self._keep(client, sequences)
+        return sequence
 
-    def _keep(self, client: str, items: collections.deque[Item]) -> None:
-        if items:
-            self._waiting[client] = items
+    def _keep(self, client: str, sequences: collections.deque[OpenSequence]) -> None:
+        if sequences:
+            self._waiting[client] = sequences
         else:
             self._waiting.pop(client, None)
 
@@ -199,7 +198,7 @@ class Engine:
     def __init__(self, model: CachedModel, *, vocabulary_size: int, end: int | None = None) -> None:
         self.model, self.vocabulary_size, self.end = model, vocabulary_size, end
         self._numbers = itertools.count()
-        self._waiting: FairQueue[OpenSequence] = FairQueue()
+        self._waiting = FairQueue()
         self._sequences: dict[int, OpenSequence] = {}
         """Those that have a row, in the order in which they got it."""
         self._free = list(range(model.rows))
@@ -222,7 +221,7 @@ class Engine:
         Raises Gpt2UsageError if the rows are shorter than the model's positions and too short for it.
         """
         positions, limit = self.model.model.config.sequence_length, self.model.length
-        needed = min(len(request.prompt), positions) + request.tokens - 1
+        needed = min(len(request.prompt), positions) + request.options.tokens - 1
         if limit < min(needed, positions):
             raise Gpt2UsageError(f"{needed} positions asked of rows of {limit}: shorten prompt or output.")
         number = next(self._numbers)
@@ -259,7 +258,7 @@ class Engine:
         if not fed:
             return []
         scoring = [place for place, (sequence, _) in enumerate(fed) if sequence.scores is not None]
-        rows, pieces = [_row(sequence) for sequence, _ in fed], [piece for _, piece in fed]
+        rows, pieces = [sequence.row for sequence, _ in fed], [piece for _, piece in fed]
         logits = self.model.feed(rows, pieces, scoring) if scoring else self.model.feed(rows, pieces)
         if scoring:
             self._score(logits, fed, scoring)
@@ -316,12 +315,12 @@ class Engine:
 
     def _pause(self, sequence: OpenSequence) -> None:
         """Take a row from its sequence, which waits for another, to read there what this row has."""
-        read = self.model.lengths[_row(sequence)] if sequence.leader is None else 0
+        read = self.model.lengths[sequence.row] if sequence.leader is None else 0
         again = sequence.seen[-(read + len(sequence.unread)) :]
         del self._sequences[sequence.number]
         self._leave(sequence)
         sequence.unread, sequence.scored, sequence.turn = again, [], 0
-        sequence.row = sequence.leader = None
+        sequence.row, sequence.leader = -1, None
         self._waiting.put_back(sequence)
 
     def _next_pieces(self) -> list[tuple[OpenSequence, list[int]]]:
@@ -339,13 +338,13 @@ class Engine:
                 scored -= len(piece) if sequence.scores is not None else 0
             if piece:
                 pieces.append((sequence, piece))
-        return sorted(pieces, key=lambda pair: _row(pair[0]))
+        return sorted(pieces, key=lambda pair: pair[0].row)
 
     def _followers(self, leader: OpenSequence) -> list[OpenSequence]:
         """Those who waited for the reading of the same prompt, which they now have read, too."""
         found = [other for other in self._sequences.values() if other.leader is leader]
         for other in found:
-            self.model.copy(_row(leader), _row(other))
+            self.model.copy(leader.row, other.row)
             other.leader = None
             other.unread, other.scored = [], leader.scored
         return found
@@ -370,20 +369,20 @@ class Engine:
 
     def _choose(self, logits: Tensor, sequences: Sequence[OpenSequence]) -> list[NewToken]:
         """The next token of each sequence. The host waits for the device once, or twice for log-probabilities."""
-        requests = [sequence.request for sequence in sequences]
-        asked = [place for place, request in enumerate(requests) if request.logprobs is not None]
+        options = [sequence.options for sequence in sequences]
+        asked = [place for place, wanted in enumerate(options) if wanted.logprobs is not None]
         likelihoods = Likelihoods(logits, asked) if asked else None
         # A sum is finite if all of its parts are, and needs no tensor of its own.
         is_finite = logits.sum(dim=1).isfinite()
-        ignoring = [place for place, request in enumerate(requests) if request.ignore_end]
+        ignoring = [place for place, wanted in enumerate(options) if wanted.ignore_end]
         if self.end is not None and ignoring:
             logits[:, self.end].index_fill_(0, on_device(ignoring, logits.device), -torch.inf)
-        uniform = torch.tensor([request.random.random() for request in requests], dtype=torch.float64)
-        chosen = choose_for_each(logits, uniform, [request.sampling for request in requests])
+        uniform = torch.tensor([sequence.random.random() for sequence in sequences], dtype=torch.float64)
+        chosen = choose_for_each(logits, uniform, [wanted.sampling for wanted in options])
         tokens = torch.where(is_finite, chosen, -1).tolist()
         if -1 in tokens:
             raise Gpt2Error(NOT_FINITE)
-        likely = {} if likelihoods is None else likelihoods.of(chosen, [request.logprobs or 0 for request in requests])
+        likely = {} if likelihoods is None else likelihoods.of(chosen, [wanted.logprobs or 0 for wanted in options])
         return [
             self._new(sequence, token, *likely.get(place, (None, ())))
             for place, (sequence, token) in enumerate(zip(sequences, tokens, strict=True))
@@ -393,14 +392,12 @@ class Engine:
         self, sequence: OpenSequence, token: int, logprob: float | None, most_likely: tuple[tuple[int, float], ...]
     ) -> NewToken:
         prompt = tuple(sequence.scored) if sequence.scores is not None else None
-        if not sequence.request.tokens:
+        if not sequence.options.tokens:
             return NewToken(sequence.number, None, "length", prompt=prompt)
-        return NewToken(sequence.number, token, self._finished(sequence, token), logprob, most_likely, prompt)
-
-    def _finished(self, sequence: OpenSequence, token: int) -> Literal["end", "length"] | None:
+        finished: Literal["end", "length"] | None = "length" if sequence.left == 1 else None
         if token == self.end:
-            return "end"
-        return "length" if sequence.left == 1 else None
+            finished = "end"
+        return NewToken(sequence.number, token, finished, logprob, most_likely, prompt)
 
     def _advance(self, sequence: OpenSequence, new: NewToken) -> None:
         if new.finished is not None:
@@ -409,14 +406,14 @@ class Engine:
             return
         assert new.token is not None
         sequence.append(new.token, self.model.length)
-        row = _row(sequence)
+        row = sequence.row
         if self.model.lengths[row] == self.model.length:
             self.model.forget(row)
             sequence.unread = sequence.seen[-max(1, self.model.length // 2) :]
 
     def _release(self, sequence: OpenSequence) -> None:
-        self.model.forget(_row(sequence))
-        heapq.heappush(self._free, _row(sequence))
+        self.model.forget(sequence.row)
+        heapq.heappush(self._free, sequence.row)
 
 
 def _in_turn(sequences: list[OpenSequence]) -> list[OpenSequence]:
@@ -427,8 +424,3 @@ def _in_turn(sequences: list[OpenSequence]) -> list[OpenSequence]:
         places.append(before[sequence.client])
         before[sequence.client] += 1
     return [sequence for _, sequence in sorted(zip(places, sequences, strict=True), key=lambda pair: pair[0])]
-
-
-def _row(sequence: OpenSequence) -> int:
-    assert sequence.row is not None
-    return sequence.row

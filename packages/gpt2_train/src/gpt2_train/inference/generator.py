@@ -8,6 +8,7 @@ the requests that it is written beside.
 
 from __future__ import annotations
 
+import codecs
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Literal
@@ -15,10 +16,9 @@ from typing import Literal
 import numpy as np
 
 from gpt2_train.config.errors import Gpt2UsageError, shortened
-from gpt2_train.inference.detokenizer import Detokenizer, StopStrings
-from gpt2_train.inference.engine import Engine, NewToken, TokenRequest
+from gpt2_train.inference.engine import Engine, NewToken, TokenRequest, WritingOptions
 from gpt2_train.inference.model import InferenceModel
-from gpt2_train.inference.sampling import Likelihood, Sampling
+from gpt2_train.inference.sampling import Likelihood
 from indexed_tokens import Tokenizer
 
 Finished = Literal["end_of_text", "stop", "length"]
@@ -26,34 +26,22 @@ Finished = Literal["end_of_text", "stop", "length"]
 
 
 @dataclasses.dataclass(frozen=True)
-class GenerationRequest:
+class GenerationRequest(WritingOptions):
     """A text to write.
 
     Attributes:
         prompt: how it begins; plain text throughout, and empty for the beginning of a document.
-        tokens: how many tokens to write at most; 0 only reads the prompt.
-        sampling: how each is chosen.
         seed: seed of all choices.
         sample: its number among the texts of the same prompt and seed, from 0: each number is another text.
-        ignore_end: never choose `<|endoftext|>`, which ends a text early.
         stop: strings that end the text where the first of them begins; they are not a part of it.
-        logprobs: also tell how likely each token was, and this many of the most likely ones; None for neither.
         prompt_tokens: the token ids of the prompt, where they are known: it is not encoded then, only checked.
-        prompt_logprobs: tell of the prompt's tokens, too, what `logprobs` asks for.
-        client: whom it is for: clients share the rows of a session, whoever asks for more.
     """
 
     prompt: str
-    tokens: int = 100
-    sampling: Sampling = dataclasses.field(default_factory=Sampling)
     seed: int = 1234
     sample: int = 0
-    ignore_end: bool = False
     stop: tuple[str, ...] = ()
-    logprobs: int | None = None
     prompt_tokens: tuple[int, ...] | None = None
-    prompt_logprobs: bool = False
-    client: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,6 +110,78 @@ class GeneratedText:
     details: tuple[TextToken, ...] | None = None
 
 
+class Detokenizer:
+    """Token ids to text: the bytes of a character are held back until it is whole.
+
+    What does not make valid UTF-8 becomes U+FFFD, as `Tokenizer.decode` has it: all pieces together are its text.
+    """
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        self._tokenizer = tokenizer
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+
+    def add(self, token: int) -> str:
+        """The text that `token` completes; empty while a character is unfinished."""
+        return self._decoder.decode(self._tokenizer.decode_bytes([token]))
+
+    def close(self) -> str:
+        """What is left of an unfinished character."""
+        return self._decoder.decode(b"", final=True)
+
+
+class StopStrings:
+    """Holds back what may be the beginning of a stop string, and cuts the text before the one that is complete first.
+
+    A text comes as tokens and leaves as whole tokens, so that what is known of one arrives together with its text.
+    Which string it is does not depend on how the text is divided: the one that ends first, and of several the longest.
+    """
+
+    def __init__(self, stops: Sequence[str]) -> None:
+        self._stops = stops
+        self._held: list[TextToken] = []
+
+    def add(self, token: TextToken) -> tuple[list[TextToken], bool]:
+        """(the tokens that are decided now, whether a stop string came, before which the last of them is cut)."""
+        self._held.append(token)
+        text = "".join(held.text for held in self._held)
+        found = [(at + len(stop), at) for stop in self._stops if (at := text.find(stop)) >= 0]
+        if found:
+            return self._cut(min(found)[1]), True
+        return self._release(self._undecided(text)), False
+
+    def close(self) -> list[TextToken]:
+        """What is still held back, at the end of a text."""
+        rest, self._held = self._held, []
+        return rest
+
+    def _undecided(self, text: str) -> int:
+        """Where the longest end of `text` begins that is the beginning of a stop string."""
+        longest = max((len(stop) for stop in self._stops), default=0)
+        places = range(max(0, len(text) - longest + 1), len(text))
+        return next((at for at in places if any(stop.startswith(text[at:]) for stop in self._stops)), len(text))
+
+    def _release(self, end: int) -> list[TextToken]:
+        """The tokens that lie before `end` as a whole, but for those of an unfinished character behind them."""
+        count = at = 0
+        for number, held in enumerate(self._held, 1):
+            at += len(held.text)
+            if held.text and at <= end:
+                count = number
+        found, self._held = self._held[:count], self._held[count:]
+        return found
+
+    def _cut(self, end: int) -> list[TextToken]:
+        """All that lies before `end`, the last token shortened if need be."""
+        found, at = [], 0
+        for held in self.close():
+            if at >= end:
+                break
+            kept = held.text[: end - at]
+            found.append(held if kept == held.text else dataclasses.replace(held, text=kept))
+            at += len(held.text)
+        return found
+
+
 class Encoder:
     """Checks what a model is asked to write, without its weights.
 
@@ -170,17 +230,7 @@ class Encoder:
             raise Gpt2UsageError("an empty stop string would end every text before it begins: leave it out.")
         known = request.prompt_tokens
         ids = self.encode(request.prompt) if known is None else self.check_tokens(known)
-        random = np.random.default_rng([request.seed, request.sample, *ids])
-        return TokenRequest(
-            prompt=ids,
-            random=random,
-            tokens=request.tokens,
-            sampling=request.sampling,
-            ignore_end=request.ignore_end,
-            logprobs=request.logprobs,
-            prompt_logprobs=request.prompt_logprobs,
-            client=request.client,
-        )
+        return TokenRequest(ids, np.random.default_rng([request.seed, request.sample, *ids]), request)
 
     def encoded(self, request: GenerationRequest) -> GenerationRequest:
         """`request` with the token ids of its prompt, which is not encoded again then. Raises as `token_request`."""
@@ -287,20 +337,23 @@ class TextGenerator:
         requests = [self.encoder.encoded(request) for request in requests]
         session = self._session_for(requests)
         self._session = None  # What an exception leaves half done is not used again.
-        texts = [_Text(request) for request in requests]
+        pieces: list[list[TextPiece]] = [[] for _ in requests]
+        done = [0] * len(requests)
         places = {session.submit(request): place for place, request in enumerate(requests)}
         while session.waiting or session.writing:
             for piece in session.step():
                 place = places[piece.number]
-                texts[place].add(piece)
+                request = requests[place]
+                pieces[place].append(piece)
+                done[place] = request.tokens if piece.finished else piece.written
                 if on_text is not None:
                     on_text(place, piece.text)
                 if on_done is not None and piece.finished is not None:
-                    on_done(place, texts[place].result())
+                    on_done(place, _text_of(request, pieces[place]))
             if on_tokens is not None:
-                on_tokens(sum(text.progress for text in texts))
+                on_tokens(sum(done))
         self._session = session
-        return [text.result() for text in texts]
+        return [_text_of(request, own) for request, own in zip(requests, pieces, strict=True)]
 
     def _session_for(self, requests: Sequence[GenerationRequest]) -> TextSession:
         """The session of before, if its cache is large enough, or a new one."""
@@ -317,7 +370,7 @@ class _Writer:
 
     def __init__(self, request: GenerationRequest, tokenizer: Tokenizer) -> None:
         self._detokenizer = Detokenizer(tokenizer)
-        self._stops: StopStrings[TextToken] = StopStrings(request.stop)
+        self._stops = StopStrings(request.stop)
         self._written = 0
 
     def add(self, new: NewToken) -> TextPiece:
@@ -338,25 +391,10 @@ class _Writer:
 _FINISHED: dict[str | None, Finished | None] = {None: None, "end": "end_of_text", "length": "length"}
 
 
-class _Text:
-    """A text from its pieces."""
-
-    def __init__(self, request: GenerationRequest) -> None:
-        self.request = request
-        self.tokens: list[TextToken] = []
-        self.written = 0
-        self.finished: Finished | None = None
-
-    def add(self, piece: TextPiece) -> None:
-        self.tokens += piece.tokens
-        self.written, self.finished = piece.written, piece.finished
-
-    @property
-    def progress(self) -> int:
-        return self.request.tokens if self.finished else self.written
-
-    def result(self) -> GeneratedText:
-        assert self.finished is not None
-        request, text = self.request, "".join(token.text for token in self.tokens)
-        details = tuple(self.tokens) if request.logprobs is not None else None
-        return GeneratedText(request.prompt, request.sample, text, self.written, self.finished, details)
+def _text_of(request: GenerationRequest, pieces: Sequence[TextPiece]) -> GeneratedText:
+    """What the `pieces` of a request make, the last of which ends it."""
+    finished = pieces[-1].finished
+    assert finished is not None
+    text, written = "".join(piece.text for piece in pieces), pieces[-1].written
+    details = tuple(token for piece in pieces for token in piece.tokens) if request.logprobs is not None else None
+    return GeneratedText(request.prompt, request.sample, text, written, finished, details)

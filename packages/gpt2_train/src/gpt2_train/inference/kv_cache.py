@@ -5,23 +5,31 @@ any rows, and puts them one behind the other into a single sequence: matrices an
 belongs, so nothing is padded, a prompt and rows that write share one reading of the weights, and only attention looks
 at rows one by one. A new token costs one position of work and the reading of its row's cache.
 
+On a GPU, tokens of writing rows are fed by CUDA graphs (`StaticSteps`); `arrange_weights` gives the matrices the form
+in which they are read fastest: nearly all of the time that a token takes goes into that.
+
 The cache takes 2 · layers · rows · length · hidden elements, in the type that the matrices compute in.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+import platform
+import warnings
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.distributed.device import autocast
-from gpt2_train.inference.cuda_graphs import StaticSteps
+from gpt2_train.distributed.device import autocast, is_emulated
 from gpt2_train.inference.sampling import on_device
-from gpt2_train.model.attention import CacheUpdate, spans_of
+from gpt2_train.model.attention import CacheUpdate, StaticUpdate, spans_of
 from gpt2_train.model.gpt2 import DTYPES, GPT2
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
 
 
 class CachedModel:
@@ -32,6 +40,7 @@ class CachedModel:
         rows: sequences that are remembered at once.
         length: positions of each; those of the model without it.
         precision: `fp32`, `bf16` or `fp16`: in what matrices multiply (by autocast), and the type of the cache.
+        group: the processes that divide the model, for logits of the whole vocabulary; None for a whole model.
         static: feed single tokens by `StaticSteps`, which are CUDA graphs on a GPU; only there without it, and not
             where the matrices are shared by processes.
 
@@ -50,10 +59,11 @@ class CachedModel:
         length: int | None = None,
         *,
         precision: str = "fp32",
+        group: ProcessGroup | None = None,
         static: bool | None = None,
     ) -> None:
         config = model.config
-        self.model, self.rows, self.precision = model, rows, precision
+        self.model, self.rows, self.precision, self._group = model, rows, precision, group
         self.length = config.sequence_length if length is None else length
         if self.length > config.sequence_length:
             raise Gpt2UsageError(
@@ -88,7 +98,9 @@ class CachedModel:
             logits = way(rows, tokens, every)
             for row, new in zip(rows, tokens, strict=True):
                 self.lengths[row] += len(new)
-            return logits[:, : self.model.config.vocabulary_size].float()
+        if self._group is not None:
+            logits = whole_logits(logits.float(), self._group)
+        return logits[:, : self.model.config.vocabulary_size].float()
 
     def forget(self, row: int) -> None:
         """Empty a row."""
@@ -143,7 +155,173 @@ def asked_of(tokens: Sequence[Sequence[int]], every: Sequence[int]) -> list[int]
     return [len(new) if place in every else 1 for place, new in enumerate(tokens)]
 
 
+def whole_logits(part: Tensor, group: ProcessGroup) -> Tensor:
+    """Logits (..., padded vocabulary), on every process, from each process's part of them, (..., ids)."""
+    import torch.distributed as dist  # A single process has no group and needs none of this.
+
+    parts = [torch.empty_like(part) for _ in range(group.size())]
+    dist.all_gather(parts, part.contiguous(), group=group)
+    return torch.cat(parts, dim=-1)
+
+
 def local_heads(model: GPT2) -> int:
     """Attention heads of this process: all of them, or its part where the matrices are divided."""
     weight = dict(model.named_parameters()).get("blocks.0.attention.out.weight")
     return model.config.heads if weight is None else weight.size(1) // model.config.head_dim
+
+
+SHORTEST = 128
+"""Positions below which fewer make no difference to a GPU."""
+
+
+class StaticSteps:
+    """Steps of one token a row whose tensors stay where they are, so that a GPU replays them as one CUDA graph.
+
+    A GPT-2 of 12 layers launches some 300 kernels for a token, which takes longer than they run. A graph launches them
+    together, but its shapes and addresses are fixed: a step covers the first rows of the cache, their number and the
+    length of what they see rounded up to powers of two, under a mask. One graph is captured for each pair that occurs,
+    in a second or less; all share their memory. Rows that are not fed write their keys and values after their own end,
+    where the next token overwrites them. Without a GPU a step runs the same code kernel by kernel, so that tests can
+    compare it with the other way.
+
+    Args:
+        model: in evaluation mode; its weights stay where they are.
+        keys, values: the cache, (layers, rows, heads, places, d), with one place more than a row may fill.
+        precision: as for `CachedModel`.
+    """
+
+    def __init__(self, model: GPT2, keys: Tensor, values: Tensor, precision: str) -> None:
+        self._model, self._keys, self._values, self._precision = model, keys, values, precision
+        self._made: dict[tuple[int, int], tuple[StaticUpdate, Callable[[], Tensor]]] = {}
+        self._pool: Any = None
+
+    def feed(self, rows: Sequence[int], tokens: Sequence[int], lengths: Sequence[int]) -> Tensor:
+        """Logits (len(rows), padded vocabulary) behind one new token for each of `rows`.
+
+        `lengths` are those of all rows of the cache, the new tokens not included.
+        """
+        covered = min(_power_of_two(max(rows) + 1), self._keys.size(1))
+        seen = max(lengths[row] for row in rows) + 1
+        update, run = self._step(covered, min(_power_of_two(max(seen, SHORTEST)), self._keys.size(3)))
+        numbers = torch.zeros(3, covered, dtype=torch.int64)
+        numbers[2] = torch.tensor(lengths[:covered])
+        numbers[0, rows] = torch.tensor(tokens)
+        numbers[1, rows] = numbers[2, rows]
+        update.fill(numbers)
+        logits = run()
+        if list(rows) == list(range(len(rows))):
+            return logits[: len(rows)]
+        return logits.index_select(0, on_device(list(rows), logits.device))
+
+    def _step(self, rows: int, length: int) -> tuple[StaticUpdate, Callable[[], Tensor]]:
+        if (rows, length) not in self._made:
+            update = StaticUpdate(self._keys, self._values, rows, length)
+
+            def run() -> Tensor:
+                with autocast(self._keys.device, self._precision):
+                    update.begin()
+                    logits: Tensor = self._model(update.ids, update)[0]
+                    return logits
+
+            self._made[rows, length] = update, self._captured(run)
+        return self._made[rows, length]
+
+    def _captured(self, run: Callable[[], Tensor]) -> Callable[[], Tensor]:
+        """`run` as a graph on a GPU; itself elsewhere, or if that fails.
+
+        Its inputs are zeros still: the warm-up writes at the first place of each row, which is put back.
+        """
+        if not (self._keys.is_cuda and torch.cuda.is_available()):
+            return run
+        first = self._keys[:, :, :, 0].clone(), self._values[:, :, :, 0].clone()
+        stream = torch.cuda.Stream()
+        stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(stream):
+            for _ in range(2):
+                run()
+        torch.cuda.current_stream().wait_stream(stream)
+        self._keys[:, :, :, 0], self._values[:, :, :, 0] = first
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, pool=self._pool):
+                logits = run()
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            warnings.warn(f"no CUDA graph ({error}): each token takes longer.", stacklevel=2)
+            return run
+        self._pool = self._pool or graph.pool()
+
+        def replay() -> Tensor:
+            graph.replay()
+            return logits.clone()
+
+        return replay
+
+
+def _power_of_two(least: int) -> int:
+    """The smallest power of two that is at least `least`."""
+    return 1 << (least - 1).bit_length()
+
+
+class PackedLinear(nn.Module):
+    """A linear layer whose matrix lies in oneDNN's order, for any number of rows at a time.
+
+    Args:
+        linear: the layer; its type decides in what is computed.
+        rows: for how many rows at a time the order is chosen.
+    """
+
+    def __init__(self, linear: nn.Linear, rows: int) -> None:
+        super().__init__()
+        self._weight = torch.ops.mkldnn._reorder_linear_weight(linear.weight.detach(), rows)
+        self._bias = linear.bias
+        self._type = linear.weight.dtype
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., inputs) -> (..., outputs)."""
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(x.to(self._type), self._weight, self._bias, "none", [], "")
+        return product
+
+
+def can_pack(device: torch.device, precision: str) -> bool:
+    """Whether this build of torch has oneDNN's order of weights for products in `precision`: on x86 it does."""
+    has_operators = hasattr(torch.ops.mkldnn, "_reorder_linear_weight") and torch.backends.mkldnn.is_available()
+    is_x86 = device.type == "cpu" and platform.machine().lower() in ("x86_64", "amd64")
+    return has_operators and is_x86 and precision in ("fp32", "bf16") and not is_emulated(device, precision)
+
+
+@torch.no_grad()
+def arrange_weights(model: GPT2, precision: str, rows: int) -> GPT2:
+    """Give the matrices of `model` the type of `precision`, and on CPU the order that is best for `rows` texts.
+
+    In half precision they are half as large. On x86 the products of a few rows with a matrix are up to twice as fast if
+    the matrix lies in memory in the blocks that oneDNN works through (the order that torch's compiler gives frozen
+    weights); for a single row in fp32 a matrix with more rows than columns is read faster column by column. The
+    embedding is then no longer the output matrix but a second copy, a third more memory for the smallest GPT-2 and a
+    twentieth for the largest. The model can't be trained or saved any more.
+
+    Norms and positions stay in float32. Changes the model, or this process's part of it, in place and returns it; what
+    is arranged already stays so.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear | nn.Embedding) and module is not model.position_embedding:
+            module.to(DTYPES[precision])
+    if isinstance(model.output, nn.Linear):
+        model.tie()
+    if not can_pack(model.final_norm.weight.device, precision):
+        return model
+    for parent in model.modules():
+        for name, child in parent.named_children():
+            if type(child) is nn.Linear:  # and none that also sums over processes
+                setattr(parent, name, _arranged(child, rows))
+    return model
+
+
+def _arranged(linear: nn.Linear, rows: int) -> nn.Module:
+    weight = linear.weight
+    if rows > 1 or weight.dtype != torch.float32:
+        return PackedLinear(linear, rows)
+    if weight.size(0) >= weight.size(1):
+        linear.weight = nn.Parameter(weight.t().contiguous().t(), requires_grad=False)
+    return linear

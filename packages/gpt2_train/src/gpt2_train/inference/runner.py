@@ -7,7 +7,6 @@ they exchange a few numbers for each token, and never the logits.
 
 from __future__ import annotations
 
-import abc
 import dataclasses
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -17,13 +16,13 @@ from torch import Tensor
 
 from gpt2_train.config.errors import Gpt2Error
 from gpt2_train.distributed.device import autocast
+from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.model.attention import PACKED, Context, attention_kind, find_documents
 from gpt2_train.model.loss import token_losses
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
-    from gpt2_train.inference.kv_cache import CachedModel
     from gpt2_train.model.gpt2 import GPT2
 
 
@@ -136,39 +135,24 @@ def most_likely(logits: Tensor, vocabulary: int, group: ProcessGroup | None = No
     return found[:, 1].gather(0, winner).squeeze(0).long()
 
 
-class ModelRunner(abc.ABC):
-    """What computes with a model, in this process or in several: all that commands need of it, in plain values."""
+class ModelRunner:
+    """What computes with a model, here in one process: all that commands need of it, in plain values.
+
+    Args:
+        model: on its device, in evaluation mode.
+        group: the processes that divide it, each of which makes the same calls; None for a whole model.
+    """
 
     batches_at_once: int = 1
     """How many batches are scored in the time of one."""
 
-    @abc.abstractmethod
+    def __init__(self, model: GPT2, group: ProcessGroup | None = None) -> None:
+        self.model, self.group = model, group
+
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
         """The scores of at most `batches_at_once` batches, in order. Raises Gpt2Error if a loss is not finite."""
-
-    @abc.abstractmethod
-    def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
-        """A `CachedModel` for writing texts; its arguments and errors."""
-
-
-class LocalRunner(ModelRunner):
-    """Computes in this process.
-
-    Args:
-        model: on its device, in evaluation mode.
-    """
-
-    def __init__(self, model: GPT2) -> None:
-        self.model = model
-
-    def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
-        """The scores of each of `batches`. Raises Gpt2Error if a loss is not finite."""
-        from gpt2_train.inference.runner import score_batch
-
-        return [score_batch(self.model, batch, precision) for batch in batches]
+        return [score_batch(self.model, batch, precision, self.group) for batch in batches]
 
     def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
-        """A cache of `rows` sequences. Raises Gpt2UsageError as `CachedModel` does."""
-        from gpt2_train.inference.kv_cache import CachedModel
-
-        return CachedModel(self.model, rows, length, precision=precision)
+        """A cache of `rows` sequences, for writing texts. Raises Gpt2UsageError as `CachedModel` does."""
+        return CachedModel(self.model, rows, length, precision=precision, group=self.group)

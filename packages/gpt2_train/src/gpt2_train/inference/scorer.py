@@ -11,6 +11,7 @@ come back in order: the sums are those of one process, digit for digit.
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import time
@@ -123,64 +124,55 @@ class Scorer:
         return total, tokens
 
     def logprobs(self, context: Sequence[int], continuation: Sequence[int]) -> Continuation:
-        """How likely the token ids `continuation` are behind the token ids `context`.
-
-        What does not fit into the model's sequence is left out at the beginning of the context; a continuation that
-        does not fit by itself is scored piece by piece, each behind the half sequence before it.
-        Raises Gpt2UsageError for an empty context (give `<|endoftext|>` for the beginning of a document), and
-        Gpt2Error if the loss is not finite.
-        """
-        if not context:
-            raise Gpt2UsageError("a continuation needs a context of at least one token: give <|endoftext|> for none.")
-        ids, begin = [*context, *continuation], len(context)
-        fits = len(continuation) <= self.length
-        step = len(continuation) if fits else max(1, self.length // 2)
-        batches = []
-        for at in range(begin, len(ids), max(1, step)):
-            end = min(at + step, len(ids))
-            batches.append(Batch(torch.tensor([ids[max(0, end - 1 - self.length) : end]]), end - at, with_greedy=True))
-        scores = [found for _, found in self._scored(batches)]
-        losses = [np.zeros(0), *(found.losses[0].numpy() for found in scores)]
-        return Continuation(-np.concatenate(losses), all(bool(found.required_greedy.all()) for found in scores))
+        """How likely the token ids `continuation` are after the token ids `context`. As `logprobs_of` a single pair."""
+        return self.logprobs_of([(context, continuation)])[0]
 
     def logprobs_of(
         self, pairs: Sequence[tuple[Sequence[int], Sequence[int]]], count: Callable[[int], object] | None = None
     ) -> list[Continuation]:
-        """`logprobs` of many (context, continuation) pairs, in their order; those of like length are scored together.
+        """How likely each continuation is after its context, in the order of `pairs`, both token ids.
 
-        `count` is told how many pairs each batch scored. Raises as `logprobs` does.
+        Those of like length are scored together. What does not fit into the model's sequence is left out at the
+        beginning of the context; a continuation that does not fit by itself is scored piece by piece, each after the
+        half sequence before it. `count` is told how many pairs each batch was the last for.
+        Raises Gpt2UsageError for an empty context (give `<|endoftext|>` for the beginning of a document), and
+        Gpt2Error if the loss is not finite.
         """
-        found: list[Continuation | None] = [None] * len(pairs)
-        fitting: list[tuple[int, int]] = []  # (tokens read, number of the pair)
+        pieces: list[tuple[list[int], int, int]] = []  # (token ids, how many of the last to score, number of the pair)
         for number, (context, continuation) in enumerate(pairs):
-            if not context or not continuation or len(continuation) > self.length:
-                found[number] = self.logprobs(context, continuation)
-                if count is not None:
-                    count(1)
-            else:
-                fitting.append((min(len(context) + len(continuation) - 1, self.length), number))
-        groups = self._of_like_length(fitting)
-        rows = [[[*pairs[number][0], *pairs[number][1]][-width - 1 :] for width, number in group] for group in groups]
-        for place, (_, scores) in enumerate(self._scored(map(_filled, rows))):
-            for row, (_, number) in enumerate(groups[place]):
-                end = len(rows[place][row]) - 1
-                part = slice(end - len(pairs[number][1]), end)
-                found[number] = Continuation(
-                    -scores.losses[row, part].numpy(), bool(scores.required_greedy[row, part].all())
+            if not context:
+                raise Gpt2UsageError(
+                    "a continuation needs a context of at least one token: give <|endoftext|> for none."
                 )
+            ids, size = [*context, *continuation], len(continuation)
+            step = size if size <= self.length else max(1, self.length // 2)
+            for at in range(len(context), len(ids), max(1, step)):
+                end = min(at + step, len(ids))
+                pieces.append((ids[max(0, end - 1 - self.length) : end], end - at, number))
+        order = sorted(range(len(pieces)), key=lambda place: (len(pieces[place][0]), place), reverse=True)
+        groups = []  # of places that fill one batch each, the longest pieces first
+        while order:
+            part = max(1, self.batch_size * self.length // (len(pieces[order[0]][0]) - 1))
+            groups.append(order[:part])
+            order = order[part:]
+        left = collections.Counter(number for _, _, number in pieces)
+        scored: dict[int, Continuation] = {}
+        batches = (_filled([pieces[place][0] for place in group]) for group in groups)
+        for group, (_, scores) in zip(groups, self._scored(batches), strict=True):
+            for row, place in enumerate(group):
+                ids, size, number = pieces[place]
+                asked = slice(len(ids) - 1 - size, len(ids) - 1)
+                is_greedy = bool(scores.required_greedy[row, asked].all())
+                scored[place] = Continuation(-scores.losses[row, asked].numpy(), is_greedy)
+                left[number] -= 1
             if count is not None:
-                count(len(groups[place]))
-        return [continuation for continuation in found if continuation is not None]
-
-    def _of_like_length(self, pairs: list[tuple[int, int]]) -> list[list[tuple[int, int]]]:
-        """(tokens, number) pairs in groups that fill one batch each, the longest first."""
-        pairs = sorted(pairs, reverse=True)
-        groups = []
-        while pairs:
-            part = max(1, self.batch_size * self.length // pairs[0][0])
-            groups.append(pairs[:part])
-            pairs = pairs[part:]
-        return groups
+                count(sum(not left[number] for number in {pieces[place][2] for place in group}))
+        found = [Continuation(np.zeros(0), is_greedy=True) for _ in pairs]
+        for place, (_, _, number) in enumerate(pieces):
+            before, own = found[number], scored[place]
+            logprobs = np.concatenate([before.logprobs, own.logprobs])
+            found[number] = Continuation(logprobs, before.is_greedy and own.is_greedy)
+        return found
 
     def overlapping_loss(
         self, tokens: npt.NDArray[np.int64], step: int, count: Callable[[int], object] | None = None

@@ -13,7 +13,9 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import datetime
+import functools
 import json
+import math
 import time
 from collections.abc import Sequence
 from typing import Any
@@ -21,18 +23,72 @@ from typing import Any
 import numpy as np
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import nn
 
-from gpt2_train.config.errors import Gpt2Error, explained_out_of_memory
-from gpt2_train.conversion.format import ReadOptions, open_weights
+from gpt2_train.config.errors import Gpt2Error, Gpt2UsageError, explained_out_of_memory
+from gpt2_train.config.settings import ModelConfig
+from gpt2_train.conversion.formats import ReadOptions, open_weights
+from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.distributed.collectives import on_all_ranks
 from gpt2_train.distributed.device import DeviceKind
 from gpt2_train.distributed.processes import Place, close_group, work_as_child
-from gpt2_train.inference.kv_cache import CachedModel
-from gpt2_train.inference.packed_weights import arrange_weights
+from gpt2_train.distributed.tensor_parallel import (
+    DividedEmbedding,
+    DividedLayer,
+    Part,
+    RowLinear,
+    take_parameters_before,
+)
+from gpt2_train.inference.kv_cache import CachedModel, arrange_weights
 from gpt2_train.inference.runner import Batch, BatchScores, score_batch
-from gpt2_train.inference.tensor_parallel import load_part, whole_logits
-from gpt2_train.model.gpt2 import GPT2
+from gpt2_train.model.gpt2 import GPT2, Block, empty_embedding
+
+
+def check_division(config: ModelConfig, size: int) -> None:
+    """Raise Gpt2UsageError if a model's heads can't be divided among `size` processes."""
+    if config.heads % size:
+        divisors = [str(number) for number in range(1, config.heads + 1) if config.heads % number == 0]
+        raise Gpt2UsageError(
+            f"--tensor-parallel {size} does not divide the model's {config.heads} attention heads: choose one of "
+            f"{', '.join(divisors)}."
+        )
+
+
+def divide(model: GPT2, part: Part) -> None:
+    """Make `model`, built on the meta device, this process's part of it, in place.
+
+    The layers are those of training (`distributed.tensor_parallel`), with plain tensors for parameters: without
+    gradients and optimizers DTensors would only add their cost to every operation.
+
+    All have equally many rows of the embedding, more padding than in training where that is needed; logits are those of
+    this process's rows.
+    """
+    config, width = model.config, model.config.hidden // part.size
+    ids = math.ceil(config.padded_vocabulary / part.size)
+    with torch.device("meta"):
+        model.token_embedding = empty_embedding(ids * part.size, config.hidden)
+    DividedEmbedding.divide(model.token_embedding, part)
+    model.output = nn.Linear(config.hidden, ids, bias=False, device="meta")
+    model.tie()
+    for block in model.blocks:
+        assert isinstance(block, Block)
+        attention, feed_forward = block.attention, block.feed_forward
+        # Nothing is sent before a matrix: without gradients its rows are a plain layer, which may be packed.
+        attention.qkv = nn.Linear(config.hidden, 3 * width, device="meta")
+        feed_forward.up = nn.Linear(config.hidden, 4 * width, device="meta")
+        RowLinear.divide(attention.out, part)
+        RowLinear.divide(feed_forward.down, part)
+    take_parameters_before(model, [layer for layer in model.modules() if isinstance(layer, DividedLayer)])
+
+
+def load_part(weights: ModelWeights, group: dist.ProcessGroup, device: torch.device | str) -> GPT2:
+    """This process's part of a model, in evaluation mode, in float32, read slice by slice.
+
+    Raises Gpt2UsageError if it is damaged.
+    """
+    part = Part.of(group)
+    return weights.load(device, divide=functools.partial(divide, part=part), rank=part.rank, size=part.size)
+
 
 PATIENCE = datetime.timedelta(days=365)
 """How long workers wait for a call: a conversation may rest for days. That a process has ended is seen at once."""
@@ -105,37 +161,21 @@ class ModelWorker:
 
         on_all_ranks(read)
 
-    def whole(self, logits: Tensor) -> Tensor:
-        """Logits of the whole vocabulary from those of each process's part of it; on all processes of a model."""
-        if self.group is None:
-            return logits
-        return whole_logits(logits, self.model.config.vocabulary_size, self.group)
-
     def make_cache(self, number: int, rows: int, length: int | None, precision: str) -> None:
         """Make the cache `number`; from then on the model is for writing. Raises as `CachedModel` does."""
         if self.device.type == "cuda":
             torch.set_float32_matmul_precision("high")  # as `for_writing` does on the driver
         model = arrange_weights(self.model, precision, rows)
-        self._caches[number] = CachedModel(model, rows, length, precision=precision)
+        self._caches[number] = CachedModel(model, rows, length, precision=precision, group=self.group)
 
     def drop_caches(self, numbers: Sequence[int]) -> None:
         """Free the memory of caches that are not needed any more."""
         for number in numbers:
             self._caches.pop(number, None)
 
-    def feed(
-        self, number: int, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()
-    ) -> None:
-        """`CachedModel.feed` of the cache `number`, and this process's part in the logits of the driver."""
-        self.whole(self._caches[number].feed(rows, tokens, every))
-
-    def forget(self, number: int, row: int) -> None:
-        """`CachedModel.forget` of the cache `number`."""
-        self._caches[number].forget(row)
-
-    def copy(self, number: int, row: int, to: int) -> None:
-        """`CachedModel.copy` of the cache `number`."""
-        self._caches[number].copy(row, to)
+    def use_cache(self, number: int, name: str, *arguments: Any) -> None:
+        """Call the method `name` of the cache `number`."""
+        getattr(self._caches[number], name)(*arguments)
 
     def score(self, batches: Sequence[dict[str, Any]], precision: str) -> list[BatchScores]:
         """The scores of at most one batch for each data-parallel group, in order; on the driver, elsewhere none.
@@ -203,7 +243,8 @@ def follow(place: Place, layout: Layout, kind: DeviceKind, threads: int | None) 
     the driver's user reads it.
     """
     device = place.take_device(kind, threads)
-    with explained_out_of_memory(out_of_memory_advice(layout)):
+    advice = f"lower --batch-size, or divide the model by more than --tensor-parallel {layout.tensor_parallel}"
+    with explained_out_of_memory(advice):
         process = join(place, layout, device)
         while (call := receive_request())[0] != STOP:
             name, arguments = call
@@ -217,11 +258,6 @@ def is_lost_connection(error: BaseException) -> bool:
     if not isinstance(error, RuntimeError):
         return False
     return isinstance(error, dist.DistError) or "gloo" in str(error) or "NCCL" in str(error)
-
-
-def out_of_memory_advice(layout: Layout) -> str:
-    """What to do when memory runs out."""
-    return f"lower --batch-size, or divide the model by more than --tensor-parallel {layout.tensor_parallel}"
 
 
 def _work(place: Place, config: dict[str, Any]) -> tuple[dict[str, Any], int]:

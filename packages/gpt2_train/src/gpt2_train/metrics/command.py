@@ -17,8 +17,8 @@ from command_kit import add_flags, atomic_file, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError
 
 if TYPE_CHECKING:
-    from gpt2_train.metrics.plots.panels import Panel
-    from gpt2_train.metrics.plots.runs import Run
+    from gpt2_train.metrics.plots import Panel
+    from gpt2_train.metrics.records import Run
 
 
 SUFFIXES = (".svg", ".png", ".html")
@@ -56,7 +56,7 @@ class PlotSettings:
     title: str = setting("", "the heading; the names of the runs without it")
 
     def __post_init__(self) -> None:
-        from gpt2_train.metrics.plots.panels import KEYS
+        from gpt2_train.metrics.plots import KEYS
 
         if not self.runs:
             raise Gpt2UsageError("gpt2 plot needs a RUN: give the folder that `gpt2 train --output` wrote.")
@@ -92,12 +92,12 @@ def plot(settings: PlotSettings) -> str:
 
     Raises Gpt2UsageError for a folder without a run, Gpt2Error where a PNG can't be made.
     """
-    from gpt2_train.metrics.plots.panels import View, panels_of
-    from gpt2_train.metrics.plots.runs import read_runs
+    from gpt2_train.metrics.plots import View, panels_of
+    from gpt2_train.metrics.records import read_runs
 
     runs = read_runs(settings.runs)
     if not settings.output:
-        from gpt2_train.metrics.plots.terminal import loss_curves
+        from gpt2_train.metrics.plots import loss_curves
 
         return loss_curves(runs, sys.stdout)
     view = View(settings.x, _parts(settings.only), _parts(settings.log), settings.smooth)

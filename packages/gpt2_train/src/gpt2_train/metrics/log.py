@@ -21,7 +21,7 @@ from command_kit import atomic_file, duration, parse_json
 from gpt2_train.config.errors import shortened
 from gpt2_train.config.files import METRICS_FILE
 from gpt2_train.metrics.records import task_name
-from gpt2_train.metrics.sender import Feed
+from gpt2_train.metrics.sinks import Feed
 
 PEAK_FLOPS: dict[str, float | None] = {
     "Laptop": None,

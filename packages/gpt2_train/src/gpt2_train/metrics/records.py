@@ -1,17 +1,23 @@
-"""What a row of `metrics.jsonl` says, for whatever shows it: measurements by name, and where they were taken.
+"""What `metrics.jsonl` says, for whatever shows it: the rows, their measurements by name, and the runs they are of.
 
 A row is of a logged step, of an evaluation (`valid_loss`), or has a `kind` of its own: `task` for the result of an
-evaluation task, `sample` for a text that the model wrote. Needs no torch.
+evaluation task, `sample` for a text that the model wrote. The file is read as it stands, while its run is running, too:
+a last line that is being written is left out, and where a run fell back to an earlier checkpoint (a step follows that
+is not after the last one), what it had recorded beyond that is left out, too. Needs no torch.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+import tomllib
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from command_kit import parse_json
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE
 
 NOT_MEASURED = frozenset({"step", "tokens", "seconds", "valid_tokens", "seconds_left"})
 """Numbers of a row that say when and how much, not how well."""
@@ -64,3 +70,122 @@ def task_name(row: dict[str, Any]) -> str:
         for name, value in (settings.items() if isinstance(settings, dict) else ())
     ]
     return f"{row.get('task')}:{','.join(parts)}" if parts else str(row.get("task"))
+
+
+@dataclass(frozen=True)
+class Place:
+    """When a value was measured.
+
+    Attributes:
+        step: after so many optimizer steps.
+        tokens: and so many tokens.
+        seconds: and so many seconds of training.
+    """
+
+    step: int
+    tokens: int
+    seconds: float
+
+
+@dataclass
+class Run:
+    """A training run.
+
+    Attributes:
+        name: how it is called in charts.
+        folder: where it lies.
+        settings: its `config.toml`, empty without one.
+        values: of each quantity (a name such as `loss`, or `lambada/last_word_accuracy`), in the order of steps.
+    """
+
+    name: str
+    folder: Path
+    settings: dict[str, Any] = field(default_factory=dict)
+    values: dict[str, list[tuple[Place, float]]] = field(default_factory=dict)
+
+    @property
+    def last(self) -> Place:
+        """Where the run has got to."""
+        return max((points[-1][0] for points in self.values.values()), key=lambda place: place.step)
+
+
+def read_runs(texts: tuple[str, ...]) -> list[Run]:
+    """The runs that `texts` name: each a folder, or NAME=FOLDER. Those without a name get one by their folders.
+
+    Raises Gpt2UsageError where there is no run, or nothing was recorded yet.
+    """
+    named = [_name_and_folder(text) for text in texts]
+    folders = [folder for name, folder in named if name is None]
+    short = iter(short_names(folders))
+    return [read_run(folder, next(short) if name is None else name) for name, folder in named]
+
+
+def _name_and_folder(text: str) -> tuple[str | None, Path]:
+    name, equals, folder = text.partition("=")
+    # A folder may have such a sign in its own name.
+    if equals and not Path(text).exists():
+        return name, Path(folder)
+    path = Path(text)
+    return None, path.parent if path.name == METRICS_FILE else path
+
+
+def short_names(folders: list[Path]) -> list[str]:
+    """The last parts of each folder, as many as tell all of them apart."""
+    parts = [folder.absolute().parts[1:] for folder in folders]
+    for length in range(1, max(map(len, parts), default=0) + 1):
+        names = ["/".join(part[-length:]) for part in parts]
+        if len(set(names)) == len(names):
+            return names
+    return [str(folder) for folder in folders]
+
+
+def read_run(folder: Path, name: str) -> Run:
+    """The run in `folder`. Raises Gpt2UsageError where there is none, or nothing was recorded yet."""
+    path = folder / METRICS_FILE
+    if not path.is_file():
+        raise Gpt2UsageError(f"{folder} holds no {METRICS_FILE}: give the folder that `gpt2 train --output` wrote.")
+    run = Run(name, folder)
+    try:
+        config = tomllib.loads((folder / CONFIG_FILE).read_text(encoding="utf-8"))
+        run.settings = dict(config.get("train", config))
+    except FileNotFoundError:
+        pass
+    except (OSError, ValueError) as error:
+        raise Gpt2UsageError(f"{folder / CONFIG_FILE} can't be read ({error}): restore it.") from error
+    _add_values(run, read_records(path))
+    if not run.values:
+        raise Gpt2UsageError(f"{path} holds no measurement yet: wait for the first logged step.")
+    return run
+
+
+def _add_values(run: Run, rows: Iterable[dict[str, Any]]) -> None:
+    place = Place(0, 0, 0.0)
+    for row in rows:
+        if row["step"] < place.step:
+            place = _cut_from(run, row["step"])
+        place = _place_of(row, place)
+        for name, value in measurements(row).items():
+            points = run.values.setdefault(name, [])
+            if points and points[-1][0].step == place.step:
+                points.pop()
+            points.append((place, value))
+
+
+def _cut_from(run: Run, step: int) -> Place:
+    """Forget what was measured at `step` and after; returns the place of what stays last."""
+    last = Place(0, 0, 0.0)
+    for name, points in list(run.values.items()):
+        while points and points[-1][0].step >= step:
+            points.pop()
+        if points:
+            last = max(last, points[-1][0], key=lambda place: place.step)
+        else:
+            del run.values[name]
+    return last
+
+
+def _place_of(row: dict[str, Any], before: Place) -> Place:
+    """Where `row` was measured, the row before it at `before`."""
+    tokens = int(row["tokens"]) if is_number(row.get("tokens")) else before.tokens
+    seconds = float(row["seconds"]) if is_number(row.get("seconds")) else before.seconds
+    return Place(int(row["step"]), tokens, seconds)

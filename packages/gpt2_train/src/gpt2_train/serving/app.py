@@ -21,10 +21,9 @@ from starlette.types import Receive, Scope, Send
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.inference.generator import Encoder
+from gpt2_train.serving.completions import Answer, Limits, read_request
 from gpt2_train.serving.middleware import RECORD, ApiError, Guard, Log, Record, read_body
 from gpt2_train.serving.model_thread import ModelStoppedError, ModelThread, Texts, TooManyTextsError
-from gpt2_train.serving.requests import Limits, read_order
-from gpt2_train.serving.responses import Answer
 
 LONG_BODY = 1 << 14
 """Bytes from which on a body is read in a thread, so that its tokenizing does not stop the others."""
@@ -69,20 +68,20 @@ class Service:
                 body = await read_body(request)
         except TimeoutError:
             raise ApiError(408, f"the body did not come within {BODY_SECONDS} seconds: send it again.") from None
-        understand = functools.partial(read_order, body, self.encoder, self.name, self.limits, client_of(request))
-        order = await run_in_threadpool(understand) if len(body) > LONG_BODY else understand()
+        understand = functools.partial(read_request, body, self.encoder, self.name, self.limits, client_of(request))
+        wanted = await run_in_threadpool(understand) if len(body) > LONG_BODY else understand()
         try:
-            texts = self.thread.write(order.requests)
+            texts = self.thread.write(wanted.requests)
         except TooManyTextsError:
             raise queue_full(
                 f"{self.thread.open_texts} of {self.thread.capacity} texts are being written or waiting, and this "
-                f"request asks for {len(order.requests)} more"
+                f"request asks for {len(wanted.requests)} more"
             ) from None
         except ModelStoppedError as error:
             raise stopped(error, self.thread) from None
         record: Record = request.scope[RECORD]
-        record.texts, record.read = len(order.requests), order.prompt_tokens
-        return Writing(texts, Answer(order, self.name, self.encoder.tokenizer), self.thread, record)
+        record.texts, record.read = len(wanted.requests), wanted.prompt_tokens
+        return Writing(texts, Answer(wanted, self.name, self.encoder.tokenizer), self.thread, record)
 
     async def models(self, request: Request) -> Response:
         """`GET /v1/models`."""
@@ -125,7 +124,7 @@ class Writing(Response):
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """An ASGI application."""
-        write = self._stream if self.answer.order.stream else self._whole
+        write = self._stream if self.answer.wanted.stream else self._whole
         with self.texts:
             async with anyio.create_task_group() as group:
 

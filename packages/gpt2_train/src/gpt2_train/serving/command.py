@@ -15,16 +15,14 @@ import secrets
 import socket
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from command_kit import add_flags, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.config.loading import load_torch
-from gpt2_train.config.settings import MOST_THREADS, PRECISION_HELP, TOKENIZER_HELP
-from gpt2_train.inference.model import InferenceModel
-from gpt2_train.inference.open import TENSOR_PARALLEL_HELP, open_shared_model
+from gpt2_train.inference.model import InferenceModel, ModelSettings
 
 if TYPE_CHECKING:
     from gpt2_train.serving.server import Server
@@ -36,19 +34,13 @@ example:
   gpt2 serve --checkpoint runs/first --port 8080 --batch-size 32 --max-tokens 500
 """
 TOKEN_VARIABLE = "GPT2_SERVE_TOKEN"  # noqa: S105
-_WHO, _LIMITS, _MODEL = "who may ask", "limits", "the model"
+_WHO, _LIMITS = "who may ask", "limits"
 
 
 @dataclasses.dataclass(frozen=True)
-class ServeSettings:
+class ServeSettings(ModelSettings):
     """The settings of `gpt2 serve`. Raises Gpt2UsageError for a token that no client could send."""
 
-    checkpoint: str = setting(
-        "",
-        "what to write with: the --output folder of a `gpt2 train`, one step-... folder in it, a model of another "
-        "format, or its name on Hugging Face's hub",
-        metavar="DIR",
-    )
     host: str = setting(
         "127.0.0.1", "address to listen on; 0.0.0.0 for all of this machine", metavar="ADDRESS", group=_WHO
     )
@@ -74,20 +66,7 @@ class ServeSettings:
     stop_seconds: float = setting(
         5.0, "how long texts may be finished after Ctrl-C or SIGTERM", ge=0, le=3600, group=_LIMITS
     )
-    name: str | None = setting(
-        None, "how clients call the model; the name of its folder without it", metavar="NAME", group=_MODEL
-    )
-    tokenizer: str | None = setting(None, TOKENIZER_HELP, metavar="DIR|FILE", group=_MODEL)
-    tensor_parallel: int = setting(1, TENSOR_PARALLEL_HELP, ge=1, group=_MODEL)
-    device: Literal["auto", "cpu", "cuda", "mps"] = setting("auto", "where to compute", group=_MODEL)
-    precision: Literal["fp32", "bf16", "fp16"] | None = setting(None, PRECISION_HELP, group=_MODEL)
-    threads: int | None = setting(
-        None,
-        "CPU threads of each process; one for a small model, else the cores divided among them, without it",
-        ge=1,
-        le=MOST_THREADS,
-        group=_MODEL,
-    )
+    name: str | None = setting(None, "how clients call the model; the name of its folder without it", metavar="NAME")
 
     def __post_init__(self) -> None:
         if self.token is not None:
@@ -112,13 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     with (
         explained_out_of_memory("lower --batch-size, or raise --tensor-parallel"),
-        open_shared_model(
-            settings.checkpoint,
-            device=settings.device,
-            tokenizer=settings.tokenizer,
-            tensor_parallel=settings.tensor_parallel,
-            threads=settings.threads,
-        ) as source,
+        settings.opened() as source,
         # Before the model is read: an address that can't be had is said at once.
         contextlib.closing(bound_socket(settings.host, settings.port)) as listener,
     ):
@@ -129,19 +102,17 @@ def run(arguments: argparse.Namespace) -> int:
 
 def make_server(settings: ServeSettings, listener: socket.socket, source: InferenceModel) -> Server:
     """The server that `settings` ask for, its model read. Raises Gpt2UsageError for a model that can't be used."""
-    from gpt2_train.inference.command import prepared
     from gpt2_train.inference.generator import Encoder, TextSession
     from gpt2_train.serving.app import Service, make_app
+    from gpt2_train.serving.completions import Limits
     from gpt2_train.serving.middleware import LOOPBACK
     from gpt2_train.serving.model_thread import ModelThread
-    from gpt2_train.serving.requests import Limits
     from gpt2_train.serving.server import Server
 
     is_local = is_loopback(settings.host)
     given = given_token(settings)
     new = None if given or is_local else secrets.token_urlsafe(24)
-    threads = settings.threads, settings.tensor_parallel
-    source = prepared(source, settings.batch_size, settings.precision, *threads)
+    source = settings.for_writing(source, settings.batch_size)
     encoder = Encoder(source)
     print(f"gpt2: {source.folder}: reading the model", file=sys.stderr, flush=True)
     thread = ModelThread(TextSession(source, settings.batch_size), settings.batch_size + settings.queue)

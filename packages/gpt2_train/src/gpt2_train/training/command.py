@@ -10,8 +10,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel, plan_batches
 from gpt2_train.config.loading import load_torch
 from gpt2_train.config.settings import TrainSettings
-from gpt2_train.evaluation.tasks import parse_task
-from gpt2_train.evaluation.tasks.input_lines import check_readable
+from gpt2_train.evaluation.tasks import check_readable, parse_task
 from gpt2_train.inference.prompts import prompts_of_file
 from gpt2_train.metrics.sinks import chosen_sinks, sinks
 

@@ -20,7 +20,7 @@ from gpt2_train.data.streams import Blend
 from gpt2_train.distributed.device import autocast, peak_memory, widest_float
 from gpt2_train.distributed.parallelize import free_gathered_parameters
 from gpt2_train.metrics.log import EpochNotes, Heartbeat, MetricsLog, line_of, metrics_row, peak_flops, step_of
-from gpt2_train.metrics.sender import open_feeds
+from gpt2_train.metrics.sinks import open_feeds
 from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.model.loss import token_losses
 from gpt2_train.training.samples_and_tasks import observe

@@ -26,8 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch.distributed as dist
-from torch import Tensor, nn
+from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
 from gpt2_train.config.settings import TrainSettings
@@ -37,13 +36,12 @@ from gpt2_train.distributed.parallelize import free_gathered_parameters
 from gpt2_train.distributed.tensor_parallel import Part
 from gpt2_train.evaluation.tasks import Task, parse_task
 from gpt2_train.inference.generator import Encoder, GenerationRequest, TextGenerator
-from gpt2_train.inference.kv_cache import CachedModel
 from gpt2_train.inference.model import InferenceModel
 from gpt2_train.inference.prompts import prompts_of_file, valid_text
 from gpt2_train.inference.runner import Batch, BatchScores, ModelRunner, score_batch
 from gpt2_train.inference.sampling import Sampling
 from gpt2_train.inference.scorer import Scorer
-from gpt2_train.inference.tensor_parallel import divide, whole_logits
+from gpt2_train.inference.worker import divide
 from gpt2_train.metrics.records import read_records
 from gpt2_train.model.gpt2 import GPT2
 
@@ -132,7 +130,11 @@ def _requests(settings: TrainSettings) -> Iterator[GenerationRequest]:
     for prompt in prompts or [""]:
         # A prompt that comes again gets another text.
         yield GenerationRequest(
-            prompt, settings.sample_tokens, sampling, seed=settings.sample_seed, sample=seen[prompt]
+            prompt,
+            tokens=settings.sample_tokens,
+            sampling=sampling,
+            seed=settings.sample_seed,
+            sample=seen[prompt],
         )
         seen[prompt] += 1
 
@@ -142,7 +144,7 @@ def inference_view(model: GPT2, world: World) -> Iterator[GPT2]:
     """A plain model, in evaluation mode, with the weights of `model`, which must not be changed meanwhile.
 
     All processes of the data-parallel groups enter and leave together; in between each computes for itself. With tensor
-    parallelism it is this process's part of the model, as `inference.tensor_parallel.divide` makes it.
+    parallelism it is this process's part of the model, as `inference.worker.divide` makes it.
     """
     group = world.tp_group
     divided = functools.partial(divide, part=Part.of(group)) if group is not None else None
@@ -171,7 +173,8 @@ class TrainingRunner(ModelRunner):
     """
 
     def __init__(self, view: GPT2, world: World, is_stopped: Callable[[], bool]) -> None:
-        self.view, self.world, self.is_stopped = view, world, is_stopped
+        super().__init__(view, world.tp_group)
+        self.world, self.is_stopped = world, is_stopped
         self.batches_at_once = world.dp_size
 
     def score(self, batches: Sequence[Batch], precision: str) -> list[BatchScores]:
@@ -185,26 +188,10 @@ class TrainingRunner(ModelRunner):
         def own() -> BatchScores | None:
             if self.world.dp_rank >= len(batches):
                 return None
-            scores = score_batch(self.view, batches[self.world.dp_rank], precision, self.world.tp_group)
+            scores = score_batch(self.model, batches[self.world.dp_rank], precision, self.group)
             return scores if self.world.tp_rank == 0 else None
 
         return [scores for scores in on_all_ranks(own) if scores is not None]
-
-    def cached_model(self, rows: int, length: int | None = None, *, precision: str = "fp32") -> CachedModel:
-        """A cache of which each tensor-parallel rank has its heads; the logits are the same on all of them."""
-        if self.world.tp_group is None:
-            return CachedModel(self.view, rows, length, precision=precision)
-        return _DividedCache(self.view, rows, length, precision=precision, group=self.world.tp_group)
-
-
-class _DividedCache(CachedModel):
-    def __init__(self, view: GPT2, rows: int, length: int | None, *, precision: str, group: dist.ProcessGroup) -> None:
-        super().__init__(view, rows, length, precision=precision)
-        self._group = group
-
-    def feed(self, rows: Sequence[int], tokens: Sequence[Sequence[int]], every: Sequence[int] = ()) -> Tensor:
-        """As `CachedModel.feed`."""
-        return whole_logits(super().feed(rows, tokens, every), self.model.config.vocabulary_size, self._group)
 
 
 class StoppedError(Exception):

@@ -231,7 +231,7 @@ def open_first_weights(settings: TrainSettings, resumed: CheckpointInfo | None) 
     """
     if not settings.init_from or (resumed is not None and not Path(settings.init_from).exists()):
         return None
-    from gpt2_train.conversion.format import ReadOptions, open_weights
+    from gpt2_train.conversion.formats import ReadOptions, open_weights
 
     return open_weights(settings.init_from, ReadOptions(heads=settings.heads, tokenizer=settings.tokenizer))
 

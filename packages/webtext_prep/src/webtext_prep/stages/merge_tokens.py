@@ -25,7 +25,7 @@ from indexed_tokens import (
     tokenizer_path,
 )
 from indexed_tokens.checksums import Checksum, check_checksum, joined, recorded_checksums
-from indexed_tokens.draft import PairDraft, Written
+from indexed_tokens.writer import PairDraft, Written
 from webtext_prep import storage
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX

@@ -23,9 +23,9 @@ import numpy.typing as npt
 from command_kit import setting
 from indexed_tokens import IndexedTokensError, Tokenizer, smallest_dtype
 from indexed_tokens.checksums import checksum_of_file
-from indexed_tokens.draft import Written
 from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
+from indexed_tokens.writer import Written
 from webtext_prep import storage
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents

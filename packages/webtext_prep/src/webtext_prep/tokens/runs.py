@@ -31,7 +31,7 @@ import numpy.typing as npt
 import xxhash
 
 from command_kit import atomic_file
-from indexed_tokens.draft import PairDraft, Written
+from indexed_tokens.writer import PairDraft, Written
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import WebtextError
 

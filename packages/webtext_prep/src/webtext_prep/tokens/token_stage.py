@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from indexed_tokens import Tokenizer, idx_path, prefix_of
-from indexed_tokens.draft import PairDraft
+from indexed_tokens.writer import PairDraft
 from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError

@@ -10,9 +10,8 @@ from typing import ClassVar
 from gpt2_train.checkpoint.info import holds_checkpoint, load_tokenizer, read_info
 from gpt2_train.checkpoint.load import StoredTensors, check_model, model_tensors
 from gpt2_train.config.files import CHECKPOINTS_FOLDER
-from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.weights import ModelWeights, shapes_of
-from indexed_tokens import Tokenizer
 
 
 class Checkpoint(ModelFormat):
@@ -29,7 +28,7 @@ class Checkpoint(ModelFormat):
         """The checkpoint, with what its run recorded."""
         info = read_info(path)
         reader = check_model(info)
-        tokenizer = Tokenizer.from_path(options.tokenizer) if options.tokenizer else None
+        tokenizer = options.read_tokenizer()
         if tokenizer is None and info.tokenizer:
             tokenizer = load_tokenizer(info.folder)
         rank, size = options.reader

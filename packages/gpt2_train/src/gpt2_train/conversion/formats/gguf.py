@@ -14,9 +14,9 @@ import numpy as np
 import torch
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.formats.hugging_face import NORM_EPSILON
-from gpt2_train.conversion.weights import ModelWeights, parts_first, shapes_of
+from gpt2_train.conversion.weights import ModelWeights, parts_first, renamed, shapes_of
 from indexed_tokens import END_OF_TEXT
 
 SUFFIX = ".gguf"
@@ -73,7 +73,7 @@ class Gguf(ModelFormat):
         for name, shape in shapes_of(weights.config).items():
             chosen = kind if len(shape) == 2 else plain
             size = math.prod(shape) * (4 if chosen == plain else 2)
-            writer.add_tensor_info(_gguf_name(name), shape, np.dtype(np.float32), size, raw_dtype=chosen)
+            writer.add_tensor_info(renamed(name, _NAMES, "blk"), shape, np.dtype(np.float32), size, raw_dtype=chosen)
         writer.write_header_to_file()
         writer.write_kv_data_to_file()
         writer.write_ti_data_to_file()
@@ -113,12 +113,3 @@ def _add_settings(writer: Any, weights: ModelWeights, gguf: Any, kind: Any) -> N
     if (end := tokenizer.document_end) is not None:
         writer.add_bos_token_id(end)
         writer.add_eos_token_id(end)
-
-
-def _gguf_name(name: str) -> str:
-    """`blocks.3.attention.qkv.weight` -> `blk.3.attn_qkv.weight`."""
-    module, _, kind = name.rpartition(".")
-    if not module.startswith("blocks."):
-        return f"{_NAMES[module]}.{kind}"
-    _, block, inner = module.split(".", 2)
-    return f"blk.{block}.{_NAMES[inner]}.{kind}"

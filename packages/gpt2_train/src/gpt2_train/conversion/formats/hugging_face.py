@@ -22,9 +22,9 @@ from command_kit import parse_json, write_json
 from gpt2_train.checkpoint.stored_shapes import StoredTensor, check_stored, is_usable
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import ModelConfig
-from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
+from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.pickles import read_pickle
-from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, are_equal, heads_first, parts_first, shapes_of
+from gpt2_train.conversion.weights import ModelWeights, are_equal, heads_first, parts_first, renamed, shapes_of
 from gpt2_train.model.gpt2 import INIT_STD
 from indexed_tokens import END_OF_TEXT, GPT2_VOCABULARY_SIZE, Tokenizer
 
@@ -81,7 +81,8 @@ class HuggingFace(ModelFormat):
             name: functools.partial(_canonical, name, found[_their_name(name)].read, config)
             for name in shapes_of(config)
         }
-        tokenizer = _tokenizer(path, options)
+        has_files = (path / "tokenizer.json").is_file() or (path / "vocab.json").is_file()
+        tokenizer = options.read_tokenizer() or (Tokenizer.from_path(path) if has_files else None)
         assumes = tokenizer is None and config.vocabulary_size == GPT2_VOCABULARY_SIZE
         tokenizer = Tokenizer.gpt2() if assumes else tokenizer
         return ModelWeights(path, self.name, config, tokenizer, readers, assumes_tokenizer=assumes)
@@ -172,31 +173,24 @@ def _tensor_files(path: Path) -> list[Path]:
 
 def _tensors(file: Path) -> Iterator[_Tensor]:
     """The tensors in a file. Raises Gpt2UsageError if it is damaged."""
-    return _safetensors(file) if file.suffix == ".safetensors" else _bin(file)
-
-
-def _safetensors(path: Path) -> Iterator[_Tensor]:
+    if file.suffix != ".safetensors":
+        found = read_pickle(file)
+        if not isinstance(found, dict):
+            raise Gpt2UsageError(f"{file} holds no table of tensors: it is no pytorch_model.bin.")
+        for name, tensor in found.items():
+            if isinstance(tensor, Tensor):
+                yield _Tensor(
+                    str(name), tuple(tensor.shape), is_usable(tensor), functools.partial(found.__getitem__, name)
+                )
+        return
     try:
-        file = safe_open(path, framework="pt")
-        slices = {name: file.get_slice(name) for name in file.keys()}  # noqa: SIM118 - it is no dictionary
+        opened = safe_open(file, framework="pt")
+        slices = {name: opened.get_slice(name) for name in opened.keys()}  # noqa: SIM118 - it is no dictionary
         for name, part in slices.items():
             is_float = part.get_dtype().startswith(("F", "BF"))
-            yield _Tensor(name, tuple(part.get_shape()), is_float, functools.partial(file.get_tensor, name))
+            yield _Tensor(name, tuple(part.get_shape()), is_float, functools.partial(opened.get_tensor, name))
     except (SafetensorError, OSError) as error:
-        raise Gpt2UsageError(f"{path} can't be read ({error}): it is damaged.") from error
-
-
-def _bin(path: Path) -> Iterator[_Tensor]:
-    found = read_pickle(path)
-    if not isinstance(found, dict):
-        raise Gpt2UsageError(f"{path} holds no table of tensors: it is no pytorch_model.bin.")
-    for name, tensor in found.items():
-        if isinstance(tensor, Tensor):
-            yield _Tensor(str(name), tuple(tensor.shape), is_usable(tensor), functools.partial(_itself, tensor))
-
-
-def _itself(tensor: Tensor) -> Tensor:
-    return tensor
+        raise Gpt2UsageError(f"{file} can't be read ({error}): it is damaged.") from error
 
 
 def _stored(found: Mapping[str, _Tensor], name: str) -> StoredTensor | None:
@@ -216,12 +210,7 @@ def _check_is_tied(path: Path, found: Mapping[str, _Tensor]) -> None:
 
 
 def _their_name(name: str) -> str:
-    """`blocks.3.attention.qkv.weight` -> `h.3.attn.c_attn.weight`."""
-    module, _, kind = name.rpartition(".")
-    if not module.startswith("blocks."):
-        return f"{_MODULES[module]}.{kind}"
-    _, block, inner = module.split(".", 2)
-    return f"h.{block}.{_MODULES[inner]}.{kind}"
+    return renamed(name, _MODULES, "h")
 
 
 def _is_matrix(name: str) -> bool:
@@ -236,13 +225,6 @@ def _canonical(name: str, read: Callable[[], Tensor], config: ModelConfig) -> Te
     if ".attention.qkv." in name and tensor.size(0) == 3 * config.hidden:
         tensor = heads_first(tensor, config.heads)
     return tensor.contiguous()
-
-
-def _theirs(name: str, tensor: Tensor, config: ModelConfig) -> Tensor:
-    """The way back from `_canonical`."""
-    if ".attention.qkv." in name:
-        tensor = parts_first(tensor, config.heads)
-    return (tensor.t() if _is_matrix(name) else tensor).contiguous()
 
 
 def _their_config(config: ModelConfig, dtype: torch.dtype, end: int | None) -> dict[str, Any]:
@@ -288,8 +270,11 @@ def _write_tensors(weights: ModelWeights, path: Path, dtype: torch.dtype, shard_
     for file, group in zip(names, groups, strict=True):
         tensors = {}
         for name in group:
-            rows = weights.config.vocabulary_size if name == EMBEDDING else None
-            tensors[PREFIX + _their_name(name)] = _theirs(name, weights.read(name, rows=rows), weights.config).to(dtype)
+            tensor = weights.read(name, rows=weights.config.vocabulary_size)
+            if ".attention.qkv." in name:
+                tensor = parts_first(tensor, weights.config.heads)
+            stored = (tensor.t() if _is_matrix(name) else tensor).contiguous()
+            tensors[PREFIX + _their_name(name)] = stored.to(dtype)
         save_file(tensors, path / file, metadata={"format": "pt"})
         where |= dict.fromkeys(tensors, file)
     if len(groups) > 1:
@@ -297,10 +282,3 @@ def _write_tensors(weights: ModelWeights, path: Path, dtype: torch.dtype, shard_
             path / f"{SAFETENSORS}.index.json",
             {"metadata": {"total_size": sum(sizes.values())}, "weight_map": dict(sorted(where.items()))},
         )
-
-
-def _tokenizer(path: Path, options: ReadOptions) -> Tokenizer | None:
-    if options.tokenizer:
-        return Tokenizer.from_path(options.tokenizer)
-    has_files = (path / "tokenizer.json").is_file() or (path / "vocab.json").is_file()
-    return Tokenizer.from_path(path) if has_files else None

@@ -1,7 +1,10 @@
 """Checkpoints of Megatron-LM: `iter_0000600/mp_rank_00/model_optim_rng.pt`, of any version and tensor-parallel size.
 
 Nothing in the files is run (see `pickles`). Pipeline-parallel checkpoints and the distributed ones of Megatron Core
-(`.distcp`) are refused with what to do.
+(`.distcp`) are refused with what to do. There are three layouts of names: 0, that of 2019 (one flat dictionary), 1,
+`language_model` (nested; checkpoint versions 1 to 3), and 2, Megatron Core's (flat again; layer norms may be fused into
+the matrix after them). Splits over tensor-parallel ranks are the same in all of them; the order of the fused rows of
+query, key and value is not.
 """
 
 from __future__ import annotations
@@ -23,10 +26,9 @@ from gpt2_train.checkpoint.stored_shapes import StoredTensor, check_stored, is_u
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel
 from gpt2_train.config.settings import MOST, PRESETS, ModelConfig
-from gpt2_train.conversion.format import ModelFormat, ReadOptions, WriteOptions
-from gpt2_train.conversion.megatron_names import canonical_name, join, name_in, share_of, split_dimension
+from gpt2_train.conversion.formats import ModelFormat, ReadOptions, WriteOptions
 from gpt2_train.conversion.pickles import read_pickle
-from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, are_equal, shapes_of
+from gpt2_train.conversion.weights import EMBEDDING, ModelWeights, are_equal, heads_first, parts_first, shapes_of
 from indexed_tokens import GPT2_VOCABULARY_SIZE, Tokenizer
 
 TRACKER = "latest_checkpointed_iteration.txt"
@@ -37,15 +39,128 @@ VOCABULARY_MULTIPLE = 128
 MOST_NESTED = 8
 """So deep are the tables of a model nested at most; three levels in all that is known."""
 
-_LAYOUTS = {
-    "2019": ("2019", 0.0),
-    "1": ("language_model", 1.0),
-    "2": ("language_model", 2.0),
-    "3": ("language_model", 3.0),
-    "core": ("core", 3.0),
-}
-"""Names and version of what is written, by the option's value."""
+_LAYOUTS = {"2019": (0, 0.0), "1": (1, 1.0), "2": (1, 2.0), "3": (1, 3.0), "core": (2, 3.0)}
+"""By the option's value: the number of the layout that is written, and the version that decides the order of rows."""
 _RANK = re.compile(r"mp_rank_([0-9]{2,9})(?:_([0-9]{3}))?(?:_([0-9]{3}))?")
+
+_BLOCK = {
+    "attention_norm": ("input_layernorm", "input_layernorm", "input_layernorm"),
+    "attention.qkv": ("attention.query_key_value", "self_attention.query_key_value", "self_attention.linear_qkv"),
+    "attention.out": ("attention.dense", "self_attention.dense", "self_attention.linear_proj"),
+    "feed_forward_norm": ("post_attention_layernorm", "post_attention_layernorm", "pre_mlp_layernorm"),
+    "feed_forward.up": ("mlp.dense_h_to_4h", "mlp.dense_h_to_4h", "mlp.linear_fc1"),
+    "feed_forward.down": ("mlp.dense_4h_to_h", "mlp.dense_4h_to_h", "mlp.linear_fc2"),
+}
+_WHOLE = {
+    f"{ours}_embedding.weight": (f"{theirs}.weight", *2 * (f"embedding.{theirs}.weight",))
+    for ours, theirs in (("token", "word_embeddings"), ("position", "position_embeddings"))
+}
+_STACK = ("transformer", "encoder", "decoder")
+"""What the layouts call the stack of blocks."""
+_FINAL_NORM = "final_layernorm"
+_FUSED_NORMS = {
+    "self_attention.linear_qkv.layer_norm_": "attention_norm.",
+    "mlp.linear_fc1.layer_norm_": "feed_forward_norm.",
+}
+
+_IGNORED = re.compile(
+    r"_extra_state$|\.inv_freq$|attention\.(bias|masked_bias)$|word_embeddings_for_head|rotary|\.attn_mask$"
+)
+"""Entries that hold no weight of a GPT-2: buffers, states of libraries, a second copy of the embedding."""
+_OUTPUT = re.compile(r"(^|\.)(output_layer|lm_head|final_linear)\.weight$")
+
+
+def name_in(layout: int, name: str) -> str:
+    """The name of our parameter `name` in a layout, 0 to 2.
+
+    `blocks.3.attention.qkv.weight` is `transformer.layers.3.attention.query_key_value.weight` in layout 0.
+    """
+    if name in _WHOLE:
+        return _WHOLE[name][layout]
+    if name.startswith("final_norm."):
+        return f"{_STACK[layout]}.{_FINAL_NORM}.{name.removeprefix('final_norm.')}"
+    _, block, rest = name.split(".", 2)
+    module, _, kind = rest.rpartition(".")
+    return f"{_STACK[layout]}.layers.{block}.{_BLOCK[module][layout]}.{kind}"
+
+
+def canonical_name(name: str) -> str | None:
+    """The name in `gpt2.py` of an entry of any layout, its prefixes left out or not; None for what is no weight.
+
+    The output matrix, where it is stored, is `output.weight`. Raises KeyError for what no GPT-2 has.
+    """
+    if _IGNORED.search(name):
+        return None
+    if _OUTPUT.search(name):
+        return "output.weight"
+    name = re.sub(r"^((module|model|language_model|transformer\.embedding)\.)+", "", name)
+    for canonical, names in _WHOLE.items():
+        if name in names:
+            return canonical
+    stack, _, rest = name.partition(".")
+    if stack not in _STACK:
+        # The stack itself may be left out: `language_model.transformer` holds `layers...` in some versions.
+        rest = name
+    if rest.startswith(f"{_FINAL_NORM}."):
+        return f"final_norm.{rest.removeprefix(f'{_FINAL_NORM}.')}"
+    found = re.fullmatch(r"layers\.(0|[1-9][0-9]{0,8})\.(.+)", rest)
+    if found is None:
+        raise KeyError(name)
+    block, inner = found.groups()
+    for fused, norm in _FUSED_NORMS.items():
+        if inner.startswith(fused):
+            return f"blocks.{block}.{norm}{inner.removeprefix(fused)}"
+    module, _, kind = inner.rpartition(".")
+    for canonical, names in _BLOCK.items():
+        if module in names and kind in ("weight", "bias"):
+            return f"blocks.{block}.{canonical}.{kind}"
+    raise KeyError(name)
+
+
+def split_dimension(name: str) -> int | None:
+    """The dimension along which tensor-parallel ranks share a parameter; None for one that each has whole."""
+    if name == "token_embedding.weight" or ".attention.qkv." in name or ".feed_forward.up." in name:
+        return 0
+    return 1 if name.endswith((".attention.out.weight", ".feed_forward.down.weight")) else None
+
+
+def join(name: str, shares: list[Tensor], *, version: float, heads: int) -> Tensor:
+    """A whole parameter from the shares of all ranks, in order; qkv rows as `gpt2.py` has them.
+
+    Args:
+        name: as in `gpt2.py`.
+        shares: one tensor a rank.
+        version: the checkpoint's version, which decides the order of the qkv rows.
+        heads: of the whole model.
+    """
+    if ".attention.qkv." in name:
+        shares = [_reordered(share, version, heads // len(shares)) for share in shares]
+    dimension = split_dimension(name)
+    if dimension is None or len(shares) == 1:
+        return shares[0]
+    return torch.cat(shares, dim=dimension)
+
+
+def share_of(name: str, whole: Tensor, *, rank: int, size: int, version: float, heads: int) -> Tensor:
+    """The share of a parameter that rank `rank` of `size` has, its qkv rows in the order of `version`."""
+    dimension = split_dimension(name)
+    share = whole if dimension is None else whole.chunk(size, dim=dimension)[rank]
+    if ".attention.qkv." in name:
+        share = _reordered(share, version, heads // size, back=True)
+    return share.contiguous()
+
+
+def _reordered(rows: Tensor, version: float, heads: int, *, back: bool = False) -> Tensor:
+    """qkv rows (3·heads·d, ...) of one rank in the order of `gpt2.py`, [heads, 3, d], or `back` in that of `version`.
+
+    Version 0 has [3, heads, d], 1 [heads, d, 3], later ones ours.
+    """
+    if version >= 2:
+        return rows
+    if version < 1:
+        return parts_first(rows, heads) if back else heads_first(rows, heads)
+    sizes = (heads, 3, -1) if back else (heads, -1, 3)
+    return rows.view(*sizes, *rows.shape[1:]).transpose(1, 2).reshape(rows.shape)
 
 
 class Megatron(ModelFormat):
@@ -75,11 +190,15 @@ class Megatron(ModelFormat):
         config = _config_of(folder, ranks, options)
         check_stored(folder, config, sum(file.stat().st_size for file in files), functools.partial(_stored, ranks))
         readers = {
-            name: functools.partial(_join, name, ranks, config.heads)
+            name: functools.partial(
+                join, name, [rank.tensors[name] for rank in ranks], version=first.version, heads=config.heads
+            )
             for name in first.tensors
             if name != "output.weight"
         }
-        tokenizer = _tokenizer(config, options)
+        # These files name no tokenizer: it is GPT-2's where the vocabulary has its size.
+        is_gpt2s = config.vocabulary_size == GPT2_VOCABULARY_SIZE
+        tokenizer = options.read_tokenizer() or (Tokenizer.gpt2() if is_gpt2s else None)
         seen = first.arguments.get("consumed_train_samples")
         samples = seen if isinstance(seen, int) else 0
         weights = ModelWeights(folder, self.name, config, tokenizer, readers, step=first.iteration, samples=samples)
@@ -89,7 +208,7 @@ class Megatron(ModelFormat):
     def write(self, weights: ModelWeights, path: Path, options: WriteOptions) -> None:
         """One `iter_...` folder with a file for each rank, and the file that names it."""
         size, config = options.tensor_parallel, weights.config
-        _check_split(config, size)
+        check_tensor_parallel(dataclasses.replace(config, vocabulary_size=VOCABULARY_MULTIPLE * size), size)
         layout, version = _LAYOUTS[options.megatron]
         multiple = VOCABULARY_MULTIPLE * size
         rows = math.ceil(config.vocabulary_size / multiple) * multiple
@@ -97,7 +216,7 @@ class Megatron(ModelFormat):
         for rank in range(size):
             tensors: dict[str, Tensor] = {}
             for name in shapes_of(config):
-                whole = weights.read(name, rows=rows if name == EMBEDDING else None)
+                whole = weights.read(name, rows=rows)
                 whole = whole if options.dtype is None else whole.to(options.dtype)
                 share = share_of(name, whole, rank=rank, size=size, version=version, heads=config.heads)
                 # A view would be stored with the whole of what it is a part of.
@@ -252,8 +371,8 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
     recorded = _number(arguments, "vocab_size")
     if options.vocabulary_size is not None:
         size = options.vocabulary_size
-    elif options.tokenizer is not None:
-        size = Tokenizer.from_path(options.tokenizer).vocabulary_size
+    elif (tokenizer := options.read_tokenizer()) is not None:
+        size = tokenizer.vocabulary_size
     elif recorded is not None and recorded <= rows:
         size = recorded
     else:
@@ -263,10 +382,6 @@ def _vocabulary_size(folder: Path, rows: int, arguments: Mapping[str, Any], opti
             f"{folder} has {rows:,} rows for a vocabulary of {size:,}: give the --tokenizer it was made with."
         )
     return size
-
-
-def _join(name: str, ranks: list[_Rank], heads: int) -> Tensor:
-    return join(name, [rank.tensors[name] for rank in ranks], version=ranks[0].version, heads=heads)
 
 
 def _check_is_tied(weights: ModelWeights, ranks: list[_Rank]) -> None:
@@ -279,26 +394,15 @@ def _check_is_tied(weights: ModelWeights, ranks: list[_Rank]) -> None:
             )
 
 
-def _tokenizer(config: ModelConfig, options: ReadOptions) -> Tokenizer | None:
-    """The tokenizer given, else GPT-2's where the vocabulary has its size: these files name none."""
-    if options.tokenizer:
-        return Tokenizer.from_path(options.tokenizer)
-    return Tokenizer.gpt2() if config.vocabulary_size == GPT2_VOCABULARY_SIZE else None
-
-
-def _check_split(config: ModelConfig, size: int) -> None:
-    check_tensor_parallel(dataclasses.replace(config, vocabulary_size=VOCABULARY_MULTIPLE * size), size)
-
-
 def _state(
-    tensors: dict[str, Tensor], layout: str, version: float, weights: ModelWeights, rows: int, size: int
+    tensors: dict[str, Tensor], layout: int, version: float, weights: ModelWeights, rows: int, size: int
 ) -> dict[str, Any]:
     """What Megatron-LM's `save_checkpoint` would write, without optimizer and random states."""
     config = weights.config
-    if layout == "2019":
+    if layout == 0:
         # The scripts of 2019 stored no version and no settings.
         return {"iteration": weights.step, "model": tensors}
-    model: dict[str, Any] = tensors if layout == "core" else {"language_model": _nested(tensors)}
+    model: dict[str, Any] = tensors if layout == 2 else {"language_model": _nested(tensors)}
     arguments = argparse.Namespace(
         num_layers=config.layers,
         hidden_size=config.hidden,

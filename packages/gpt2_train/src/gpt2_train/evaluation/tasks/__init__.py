@@ -9,13 +9,15 @@ torch out of a task's imports: `gpt2 evaluate --help` reads all of them.
 from __future__ import annotations
 
 import abc
-import importlib
-import inspect
-import pkgutil
+import math
 import re
+import sys
 import typing
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from command_kit import parse_json, setting
+from command_kit.plugins import find_plugins
 from command_kit.settings import make_settings
 from gpt2_train.config.errors import Gpt2UsageError
 
@@ -62,20 +64,14 @@ class Task(abc.ABC):
 
 
 def tasks() -> dict[str, type[Task]]:
-    """All tasks by name. Raises Gpt2UsageError if two have the same name."""
+    """All tasks by name. Raises Gpt2UsageError if two have the same name, CommandError if one can't be imported."""
     found: dict[str, type[Task]] = {}
-    for module_name in sorted(module.name for module in pkgutil.iter_modules(__path__)):
-        module = importlib.import_module(f"{__name__}.{module_name}")
-        for value in vars(module).values():
-            is_task = inspect.isclass(value) and issubclass(value, Task) and not inspect.isabstract(value)
-            if not is_task or value.__module__ != module.__name__:
-                continue
-            if value.name in found:
-                raise Gpt2UsageError(
-                    f"two evaluation tasks are called {value.name}, in {found[value.name].__module__} and "
-                    f"{value.__module__}: rename one."
-                )
-            found[value.name] = value
+    for task in find_plugins(sys.modules[__name__], Task):
+        other = found.setdefault(task.name, task)
+        if other is not task:
+            raise Gpt2UsageError(
+                f"two evaluation tasks are called {task.name}, in {other.__module__} and {task.__module__}: rename one."
+            )
     return found
 
 
@@ -96,8 +92,8 @@ def parse_task(text: str) -> Task:
         raise Gpt2UsageError(f"{flag} names no file: write {name}:FILE.")
     kinds = typing.get_type_hints(task)
     values: dict[str, Any] = {}
-    for setting in settings:
-        key, _, value = setting.partition("=")
+    for given in settings:
+        key, _, value = given.partition("=")
         key = key.replace("-", "_")
         is_number = any(kind in (int, float) for kind in (kinds.get(key), *typing.get_args(kinds.get(key))))
         values[key] = _number(value) if is_number else value
@@ -111,3 +107,64 @@ def _number(text: str) -> int | float | str:
         except ValueError:
             continue
     return text
+
+
+def input_setting() -> Any:
+    """The field `input`, the same in every task that has it."""
+    return setting(
+        "", "file of the evaluation set: a text (wikitext), or JSON lines (lambada, hellaswag)", metavar="FILE"
+    )
+
+
+def check_readable(path: str) -> None:
+    """Raise Gpt2UsageError if a file is not there, or can't be opened."""
+    try:
+        with Path(path).open("rb"):
+            pass
+    except OSError as error:
+        raise Gpt2UsageError(f"can't read {path} ({error.strerror}): check the path.") from error
+
+
+def read_text(path: str, task: str) -> str:
+    """The text of `path`, `--input` of `task`. Raises Gpt2UsageError if it is not given or can't be read."""
+    if not path:
+        raise Gpt2UsageError(f"--task {task} needs --input FILE: give the file of its texts.")
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        raise Gpt2UsageError(f"{path} is not UTF-8 ({error.reason} at byte {error.start:,}): convert it.") from error
+    except OSError as error:
+        raise Gpt2UsageError(f"can't read {path} ({error.strerror}): check the path.") from error
+
+
+def read_rows(path: str, task: str, keys: dict[str, type]) -> list[dict[str, Any]]:
+    """The objects of a JSON-lines file, each with `keys` of these types.
+
+    Raises Gpt2UsageError naming the line that has none, or if there is no line at all.
+    """
+    rows = []
+    # str.splitlines would also divide at separators such as U+2028, which JSON strings may hold.
+    for number, line in enumerate(read_text(path, task).split("\n"), 1):
+        if not line.strip():
+            continue
+        try:
+            row = parse_json(line)
+        except ValueError as error:
+            raise Gpt2UsageError(f"{path}, line {number:,}: not JSON ({error}).") from None
+        missing = [key for key, kind in keys.items() if not (isinstance(row, dict) and isinstance(row.get(key), kind))]
+        if missing:
+            raise Gpt2UsageError(f"{path}, line {number:,}: no {missing[0]}; --task {task} needs {', '.join(keys)}.")
+        rows.append(row)
+    if not rows:
+        raise Gpt2UsageError(f"{path} is empty: --task {task} needs one JSON object a line.")
+    return rows
+
+
+def perplexity(loss: float) -> float | None:
+    """e to the `loss`; None where that is beyond a floating-point number."""
+    return math.exp(loss) if loss < math.log(sys.float_info.max) else None
+
+
+def figure(value: float | None, digits: int = 2) -> str:
+    """A number as a person reads it, None as `n/a`."""
+    return "n/a" if value is None else f"{value:,.{digits}f}"

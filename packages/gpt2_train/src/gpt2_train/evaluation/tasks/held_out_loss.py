@@ -3,7 +3,7 @@
 A loss says little by itself, so a unigram model, which knows only how frequent each token is, is scored on the same
 tokens: a model that is not clearly better has not learned from context. Losses of different tokenizers do not
 compare; bits per byte do. Which documents are held out follows from the split of the training run, which the
-checkpoint records.
+checkpoint records. The baseline follows from counts of token ids; the text is read once for it and never kept.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import numpy as np
@@ -21,12 +21,77 @@ from command_kit import setting
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import DataSettings, parse_split
 from gpt2_train.data.corpus import SPLITS, Corpus, made_with
-from gpt2_train.evaluation.tasks import Task
-from gpt2_train.evaluation.unigram import count_behind, count_tokens, text_bytes, unigram_loss
+from gpt2_train.evaluation.tasks import Task, figure, perplexity
+from indexed_tokens import Tokenizer
 
 if TYPE_CHECKING:
     from gpt2_train.inference.model import InferenceModel
     from gpt2_train.inference.scorer import Scorer
+
+Counts = npt.NDArray[np.int64]
+"""How often each token id occurs, (vocabulary,)."""
+
+
+def count_tokens(pieces: Iterable[npt.NDArray[np.int64]], vocabulary_size: int, where: str) -> tuple[Counts, int]:
+    """How often each id occurs in `pieces`, and the first id (-1 if there is none).
+
+    Raises Gpt2UsageError, naming `where`, for an id that the vocabulary does not have.
+    """
+    counts, first = np.zeros(vocabulary_size, np.int64), -1
+    for piece in pieces:
+        if not len(piece):
+            continue
+        low, high = int(piece.min()), int(piece.max())
+        if low < 0 or high >= vocabulary_size:
+            raise Gpt2UsageError(
+                f"{where} holds the token id {high if high >= vocabulary_size else low}, but the model's vocabulary "
+                f"has {vocabulary_size:,} ids: give data made with the tokenizer that the model was trained with."
+            )
+        counts += np.bincount(piece, minlength=vocabulary_size)
+        first = int(piece[0]) if first < 0 else first
+    return counts, first
+
+
+def count_behind(pieces: Iterable[npt.NDArray[np.int64]], token: int | None, vocabulary_size: int) -> Counts:
+    """How often each id follows `token` in `pieces` laid end to end."""
+    counts, last = np.zeros(vocabulary_size, np.int64), -1
+    for piece in pieces:
+        before = np.concatenate([[last], piece[:-1]])
+        counts += np.bincount(piece[before == token], minlength=vocabulary_size)
+        last = int(piece[-1]) if len(piece) else last
+    return counts
+
+
+def unigram_loss(targets: Counts, fitted: Counts | None = None) -> float:
+    """The mean loss in nats of a model that knows only how frequent each token is.
+
+    Args:
+        targets: how often each token is to be predicted.
+        fitted: how often each occurred where the model learned; with add-one smoothing, so that a token never seen
+            has a probability, too. None for the best that such a model could do on the targets: their entropy.
+    """
+    seen = targets > 0
+    if fitted is None:
+        probabilities = targets[seen] / targets.sum()
+    else:
+        probabilities = (fitted[seen] + 1) / (fitted.sum() + len(fitted))
+    return float(-(targets[seen] * np.log(probabilities)).sum() / targets.sum())
+
+
+def text_bytes(targets: Counts, tokenizer: Tokenizer, end: int | None) -> int | None:
+    """UTF-8 bytes of the text that the targets make up, without the ends of documents (`end`), which are not text.
+
+    None if the tokenizer does not know one of the ids.
+    """
+    total = 0
+    for number in np.flatnonzero(targets).tolist():
+        if number == end:
+            continue
+        try:
+            total += int(targets[number]) * len(tokenizer.decode_bytes([number]))
+        except ValueError:
+            return None
+    return total
 
 
 HELD_OUT = ("valid", "test")
@@ -167,10 +232,6 @@ class HeldOutLoss(Task):
 
     def describe(self, result: dict[str, Any]) -> list[str]:
         """Loss, perplexity, bits per byte and baseline."""
-
-        def shown(value: float | None, digits: int) -> str:
-            return "n/a" if value is None else f"{value:,.{digits}f}"
-
         weights = f" of {result['split_weights']}" if result["split_weights"] else ""
         all_but_first = result["tokens"] == result["of_tokens"] - 1
         share = "all but the first" if all_but_first else f"the first of {result['of_tokens']:,}"
@@ -180,10 +241,10 @@ class HeldOutLoss(Task):
             f"on {result['data']}, split {result['split']}{weights}: {result['documents']:,} documents, "
             f"{result['tokens']:,} tokens scored ({share})",
             f"  loss           {result['loss']:.4f} nats per token",
-            f"  perplexity     {shown(result['perplexity'], 2)}",
-            f"  bits per byte  {shown(result['bits_per_byte'], 4)}",
+            f"  perplexity     {figure(result['perplexity'])}",
+            f"  bits per byte  {figure(result['bits_per_byte'], 4)}",
             f"  unigram loss   {result['unigram_loss']:.4f} nats per token, perplexity "
-            f"{shown(result['unigram_perplexity'], 2)} ({result['unigram']})",
+            f"{figure(result['unigram_perplexity'])} ({result['unigram']})",
         ]
 
 
@@ -252,8 +313,3 @@ def baseline_of(corpus: Corpus, split: str, targets: npt.NDArray[np.int64], know
         how = f"fitted on {source}, add-one smoothing"
     loss = unigram_loss(targets, fitted)
     return {"unigram": how, "unigram_loss": loss, "unigram_perplexity": perplexity(loss)}
-
-
-def perplexity(loss: float) -> float | None:
-    """e to the `loss`; None where that is beyond a floating-point number."""
-    return math.exp(loss) if loss < math.log(sys.float_info.max) else None

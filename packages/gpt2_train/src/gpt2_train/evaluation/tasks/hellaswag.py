@@ -11,8 +11,7 @@ import re
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.evaluation.tasks import Task
-from gpt2_train.evaluation.tasks.input_lines import input_setting, read_rows
+from gpt2_train.evaluation.tasks import Task, input_setting, read_rows
 
 if TYPE_CHECKING:
     from gpt2_train.inference.model import InferenceModel

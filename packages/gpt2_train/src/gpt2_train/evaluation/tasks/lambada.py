@@ -12,9 +12,7 @@ import math
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.evaluation.tasks import Task
-from gpt2_train.evaluation.tasks.held_out_loss import perplexity
-from gpt2_train.evaluation.tasks.input_lines import input_setting, read_rows
+from gpt2_train.evaluation.tasks import Task, figure, input_setting, perplexity, read_rows
 
 if TYPE_CHECKING:
     from gpt2_train.inference.model import InferenceModel
@@ -66,9 +64,9 @@ class Lambada(Task):
 
     def describe(self, result: dict[str, Any]) -> list[str]:
         """Both accuracies, each by its rule."""
-        shown = "n/a" if result["last_word_perplexity"] is None else f"{result['last_word_perplexity']:,.2f}"
         return [
             f"lambada on {result['input']}: {result['passages']:,} passages",
-            f"  whole last word  {result['last_word_accuracy']:.2%} guessed, perplexity {shown}",
+            f"  whole last word  {result['last_word_accuracy']:.2%} guessed, perplexity "
+            f"{figure(result['last_word_perplexity'])}",
             f"  last token only  {result['last_token_accuracy']:.2%} guessed",
         ]

@@ -11,9 +11,7 @@ import numpy.typing as npt
 
 from command_kit import setting
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.evaluation.tasks import Task
-from gpt2_train.evaluation.tasks.held_out_loss import perplexity
-from gpt2_train.evaluation.tasks.input_lines import read_text
+from gpt2_train.evaluation.tasks import Task, figure, perplexity, read_text
 
 if TYPE_CHECKING:
     from gpt2_train.inference.model import InferenceModel
@@ -64,10 +62,9 @@ class TextLoss(Task):
 
     def describe(self, result: dict[str, Any]) -> list[str]:
         """Loss, perplexity, bits per byte."""
-        shown = "n/a" if result["perplexity"] is None else f"{result['perplexity']:,.2f}"
         return [
             f"on {result['text']}: {result['tokens']:,} tokens, {result['bytes']:,} bytes",
             f"  loss           {result['loss']:.4f} nats per token",
-            f"  perplexity     {shown}",
+            f"  perplexity     {figure(result['perplexity'])}",
             f"  bits per byte  {result['bits_per_byte']:.4f}",
         ]

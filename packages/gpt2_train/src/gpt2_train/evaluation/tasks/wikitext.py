@@ -20,9 +20,7 @@ import numpy.typing as npt
 
 from command_kit import setting
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.evaluation.tasks import Task
-from gpt2_train.evaluation.tasks.held_out_loss import perplexity
-from gpt2_train.evaluation.tasks.input_lines import input_setting, read_text
+from gpt2_train.evaluation.tasks import Task, figure, input_setting, perplexity, read_text
 
 if TYPE_CHECKING:
     from gpt2_train.inference.model import InferenceModel
@@ -183,8 +181,8 @@ class Wikitext(Task):
             f"wikitext on {result['input']}: {result['tokens']:,} tokens, {result['original_words']:,} original words",
             f"as Megatron-LM measures it: one text, {how}",
             f"  loss             {result['loss']:.4f} nats per token",
-            f"  perplexity       {_shown(result['perplexity'])} per token",
-            f"  word perplexity  {_shown(result['word_perplexity'])} per original word",
+            f"  perplexity       {figure(result['perplexity'])} per token",
+            f"  word perplexity  {figure(result['word_perplexity'])} per original word",
             f"  bits per byte    {result['bits_per_byte']:.4f} of the text put back together",
         ]
         if result["lm_eval_bits_per_byte"] is None:
@@ -192,11 +190,7 @@ class Wikitext(Task):
         return [
             *lines,
             f"as lm-evaluation-harness measures it: page by page, {result['lm_eval_words']:,} words",
-            f"  word perplexity  {_shown(result['lm_eval_word_perplexity'])} per original word",
-            f"  byte perplexity  {_shown(result['lm_eval_byte_perplexity'])} per original byte",
+            f"  word perplexity  {figure(result['lm_eval_word_perplexity'])} per original word",
+            f"  byte perplexity  {figure(result['lm_eval_byte_perplexity'])} per original byte",
             f"  bits per byte    {result['lm_eval_bits_per_byte']:.4f} of the original text",
         ]
-
-
-def _shown(value: float | None) -> str:
-    return "n/a" if value is None else f"{value:,.2f}"

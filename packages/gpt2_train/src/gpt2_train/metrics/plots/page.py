@@ -16,8 +16,8 @@ from command_kit.charts import plain_table
 from command_kit.charts.curves import COLUMNS, Curve, at_width, chart_of_any_width, legend_line
 from command_kit.charts.markup import Markup, digest_of, style_sheet, tag
 from command_kit.charts.numbers import count, short
-from gpt2_train.metrics.plots.panels import Panel, legend_of, smoothing_note
-from gpt2_train.metrics.plots.runs import Run
+from gpt2_train.metrics.plots import Panel, legend_of, smoothing_note
+from gpt2_train.metrics.records import Run
 
 MAIN_HEIGHT, SMALL_HEIGHT = 320, 190
 DRAWN = (

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from command_kit.charts.curves import chart_of_width, legend_line
 from command_kit.charts.markup import Markup, join, light_only, style_sheet, tag
 from gpt2_train.config.errors import Gpt2Error
-from gpt2_train.metrics.plots.panels import Panel, legend_of, smoothing_note
+from gpt2_train.metrics.plots import Panel, legend_of, smoothing_note
 
 WIDTH, MARGIN, GAP = 960, 28, 32
 MAIN_HEIGHT, SMALL_HEIGHT, HEAD = 300, 180, 48

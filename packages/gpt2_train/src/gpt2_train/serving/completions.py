@@ -1,7 +1,8 @@
-"""The body of a request for completions, checked, as texts to write.
+"""A request for completions, as OpenAI's API has it: its body, checked, as texts to write, and their pieces as answers.
 
-Parameters, defaults and limits are those of OpenAI's API where the model can do what they mean; what it can't do is
-refused by name, never ignored: a client that asks for a penalty and gets none would not notice.
+Parameters, defaults and limits are those of the API where the model can do what they mean; what it can't do is refused
+by name, never ignored: a client that asks for a penalty and gets none would not notice. An answer is one JSON object at
+the end, or a stream of them as the texts are written.
 """
 
 from __future__ import annotations
@@ -10,15 +11,19 @@ import collections
 import dataclasses
 import re
 import secrets
+import time
+import uuid
+from collections.abc import Iterator, Sequence
 from typing import Annotated, Any
 
 import msgspec
 from msgspec import Meta
 
 from gpt2_train.config.errors import Gpt2UsageError
-from gpt2_train.inference.generator import Encoder, GenerationRequest
-from gpt2_train.inference.sampling import Sampling
+from gpt2_train.inference.generator import Detokenizer, Encoder, GenerationRequest, TextPiece
+from gpt2_train.inference.sampling import Likelihood, Sampling
 from gpt2_train.serving.middleware import ApiError, wrong
+from indexed_tokens import Tokenizer
 
 DEFAULT_TOKENS = 16
 """OpenAI's default of `max_tokens`."""
@@ -79,7 +84,7 @@ class Limits:
 
 
 @dataclasses.dataclass(frozen=True)
-class Order:
+class CompletionRequest:
     """What a request asks for.
 
     Attributes:
@@ -97,8 +102,8 @@ class Order:
     echo: bool
 
 
-def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits, client: str) -> Order:
-    """The order in `body`, the JSON that `client` sent for the model of that name.
+def read_request(body: bytes, encoder: Encoder, model: str, limits: Limits, client: str) -> CompletionRequest:
+    """The request in `body`, the JSON that `client` sent for the model of that name.
 
     Raises ApiError: 400 with the parameter that is wrong, 404 for another model.
     """
@@ -151,7 +156,7 @@ def read_order(body: bytes, encoder: Encoder, model: str, limits: Limits, client
                     client=client,
                 )
             )
-    return Order(
+    return CompletionRequest(
         requests=requests,
         prompt_tokens=sum(len(ids) for _, ids in prompts),
         stream=bool(asked.stream),
@@ -249,3 +254,154 @@ def _prompt(given: Any, encoder: Encoder, limits: Limits, most: int | None) -> t
             "context_length_exceeded",
         )
     return text, ids
+
+
+FINISH_REASONS = {"end_of_text": "stop", "stop": "stop", "length": "length"}
+"""How OpenAI calls what ended a text."""
+
+
+class Answer:
+    """What a request is answered with.
+
+    Args:
+        wanted: what was asked for.
+        model: the name of the model.
+        tokenizer: the model's.
+    """
+
+    def __init__(self, wanted: CompletionRequest, model: str, tokenizer: Tokenizer) -> None:
+        self.wanted = wanted
+        self._head = {
+            "id": f"cmpl-{uuid.uuid4().hex}",
+            "object": "text_completion",
+            "created": int(time.time()),
+            "model": model,
+        }
+        self._choices = [
+            _Choice(index, request, wanted.echo, tokenizer) for index, request in enumerate(wanted.requests)
+        ]
+
+    @property
+    def written(self) -> int:
+        """Tokens written so far, in all texts."""
+        return sum(choice.written for choice in self._choices)
+
+    def add(self, index: int, piece: TextPiece) -> bytes:
+        """Take a piece of text number `index`; returns the events of a stream that tell it, if anything is to tell."""
+        choice = self._choices[index].add(piece)
+        if not (choice["text"] or choice["logprobs"] or choice["finish_reason"]):
+            return b""
+        more = {"usage": None} if self.wanted.include_usage else {}
+        return event({**self._head, "choices": [choice], **more})
+
+    def last_events(self) -> bytes:
+        """What ends a stream."""
+        usage = b""
+        if self.wanted.include_usage:
+            usage = event({**self._head, "choices": [], "usage": self.usage})
+        return usage + b"data: [DONE]\n\n"
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """The counts of tokens; those of a prompt count once however many texts continue it."""
+        read = self.wanted.prompt_tokens
+        return {"prompt_tokens": read, "completion_tokens": self.written, "total_tokens": read + self.written}
+
+    def whole(self) -> bytes:
+        """The answer at once."""
+        choices = [choice.whole() for choice in self._choices]
+        return msgspec.json.encode({**self._head, "choices": choices, "usage": self.usage})
+
+
+def event(content: dict[str, Any]) -> bytes:
+    """One server-sent event."""
+    return b"data: " + msgspec.json.encode(content) + b"\n\n"
+
+
+class _Choice:
+    """One text.
+
+    Args:
+        index: its number.
+        request: what was asked for.
+        echo: whether the text begins with its prompt.
+        tokenizer: the model's.
+    """
+
+    def __init__(self, index: int, request: GenerationRequest, echo: bool, tokenizer: Tokenizer) -> None:
+        self.index = index
+        self.texts: list[str] = []
+        self.logprobs: list[dict[str, Any]] = []
+        self.finish_reason: str | None = None
+        self.written = 0
+        self._request, self._tokenizer = request, tokenizer
+        self._has_logprobs = request.logprobs is not None
+        self._echoed = request.prompt if echo else ""
+        self._offset = len(self._echoed)
+
+    def add(self, piece: TextPiece) -> dict[str, Any]:
+        """Take a piece; returns what a stream tells of it."""
+        text = self._echoed + piece.text
+        self._echoed = ""
+        self.texts.append(text)
+        self.written = piece.written
+        told = None
+        if self._has_logprobs and (piece.tokens or piece.prompt is not None):
+            told = joined([*self._of_prompt(piece), *self._of_text(piece)])
+            self.logprobs.append(told)
+        self.finish_reason = FINISH_REASONS[piece.finished] if piece.finished is not None else None
+        return {"text": text, "index": self.index, "logprobs": told, "finish_reason": self.finish_reason}
+
+    def whole(self) -> dict[str, Any]:
+        """The text as one."""
+        return {
+            "text": "".join(self.texts),
+            "index": self.index,
+            "logprobs": joined(self.logprobs) if self._has_logprobs else None,
+            "finish_reason": self.finish_reason,
+        }
+
+    def _of_prompt(self, piece: TextPiece) -> Iterator[dict[str, Any]]:
+        """What is told of the prompt's tokens; nothing comes before the first, so it has no probability."""
+        if piece.prompt is None:
+            return
+        detokenizer, offset = Detokenizer(self._tokenizer), 0
+        for token, known in zip(self._request.prompt_tokens or (), [None, *piece.prompt], strict=True):
+            yield self._entry(token, known, offset)
+            offset += len(detokenizer.add(token))
+
+    def _of_text(self, piece: TextPiece) -> Iterator[dict[str, Any]]:
+        """`text_offset` is where the text of a token begins, for the later ones of a character where that does."""
+        for token in piece.tokens:
+            assert token.logprob is not None
+            yield self._entry(token.token, (token.logprob, token.most_likely), self._offset)
+            self._offset += len(token.text)
+
+    def _entry(self, token: int, known: Likelihood | None, offset: int) -> dict[str, Any]:
+        """One token; its own probability is among those of the most likely ones, whether it is one of them or not."""
+        logprob, most_likely = known if known is not None else (None, ())
+        likely = {self._name(other): value for other, value in (*most_likely, (token, logprob))}
+        return {
+            "tokens": [self._name(token)],
+            "token_logprobs": [logprob],
+            "top_logprobs": [likely if known is not None else None],
+            "text_offset": [offset],
+        }
+
+    def _name(self, token: int) -> str:
+        return token_text(self._tokenizer, token)
+
+
+def joined(parts: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The logprobs of `parts` as one table of lists."""
+    names = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
+    return {name: [value for part in parts for value in part[name]] for name in names}
+
+
+def token_text(tokenizer: Tokenizer, token: int) -> str:
+    r"""A token by its text; as `bytes:\xe2\x80` if it is no whole characters, so that no two are called the same."""
+    data = tokenizer.decode_bytes([token])
+    try:
+        return data.decode("utf-8")
+    except UnicodeDecodeError:
+        return "bytes:" + "".join(f"\\x{byte:02x}" for byte in data)
