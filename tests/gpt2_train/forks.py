@@ -27,7 +27,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 600
 """Seconds until what has not ended is killed."""
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+SETTINGS = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
 """Of each process, which exchanges with others through the loopback address."""
 
 _context = multiprocessing.get_context("forkserver")
@@ -39,8 +39,7 @@ def new_server() -> forkserver.ForkServer:
     That of multiprocessing itself is webtext_prep's, which starts it with SIGINT blocked.
     """
     server = forkserver.ForkServer()
-    # The compiler is loaded by the first model on the meta device, in seconds.
-    server.set_forkserver_preload(["gpt2_train.cli", "gpt2_train.training.launch", "torch._dynamo"])
+    server.set_forkserver_preload(["tests.gpt2_train.preloaded"])
     return server
 
 
@@ -56,12 +55,10 @@ class Started:
     """
 
     def __init__(self, words: Sequence[object], server: forkserver.ForkServer = _server) -> None:
-        if str(ROOT) not in sys.path:
-            sys.path.append(str(ROOT))  # This module is imported by each fork.
         self.words = [*map(str, words)]
         pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
         self.stdout, self.stderr = (os.fdopen(os.dup(reading.fileno())) for reading, _ in pipes)
-        with mock.patch.dict(os.environ, ONE_THREAD):
+        with mock.patch.dict(os.environ, SETTINGS):
             server.ensure_running()
             state = (self.words, [writing for _, writing in pipes], dict(os.environ), Path.cwd())
             self._process = _context.Process(target=_begin, args=state)
