@@ -161,7 +161,7 @@ def test_one_document_is_enough_to_train_on(tmp_path: Path, gpt2: Run, capsys: p
 
 
 def test_several_corpora_are_blended_by_their_weights(tmp_path: Path, gpt2: Run, corpus: str) -> None:
-    other = write_corpus(tmp_path / "other", 30, seed=9)
+    other = corpus_of(tmp_path / "other", byte_tokenizer(), seed=9)
     words = command(tmp_path / "run", "--steps", 3, data=[f"0.7:{corpus}", f"0.3:{other}"])[3:]
     assert main(words) == 0
     assert [entry["weight"] for entry in read_info(tmp_path / "run").data] == [0.7, 0.3]
@@ -565,6 +565,6 @@ def test_a_model_to_begin_with_that_does_not_fit_is_refused(
     assert "has 16 positions, and --sequence-length is 8: leave it out" in refusal("--sequence-length", 8)
     assert "2 layers, width 32 and 4 heads" in refusal("--sequence-length", 16, "--model", "124M")
     assert "no model" in refusal("--sequence-length", 16, "--init-from", tmp_path / "absent")
-    other = save(tmp_path / "bytes", random_model(), byte_tokenizer())
+    other = save(tmp_path / "other", random_model(), other_tokenizer())
     assert "trained with another tokenizer" in refusal("--sequence-length", 16, "--init-from", other)
     assert not (tmp_path / "run").exists()

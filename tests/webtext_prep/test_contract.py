@@ -155,7 +155,8 @@ def node():
         yield Path(folder) / "node"
 
 
-@pytest.mark.parametrize("place", ["here", pytest.param("s3", marks=pytest.mark.exhaustive)], indirect=True)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("place", ["here", "s3"], indirect=True)
 def test_all_stages_on_slurm(walk, node, place, tmp_path, monkeypatch):
     cluster = Cluster(tmp_path / "cluster")
     for name, value in cluster.environment.items():

@@ -46,7 +46,8 @@ def road(webtext, tmp_path, contents):
 
 
 @pytest.mark.parametrize(
-    ("protocol", "workers", "format_name"), [("memory", 1, "parquet"), ("practice", 2, "jsonl.zst")]
+    ("protocol", "workers", "format_name"),
+    [("memory", 1, "parquet"), pytest.param("practice", 2, "jsonl.zst", marks=pytest.mark.exhaustive)],
 )
 def test_all_stages_write_the_same_bytes_behind_a_url(road, tmp_path, protocol, workers, format_name):
     here, there = tmp_path / "here", location(f"{protocol}://{tmp_path}") / "there"
