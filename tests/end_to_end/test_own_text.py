@@ -1,5 +1,6 @@
 """`pipelines/own_text.toml`: a folder of any texts to a model that writes, with a tokenizer of its own."""
 
+import contextlib
 import csv
 import inspect
 import json
@@ -12,6 +13,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
+from tests.gpt2_train import forks
 
 from gpt2_train.checkpoint.info import read_info
 from indexed_tokens import Tokenizer
@@ -50,8 +52,8 @@ ARGUMENTS = ["own_text", "--input", "my_texts", "--folder", "run", *CHANGES]
 
 
 def play(texts: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(RUN), *ARGUMENTS, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=texts.parent)
+    with contextlib.chdir(texts.parent):
+        return forks.run([sys.executable, RUN, *ARGUMENTS, *arguments])
 
 
 def test_a_folder_of_texts_becomes_a_model_that_writes(texts):

@@ -1,6 +1,7 @@
 """Python programs in processes of their own, without the seconds in which each imports torch.
 
-They are forks of a server that has imported it and done nothing else. So are the processes that `gpt2` starts in them.
+They are forks of a server that has imported it and done nothing else. So are the processes that `gpt2` starts in them,
+and the steps of a pipeline.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import traceback
 import types
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -113,12 +114,16 @@ def _begin(words: list[str], pipes: list[Connection], environment: dict[str, str
     sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
     os.chdir(folder)
     from gpt2_train.distributed import processes
+    from webtext_run import runner
 
-    processes.subprocess = types.SimpleNamespace(Popen=_fork, PIPE=subprocess.PIPE)  # type: ignore[assignment]
+    starting = types.SimpleNamespace(Popen=_fork, PIPE=subprocess.PIPE)
+    processes.subprocess = runner.subprocess = starting  # type: ignore[assignment]
     _become(words, environment)
 
 
-def _fork(words: list[str], *, pass_fds: Sequence[int], env: dict[str, str], **options: Any) -> subprocess.Popen[bytes]:
+def _fork(
+    words: list[str], *, pass_fds: Sequence[int] = (), env: dict[str, str], **options: Any
+) -> subprocess.Popen[bytes]:
     """`subprocess.Popen` of a Python program that is a fork of this process."""
 
     def begin() -> NoReturn:
@@ -131,7 +136,10 @@ def _fork(words: list[str], *, pass_fds: Sequence[int], env: dict[str, str], **o
 
 
 def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
-    """Run the program of a command line in this process and end it."""
+    """Run the program of a command line in this process, which has no server and no parent yet, and end it."""
+    resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
+    forkserver._forkserver.__init__()  # type: ignore[misc]
+    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
     os.environ.clear()
     os.environ.update(environment)
     status: Any = 1
