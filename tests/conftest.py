@@ -48,14 +48,17 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(8, cores + (cores + 1) // 2)
 
 
-hypothesis.settings.register_profile(
-    "same every time",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
-)
-hypothesis.settings.load_profile("same every time")
+def pytest_configure(config: pytest.Config) -> None:
+    """Property tests try more examples where the exhaustive tests run."""
+    hypothesis.settings.register_profile(
+        "same every time",
+        derandomize=True,
+        database=None,
+        deadline=None,
+        max_examples=40 if config.option.markexpr == "not exhaustive" else 300,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+    )
+    hypothesis.settings.load_profile("same every time")
 
 
 @pytest.fixture

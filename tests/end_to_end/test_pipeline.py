@@ -1,5 +1,6 @@
 """From URLs to text that a model writes, by the very command of the README, on a few pages and a tiny model."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.gpt2_train import forks
 
 from webtext_run import preflight, runner
 from webtext_run import steps as wiring
@@ -311,7 +313,8 @@ def texts(tmp_path_factory) -> Path:
     for number in range(12):
         (home / "texts" / f"{number}.txt").write_text(f"Text number {number} says a few words. " * (5 + number))
     (home / "first.toml").write_text(ONE_STEP)
-    done = play(home / "first.toml", home / "first", "--input", "texts")
+    with contextlib.chdir(home):
+        done = forks.run([sys.executable, RUN, "first.toml", "--folder", "first", "--input", "texts"])
     assert done.returncode == 0, done.stderr
     return home
 
@@ -712,7 +715,7 @@ def test_checking_says_what_each_stage_will_need(play_here):
         Path("texts", f"{number}.txt").write_text(f"text {number} " * 3000)
     code, _, err = play_here("p.toml", "--input", "texts", "--check")
     assert code == 0
-    lines = err.splitlines()[3:]  # after what says that it is checked
+    lines = err.splitlines()[2:]  # after what says that it is checked
     assert [line.split(": needs about ")[0] for line in lines[:3]] == ["merge", "clean", "tokenize"]
     assert all(line.endswith(" for some 50 documents") for line in lines[:3])
     assert lines[3].startswith("all outputs together: about ")

@@ -25,7 +25,7 @@ def commands(heading: str) -> list[list[str]]:
 def test_a_model_that_somebody_has_is_used_measured_trained_and_taken_elsewhere(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    first = save(tmp_path / "first", random_model(dataclasses.replace(BYTES, sequence_length=1024)))
+    first = save(tmp_path / "first", random_model(dataclasses.replace(BYTES, sequence_length=64)))
     assert gpt2_train.cli.main(["convert", str(first), "my-gpt2", "--to", "hf"]) == 0
     (tmp_path / "my_texts").mkdir()
     for number in range(40):

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import langdetect
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep import cli
@@ -74,7 +74,6 @@ def of_langdetect(factory, text):
     return detector.langprob
 
 
-@settings(max_examples=150)
 @given(texts)
 def test_probabilities_are_equal_to_the_last_bit(factory, trials, text):
     found, expected = trials.probabilities(text), of_langdetect(factory, text)

@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from indexed_tokens import (
@@ -85,7 +85,7 @@ class SmallMergeTokens(MergeTokens):
     part_entries = 2
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=25)
 @given(st.lists(st.lists(st.lists(st.integers(0, 65535), max_size=4), min_size=1, max_size=5), min_size=1, max_size=4))
 def test_parts_of_any_size_make_the_bytes_of_one_writer(tmp_path_factory, corpora):
     folder = tmp_path_factory.mktemp("pairs")

@@ -23,7 +23,7 @@ EMPTY_DIVS = b"<html><body>" + b"<div></div>" * (20_000_000 // 11)
 NESTED = b"<html><body>" + b"<div>" * 50_000 + b"<p>deep inside</p>" + b"</div>" * 50_000
 
 
-def outcomes(name, pages, tmp_path, *, seconds=1.0, memory=1024):
+def outcomes(name, pages, tmp_path, *, seconds=0.5, memory=1024):
     async def run():
         async with ExtractorPool(name, workers=1, seconds=seconds, memory=memory, folder=str(tmp_path)) as pool:
             return [await pool.extract(page, "http://example.com/", None) for page in pages]
