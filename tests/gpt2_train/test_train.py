@@ -19,7 +19,6 @@ from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, losses, read_until, rows, write_corpus
 from tests.gpt2_train.small_models import byte_tokenizer, random_model, save
 
-from gpt2_train.checkpoint import save as checkpoint_save
 from gpt2_train.checkpoint.info import load_tokenizer, read_info
 from gpt2_train.cli import main
 from gpt2_train.config.errors import Gpt2UsageError
@@ -147,12 +146,6 @@ def test_epochs_roll_over_and_the_log_says_so(tmp_path: Path, gpt2: Run, capsys:
     assert rows(tmp_path / "run")[-1]["epoch"] == pytest.approx(2.5, abs=1)
 
 
-def test_length_may_be_given_in_tokens(tmp_path: Path, gpt2: Run) -> None:
-    """Pitfall 22."""
-    assert gpt2(tmp_path, "--tokens", 1000) == 0
-    assert read_info(tmp_path).tokens == 1024
-
-
 def test_one_document_is_enough_to_train_on(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:
     """Pitfall 17: with few documents there is nothing to validate on, which is said once."""
     data = write_corpus(tmp_path / "one", 1)
@@ -217,12 +210,6 @@ def test_settings_that_do_not_fit_are_refused_in_a_sentence(
     assert gpt2(tmp_path, *flags) == 2
     err = capsys.readouterr().err
     assert message in err and "Traceback" not in err
-
-
-def test_missing_data_is_one_sentence(tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]) -> None:
-    """Pitfall 4: paths come from flags, and a wrong one is named."""
-    assert gpt2(tmp_path / "run", data=str(tmp_path / "nothing")) == 2
-    assert "nothing.idx" in capsys.readouterr().err
 
 
 def test_dropout_recomputation_and_micro_batches_change_nothing_else(tmp_path: Path, gpt2: Run) -> None:
@@ -291,9 +278,12 @@ def test_two_runs_never_share_a_folder(tmp_path: Path) -> None:
         raise AssertionError("the second one got the lock")
 
 
-def test_a_failed_first_run_leaves_nothing_behind(tmp_path: Path, gpt2: Run) -> None:
+def test_a_failed_first_run_leaves_nothing_behind(
+    tmp_path: Path, gpt2: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
     """A run whose data were missing left --output with a lock file in it."""
     assert gpt2(tmp_path / "run", data=str(tmp_path / "nothing")) == 2
+    assert "nothing.idx" in capsys.readouterr().err
     assert not (tmp_path / "run").exists()
     (tmp_path / "mine").mkdir()
     assert gpt2(tmp_path / "mine", data=str(tmp_path / "nothing")) == 2
@@ -331,21 +321,6 @@ def test_a_run_without_saving_leaves_no_checkpoint(tmp_path: Path, gpt2: Run) ->
     assert gpt2(tmp_path / "run", "--steps", 2, "--save-every", 1, "--no-save") == 0
     assert list(losses(tmp_path / "run")) == [1, 2]
     assert not (tmp_path / "run" / "checkpoints").exists()
-
-
-def test_a_run_removes_leftovers_at_its_first_save_only(
-    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Each save of a run looked for leftovers of killed ones, and would have taken one in the background for one."""
-    plain, calls = checkpoint_save.remove_leftovers, []
-
-    def counted(folder: Path) -> None:
-        calls.append(folder)
-        plain(folder)
-
-    monkeypatch.setattr(checkpoint_save, "remove_leftovers", counted)
-    assert gpt2(tmp_path / "run", "--steps", 3, "--save-every", 1) == 0
-    assert calls == [tmp_path / "run" / "checkpoints"]
 
 
 def test_token_files_that_differ_from_machine_to_machine_are_refused(
