@@ -62,19 +62,8 @@ def toml(tmp_path):
 
 def test_every_field_is_a_flag():
     given_flags = [
-        "--minutes",
-        "5",
-        "--heat",
-        "200.5",
-        "--fan",
-        "--kind",
-        "cake",
-        "--toppings",
-        "a",
-        "b",
-        "--limit",
-        "3",
-    ]
+        "--minutes", "5", "--heat", "200.5", "--fan", "--kind", "cake", "--toppings", "a", "b", "--limit", "3",
+    ]  # fmt: skip
     assert parse(*given_flags) == Bake(5, 200.5, True, "cake", ("a", "b"), 3)
 
 

@@ -56,18 +56,9 @@ def labels(lines: list[str]) -> set[str]:
 
 def test_the_page_goes_the_way_of_the_article():
     order = [
-        "urls",
-        "blacklist",
-        "download",
-        "merge",
-        "clean",
-        "dedup",
-        "tokenize",
-        "train",
-        "evaluate",
-        "generate",
+        "urls", "blacklist", "download", "merge", "clean", "dedup", "tokenize", "train", "evaluate", "generate",
         "report",
-    ]
+    ]  # fmt: skip
     assert [step.split()[1] for step in STEPS] == order
     assert DUMP in COMMANDS
 

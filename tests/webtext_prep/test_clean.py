@@ -46,34 +46,12 @@ ODD = [
     "\u2028",
 ]
 ODD += [
-    "\x00",
-    "\x07",
-    "\x1b[31m",
-    "\x7f",
-    "\x85",
-    "\ufeff",
-    "ﬁ",
-    "ｆｕｌｌ",
-    "“quoted”",
-    "e\u0301",
-    "\xa0",
-    "\t",
-    "\n",
+    "\x00", "\x07", "\x1b[31m", "\x7f", "\x85", "\ufeff", "ﬁ", "ｆｕｌｌ", "“quoted”", "e\u0301", "\xa0", "\t", "\n",
     "\x0c",
-]
+]  # fmt: skip
 ODD += [
-    "plain words",
-    " ",
-    "l’été",
-    "漢字",
-    "\U0001f600",
-    "\ufffd",
-    "\u200b",
-    "&nbsp;",
-    "&AMP;",
-    "&notanentity;",
-    "ï»¿",
-]
+    "plain words", " ", "l’été", "漢字", "\U0001f600", "\ufffd", "\u200b", "&nbsp;", "&AMP;", "&notanentity;", "ï»¿",
+]  # fmt: skip
 odd_text = st.lists(st.sampled_from(ODD) | st.text(max_size=4), max_size=12).map("".join)
 ascii_text = st.text(st.characters(max_codepoint=127), max_size=60)
 

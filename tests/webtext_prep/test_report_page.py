@@ -48,16 +48,9 @@ def opened(browser, page):
 def test_the_page_opens_with_its_figures(opened):
     headings = opened.evaluate("[...document.querySelectorAll('h2')].map(h => h.textContent)")
     assert headings == [
-        "From source to corpus",
-        "Domains",
-        "Lengths",
-        "Languages",
-        "Downloads",
-        "Duplicates",
-        "Examples",
-        "Training",
-        "How it was made",
-    ]
+        "From source to corpus", "Domains", "Lengths", "Languages", "Downloads", "Duplicates", "Examples",
+        "Training", "How it was made",
+    ]  # fmt: skip
     shown = opened.evaluate("document.body.innerText")
     assert "blocked_domain 9 18%" in shown.replace("\xa0", " ").replace("  ", " ")
     assert "5.125" in shown
