@@ -76,15 +76,6 @@ def test_a_worker_that_crashes_is_replaced(tmp_path):
     assert good.outcome == "ok"
 
 
-def test_several_workers_give_each_page_its_own_text(tmp_path):
-    async def run():
-        async with ExtractorPool("resiliparse", workers=2, seconds=20, memory=1024, folder=str(tmp_path)) as pool:
-            pages = [b"<title>%d</title><p>Page number %d.</p>" % (n, n) for n in range(40)]
-            return await asyncio.gather(*(pool.extract(page, "http://example.com/", None) for page in pages))
-
-    assert [(p.title, p.text) for p in asyncio.run(run())] == [(str(n), f"Page number {n}.") for n in range(40)]
-
-
 PARENT = """
 import asyncio, sys
 from webtext_prep.extraction.pool import ExtractorPool
