@@ -148,6 +148,9 @@ def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
         status = 0
     except SystemExit as end:
         status = end.code or 0
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+            status = 1
     except BaseException:
         traceback.print_exc()
     finally:
