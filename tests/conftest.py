@@ -1,5 +1,6 @@
 """For all tests: property tests try the same examples on every run, however slow the machine; a full disk."""
 
+import gc
 import os
 import signal
 import stat
@@ -28,6 +29,18 @@ sys.dont_write_bytecode = False
 collect_ignore = [] if sys.platform == "linux" else ["indexed_tokens/test_megatron.py"]
 
 
+# Each run of `gpt2 train` looks for garbage three times. What has been imported is none: see `frozen_imports`.
+freeze = gc.freeze
+gc.freeze = gc.unfreeze = lambda: None
+
+
+@pytest.fixture(autouse=True)
+def frozen_imports() -> None:
+    """What there is before a test is not looked at again by the garbage collector, which takes half a second."""
+    gc.collect()
+    freeze()
+
+
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     """Processes of `-n auto`: three for two cores, as tests often wait; up to 8, whose memory a laptop has."""
@@ -35,14 +48,17 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
     return min(8, cores + (cores + 1) // 2)
 
 
-hypothesis.settings.register_profile(
-    "same every time",
-    derandomize=True,
-    database=None,
-    deadline=None,
-    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
-)
-hypothesis.settings.load_profile("same every time")
+def pytest_configure(config: pytest.Config) -> None:
+    """Property tests try more examples where the exhaustive tests run."""
+    hypothesis.settings.register_profile(
+        "same every time",
+        derandomize=True,
+        database=None,
+        deadline=None,
+        max_examples=40 if config.option.markexpr == "not exhaustive" else 300,
+        suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+    )
+    hypothesis.settings.load_profile("same every time")
 
 
 @pytest.fixture

@@ -23,7 +23,8 @@ print(json.dumps(found["micro_batch"]))
 """
 
 
-@pytest.mark.parametrize("how", ["not compiled", pytest.param("blocks", marks=pytest.mark.exhaustive)])
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("how", ["not compiled", "blocks"])
 def test_the_account_has_the_flops_of_the_formula(how, tmp_path, monkeypatch):
     """Products and attention come to 6N and half of 12·l·h·s for each token, since attention is causal."""
     for name, value in Gpus().environment().items():

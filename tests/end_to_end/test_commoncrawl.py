@@ -2,10 +2,11 @@
 
 import gzip
 import json
-import subprocess
 import sys
 from pathlib import Path
 from pydoc_data.topics import topics
+
+from tests.gpt2_train import forks
 
 from indexed_tokens import IndexedTokens
 
@@ -36,9 +37,10 @@ def test_archives_become_a_corpus(tmp_path: Path) -> None:
     (tmp_path / "warcs").mkdir()
     (tmp_path / "warcs" / "a.warc.gz").write_bytes(b"".join(records[::2]))
     (tmp_path / "warcs" / "b.warc.gz").write_bytes(b"".join(records[1::2]))
-    command = [sys.executable, ROOT / "pipelines" / "run.py", "commoncrawl", "--folder", tmp_path / "run"]
-    command += ["--input", tmp_path / "warcs"]
-    done = subprocess.run([*map(str, command)], capture_output=True, text=True, cwd=ROOT)
+    program = ROOT / "pipelines" / "run.py"
+    done = forks.run(
+        [sys.executable, program, "commoncrawl", "--folder", tmp_path / "run", "--input", tmp_path / "warcs"]
+    )
     assert done.returncode == 0, done.stderr
     records_of = {
         step: json.loads((tmp_path / "run" / step / "stage.json").read_bytes())

@@ -31,13 +31,8 @@ FILES = {"lambada.jsonl": '{"text": "t"}', "hellaswag.jsonl": "{}", "my_sites.tx
 """Files that commands name, and that are looked for when their settings are checked."""
 
 FOREIGN_FLAGS = {
-    "--model_args",
-    "--batch_size",
-    "--include_path",
-    "--shutdown-timeout",
-    "--states",
-    "--remote-debugging-pipe",
-}
+    "--model_args", "--batch_size", "--include_path", "--shutdown-timeout", "--states", "--remote-debugging-pipe",
+}  # fmt: skip
 FOREIGN_FLAGS |= {"--eod-mask-loss", "--reset-attention-mask", "--flag", "--no-flag", "--version", "--print-completion"}
 """Flags of other programs, or of no command, that pages mention."""
 

@@ -1,5 +1,6 @@
 """`pipelines/own_text.toml`: a folder of any texts to a model that writes, with a tokenizer of its own."""
 
+import contextlib
 import csv
 import inspect
 import json
@@ -12,9 +13,11 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
+from tests.gpt2_train import forks
 
 from gpt2_train.checkpoint.info import read_info
 from indexed_tokens import Tokenizer
+from webtext_run.command import main
 
 RUN = Path(__file__).resolve().parents[2] / "pipelines" / "run.py"
 SMALL = ["train.layers=1", "train.hidden=16", "train.heads=2", "train.sequence_length=32", "train.steps=6"]
@@ -44,10 +47,13 @@ def texts(tmp_path_factory) -> Path:
 DOCSTRINGS = [(module, name) for module in (json, string, subprocess, textwrap) for name in module.__all__]
 
 
+CHANGES = [part for change in SMALL for part in ("--set", change)]
+ARGUMENTS = ["own_text", "--input", "my_texts", "--folder", "run", *CHANGES]
+
+
 def play(texts: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    changes = [part for change in SMALL for part in ("--set", change)]
-    command = [sys.executable, str(RUN), "own_text", "--input", "my_texts", "--folder", "run", *changes, *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=texts.parent)
+    with contextlib.chdir(texts.parent):
+        return forks.run([sys.executable, RUN, *ARGUMENTS, *arguments])
 
 
 def test_a_folder_of_texts_becomes_a_model_that_writes(texts):
@@ -88,12 +94,13 @@ def test_a_single_text_is_trained_on_and_not_evaluated(texts):
     assert "held-out loss" not in done.stdout
 
 
-def test_everything_is_checked_before_it_starts(texts):
-    done = play(texts, "--folder", "planned", "--check")
-    assert done.returncode == 0, done.stderr
-    assert "--tokenizer planned/train-tokenizer" in done.stdout
-    assert "512 token ids" in done.stderr
-    wrong = play(texts, "--folder", "planned", "--check", "--set", "train.vocabulary_size=100")
-    assert wrong.returncode == 2
-    assert "[train]: vocabulary_size is 100, and the tokenizer has 512 tokens" in wrong.stderr
+def test_everything_is_checked_before_it_starts(texts, monkeypatch, capsys):
+    monkeypatch.chdir(texts.parent)
+    arguments = [*ARGUMENTS, "--folder", "planned", "--check"]
+    assert main(arguments) == 0
+    out, err = capsys.readouterr()
+    assert "--tokenizer planned/train-tokenizer" in out
+    assert "512 token ids" in err
+    assert main([*arguments, "--set", "train.vocabulary_size=100"]) == 2
+    assert "[train]: vocabulary_size is 100, and the tokenizer has 512 tokens" in capsys.readouterr().err
     assert not (texts.parent / "planned").exists()

@@ -1,5 +1,6 @@
 """From URLs to text that a model writes, by the very command of the README, on a few pages and a tiny model."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from tests.gpt2_train import forks
 
 from webtext_run import preflight, runner
 from webtext_run import steps as wiring
@@ -65,8 +67,23 @@ tokens = 5
 
 
 def play(pipeline: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(RUN), str(pipeline), "--folder", str(folder), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=pipeline.parent)
+    with contextlib.chdir(pipeline.parent):
+        return forks.run([sys.executable, RUN, pipeline, "--folder", folder, *arguments])
+
+
+@pytest.fixture
+def play_here(tmp_path, monkeypatch, capfd) -> Callable[..., tuple[int, str, str]]:
+    """`play_here("p.toml", ...)` is the same in this process: the exit code, and what it writes."""
+    from webtext_run import command as run
+
+    monkeypatch.chdir(tmp_path)
+
+    def played(*arguments: str) -> tuple[int, str, str]:
+        capfd.readouterr()
+        code = run.main([*arguments, "--folder", str(tmp_path / "out")])
+        return code, *capfd.readouterr()
+
+    return played
 
 
 def kill_when(condition: Callable[[], bool], pipeline: Path, folder: Path) -> None:
@@ -137,6 +154,7 @@ def test_one_command_goes_from_urls_to_generated_text(finished):
     assert 0 < summaries["evaluate"]["loss"] < 11
 
 
+@pytest.mark.exhaustive
 def test_what_is_done_is_not_done_again(until_trained, finished):
     folder, _ = finished
     before = {path: path.stat().st_mtime_ns for path in folder.rglob("part-*.jsonl.zst")}
@@ -179,30 +197,29 @@ def test_a_killed_pipeline_goes_on_to_the_same_tokens_and_weights(pipeline, fini
         ("", "describes no step"),
     ],
 )
-def test_a_mistake_in_the_file_is_named_before_anything_runs(tmp_path, text, named):
-    path = tmp_path / "wrong.toml"
-    path.write_text("[blacklist]\n" + text if text.startswith("[") else text)
-    done = play(path, tmp_path / "out", "--urls", "urls.txt")
-    assert (done.returncode, done.stdout) == (2, "")
-    assert named in done.stderr
-    assert "Traceback" not in done.stderr
-    assert not (tmp_path / "out" / "blacklist").exists()
+def test_a_mistake_in_the_file_is_named_before_anything_runs(play_here, text, named):
+    Path("wrong.toml").write_text("[blacklist]\n" + text if text.startswith("[") else text)
+    code, out, err = play_here("wrong.toml", "--urls", "urls.txt")
+    assert (code, out) == (2, "")
+    assert named in err
+    assert "Traceback" not in err
+    assert not Path("out/blacklist").exists()
 
 
-def test_an_unknown_name_is_answered_with_the_known_ones(tmp_path):
-    done = play(tmp_path / "absent", tmp_path / "out")
-    assert done.returncode == 2
-    assert "openwebtext, " in done.stderr
-    assert "quickstart" in done.stderr
+def test_an_unknown_name_is_answered_with_the_known_ones(play_here):
+    code, _, err = play_here("absent")
+    assert code == 2
+    assert "openwebtext, " in err
+    assert "quickstart" in err
 
 
-def test_a_failing_step_is_named_and_stops_the_rest(tmp_path):
-    (tmp_path / "p.toml").write_text("[blacklist]\n[download]\n")
-    (tmp_path / "urls.txt").write_text("http://youtube.com/watch\n")
-    done = play(tmp_path / "p.toml", tmp_path / "out", "--urls", "urls.txt")
-    assert done.returncode == 1
-    assert "the step [blacklist] (`webtext blacklist`) ended with exit code 1: fix what" in done.stderr
-    assert not (tmp_path / "out" / "download").exists()
+def test_a_failing_step_is_named_and_stops_the_rest(play_here):
+    Path("p.toml").write_text("[blacklist]\n[download]\n")
+    Path("urls.txt").write_text("http://youtube.com/watch\n")
+    code, _, err = play_here("p.toml", "--urls", "urls.txt")
+    assert code == 1
+    assert "the step [blacklist] (`webtext blacklist`) ended with exit code 1: fix what" in err
+    assert not Path("out/download").exists()
 
 
 def test_a_pipeline_that_is_asked_to_end_ends_its_command_and_says_that_it_goes_on(tmp_path):
@@ -296,7 +313,7 @@ def texts(tmp_path_factory) -> Path:
     for number in range(12):
         (home / "texts" / f"{number}.txt").write_text(f"Text number {number} says a few words. " * (5 + number))
     (home / "first.toml").write_text(ONE_STEP)
-    done = play(home / "first.toml", home / "first", "--input", "texts")
+    done = play(home / "first.toml", Path("first"), "--input", "texts")
     assert done.returncode == 0, done.stderr
     return home
 
@@ -411,13 +428,12 @@ def check_without_gpu(texts, monkeypatch, capsys) -> Callable[..., str]:
 
 @pytest.mark.parametrize("what", WRONG)
 def test_what_is_wrong_is_found_before_anything_runs(check_without_gpu, what):
-    """With --check and without: a mistake in the last table was found after the download."""
+    """A mistake in the last table was found after the download."""
     text, source, table, named = WRONG[what]
-    for arguments in (["--check"], []):
-        said = check_without_gpu(text, "--input", source, *arguments)
-        (error,) = (line for line in said.splitlines() if line.startswith("run.py: error: "))
-        assert table in error
-        assert named in error
+    said = check_without_gpu(text, "--input", source)
+    (error,) = (line for line in said.splitlines() if line.startswith("run.py: error: "))
+    assert table in error
+    assert named in error
 
 
 def test_where_all_stages_run_is_said_once(check_without_gpu, login_node):
@@ -440,12 +456,13 @@ def test_where_all_stages_run_is_said_once(check_without_gpu, login_node):
 
 
 def test_all_mistakes_are_named_at_once(check_without_gpu):
-    said = check_without_gpu(
-        '[merge]\n[tokenize]\ntokenizer = "absent"\n[train]\ntensor_parallel = 5\n', "--input", "no"
-    )
-    assert [line.split("]")[0] for line in said.splitlines()[2:]] == [
-        f"run.py: error: wrong.toml [{name}" for name in ("merge", "tokenize", "train")
-    ]
+    """With --check and without."""
+    text = '[merge]\n[tokenize]\ntokenizer = "absent"\n[train]\ntensor_parallel = 5\n'
+    for arguments in (["--check"], []):
+        said = check_without_gpu(text, "--input", "no", *arguments)
+        assert [line.split("]")[0] for line in said.splitlines() if line.startswith("run.py: error")] == [
+            f"run.py: error: wrong.toml [{name}" for name in ("merge", "tokenize", "train")
+        ]
 
 
 def test_settings_that_an_output_was_not_made_with_are_found_before_anything_runs(check_without_gpu):
@@ -508,7 +525,7 @@ def test_a_change_that_cannot_be_made_is_named(check_without_gpu, change, named)
     assert named in check_without_gpu(ONE_STEP, "--input", "texts", "--set", change)
 
 
-@pytest.mark.parametrize("gpus", [0, 1, 2, 4, 8])
+@pytest.mark.parametrize("gpus", [0, 1, 8])
 @pytest.mark.parametrize("shipped", sorted(path.stem for path in RUN.parent.glob("*.toml")))
 def test_every_shipped_recipe_fits_a_machine_with_any_number_of_gpus(tmp_path, monkeypatch, texts, shipped, gpus):
     """A shipped recipe failed on every machine with several GPUs, after the download."""
@@ -673,15 +690,15 @@ def test_a_layout_that_needs_more_gpus_than_there_are_is_found(tmp_path, texts):
     assert "--set train.tensor_parallel=1 times --set train.data_parallel=4 needs 4 GPUs, and this machine" in problem
 
 
-def test_checking_shows_the_steps_and_runs_none(tmp_path):
-    (tmp_path / "p.toml").write_text("[merge]\n[clean]\nlanguage = 'any'\n[tokenize]\n")
+def test_checking_shows_the_steps_and_runs_none(play_here, tmp_path):
+    Path("p.toml").write_text("[merge]\n[clean]\nlanguage = 'any'\n[tokenize]\n")
     for name in ("texts", "more"):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / "a.txt").write_text("a text")
-    done = play(tmp_path / "p.toml", tmp_path / "out", "--input", "texts", "more", "--check")
-    assert done.returncode == 0, done.stderr
+        Path(name).mkdir()
+        Path(name, "a.txt").write_text("a text")
+    code, shown, err = play_here(str(tmp_path / "p.toml"), "--input", "texts", "more", "--check")
+    assert code == 0, err
     out, config = tmp_path / "out", f"--config {tmp_path / 'p.toml'}"
-    assert done.stdout.splitlines() == [
+    assert shown.splitlines() == [
         f"webtext merge --input texts more --output {out}/merge {config}",
         f"webtext clean --input {out}/merge --output {out}/clean {config}",
         f"webtext tokenize --input {out}/clean --output {out}/corpus {config}",
@@ -689,19 +706,19 @@ def test_checking_shows_the_steps_and_runs_none(tmp_path):
     assert not out.exists()
 
 
-def test_checking_says_what_each_stage_will_need(tmp_path):
+def test_checking_says_what_each_stage_will_need(play_here):
     """From the input of the first stage, which is there, for all that follow."""
-    (tmp_path / "p.toml").write_text("[merge]\n[clean]\nlanguage = 'any'\n[tokenize]\n")
-    (tmp_path / "texts").mkdir()
+    Path("p.toml").write_text("[merge]\n[clean]\nlanguage = 'any'\n[tokenize]\n")
+    Path("texts").mkdir()
     for number in range(50):
-        (tmp_path / "texts" / f"{number}.txt").write_text(f"text {number} " * 3000)
-    done = play(tmp_path / "p.toml", tmp_path / "out", "--input", str(tmp_path / "texts"), "--check")
-    assert done.returncode == 0
-    lines = done.stderr.splitlines()[3:]  # after what says that it is checked
+        Path("texts", f"{number}.txt").write_text(f"text {number} " * 3000)
+    code, _, err = play_here("p.toml", "--input", "texts", "--check")
+    assert code == 0
+    lines = err.splitlines()[2:]  # after what says that it is checked
     assert [line.split(": needs about ")[0] for line in lines[:3]] == ["merge", "clean", "tokenize"]
     assert all(line.endswith(" for some 50 documents") for line in lines[:3])
     assert lines[3].startswith("all outputs together: about ")
-    assert not (tmp_path / "out").exists()
+    assert not Path("out").exists()
 
 
 @pytest.mark.parametrize(

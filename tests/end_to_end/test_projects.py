@@ -25,7 +25,7 @@ def commands(heading: str) -> list[list[str]]:
 def test_a_model_that_somebody_has_is_used_measured_trained_and_taken_elsewhere(tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    first = save(tmp_path / "first", random_model(dataclasses.replace(BYTES, sequence_length=1024)))
+    first = save(tmp_path / "first", random_model(dataclasses.replace(BYTES, sequence_length=64)))
     assert gpt2_train.cli.main(["convert", str(first), "my-gpt2", "--to", "hf"]) == 0
     (tmp_path / "my_texts").mkdir()
     for number in range(40):
@@ -37,16 +37,8 @@ def test_a_model_that_somebody_has_is_used_measured_trained_and_taken_elsewhere(
             assert PROGRAMS[program]([name, *arguments]) == (1 if "diff" in arguments else 0), capfd.readouterr().err
             done.append(name)
     assert done == [
-        "generate",
-        "merge",
-        "tokenize",
-        "evaluate",
-        "train",
-        "evaluate",
-        "checkpoint",
-        "convert",
-        "convert",
-    ]
+        "generate", "merge", "tokenize", "evaluate", "train", "evaluate", "checkpoint", "convert", "convert",
+    ]  # fmt: skip
     assert json.loads((tmp_path / "hf-further" / "config.json").read_text())["n_embd"] == 32
     assert (tmp_path / "further.gguf").read_bytes()[:4] == b"GGUF"
 

@@ -1,7 +1,6 @@
 """The pipeline that ships for Reddit dumps: from real rows, whose pages a server on loopback has, to token files."""
 
 import json
-import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
@@ -9,6 +8,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
+from tests.gpt2_train import forks
 from tests.webtext_prep.support.pages_on_loopback import serve_pages
 
 from command_kit.settings import to_toml
@@ -36,7 +36,7 @@ def site() -> Iterator[str]:
         yield address
 
 
-def test_the_pipeline_for_reddit_goes_from_dumps_to_tokens(site: str, tmp_path: Path) -> None:
+def test_the_pipeline_for_reddit_goes_from_dumps_to_tokens(site, tmp_path, monkeypatch):
     rows = [json.loads(line) for line in DUMP.read_bytes().splitlines()]
     for number, row in enumerate(rows):
         row["url"] = f"{site}/{number % 20}"  # the last four are of pages that others are of, too
@@ -48,8 +48,8 @@ def test_the_pipeline_for_reddit_goes_from_dumps_to_tokens(site: str, tmp_path: 
     assert list(tables) == ["pipeline", "urls", "blacklist", "download", "merge", "clean", "dedup", "tokenize"]
     tables["download"] |= {"allow_private_addresses": "loopback", "delay": 0.0}
     (tmp_path / "reddit.toml").write_text(to_toml(tables))
-    command = [sys.executable, ROOT / "pipelines" / "run.py", "reddit.toml", "--folder", "run", "--input", "dumps"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
+    monkeypatch.chdir(tmp_path)
+    done = forks.run([sys.executable, ROOT / "pipelines/run.py", "reddit.toml", "--folder", "run", "--input", "dumps"])
     assert done.returncode == 0, done.stderr
 
     found = json.loads((tmp_path / "run" / "pipeline.json").read_text())

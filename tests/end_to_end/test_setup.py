@@ -16,14 +16,8 @@ from packaging.requirements import Requirement
 ROOT = Path(__file__).resolve().parents[2]
 SOURCES = sorted([*ROOT.glob("packages/*/src/**/*.py"), *ROOT.glob("pipelines/*.py")])
 WORKSPACE = {
-    "command-kit",
-    "indexed-tokens",
-    "webtext-prep",
-    "webtext-audit",
-    "webtext-run",
-    "gpt2-train",
-    "webtext-gpt2",
-}
+    "command-kit", "indexed-tokens", "webtext-prep", "webtext-audit", "webtext-run", "gpt2-train", "webtext-gpt2",
+}  # fmt: skip
 
 
 def pins() -> dict[str, str]:

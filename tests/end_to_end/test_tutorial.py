@@ -1,6 +1,5 @@
 """docs/tutorial.md: every command, in the order of the page, does what the page says."""
 
-import os
 import re
 import shlex
 import subprocess
@@ -10,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.gpt2_train import forks
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "tutorial.md").read_text(encoding="utf-8").replace("\\\n", " ")
@@ -56,32 +56,18 @@ def labels(lines: list[str]) -> set[str]:
 
 def test_the_page_goes_the_way_of_the_article():
     order = [
-        "urls",
-        "blacklist",
-        "download",
-        "merge",
-        "clean",
-        "dedup",
-        "tokenize",
-        "train",
-        "evaluate",
-        "generate",
+        "urls", "blacklist", "download", "merge", "clean", "dedup", "tokenize", "train", "evaluate", "generate",
         "report",
-    ]
+    ]  # fmt: skip
     assert [step.split()[1] for step in STEPS] == order
     assert DUMP in COMMANDS
 
 
-def test_each_command_of_the_page_runs_and_says_what_the_page_says(folder):
+def test_each_command_of_the_page_runs_and_says_what_the_page_says(folder, monkeypatch):
+    monkeypatch.chdir(folder)
     for step in STEPS:
         program, *arguments = shlex.split(re.sub(r"--steps \d+", "--steps 4 --threads 1", step))
-        done = subprocess.run(
-            [sys.executable, "-m", PROGRAMS[program], *arguments],
-            cwd=folder,
-            env=os.environ,
-            capture_output=True,
-            text=True,
-        )
+        done = forks.run([sys.executable, "-m", PROGRAMS[program], *arguments])
         assert done.returncode == 0, f"{step}: {done.stderr}"
         if arguments[0] == "generate":
             assert done.stdout.startswith("The module")

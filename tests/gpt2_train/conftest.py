@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 import torch
 from tests.gpt2_train import forks
+from tests.gpt2_train.small_models import byte_tokenizer
 
 from gpt2_train.cli import main
 from gpt2_train.distributed.processes import STOP_SIGNALS
-from indexed_tokens import IndexedTokensWriter
+from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
 
 COMMON = """
     --layers 2 --hidden 32 --heads 4 --sequence-length 16 --vocabulary-size 100
@@ -50,7 +51,10 @@ def one_thread() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def corpus(tmp_path_factory: pytest.TempPathFactory) -> str:
-    return write_corpus(tmp_path_factory.mktemp("corpus") / "tiny_text_document")
+    """With a small tokenizer, which each checkpoint holds."""
+    corpus = write_corpus(tmp_path_factory.mktemp("corpus") / "tiny_text_document")
+    save_corpus_tokenizer(corpus, byte_tokenizer())
+    return corpus
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Python programs in processes of their own, without the seconds in which each imports torch.
 
-They are forks of a server that has imported it and done nothing else. So are the processes that `gpt2` starts in them.
+They are forks of a server that has imported it and done nothing else. So are the processes that `gpt2` starts in them,
+and the steps of a pipeline.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import traceback
 import types
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from multiprocessing import forkserver
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NoReturn
@@ -27,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 PATIENCE = 600
 """Seconds until what has not ended is killed."""
 
-ONE_THREAD = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
+SETTINGS = {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo", "PYTHONPATH": str(ROOT)}
 """Of each process, which exchanges with others through the loopback address."""
 
 _context = multiprocessing.get_context("forkserver")
@@ -39,8 +40,7 @@ def new_server() -> forkserver.ForkServer:
     That of multiprocessing itself is webtext_prep's, which starts it with SIGINT blocked.
     """
     server = forkserver.ForkServer()
-    # The compiler is loaded by the first model on the meta device, in seconds.
-    server.set_forkserver_preload(["gpt2_train.cli", "gpt2_train.training.launch", "torch._dynamo"])
+    server.set_forkserver_preload(["tests.gpt2_train.preloaded"])
     return server
 
 
@@ -56,12 +56,10 @@ class Started:
     """
 
     def __init__(self, words: Sequence[object], server: forkserver.ForkServer = _server) -> None:
-        if str(ROOT) not in sys.path:
-            sys.path.append(str(ROOT))  # This module is imported by each fork.
         self.words = [*map(str, words)]
         pipes = [multiprocessing.Pipe(duplex=False) for _ in range(2)]
         self.stdout, self.stderr = (os.fdopen(os.dup(reading.fileno())) for reading, _ in pipes)
-        with mock.patch.dict(os.environ, ONE_THREAD):
+        with mock.patch.dict(os.environ, SETTINGS):
             server.ensure_running()
             state = (self.words, [writing for _, writing in pipes], dict(os.environ), Path.cwd())
             self._process = _context.Process(target=_begin, args=state)
@@ -116,12 +114,16 @@ def _begin(words: list[str], pipes: list[Connection], environment: dict[str, str
     sys.stdout, sys.stderr = (open(number, "w", buffering=1, closefd=False) for number in (1, 2))  # noqa: SIM115
     os.chdir(folder)
     from gpt2_train.distributed import processes
+    from webtext_run import runner
 
-    processes.subprocess = types.SimpleNamespace(Popen=_fork, PIPE=subprocess.PIPE)  # type: ignore[assignment]
+    starting = types.SimpleNamespace(Popen=_fork, PIPE=subprocess.PIPE)
+    processes.subprocess = runner.subprocess = starting  # type: ignore[assignment]
     _become(words, environment)
 
 
-def _fork(words: list[str], *, pass_fds: Sequence[int], env: dict[str, str], **options: Any) -> subprocess.Popen[bytes]:
+def _fork(
+    words: list[str], *, pass_fds: Sequence[int] = (), env: dict[str, str], **options: Any
+) -> subprocess.Popen[bytes]:
     """`subprocess.Popen` of a Python program that is a fork of this process."""
 
     def begin() -> NoReturn:
@@ -134,7 +136,10 @@ def _fork(words: list[str], *, pass_fds: Sequence[int], env: dict[str, str], **o
 
 
 def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
-    """Run the program of a command line in this process and end it."""
+    """Run the program of a command line in this process, which has no server and no parent yet, and end it."""
+    resource_tracker._resource_tracker.__init__()  # type: ignore[misc]
+    forkserver._forkserver.__init__()  # type: ignore[misc]
+    multiprocessing.process._parent_process = None  # type: ignore[attr-defined]
     os.environ.clear()
     os.environ.update(environment)
     status: Any = 1
@@ -143,6 +148,9 @@ def _become(words: list[str], environment: dict[str, str]) -> NoReturn:
         status = 0
     except SystemExit as end:
         status = end.code or 0
+        if isinstance(status, str):
+            print(status, file=sys.stderr)
+            status = 1
     except BaseException:
         traceback.print_exc()
     finally:

@@ -1,6 +1,6 @@
 """Training runs one after the other, each in so many processes.
 
-Importing torch takes seconds, a tiny run a fraction of one: it is imported once, and each process of a run is a fork.
+Each process of a run is a fork, as importing torch takes seconds and a tiny run a fraction of one.
 `runs.json` in the folder says which runs; each process writes what it saw of its run to `ID.RANK.json`.
 """
 
@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-import torch._dynamo  # Loaded by the first model on the meta device, in seconds.
 import torch.distributed as dist
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
@@ -33,7 +32,6 @@ from gpt2_train.model.gpt2 import GPT2
 from gpt2_train.training import trainer as train_module
 from gpt2_train.training.launch import train
 from gpt2_train.training.setup import Run, build_model
-from indexed_tokens import Tokenizer
 
 seen: dict[str, Any] = {"samples": []}
 """What this process sees of its run."""
@@ -126,8 +124,6 @@ def work(folder: Path, run: dict[str, Any], rank: int, port: int) -> None:
 def main() -> None:
     folder = Path(sys.argv[1])
     torch.set_num_threads(1)
-    tokenizer = Tokenizer.gpt2()
-    Tokenizer.gpt2 = lambda: tokenizer  # type: ignore[method-assign]
     for run in json.loads((folder / "runs.json").read_text()):
         # A store of its own for each run; it has a thread, which a fork would not have.
         reading, writing = os.pipe()

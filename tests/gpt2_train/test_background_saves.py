@@ -270,21 +270,20 @@ def test_the_copy_takes_what_the_tensors_take(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("flags", "expected"),
     [
-        (("--save-every", 5), [5, 10, 12]),
-        (("--save-every", 12), []),
-        (("--save-every", 0), []),
-        (("--save-every", 5, "--no-save"), []),
-        (("--save-every", 5, "--no-async-checkpoint"), []),
+        (("--save-every", 1), 1),
+        (("--save-every", 2), 0),
+        (("--save-every", 1, "--no-save"), 0),
+        (("--save-every", 1, "--no-async-checkpoint"), 0),
     ],
 )
 def test_no_memory_is_taken_where_nothing_is_saved_before_the_end(
-    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, flags: tuple[Any, ...], expected: list[int]
+    tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, flags: tuple[Any, ...], expected: int
 ) -> None:
     areas: list[StagingArea] = []
     plain = StagingArea.__init__
     monkeypatch.setattr(StagingArea, "__init__", lambda area, tensors: areas.append(area) or plain(area, tensors))
-    assert gpt2(tmp_path, "--steps", 12, *flags) == 0
-    assert len(areas) == bool(expected)
+    assert gpt2(tmp_path, "--steps", 2, *flags) == 0
+    assert len(areas) == expected
 
 
 # --- two processes ---------------------------------------------------------------------------------------------------

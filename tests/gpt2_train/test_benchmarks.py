@@ -63,6 +63,7 @@ def _renamed(state: dict[str, Any], heads: int) -> dict[str, Any]:
     return found
 
 
+@pytest.mark.exhaustive
 def test_what_a_gpu_is_to_measure_is_measured_on_a_cpu() -> None:
     """On a tiny model all ways of the loss give one loss, and the parallel paths the plain model's losses."""
     code = (

@@ -62,7 +62,7 @@ def use_backend(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str], Non
         (torch.float32, "aot_eager", False),
         (torch.float32, "aot_eager", True),
         pytest.param(torch.bfloat16, "inductor", False, marks=pytest.mark.exhaustive),
-        (torch.bfloat16, "inductor", True),
+        pytest.param(torch.bfloat16, "inductor", True, marks=pytest.mark.exhaustive),
     ],
 )
 def test_it_is_the_cross_entropy_of_the_known_columns(

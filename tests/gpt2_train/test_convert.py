@@ -18,7 +18,6 @@ import gpt2_train.cli
 from gpt2_train.checkpoint.info import read_info
 from gpt2_train.checkpoint.load import model_tensors
 from gpt2_train.checkpoint.save import Checkpointer
-from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import PRESETS, ModelConfig, TrainSettings
 from gpt2_train.conversion.formats import ReadOptions, open_weights
 from gpt2_train.conversion.formats.megatron import join, share_of
@@ -193,8 +192,7 @@ def test_a_checkpoint_keeps_what_its_source_has_seen_and_the_type_of_its_values(
 # Megatron-LM
 
 
-@pytest.mark.parametrize("version", ["2019", "1", "2", "3", "core"])
-@pytest.mark.parametrize("size", [1, 2, 4])
+@pytest.mark.parametrize(("version", "size"), [("2019", 1), ("2019", 2), ("1", 2), ("2", 2), ("3", 4), ("core", 2)])
 def test_megatron_checkpoints_come_back_bit_by_bit(run: Path, tmp_path: Path, version: str, size: int) -> None:
     convert(run, tmp_path / "m", "--to", "megatron", "--megatron", version, "--tensor-parallel", size)
     assert len(list((tmp_path / "m").glob("iter_0000007/mp_rank_*/model_optim_rng.pt"))) == size
@@ -419,7 +417,7 @@ def _names_of_megatron_core() -> dict[str, tuple[int, ...]]:
 # GGUF
 
 
-@pytest.mark.parametrize("dtype", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("dtype", ["fp32", "bf16"])
 def test_a_gguf_file_holds_settings_tokens_and_tensors(run: Path, tmp_path: Path, dtype: str) -> None:
     gguf = pytest.importorskip("gguf")
     convert(run, tmp_path / "model.gguf", "--dtype", dtype)
@@ -539,8 +537,3 @@ def test_the_digest_is_that_of_the_values_whatever_the_format(run: Path, tmp_pat
     assert len(found) == 1
     other = save(tmp_path / "other", random_model(BYTES, seed=9), byte_tokenizer())
     assert open_weights(other).digest() not in found
-
-
-def test_a_missing_tensor_of_a_known_format_raises(tmp_path: Path) -> None:
-    with pytest.raises(Gpt2UsageError, match="no model"):
-        open_weights(tmp_path / "none")

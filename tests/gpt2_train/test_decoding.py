@@ -51,7 +51,7 @@ def full_pass(model: GPT2, tokens: list[int]) -> torch.Tensor:
 
 @pytest.mark.parametrize("static", [False, True])
 @given(data=st.data())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_every_row_gives_the_logits_of_a_full_pass(model: GPT2, static: bool, data: st.DataObject) -> None:
     """Whatever is fed to which rows in which order, at once or apart, copied or forgotten; as a GPU does it, too."""
     cached = CachedModel(model, 4, static=static)

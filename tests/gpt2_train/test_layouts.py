@@ -7,14 +7,13 @@ import hashlib
 import itertools
 import json
 import math
-import os
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from tests.gpt2_train import forks
 from tests.gpt2_train.conftest import command, losses, rows
 
 from command_kit import settings_from
@@ -84,9 +83,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, corpus: str, request: pytest.
         run = {"id": name, "name": folder_of(name), "size": size, "settings": settings}
         table.append(run)
     (folder / "runs.json").write_text(json.dumps(table))
-    words = [sys.executable, str(Path(__file__).with_name("layout_runs.py")), str(folder)]
-    environment = os.environ | {"OMP_NUM_THREADS": "1", "GLOO_SOCKET_IFNAME": "lo"}
-    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, env=environment, check=False)
+    done = forks.run([sys.executable, Path(__file__).with_name("layout_runs.py"), folder])
     assert done.returncode == 0, done.stderr[-6000:]
     return folder
 

@@ -32,7 +32,7 @@ from gpt2_train.training.run_folder import discard_run
 from gpt2_train.training.trainer import Trainer
 
 Run = Callable[..., int]
-FLAGS = ("--save-every", 9, "--dropout", 0.1, "--keep-checkpoints", 0)
+FLAGS = ("--save-every", 9, "--dropout", 0.1, "--keep-checkpoints", 0, "--micro-batch-size", 8)
 
 
 @pytest.fixture
@@ -88,15 +88,14 @@ def rates(output: Path) -> dict[int, float]:
     return {row["step"]: row["lr"] for row in rows(output) if "lr" in row}
 
 
-@pytest.mark.parametrize("late", [False, True], ids=["outcomes read at once", "outcomes read late"])
-@pytest.mark.parametrize("evaluate_every", [0, 10])
+@pytest.mark.parametrize(("late", "evaluate_every"), [(False, 10), (True, 0)], ids=["read at once", "read late"])
 def test_a_load_that_comes_halfway_does_not_make_a_run_late(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, late: bool, evaluate_every: int
 ) -> None:
     """The number of steps was fixed before the first one: under a load that came later 60 seconds became 108."""
     monkeypatch.setattr(trainer_module, "works_by_itself", lambda device: late)
     machine = Machine(loaded_halfway).begin(monkeypatch)
-    flags = ("--schedule", "linear", "--warmup", 0.1, "--eval-every", evaluate_every)
+    flags = ("--schedule", "linear", "--warmup", 0.1, "--eval-every", evaluate_every, "--micro-batch-size", 8)
     assert gpt2(tmp_path, "--minutes", 10, *flags) == 0
     assert 9.5 <= machine.minutes <= 10.5
     assert ["valid_loss" in row for row in rows(tmp_path)][-1]
@@ -321,16 +320,16 @@ def test_threads_are_measured_once_and_kept(
     tmp_path: Path, gpt2: Run, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Measuring leaves no trace in the weights, and a run that resumes has the threads that it began with."""
-    monkeypatch.setattr("gpt2_train.distributed.device.available_cores", lambda: 4)
+    monkeypatch.setattr("gpt2_train.distributed.device.available_cores", lambda: 2)
 
     def take_longer(function: Callable[[], object], limit: float) -> tuple[float, int]:
         function()
-        return {4: 3.0, 2: 2.0, 1: 1.0}[torch.get_num_threads()], 1
+        return {2: 2.0, 1: 1.0}[torch.get_num_threads()], 1
 
     monkeypatch.setattr(calibrate, "seconds_per_step", take_longer)
     auto = tmp_path / "auto"
     assert gpt2(auto, "--threads", "auto", "--steps", 2, *FLAGS) == 0
-    assert "threads: 1 (a step takes, by threads, 1: 1.000 s, 2: 2.000 s, 4: 3.000 s)" in capsys.readouterr().err
+    assert "threads: 1 (a step takes, by threads, 1: 1.000 s, 2: 2.000 s)" in capsys.readouterr().err
     assert tomllib.loads((auto / "config.toml").read_text())["train"]["threads"] == 1
     monkeypatch.setattr(calibrate, "seconds_per_step", lambda *_: pytest.fail("measured again"))
     assert gpt2(auto, "--threads", "auto", "--steps", 4, *FLAGS) == 0
@@ -362,7 +361,7 @@ def test_a_length_in_minutes_stands_alone(tmp_path: Path, capsys: pytest.Capture
     assert other in overridden_keys(["minutes"]) and "minutes" in overridden_keys([other])
 
 
-@pytest.mark.parametrize("minutes", ["0", "-1", str(math.inf), "nan"])
+@pytest.mark.parametrize("minutes", ["0", str(math.inf), "nan"])
 def test_minutes_are_a_positive_number(tmp_path: Path, capsys: pytest.CaptureFixture[str], minutes: str) -> None:
     assert main(["train", "--data", "x", "--output", str(tmp_path), f"--minutes={minutes}"]) == 2
     assert "--minutes" in capsys.readouterr().err

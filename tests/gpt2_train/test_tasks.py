@@ -69,7 +69,7 @@ def test_a_file_that_several_tasks_read_needs_the_name_of_one(
 # The scorer
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 @given(st.lists(st.tuples(st.integers(1, 40), st.integers(1, 20)), min_size=1, max_size=7), st.integers(1, 3))
 def test_many_continuations_are_scored_as_each_by_itself(sizes: list[tuple[int, int]], batch_size: int) -> None:
     random = np.random.default_rng(3)

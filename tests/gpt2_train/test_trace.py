@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.gpt2_train.small_models import END, byte_tokenizer, random_model, save
 from tests.indexed_tokens.naive_index import write_indexed
@@ -105,7 +105,6 @@ def test_several_corpora_are_searched_as_one(corpus: str, tmp_path: Path) -> Non
     assert [source.url for source in passage.sources] == urls
 
 
-@settings(max_examples=60)
 @given(st.lists(st.sampled_from(["ab", "é", "東", "c ", " ", "\n"]), max_size=14), st.integers(0, 6))
 def test_characters_of_passages_are_those_of_the_definition(tmp_path_factory, pieces, cut):
     """With a tokenizer of bytes, whose tokens end inside characters."""

@@ -11,7 +11,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indexed_tokens import (
@@ -389,7 +389,6 @@ def test_token_files_without_recorded_checksums_are_taken_as_they_are(write_toke
     assert not check_token_files(prefix, whole=True)
 
 
-@settings(max_examples=50, deadline=None)
 @given(st.lists(st.binary(max_size=300), max_size=6))
 def test_the_checksum_of_parts_is_that_of_the_whole(parts):
     assert joined(map(checksum_of, parts)) == (sum(map(len, parts)), zlib.crc32(b"".join(parts)))

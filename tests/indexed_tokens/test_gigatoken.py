@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indexed_tokens import IndexedTokensError, Tokenizer
@@ -27,13 +27,11 @@ def test_hard_texts(encoder, text):
     assert ids.tolist() == Tokenizer.gpt2().encode(text)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.text(st.one_of(st.characters(), st.sampled_from(" \n\t'\u00a0\u3000se0\u00b2")), max_size=60))
 def test_any_text(encoder, text):
     encoder.check([text])
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.text(st.sampled_from("Doc the"), max_size=30))
 def test_tokenizers_with_ids_of_their_own(text):
     merges = [("D", "o"), ("Do", "c"), ("\u0120", "t")]

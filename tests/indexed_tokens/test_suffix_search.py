@@ -4,7 +4,7 @@ import re
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.indexed_tokens.naive_index import write_index, write_indexed
 
@@ -41,7 +41,6 @@ def longest(documents, query, at):
     return max(size for size in range(len(query) - at + 1) if not size or places_of(documents, query[at : at + size]))
 
 
-@settings(max_examples=150)
 @given(DOCUMENTS, DOCUMENTS, st.lists(TOKENS, max_size=20), st.integers(1, 20), st.sampled_from([np.uint16, np.int32]))
 def test_longest_matches_are_those_of_the_definition(tmp_path_factory, one, other, query, part_tokens, dtype):
     folder = tmp_path_factory.mktemp("index")
@@ -52,7 +51,6 @@ def test_longest_matches_are_those_of_the_definition(tmp_path_factory, one, othe
     assert longest_matches(indices, query).tolist() == [longest(one + other, query, at) for at in range(len(query))]
 
 
-@settings(max_examples=150)
 @given(DOCUMENTS, st.lists(TOKENS, min_size=1, max_size=4), st.integers(1, 20), st.integers(0, 3))
 def test_occurrences_are_those_of_the_definition(tmp_path_factory, documents, query, part_tokens, most):
     folder = tmp_path_factory.mktemp("index")

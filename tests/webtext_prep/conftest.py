@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from command_kit.processes import _ensure_server
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents, shards_in, write_documents
@@ -32,6 +33,12 @@ import processes  # noqa: E402
 from object_store import ObjectStore  # noqa: E402
 from processes import descendants, is_alive, until  # noqa: E402
 from ray_nodes import RayNodes  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="session")
+def preloaded_workers() -> None:
+    """Worker processes need not import their stages and GPT-2's tokenizer, in a second each."""
+    _ensure_server(["preloaded"], {"PYTHONPATH": str(SUPPORT)})
 
 
 @pytest.fixture(scope="module")

@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.dedup import candidates, decisions
@@ -49,7 +49,6 @@ def simple_components(count: int, shared: list[list[int]]) -> set[frozenset[int]
 
 
 @pytest.mark.parametrize("kind", [np.int32, np.int64])
-@settings(deadline=None)
 @given(st.data())
 def test_parts_hold_whole_components_and_no_more_than_they_should(kind, data):
     count = data.draw(st.integers(0, 30))

@@ -23,7 +23,7 @@ def test_a_change_in_another_file_is_noticed(tmp_path):
     for name in ("__init__.py", "text/__init__.py", "text/compiled.py"):
         shutil.copy(PACKAGE / name, package / name)
     (package / "outer.py").write_text(OUTER)
-    for number in (1, 20, 300):
+    for number in (1, 20):
         (package / "inner.py").write_text(INNER.format(number))
         command = "from webtext_prep.outer import outer; print(outer(5), len(outer.stats.cache_hits))"
         for hits in (0, 1):
@@ -52,17 +52,13 @@ def test_one_process_compiles_and_the_others_load(tmp_path):
             subprocess.Popen(
                 [sys.executable, "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
             )
-            for _ in range(3)
+            for _ in range(2)
         ]
         for process in processes:
             assert process.stdout.readline() == "\n"
     answers = [process.communicate() for process in processes]
-    assert sorted(out.strip() for out, _ in answers) == ["0", "0", "1"]
-    assert sorted(err for _, err in answers) == [
-        "",
-        "",
-        "compiling for this machine, the first time only, up to 15 s\n",
-    ]
+    assert sorted(out.strip() for out, _ in answers) == ["0", "1"]
+    assert sorted(err for _, err in answers) == ["", "compiling for this machine, the first time only, up to 15 s\n"]
 
 
 def test_without_a_folder_it_compiles_all_the_same(tmp_path, monkeypatch):

@@ -98,12 +98,17 @@ def walk(reference, contents, tmp_path):
 
 @pytest.fixture
 def place(request, tmp_path):
-    """Where outputs lie: in a folder, or in a bucket."""
-    return request.getfixturevalue("bucket") / "there" if request.param == "s3" else tmp_path / "there"
+    """Where outputs lie: in a folder, in a bucket, or behind a URL of another store."""
+    if request.param == "s3":
+        return request.getfixturevalue("bucket") / "there"
+    return storage.location(f"practice://{tmp_path}/there") if request.param == "practice" else tmp_path / "there"
 
 
-def test_all_stages_in_object_storage(walk, bucket):
-    walk(bucket / "there", "--workers", 1)
+@pytest.mark.parametrize(
+    ("place", "workers"), [("s3", 1), pytest.param("practice", 2, marks=pytest.mark.exhaustive)], indirect=["place"]
+)
+def test_all_stages_behind_a_url(walk, place, workers):
+    walk(place, "--workers", workers)
 
 
 @pytest.fixture(scope="module")
@@ -156,7 +161,8 @@ def node():
         yield Path(folder) / "node"
 
 
-@pytest.mark.parametrize("place", ["here", pytest.param("s3", marks=pytest.mark.exhaustive)], indirect=True)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("place", ["here", "s3"], indirect=True)
 def test_all_stages_on_slurm(walk, node, place, tmp_path, monkeypatch):
     cluster = Cluster(tmp_path / "cluster")
     for name, value in cluster.environment.items():

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_audit.report.collect import gather
@@ -92,7 +92,6 @@ few_words = st.lists(st.sampled_from(["a", "b", "c", "d", "Été", "İx", "ΣΑ�
 )
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(few_words, min_size=1, max_size=5), few_words, st.integers(1, 6), st.integers(1, 6))
 def test_hits_equal_the_simple_definition(evaluation, text, size, least):
     least = min(size, least)
@@ -120,7 +119,6 @@ def assert_the_same_without_machine_code(ngrams, evaluation, text, size, least):
         assert _Matcher(plain, chosen, compiled=False).hits(entry) == _Matcher(ngrams, chosen).hits(entry)
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.text("x .!", max_size=120), st.integers(0, 12), st.integers(0, 12))
 def test_pieces_equal_the_published_procedure(filling, margin, shortest):
     """`HIT` stands for a match."""

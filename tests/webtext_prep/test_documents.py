@@ -17,7 +17,6 @@ from webtext_prep.documents.folders.shards import (
     known_formats,
     read_chosen_documents,
     read_documents,
-    shard_name,
     write_documents,
 )
 from webtext_prep.documents.formats.lines import read_lines
@@ -65,10 +64,6 @@ def test_metadata_is_put_into_a_line_as_decoding_and_encoding_would(url, text, p
 FORMATS = ["jsonl.zst", "jsonl.gz", "jsonl", "parquet"]
 
 
-def test_these_are_the_formats():
-    assert sorted(known_formats()) == sorted(FORMATS)
-
-
 @pytest.mark.parametrize("format_name", FORMATS)
 @given(written=st.lists(documents, max_size=6), chosen=st.sets(st.integers(0, 7)))
 def test_chosen_documents_are_read_with_their_numbers(tmp_path_factory, format_name, written, chosen):
@@ -113,10 +108,6 @@ def test_lone_surrogates_are_left_out_wherever_they_are():
     document = Document("http://a/\ud800", "x\udfffy", {"ti\ud800tle": ["\udc00z", {"k": "\ud800"}], "n": 1})
     clean = Document("http://a/", "xy", {"title": ["z", {"k": ""}], "n": 1})
     assert decode_document(encode_document(document)) == clean
-
-
-def test_shards_are_numbered():
-    assert [shard_name(0), shard_name(12345)] == ["part-00000.jsonl.zst", "part-12345.jsonl.zst"]
 
 
 def test_a_row_of_a_url_list_is_a_document_without_text():

@@ -13,7 +13,7 @@ from typing import Any
 import markdown_it
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from offline_datasets import datasets
 
@@ -228,7 +228,6 @@ VALUES = st.recursive(
 ).filter(lambda value: "\x00" not in repr(value))
 
 
-@settings(max_examples=60, deadline=None)
 @given(st.lists(st.dictionaries(KEYS, VALUES, max_size=5), min_size=1, max_size=6))
 def test_whatever_the_metadata_its_documents_come_back(tmp_path_factory, rows):
     documents = [Document(f"http://a.org/{number}", "t", metadata) for number, metadata in enumerate(rows)]

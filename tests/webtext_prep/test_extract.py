@@ -16,7 +16,7 @@ import brotli
 import pytest
 import zstandard
 from archives import DATE, Archive, answer, members, page, raw_record
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from warcio.statusandheaders import StatusAndHeaders
 
@@ -438,7 +438,6 @@ def test_bad_http_costs_one_page(tmp_path):
     assert outcomes_of(found) == ["malformed_response"] * 5 + ["ok", "ok"]
 
 
-@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.data())
 def test_no_archive_raises_whatever_it_holds(tmp_path, data):
     """Pieces of records in any order, with bytes that changed."""

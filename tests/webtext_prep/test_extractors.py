@@ -179,26 +179,14 @@ def simply_readable(html, charset):
 
 CHARACTERS = st.sampled_from(
     [
-        "\x00\x01\x08\t\n\x0b\x0c\r\x0e\x1f",
-        "\x7f\x80\x85\x9f\xa0",
-        "\r\n",
-        "\r",
-        "a<p>é",
+        "\x00\x01\x08\t\n\x0b\x0c\r\x0e\x1f", "\x7f\x80\x85\x9f\xa0", "\r\n", "\r", "a<p>é",
         "\ud7ff\ue000\ufffd\ufffe\uffff",
     ]
-).flatmap(lambda some: st.text(some) | st.just(some))
+).flatmap(lambda some: st.text(some) | st.just(some))  # fmt: skip
 BYTES = [
-    b"\xc2",
-    b"\x85",
-    b"\xef",
-    b"\xbf",
-    b"\xbe",
-    b"\xed\xa0\x80",
-    b"\xff",
-    b"\xef\xbb\xbf",
-    b"\x1b$B",
+    b"\xc2", b"\x85", b"\xef", b"\xbf", b"\xbe", b"\xed\xa0\x80", b"\xff", b"\xef\xbb\xbf", b"\x1b$B",
     b"\xc3\r\n\xa9",
-]
+]  # fmt: skip
 MARKUP = b"&#|&#1;|&#x7F|&#127;|&#x80;|&#13|&#xFFFE;|&#xD800|&#1114112;|&#39;|&#\x001;|<?xml version='1.0' &#0; ?>"
 CHARSETS = [b"<meta charset=latin-1>", b"<meta charset=iso-2022-jp>"]
 PIECES = CHARACTERS.map(str.encode) | st.sampled_from([*BYTES, *MARKUP.split(b"|"), *CHARSETS])

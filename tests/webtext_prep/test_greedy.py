@@ -1,7 +1,7 @@
 """Which documents go: the compiled search finds what comparing all pairs finds, whatever the sets and the buckets."""
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep.dedup import decisions, greedy
@@ -85,7 +85,6 @@ thresholds = st.sampled_from([0.01, 0.3, 1 / 3, 0.5, 0.6, 2 / 3, 0.7, 0.75, 0.8,
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(corpora(), thresholds, st.sampled_from([0, 1, 3]), st.integers(0, 2**32), st.booleans())
 def test_old_documents_are_not_compared_with_each_other(corpus, threshold, crowded, seed, is_sorted):
     sets, keys = corpus
@@ -96,7 +95,6 @@ def test_old_documents_are_not_compared_with_each_other(corpus, threshold, crowd
     assert plain_rule(sets, keys, threshold, is_old) == expected
 
 
-@settings(max_examples=600, deadline=None)
 @given(corpora(), thresholds, st.sampled_from([0, 1, 3, 64]))
 def test_it_finds_what_comparing_all_pairs_finds(corpus, threshold, crowded):
     sets, keys = corpus

@@ -9,7 +9,7 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tests.indexed_tokens.naive_index import sorted_suffixes
 
@@ -33,13 +33,11 @@ def suffixes(documents, dtype=np.uint16):
     return found.tolist()
 
 
-@settings(max_examples=300)
 @given(st.integers(1, 4).flatmap(lambda most: st.lists(st.lists(st.integers(0, most), max_size=30), max_size=6)))
 def test_suffixes_are_in_order_and_end_with_their_document(documents):
     assert suffixes(documents) == sorted_suffixes(documents)
 
 
-@settings(max_examples=100)
 @given(
     st.lists(st.lists(st.sampled_from([0, 1, 127, 40_000, 65_535]), max_size=20), max_size=4),
     st.sampled_from([np.uint16, np.int32, np.int64]),

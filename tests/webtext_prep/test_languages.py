@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import langdetect
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from webtext_prep import cli
@@ -74,7 +74,6 @@ def of_langdetect(factory, text):
     return detector.langprob
 
 
-@settings(max_examples=150)
 @given(texts)
 def test_probabilities_are_equal_to_the_last_bit(factory, trials, text):
     found, expected = trials.probabilities(text), of_langdetect(factory, text)
@@ -134,7 +133,7 @@ def test_texts_that_differ_from_langdetect_are_left_to_langdetect(monkeypatch):
     assert detector.detect(SENTENCES[0]) == expected
 
 
-@pytest.mark.parametrize("documents, pays", [(1442, False), (2000, False), (2001, True), (None, True)])
+@pytest.mark.parametrize("documents, pays", [(2000, False), (2001, True), (None, True)])
 def test_few_documents_are_left_to_langdetect(documents, pays, monkeypatch, tmp_path):
     """Each process compiled for seconds after its first 256 texts, though some hundred were all there were."""
     detector = Langdetect(alone=0)

@@ -22,10 +22,15 @@ from webtext_prep.cli import find_stages
 from webtext_prep.documents.folders.stage_record import trace
 
 
+@pytest.fixture(scope="module")
+def shared_corpus(tmp_path_factory):
+    return make_corpus(tmp_path_factory.mktemp("corpus"))
+
+
 @pytest.fixture
-def corpus(tmp_path, webtext):
-    """A download with outcomes, and what clean, dedup and tokenize made of it."""
-    return make_corpus(tmp_path, webtext)
+def corpus(request, tmp_path):
+    """A download with outcomes, and what clean, dedup and tokenize made of it; a test may ask for its own to change."""
+    return make_corpus(tmp_path) if hasattr(request, "param") else request.getfixturevalue("shared_corpus")
 
 
 @pytest.fixture
@@ -81,6 +86,7 @@ def test_the_funnel_goes_back_to_the_sources(corpus, page):
     assert "The folders of blacklist are gone" in words_in(found)
 
 
+@pytest.mark.parametrize("corpus", ["its own"], indirect=True)
 def test_a_folder_that_was_deleted_since_still_has_its_funnel(corpus, page):
     before = rows_of(page(corpus / "corpus"), "from-source-to-corpus")
     for folder in ("download", "clean", "dedup"):
@@ -331,6 +337,7 @@ def test_every_outcome_belongs_to_a_group():
 # What was dropped without --keep-dropped
 
 
+@pytest.mark.parametrize("corpus", ["its own"], indirect=True)
 def test_examples_of_what_was_not_kept_are_found_again(corpus, webtext, page):
     """Without --keep-dropped there was nothing to show."""
     done = webtext("clean", "--input", corpus / "download", "--output", corpus / "other", "--workers", 1)

@@ -10,9 +10,7 @@ import threading
 
 import pytest
 from browser import Browser, find_chromium
-from practice_corpus import SCRIPT, make_corpus, make_run
-
-from webtext_prep.cli import main
+from practice_corpus import SCRIPT, make_corpus, make_run, run
 
 pytestmark = pytest.mark.skipif(
     find_chromium() is None, reason="no Chromium is installed (Debian: apt-get install chromium)"
@@ -32,13 +30,9 @@ def page(tmp_path_factory):
     """A page about a corpus with hostile text in it, with a long word, and a training run."""
     folder = tmp_path_factory.mktemp("report")
 
-    class Done:
-        def __init__(self, *arguments):
-            self.code = main([str(argument) for argument in arguments])
-
-    make_corpus(folder, Done)
+    make_corpus(folder)
     flags = ("--output", folder / "report.html", "--run", make_run(folder), "--title", SCRIPT + "long" * 80)
-    assert Done("report", folder / "corpus", folder / "clean", *flags, "--workers", 1).code == 0
+    run("report", folder / "corpus", folder / "clean", *flags, "--workers", 1)
     return folder / "report.html"
 
 
@@ -54,16 +48,9 @@ def opened(browser, page):
 def test_the_page_opens_with_its_figures(opened):
     headings = opened.evaluate("[...document.querySelectorAll('h2')].map(h => h.textContent)")
     assert headings == [
-        "From source to corpus",
-        "Domains",
-        "Lengths",
-        "Languages",
-        "Downloads",
-        "Duplicates",
-        "Examples",
-        "Training",
-        "How it was made",
-    ]
+        "From source to corpus", "Domains", "Lengths", "Languages", "Downloads", "Duplicates", "Examples",
+        "Training", "How it was made",
+    ]  # fmt: skip
     shown = opened.evaluate("document.body.innerText")
     assert "blocked_domain 9 18%" in shown.replace("\xa0", " ").replace("  ", " ")
     assert "5.125" in shown
@@ -156,7 +143,7 @@ def test_there_is_a_dark_scheme(browser, page):
 def test_the_funnel_stands_alone_as_a_picture(browser, page, tmp_path):
     folder = page.parent
     flags = ("--output", tmp_path / "r.html", "--funnel", tmp_path / "funnel.svg")
-    assert main([str(part) for part in ("report", folder / "corpus", *flags)]) == 0
+    run("report", folder / "corpus", *flags)
     shutil.copy(tmp_path / "funnel.svg", tmp_path / "copy.svg")
     browser.open(tmp_path / "copy.svg")
     assert browser.evaluate("document.documentElement.tagName") == "svg"

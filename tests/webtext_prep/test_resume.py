@@ -146,7 +146,12 @@ def kill(monkeypatch):
     return met
 
 
-@pytest.mark.parametrize("name", STAGES)
+ORDINARY = {"merge", "dedup", "train-tokenizer"}
+
+
+@pytest.mark.parametrize(
+    "name", [name if name in ORDINARY else pytest.param(name, marks=pytest.mark.exhaustive) for name in STAGES]
+)
 def test_killed_at_every_place_it_ends_with_the_same_bytes(
     name, tmp_path, write_shards, webtext, contents, small, request
 ):

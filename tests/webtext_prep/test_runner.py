@@ -184,16 +184,15 @@ def test_names_that_are_not_utf8_are_read_written_recorded_and_resumed(latin, we
     assert tokens.json["out"] == 1
 
 
-@pytest.mark.parametrize("keep_dropped", [False, True])
-def test_one_two_and_three_workers_write_the_same_bytes(write_shards, shout, contents, home, keep_dropped):
+def test_one_two_and_three_workers_write_the_same_bytes(write_shards, shout, contents, home):
     """Pitfall 6: output changed from run to run."""
     folder = write_shards(many())
     found = []
     for workers in (1, 2, 3):
         output = home / f"output{workers}"
-        shout(folder, output=output, workers=workers, keep_dropped=keep_dropped)
+        shout(folder, output=output, workers=workers, keep_dropped=True)
         found.append(contents(output))
-    assert len(found[0]) == (13 if keep_dropped else 7)
+    assert len(found[0]) == 13
     assert found[0] == found[1] == found[2]
 
 
@@ -506,9 +505,7 @@ def test_a_killed_run_resumes_to_the_same_bytes(
     ("how", "workers", "waiting", "done"),
     [
         ("Ctrl-C", 4, 3, 3),
-        ("SIGTERM", 1, 1, 0),
-        pytest.param("Ctrl-C", 1, 1, 0, marks=pytest.mark.exhaustive),
-        pytest.param("SIGTERM", 4, 3, 3, marks=pytest.mark.exhaustive),
+        pytest.param("SIGTERM", 1, 1, 0, marks=pytest.mark.exhaustive),
     ],
 )
 def test_an_interrupt_stops_the_workers_and_the_same_command_goes_on(

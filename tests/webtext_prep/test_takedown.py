@@ -12,6 +12,7 @@ import sys
 import threading
 
 import pytest
+from pages_on_loopback import QuietServer
 
 from indexed_tokens import IndexedTokens
 from webtext_prep.cli import main
@@ -54,8 +55,7 @@ class Site:
             def log_message(self, *arguments):
                 pass
 
-        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        self.server.daemon_threads = True
+        self.server = QuietServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
 
 

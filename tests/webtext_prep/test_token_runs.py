@@ -4,7 +4,7 @@ import zlib
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, bin_path, idx_path
@@ -60,7 +60,6 @@ def written(folder, shards, parts, order) -> IndexedTokens:
     return IndexedTokens(folder / "out")
 
 
-@settings(max_examples=150, deadline=None)
 @given(shards=SHARDS, part_bytes=st.integers(1, 300), reverse=st.booleans())
 def test_parts_are_the_documents_sorted_by_key(tmp_path_factory, shards, part_bytes, reverse):
     folder = tmp_path_factory.mktemp("runs")
@@ -78,7 +77,6 @@ def test_parts_are_the_documents_sorted_by_key(tmp_path_factory, shards, part_by
         assert path_of(folder / "out").read_bytes() == path_of(folder / "expected").read_bytes()
 
 
-@settings(max_examples=50, deadline=None)
 @given(lengths=st.lists(st.lists(st.integers(1, 4), max_size=9), min_size=1, max_size=4), every=st.integers(1, 4))
 def test_in_the_order_of_the_input_each_run_is_a_part(tmp_path_factory, lengths, every):
     folder = tmp_path_factory.mktemp("runs")

@@ -100,11 +100,10 @@ def test_a_folder_as_prefix_is_refused(source, tmp_path, capsys):
     assert "is a folder" in capsys.readouterr().err
 
 
-def test_another_vocabulary_can_be_given_and_must_be_whole(source, tmp_path, capsys):
-    Tokenizer.gpt2().save(tmp_path / "vocabulary")
-    files = [tmp_path / "vocabulary" / "vocab.json", tmp_path / "vocabulary" / "merges.txt"]
+def test_another_vocabulary_can_be_given_and_must_be_whole(source, own_tokenizer, tmp_path, capsys):
+    files = [own_tokenizer / "vocab.json", own_tokenizer / "merges.txt"]
     run(capsys, "--input", source, "--output", tmp_path / "a", "--vocabulary", files[0], "--merges", files[1])
-    run(capsys, "--input", source, "--output", tmp_path / "b")
+    run(capsys, "--input", source, "--output", tmp_path / "b", "--tokenizer", own_tokenizer)
     assert (tmp_path / "a_text_document.bin").read_bytes() == (tmp_path / "b_text_document.bin").read_bytes()
     arguments = ["--input", str(source), "--output", str(tmp_path / "c"), "--vocabulary", str(files[0])]
     assert main(["tokenize", *arguments]) == 2

@@ -12,7 +12,7 @@ from pathlib import Path
 from pydoc_data.topics import topics
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from tokenizers import Tokenizer as HuggingFaceTokenizer
 from tokenizers.pre_tokenizers import ByteLevel
@@ -76,7 +76,6 @@ def simple_bpe(texts: list[str], vocabulary_size: int, min_frequency: int) -> tu
     return {**vocabulary, END_OF_TEXT: len(vocabulary)}, merges
 
 
-@settings(max_examples=60, deadline=None)
 @given(
     texts=st.lists(st.text(st.sampled_from("abc \n'sé1."), max_size=60), min_size=1, max_size=6),
     size=st.integers(257, 300),

@@ -7,8 +7,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import timedelta
 from email.utils import format_datetime, parsedate_to_datetime
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
 from typing import Any
+
+from pages_on_loopback import QuietServer
 
 ERROR = b"<?xml version='1.0'?><Error><Code>%s</Code><Message>as asked</Message></Error>"
 
@@ -94,7 +96,7 @@ class ObjectStore:
         logging.getLogger("werkzeug").setLevel(logging.ERROR)
         moto = ThreadedMotoServer(ip_address="127.0.0.1", port=0, verbose=False)
         moto.start()
-        proxy = ThreadingHTTPServer(("127.0.0.1", 0), _handler(self, moto.get_host_and_port()))
+        proxy = QuietServer(("127.0.0.1", 0), _handler(self, moto.get_host_and_port()))
         threading.Thread(target=proxy.serve_forever, daemon=True).start()
         self.endpoint = f"http://127.0.0.1:{proxy.server_port}"
         self._stop = [proxy.shutdown, proxy.server_close, moto.stop]

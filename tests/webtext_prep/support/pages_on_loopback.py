@@ -33,7 +33,7 @@ def serve_pages(page: Callable[[str], str | None]) -> Iterator[str]:
         def log_message(self, *arguments: object) -> None:
             pass
 
-    server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    server = QuietServer(("127.0.0.1", 0), Handler)
     thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     try:

@@ -1,31 +1,16 @@
 """A small corpus with all its steps, and a training run, for tests of what looks at finished folders."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+from webtext_prep.cli import main
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import write_documents
 
 SCRIPT = "<script>window.ran = 1</script>"
-WORDS = [
-    "quick",
-    "brown",
-    "fox",
-    "jumps",
-    "lazy",
-    "dog",
-    "small",
-    "birds",
-    "sing",
-    "old",
-    "trees",
-    "near",
-    "river",
-    "bank",
-]
-WORDS += ["the", "the", "over", "a", "while", "many", "in"]
+WORDS = """
+    quick brown fox jumps lazy dog small birds sing old trees near river bank the the over a while many in
+""".split()  # noqa: SIM905
 
 
 def text_of(number: int, words: int = 220) -> str:
@@ -35,11 +20,13 @@ def text_of(number: int, words: int = 220) -> str:
     )
 
 
-def make_corpus(folder: Path, webtext: Callable[..., Any]) -> Path:
-    """A download with outcomes, and what clean, dedup and tokenize made of it; some of its text would run as a script.
+def run(*arguments: object) -> None:
+    """Run `webtext`, which must succeed."""
+    assert main([str(argument) for argument in arguments]) == 0
 
-    `webtext` runs a command and returns what has its exit code as `code`.
-    """
+
+def make_corpus(folder: Path) -> Path:
+    """A download with outcomes, and what clean, dedup and tokenize made of it; some of its text is a script."""
     documents = [
         Document(
             f"http://{'www.' if number % 3 else ''}site{number % 4}.org/{number}",
@@ -97,12 +84,7 @@ def make_corpus(folder: Path, webtext: Callable[..., Any]) -> Path:
         ("dedup", "clean", "dedup"),
         ("tokenize", "dedup", "corpus"),
     ):
-        assert (
-            webtext(
-                stage, "--input", folder / source, "--output", folder / target, "--keep-dropped", "--workers", 1
-            ).code
-            == 0
-        )
+        run(stage, "--input", folder / source, "--output", folder / target, "--keep-dropped", "--workers", 1)
     return folder
 
 

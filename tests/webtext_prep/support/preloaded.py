@@ -1,0 +1,20 @@
+"""What worker processes of the tests have imported when they begin, as they are forks of one that has."""
+
+import gc
+
+import practice_stages
+import pytest  # noqa: F401
+
+from indexed_tokens import Tokenizer
+from webtext_prep import cli
+from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
+
+for stage in (*cli.find_stages().values(), practice_stages.Shout):
+    stage.name  # which imports it
+for extractor in EXTRACTORS:
+    warm_up(extractor)
+Tokenizer.gpt2()
+
+# None of that is garbage, and each process would copy it by looking.
+gc.collect()
+gc.freeze()
