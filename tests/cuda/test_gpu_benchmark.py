@@ -14,7 +14,7 @@ from tests.cuda.gpus import Gpus, Running
 
 SCRIPT = Path(__file__).resolve().parents[2] / "benchmarks" / "gpu.py"
 PARTS = {
-    "doctor": 1, "train-124M": 3, "loss": 6, "generate": 3, "parity": 2, "nccl": 5, "saving": 1, "killed": 1,
+    "doctor": 1, "train-124M": 2, "loss": 6, "generate": 3, "parity": 2, "nccl": 5, "saving": 1, "killed": 1,
     "memory": 1,
 }  # fmt: skip
 """What each piece yields at least; the others take minutes of what these run, too."""

@@ -110,6 +110,8 @@ BatchReader._read = watched_read  # type: ignore[method-assign]
 
 def work(folder: Path, run: dict[str, Any], rank: int, port: int) -> None:
     """One process of a run."""
+    # Makes the thread pool anew, which a fork has lost: two threads that need it at once would both try, and abort.
+    torch.set_num_threads(1)
     if run["size"] > 1:
         store = dist.TCPStore("127.0.0.1", port, is_master=False)
         dist.init_process_group("gloo", store=store, rank=rank, world_size=run["size"])

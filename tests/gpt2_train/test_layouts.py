@@ -84,7 +84,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory, corpus: str, request: pytest.
         table.append(run)
     (folder / "runs.json").write_text(json.dumps(table))
     done = forks.run([sys.executable, Path(__file__).with_name("layout_runs.py"), folder])
-    assert done.returncode == 0, done.stderr[-6000:]
+    assert done.returncode == 0, done.stderr[-60000:]
     return folder
 
 
