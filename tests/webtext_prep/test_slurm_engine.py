@@ -262,8 +262,8 @@ def test_a_job_whose_array_is_not_wanted_any_more_does_nothing(tmp_path, capsys)
 def test_a_job_whose_array_is_removed_ends_by_itself(tmp_path):
     """Its task would never end."""
     array = array_of(tmp_path, practice_calls.report_until_heard, tasks_of(7, folder=str(tmp_path)))
-    code = "import sys; from pathlib import Path; from webtext_prep.running.clusters import slurm_job as job; job.REPORT_SECONDS = 0; "
-    code += "sys.path.append(sys.argv[1]); sys.exit(job.run(Path(sys.argv[2]), 0, 1))"
+    code = "import sys; from pathlib import Path; from webtext_prep.running.clusters import slurm_job as job; "
+    code += "job.REPORT_SECONDS = 0; sys.path.append(sys.argv[1]); sys.exit(job.run(Path(sys.argv[2]), 0, 1))"
     process = subprocess.Popen([sys.executable, "-c", code, SUPPORT, array.folder], stderr=subprocess.PIPE, text=True)
     until(lambda: array.read("progress/0") == [7], "the task")
     shutil.rmtree(array.folder, ignore_errors=True)

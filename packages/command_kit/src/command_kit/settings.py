@@ -421,7 +421,7 @@ def identity(settings: Any) -> dict[str, Any]:
 
 
 MOST_CHANGES = 5
-"""Of the settings that have changed so many are named."""
+"""Changed settings that are named, at most."""
 
 
 def changes(old: Mapping[str, Any], new: Mapping[str, Any]) -> str:

@@ -23,7 +23,7 @@ from indexed_tokens.tokenizer import Tokenizer
 from indexed_tokens.tokenizer_files import tokenizer_json
 
 RENEW_BYTES = 128 << 20
-"""After so many characters of text what it remembers of words is given up."""
+"""Characters of text after which what it remembers of words is given up."""
 
 HARD_TEXTS = (
     "",

@@ -232,7 +232,7 @@ Ints = npt.NDArray[np.int64]
 FIRST_COMPARED, MOST_COMPARED = 4, 64
 """Tokens that are compared at once: few at first, as most searches differ soon."""
 STRIDE = 64
-"""Of a text, one position in so many is searched first."""
+"""Distance of the positions of a text that are searched first."""
 RANGE_AT_ONCE = 1 << 20
 
 

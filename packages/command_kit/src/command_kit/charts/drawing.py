@@ -95,7 +95,7 @@ def plain_table(head: Sequence[object], rows: Iterable[Sequence[object]]) -> Mar
 
 @dataclass(frozen=True)
 class _Plot:
-    """Where values are in a chart of so many pixels: shares of its width, and pixels from its top."""
+    """Where values are in a chart of a width in pixels: shares of its width, and pixels from its top."""
 
     horizontal: Scale
     vertical: Scale

@@ -372,7 +372,7 @@ class Saver:
 
 
 ALIGNMENT = 64
-"""Each copy begins at a multiple of so many bytes."""
+"""Bytes: each copy begins at a multiple of it."""
 
 
 class StagingArea:

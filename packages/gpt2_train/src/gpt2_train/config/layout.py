@@ -68,7 +68,7 @@ def choose_data_parallel(settings: TrainSettings, gpus: int) -> int:
 
 
 def check_replicas(data_parallel: int, replicas: int) -> None:
-    """Raise Gpt2UsageError if `data_parallel` processes can't be divided into so many groups of equal size."""
+    """Raise Gpt2UsageError if `data_parallel` processes can't be divided into groups of equal size."""
     if data_parallel % replicas:
         raise Gpt2UsageError(
             f"--data-parallel-replicate {replicas} does not divide the {data_parallel} data-parallel "

@@ -360,8 +360,8 @@ class TrainSettings(ModelSettings, DataSettings):
 
     sample_every: int | None = _observed(
         None,
-        "let the model write samples before the first step, every so many steps, and after the last; 0 for before and "
-        "after only, as if only prompts are given",
+        "let the model write samples before the first step, every N steps, and after the last; 0 for before and after "
+        "only, as if only prompts are given",
         ge=0,
     )
     sample_prompt: tuple[str, ...] = _observed(

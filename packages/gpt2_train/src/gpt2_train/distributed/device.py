@@ -43,7 +43,7 @@ def choose_device(
         sees_own_only: whether a launcher may show each process its own GPU alone (Slurm's --gpus-per-task=1), so
             that fewer are seen than there are processes.
 
-    Raises Gpt2UsageError if the device asked for is not there, or has no room for so many processes.
+    Raises Gpt2UsageError if the device asked for is not there, or has too little room for all processes.
     """
     if kind == "auto":
         mps = torch.backends.mps.is_available() and local_size == 1

@@ -50,7 +50,7 @@ class SharedDropout(nn.Module):
     Args:
         probability: of an element to be dropped.
         seed: int64 (2,), each below 2^32; whoever changes it in place changes the mask.
-        part: which of the parts of equal size, laid end to end, that make the whole tensor a process has.
+        part: which part a process has: concatenated, the parts, all of one size, are the whole tensor.
     """
 
     def __init__(self, probability: float, seed: Tensor, part: int = 0) -> None:

@@ -273,7 +273,7 @@ def apply_tensor_parallel(model: GPT2, world: World, *, sequence_parallel: bool 
 
     With `sequence_parallel` each process also has a share of the tokens between the matrices; gradients of parameters
     that are whole on each are then of these tokens alone, until `settle_gradients` has added them up.
-    Raises Gpt2UsageError if the model can't be shared among so many.
+    Raises Gpt2UsageError if the model can't be shared among these processes.
     """
     check_tensor_parallel(model.config, world.tp_size, sequence_parallel=sequence_parallel)
     assert world.mesh is not None

@@ -1,7 +1,7 @@
 """A model that remembers what it has read: rows of a static cache of keys and values, each with a length of its own.
 
 `CachedModel.feed` is the only contact with the model while texts are written. It takes any number of new tokens for
-any rows, and puts them one behind the other into a single sequence: matrices and norms don't care to which row a token
+any rows, and concatenates them into a single sequence: matrices and norms don't care to which row a token
 belongs, so nothing is padded, a prompt and rows that write share one reading of the weights, and only attention looks
 at rows one by one. A new token costs one position of work and the reading of its row's cache.
 

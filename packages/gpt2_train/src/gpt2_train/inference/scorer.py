@@ -1,6 +1,6 @@
 """How well a model predicts: the loss of every token of a text once, and log-probabilities of continuations.
 
-Every evaluation task measures through a `Scorer`. For a text, tokens laid end to end are read in windows of the
+Every evaluation task measures through a `Scorer`. For a text, concatenated tokens are read in windows of the
 model's sequence length (`windows`): they follow each other without gap and share one token, so that every token but
 the very first is scored exactly once, with up to a whole window as its past (on average half of one). Sums are in
 float64, so that the number of tokens does not matter to their accuracy. Costs one forward pass over the text.
@@ -32,7 +32,7 @@ TOKENS_AT_ONCE = {"cpu": 1024}
 
 
 def windows(pieces: Iterable[npt.NDArray[np.int64]], length: int, batch: int) -> Iterator[npt.NDArray[np.int64]]:
-    """Batches (at most `batch`, at most `length` + 1) of windows over `pieces` laid end to end, in order.
+    """Batches (at most `batch`, at most `length` + 1) of windows over concatenated `pieces`, in order.
 
     Neighbours share one token; the last window, if it is shorter, comes by itself, at least 2 tokens long.
     """
@@ -107,7 +107,7 @@ class Scorer:
     def text_loss(
         self, pieces: Iterable[npt.NDArray[np.int64]], count: Callable[[int], object] | None = None
     ) -> tuple[float, int]:
-        """(summed loss in nats, tokens scored) of `pieces` of token ids, int64 (n,), laid end to end as one text.
+        """(summed loss in nats, tokens scored) of `pieces` of token ids, int64 (n,), concatenated to one text.
 
         `count` is told how many tokens each batch read. Raises Gpt2Error if the loss is not finite.
         """

@@ -146,7 +146,7 @@ class Tracer:
             text: what to look for.
             prompt: what stands before it, and is not searched.
             minimum_tokens: passages of fewer tokens don't count; `chance_length` by default.
-            most: name so many documents of each passage.
+            most: documents to name for each passage.
         """
         ids, bounds = self._encode(text, prompt)
         lengths = longest_matches(self.indices, ids)
@@ -271,7 +271,7 @@ class TraceSettings:
     minimum_tokens: int | None = setting(
         None, "passages of fewer tokens don't count; by default those that may well be chance", ge=1
     )
-    limit: int = setting(3, "name so many documents of each passage", ge=0)
+    limit: int = setting(3, "documents to name for each passage", ge=0)
     tokenizer: str | None = setting(
         None,
         TOKENIZER_HELP.replace("to use instead of the checkpoint's own", "of token files that have none beside them"),

@@ -26,7 +26,7 @@ NOT_MEASURED = frozenset({"step", "tokens", "seconds", "valid_tokens", "seconds_
 def read_records(path: Path, size: int | None = None) -> Iterator[dict[str, Any]]:
     """The rows of `metrics.jsonl`, without a line that is being written or was cut by a crash.
 
-    With `size` only those in the first so many bytes.
+    With `size` only those in the first `size` bytes.
     """
     with path.open("rb") as file:
         at = 0
@@ -77,9 +77,9 @@ class Place:
     """When a value was measured.
 
     Attributes:
-        step: after so many optimizer steps.
-        tokens: and so many tokens.
-        seconds: and so many seconds of training.
+        step: optimizer steps taken.
+        tokens: tokens seen.
+        seconds: seconds of training.
     """
 
     step: int

@@ -51,7 +51,7 @@ STEPS_KEPT = 8
 """How many steps back it is known how far the run was: a run may have millions."""
 
 STEPS_TIMED = 5
-"""The next step is expected to take the median of so many: a load that comes counts soon, an evaluation not at all."""
+"""Steps whose median the next one is expected to take: a load that comes counts soon, an evaluation not at all."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,6 @@
 """Samples (texts that the model generates) and evaluation tasks during training.
 
-Both are done before the first step, every so many steps, and after the last, with the weights as they are, and leave no
+Both are done before the first step, every N steps, and after the last, with the weights as they are, and leave no
 trace in the training: its losses are the same to the last bit with and without them. Every choice of a sample follows
 from its prompt and the seed: a run that resumes generates the same ones, and two samples of one prompt differ by what
 the model has learned between them, not by chance. What is asked for, files and prompts, is read and checked before the

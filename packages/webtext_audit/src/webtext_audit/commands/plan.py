@@ -34,11 +34,9 @@ class PlanCommand(Command):
     output: str = setting("", "a folder for plan.json, the sample, and what the stages make of it", metavar="DIR")
     config: str = setting("", "the file of a pipeline, whose tables are the stages to plan", metavar="FILE.toml")
     sample: float = setting(1.0, "size of the sample, in per cent of the input", metavar="PERCENT", gt=0, le=100)
-    at_least: int = setting(1_000, "URLs or documents of the sample, if the input has so many", ge=1)
+    at_least: int = setting(1_000, "URLs or documents in the sample, or all where the input has fewer", ge=1)
     at_most: int = setting(20_000, "URLs or documents of the sample, however large the input is", ge=1)
-    workers: int = setting(
-        0, "plan for so many tasks at once, on cores like these; 0 means those of this machine", ge=0
-    )
+    workers: int = setting(0, "tasks at once to plan for, on cores like these; 0 means those of this machine", ge=0)
 
     def __post_init__(self) -> None:
         if not self.output:

@@ -49,7 +49,7 @@ class Why(Command):
     what: str = setting("", "a URL, or a passage of a text", metavar="URL|TEXT", positional=True)
     folder: str = setting("", "the output of a stage, or the prefix of token files", metavar="DIR", positional=True)
     run: str = setting("", "folder of a `gpt2 train`: also say in which steps it was read", metavar="RUN")
-    most: int = setting(3, "of documents that hold the passage, tell of so many", ge=1)
+    most: int = setting(3, "documents to tell of, among those that hold the passage", ge=1)
     workers: int = setting(0, "processes that build an index; 0 means all cores", ge=0)
 
     def find(self) -> Findings:

@@ -80,7 +80,7 @@ RUN = 8
 WINDOW = 16
 """and runs of which one at least is kept."""
 CERTAIN_WORDS = RUN + WINDOW - 1 + 2
-"""A passage with so many words is found for certain; its first and last word may be parts of words."""
+"""Words with which a passage is found for certain; its first and last word may be parts of words."""
 
 
 def fingerprints_of(text: str) -> npt.NDArray[np.uint32]:

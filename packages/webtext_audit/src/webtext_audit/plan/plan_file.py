@@ -33,7 +33,7 @@ class Expected:
         kept_low, kept_high: between how many that may be: a sample leaves that open, and duplicates do.
         seconds, seconds_high: between how many seconds it takes, with `Plan.workers` tasks at once.
         cpu: seconds of processor time.
-        memory: bytes, with so many tasks at once, at most.
+        memory: bytes, with all tasks at once, at most.
         output: bytes of what it writes,
         scratch: and of its files between phases, at their most.
         bound: what its time follows from: "processor", or the "host" with the most pages.

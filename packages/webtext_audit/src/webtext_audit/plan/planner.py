@@ -62,7 +62,7 @@ def stages_of(
 
 
 def linked(stages: Sequence[tuple[Stage, RunSettings]], sample: Sequence[str], folder: Path) -> list[Link]:
-    """The stages one behind the other: the first reads `sample`, each writes into `folder`."""
+    """The stages, one after another: the first reads `sample`, each writes into `folder`."""
     chain = Chain(sample, "")
     for number, (stage, run) in enumerate(stages, 1):
         name = "corpus" if stage.output_is_prefix else stage.name

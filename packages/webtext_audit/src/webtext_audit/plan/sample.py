@@ -36,9 +36,9 @@ NAME = "sample.json"
 FILES = "files"
 """What a sample of whole files counts."""
 FILES_FOR_ROWS = 10
-"""Of document shards, rows are chosen from files that hold so many times the share that is wanted."""
+"""Of document shards, rows are chosen from files that together hold the wanted share times this."""
 MOST_HOSTS = 500_000
-"""Hosts that are counted at once; a host with fewer than one URL in so many may be missed."""
+"""Hosts that are counted at once; a host with a smaller share of the URLs than 1 in this many may be missed."""
 KEPT_HOSTS = 1000
 """The busiest ones, which are remembered."""
 REPORT_EVERY = 10_000

@@ -43,7 +43,7 @@ EXAMPLES = 3
 MOST_DROPPED = 200_000
 """So many dropped documents are looked at for examples, at most."""
 MOST_JUDGED = 5_000
-"""Where they were not kept, so many documents of the input are judged once more."""
+"""Documents of the input that are judged once more, where they were not kept."""
 MOST_REASONS = 60
 
 

@@ -34,7 +34,7 @@ from webtext_prep.urls.urls import host_of
 SHOWN_CHARACTERS = 1500
 """The beginning of a text that is shown."""
 TOKEN_DOCUMENTS = 10_000
-"""Of so many documents, about, tokens are counted."""
+"""Documents of which tokens are counted, about."""
 NAME_CHARACTERS = 500
 """Longer names and URLs are cut off, so that counters stay as small as they should."""
 MOST_BYTES = 200_000

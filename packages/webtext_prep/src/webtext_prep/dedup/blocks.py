@@ -29,7 +29,7 @@ from webtext_prep.storage.stores.base import Location
 
 BLOCK_DOCUMENTS = 16_384
 BLOCK_CHARACTERS = 32 << 20
-"""A block ends when it has so many documents, or characters of text."""
+"""Documents, or characters of text, at which a block ends."""
 PART_CHARACTERS = (32 << 20, 128 << 20)
 """What a part of the work weighs, at the least and at the most, but for a component that is heavier by itself."""
 FRAME_LEVEL = 1

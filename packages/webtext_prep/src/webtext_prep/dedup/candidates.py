@@ -35,7 +35,7 @@ DOCUMENT_WEIGHT = 256
 
 
 def number_type(documents: int) -> type[np.int32] | type[np.int64]:
-    """The integers that can number so many documents."""
+    """The smallest integers that can number all documents."""
     return np.int32 if documents <= np.iinfo(np.int32).max else np.int64
 
 

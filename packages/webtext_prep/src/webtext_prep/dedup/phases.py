@@ -34,7 +34,7 @@ PLAIN_BYTES = 4 << 20
 """Shards of so few bytes are done with before machine code would be loaded; a quarter of it in n-grams of characters,
 which there are more of."""
 SORTED_DOCUMENTS = 1 << 23
-"""A task sorts about so many keys of a band at most."""
+"""Keys of a band that a task sorts, about, at most."""
 
 
 MATCH_CHARACTERS = 200

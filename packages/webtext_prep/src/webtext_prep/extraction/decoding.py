@@ -35,7 +35,7 @@ META_BYTES = 4096
 TITLE_CHARACTERS = 300
 """A longer title is cut."""
 _SHORT = 20_000
-"""Up to so many characters one pass of a regular expression is faster than a dozen calls of numpy."""
+"""Characters up to which one pass of a regular expression is faster than a dozen calls of numpy."""
 _ELEVEN = np.uint8(11)
 _least = np.minimum.reduce  # what `min` calls in the end
 

@@ -98,9 +98,9 @@ _URLS = [(kind, re.compile(pattern, re.IGNORECASE)) for kind, pattern in URLS.it
 
 HEADINGS = np.array([TAGS[f"h{level}"] for level in range(1, 7)])
 LONG_WORDS = 15
-"""A block of so many words is a paragraph."""
+"""Words that make a block a paragraph."""
 PROSE_WORDS = 12
-"""A block of so many words that is not half links is prose."""
+"""Words that make a block prose, if it is not half links."""
 SHARES = (0.5, 0.8, 0.95)
 """The innermost element with this share of all prose is where the main text is looked for."""
 LEVELS = (1, 2, 3, 5, 7)

@@ -36,7 +36,7 @@ AHEAD = 8
 """Pages that a worker may have at once, the one that it works on included: some milliseconds of work for the fastest
 extractor, in which this process may do other things."""
 PIPE_BYTES = 1 << 20
-"""Of the pages that wait in a worker's pipe, where the system lets a pipe hold so many,"""
+"""Of the pages that wait in a worker's pipe, where the system lets a pipe hold them,"""
 SMALL_PIPE = 1 << 14
 """and where it does not."""
 FRAME_BYTES = 3 << 12

@@ -32,7 +32,7 @@ except ImportError:  # not on this system: memory is then bounded by the size of
     resource = None  # type: ignore[assignment]
 
 MAX_TEXT_FACTOR = 4
-"""Text of more than so many times the bytes of its page (and 64 KiB) is not the page's: some parser loops."""
+"""Text that is this factor larger than its page (and 64 KiB) is not the page's: some parser loops."""
 EXTRACTOR = "WEBTEXT_EXTRACTOR"
 """Environment variable with the extractor that the server which forks workers imports."""
 

@@ -52,7 +52,7 @@ def read_blocks(location: Location, span: tuple[int, int] | None, skip: int) -> 
     Args:
         location: the dump.
         span: read only the lines that begin between these two places; of a file that `has_ranges`.
-        skip: leave out so many bytes of text, which earlier blocks had.
+        skip: bytes of text to leave out, which earlier blocks had.
 
     Raises InputError as `read_placed_chunks` does.
     """

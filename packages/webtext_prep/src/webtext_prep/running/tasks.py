@@ -198,7 +198,7 @@ class CollectingTally(Tally):
 
 
 PLACES_SHOWN = 3
-"""Of each kind of unreadable record, so many are named with their places."""
+"""Unreadable records of each kind that are named with their places."""
 
 UNREADABLE_SHARE = 0.1
 """More unreadable records than this share of all are an error."""

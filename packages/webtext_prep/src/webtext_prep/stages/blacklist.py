@@ -57,9 +57,9 @@ from webtext_prep.urls.urls import (
 BYTES_PER_SHARD = 8 << 20
 """With `--shards 0`: bytes of input for each shard, some 100,000 URLs."""
 BYTES_PER_TASK = 64 << 20
-"""A larger list is split in ranges of so many bytes."""
+"""Bytes of the ranges in which a larger list is split."""
 ROWS_PER_TASK = 500_000
-"""A larger list in Parquet is split in ranges of so many rows."""
+"""Rows of the ranges in which a larger list in Parquet is split."""
 BYTES_PER_STREAM = 16 << 20
 """A larger list that has no ranges, as it is compressed, a table, or in UTF-16, is first cut into runs of lines."""
 ROWS_AT_ONCE = 1000

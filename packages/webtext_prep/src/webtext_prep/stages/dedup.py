@@ -115,8 +115,8 @@ class Dedup(DedupPhases):
     )
     sample: int = setting(
         0,
-        "a dry run that estimates it: so many documents, chosen by a hash of their URLs, are decided as in the whole "
-        "corpus; 0 for all",
+        "a dry run that estimates it: N documents, chosen by a hash of their URLs, are decided as in the whole corpus; "
+        "0 for all",
         identity=False,
         ge=0,
     )

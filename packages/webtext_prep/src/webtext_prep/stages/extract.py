@@ -99,7 +99,7 @@ class Extract(PageStage):
 
     shard_folders: ClassVar[tuple[str, ...]] = (*PageStage.shard_folders, OUTCOMES)
     pages_per_range: ClassVar[int] = 5_000
-    """A large archive is read in ranges of so many pages: a minute of one core with the slowest extractor."""
+    """Pages in a range in which a large archive is read: a minute of one core with the slowest extractor."""
 
     truncated: bool = setting(False, "also take pages that the crawler cut off (WARC-Truncated)")
 

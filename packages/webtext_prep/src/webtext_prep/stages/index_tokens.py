@@ -65,7 +65,7 @@ MACHINE_CODE_BYTES = 120 << 20
 URL_SHARE = 0.1
 """Bytes of URLs for each token, about: 100 for a document of 1,000."""
 TIMED_TOKENS = 2 << 20
-"""A dry run sorts so many tokens, to say how long all take:"""
+"""Tokens that a dry run sorts, to say how long all take:"""
 SLOWER = 1.5
 """a token of a whole part takes this much longer, since less of it lies in the caches of the processor."""
 

@@ -65,7 +65,7 @@ from webtext_prep.urls.urls import bucket_of, shards_for, url_key
 BYTES_PER_SHARD = 64 << 20
 """With `--shards 0`: bytes of input files for each shard."""
 BYTES_PER_PART = 64 << 20
-"""A larger file is read in parts of so many bytes, if it has any,"""
+"""Bytes of the parts in which a larger file is read, if it has parts,"""
 BYTES_PER_STREAM = 256 << 20
 """and one without any, as it is compressed or a table, is first cut into runs."""
 BYTES_PER_URL = 120

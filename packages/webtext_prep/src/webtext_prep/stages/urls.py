@@ -51,9 +51,9 @@ from webtext_prep.urls.urls import shards_for
 BYTES_PER_SHARD = 256 << 20
 """With `--shards 0`: bytes of dumps for each shard."""
 BYTES_PER_BUCKET = 64 << 20
-"""The pages of a shard are put together in buckets: one for so many bytes of dumps."""
+"""Bytes of dumps for each bucket in which the pages of a shard are put together."""
 BYTES_PER_RANGE = 1 << 30
-"""A dump that is not compressed is read in ranges of so many bytes."""
+"""Bytes of the ranges in which a dump that is not compressed is read."""
 WINDOW_BYTES = 2 << 30
 """What a decompressor may need: dumps are compressed with windows as large as that."""
 ROW_BYTES = 140

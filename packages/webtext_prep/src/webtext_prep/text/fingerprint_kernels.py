@@ -114,7 +114,7 @@ WHOLE = np.frombuffer(b"\x00whole\x00", np.uint8)
 BEGIN = len(WHOLE)
 """Where a normalised text begins: in front of it there is room for `WHOLE`."""
 GROWTH = 3
-"""At most so many times longer a text gets by case folding (U+0390 grows from 2 bytes to 6)."""
+"""The factor by which case folding makes a text longer at most (U+0390 grows from 2 bytes to 6)."""
 CROWD = 64
 """So many hashes with the same upper bits are sorted by insertion."""
 CHUNK = 1024

@@ -53,7 +53,7 @@ def count_tokens(pieces: Iterable[npt.NDArray[np.int64]], vocabulary_size: int, 
 
 
 def count_behind(pieces: Iterable[npt.NDArray[np.int64]], token: int | None, vocabulary_size: int) -> Counts:
-    """How often each id follows `token` in `pieces` laid end to end."""
+    """How often each id follows `token` in concatenated `pieces`."""
     counts, last = np.zeros(vocabulary_size, np.int64), -1
     for piece in pieces:
         before = np.concatenate([[last], piece[:-1]])
@@ -98,7 +98,7 @@ HELD_OUT = ("valid", "test")
 NAMES = ("all", *SPLITS)
 
 PIECE_TOKENS = 1 << 20
-"""Tokens read at a time, about: documents are gathered until there are so many."""
+"""Tokens read at a time, about: documents are gathered until there are as many."""
 
 BASELINE_TOKENS = 1 << 25
 """Tokens of the training split, evenly spaced, that the baseline learns from at most. Fewer tokens cost it about

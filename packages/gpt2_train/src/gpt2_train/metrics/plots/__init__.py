@@ -19,7 +19,7 @@ from gpt2_train.metrics.records import Place, Run
 
 Across = Literal["steps", "tokens", "time"]
 SMOOTHED_SHARE = 50
-"""Without --smooth, each point is the mean of one in so many of a run's rows."""
+"""Without --smooth, the rows of a run divided by this number make one point, their mean."""
 
 
 @dataclass(frozen=True)

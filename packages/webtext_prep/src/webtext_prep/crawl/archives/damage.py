@@ -21,7 +21,7 @@ from webtext_prep.storage.stores.base import Location
 MAX_RECORD_HEADER = 1 << 20
 """Bytes: the URL stands in there."""
 MAX_TRIALS = 1_000
-"""Places that look like a record and hold none: behind so many the rest of the file is given up."""
+"""Places that look like a record and hold none, after which the rest of the file is given up."""
 
 _OTHER = WarcRecordType.warcinfo | WarcRecordType.request | WarcRecordType.metadata | WarcRecordType.continuation
 _WINDOW = 1 << 20

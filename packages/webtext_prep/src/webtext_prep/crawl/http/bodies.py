@@ -149,7 +149,7 @@ async def read_body(response: aiohttp.ClientResponse, limit: int, reserve: Calla
 
     Args:
         response: whose body to read.
-        limit: raises TooLargeError beyond so many bytes, before they are all in memory.
+        limit: bytes beyond which it raises TooLargeError, before they are all in memory.
         reserve: awaited with the size of each piece before it is kept.
 
     Raises DamagedBodyError and CutShortError as `Decompressor` does.
@@ -244,7 +244,7 @@ def decoded(body: bytes, transfer: str, encodings: str, *, limit: int, may_be_cu
         body: as it lies in the archive.
         transfer: the header `Transfer-Encoding`.
         encodings: the header `Content-Encoding`.
-        limit: raises TooLargeError beyond so many bytes.
+        limit: bytes beyond which it raises TooLargeError.
         may_be_cut: take what there is of a body that breaks off.
 
     Raises DamagedBodyError if it is not encoded as the headers say, and CutShortError if it breaks off.

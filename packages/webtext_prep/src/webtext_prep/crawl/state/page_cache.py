@@ -208,9 +208,9 @@ class PageFile:
 
 SUFFIX = ".segment"
 SECONDS = 20.0
-"""After so many seconds a segment is due,"""
+"""Seconds after which a segment is due,"""
 HELD_BYTES = 32 << 20
-"""or when records of so many bytes were added, about."""
+"""or bytes of records that were added, about."""
 _MAGIC = b"webtext journal segment 1\n"
 _CHECKSUM_BYTES = 8
 

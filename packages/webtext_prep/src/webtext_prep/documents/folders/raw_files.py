@@ -30,7 +30,7 @@ from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
 
 BYTES_PER_TASK = 16 << 20
-"""Files are read together, as one task, until they have so many bytes,"""
+"""Bytes that files which are read together, as one task, have at least,"""
 MOST_TASKS = 4096
 """or so large a share of all: each task is a file that each shard reads from."""
 

@@ -19,9 +19,9 @@ from webtext_prep.errors import InputError
 from webtext_prep.storage.stores.base import Location
 
 FILES_READ = 3
-"""Of each kind of file so many are read,"""
+"""Files of each kind that are read,"""
 BYTES_READ = 4 << 20
-"""and of each so many bytes, decompressed."""
+"""and bytes of each, decompressed."""
 EXCERPT_BYTES = 64 << 10
 """Of each kind of file so much is kept, for estimates that look at the text itself."""
 _UNKNOWN_RATIO = 3.0

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 BATCH_ROWS = 256
 BATCH_BYTES = 64 << 20
-"""Rows that are taken together have at most so many bytes, unless one alone has more."""
+"""Bytes of rows that are taken together, at most, unless one alone has more."""
 TOO_LONG = f"a row of more than {MAX_LINE_BYTES >> 20} MiB"
 _NUMBER_BYTES = 16
 """What counts for a value that is no text."""

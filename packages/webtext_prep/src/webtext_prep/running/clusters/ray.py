@@ -234,7 +234,7 @@ AT_ONCE_PER_CORE = 2
 LEAST_AT_ONCE = 4
 """So many also while a cluster has no cores yet, to be grown for."""
 REPORTS_AFTER = 5.0
-"""After so many seconds a phase has an actor for reports."""
+"""Seconds after which a phase has an actor for reports."""
 WAIT_SECONDS = 0.2
 STOP_SECONDS = 10.0
 """How long tasks that are cancelled may take to end."""
