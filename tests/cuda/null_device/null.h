@@ -12,6 +12,7 @@
  *   NULL_CUDA_NAME         the name of the GPU
  *   NULL_CUDA_REPORT       a file: each process writes this name, a dot and its number
  *   NULL_CUDA_QUIET        count nothing, to see how long the host takes by itself
+ *   NULL_CUDA_ORDER        a file: each process writes this name, a dot and its number, and in it the order of what streams run
  *   NULL_CUDA_STUCK        after that many messages of NCCL nothing more on the GPU ends, as when another rank has died
  */
 #pragma once
@@ -42,6 +43,8 @@ const struct Settings *settings(void);
 
 /* Count one call `kind what`, with its bytes or operations. */
 void count(const char *kind, const char *what, uint64_t size);
+/* A line of the file that says in which order streams run and wait for what. */
+void in_order(const char *format, ...);
 /* An event worth a line of the report, with the thread it happened in. */
 void note(const char *format, ...);
 /* The GPU that this thread has chosen. */

@@ -45,6 +45,25 @@ void count(const char *kind, const char *what, uint64_t size) {
     pthread_mutex_unlock(&lock);
 }
 
+void in_order(const char *format, ...) {
+    static FILE *file;
+    static pid_t owner;
+    const char *path = getenv("NULL_CUDA_ORDER");
+    if (!path) return;
+    pthread_mutex_lock(&lock);
+    if (owner != getpid()) {
+        char own[4096];
+        snprintf(own, sizeof own, "%s.%d", path, owner = getpid());
+        file = fopen(own, "a");
+    }
+    va_list rest;
+    va_start(rest, format);
+    if (file) vfprintf(file, format, rest);
+    va_end(rest);
+    if (file) fflush(file);
+    pthread_mutex_unlock(&lock);
+}
+
 static void thread_name(char *to, size_t room) {
     char name[32] = "?";
     pthread_getname_np(pthread_self(), name, sizeof name);

@@ -46,6 +46,7 @@ void enqueue(cudaStream_t handle, const char *kind, const char *what, uint64_t s
         kind = "captured";
     }
     count(kind, what, size);
+    in_order("run %p %s %s\n", (void *)stream, kind, what);
 }
 
 int is_forbidden(const char *call) {
@@ -127,6 +128,7 @@ API cudaError_t cudaDeviceSynchronize(void) {
 API cudaError_t cudaStreamWaitEvent(cudaStream_t handle, cudaEvent_t waited_for, unsigned flags) {
     struct Event *event = (struct Event *)waited_for;
     struct Stream *stream = stream_of(handle);
+    in_order("wait %p %p\n", (void *)stream, (void *)event);
     /* A stream that waits for one that is captured joins its capture. */
     if (event->is_in_capture && event->stream->is_capturing && !stream->is_capturing) {
         stream->is_capturing = 1;
@@ -162,6 +164,7 @@ API cudaError_t cudaEventRecordWithFlags(cudaEvent_t recorded, cudaStream_t hand
     struct Stream *stream = stream_of(handle);
     needs_context("cudaEventRecord");
     *(struct Event *)recorded = (struct Event){stream, stream->is_capturing, is_stuck};
+    in_order("record %p %p\n", (void *)stream, (void *)recorded);
     return cudaSuccess;
 }
 API cudaError_t cudaEventRecord(cudaEvent_t event, cudaStream_t stream) { return cudaEventRecordWithFlags(event, stream, 0); }
