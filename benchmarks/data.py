@@ -24,11 +24,7 @@ from typing import Any
 
 import data_tables
 import measuring
-from machine import RESULTS, describe, save
-
-DOCS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- begin: data.py -->\n", "<!-- end: data.py -->\n"
-"""Between these two lines of the page the tables stand."""
+from machine import RESULTS, describe, save, write_tables
 
 
 def as_markdown(tables: dict[str, Any]) -> str:
@@ -49,13 +45,6 @@ def as_markdown(tables: dict[str, Any]) -> str:
             parts.append(f"| {row['what']} | {rate} | {size} | {goal} | {peak} | {row.get('note', '')} |")
         parts.append("")
     return "\n".join(parts)
-
-
-def write_page(tables: dict[str, Any]) -> None:
-    """Put the tables into docs/benchmarks.md."""
-    before, _, rest = DOCS.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    DOCS.write_text(f"{before}{BEGIN}\n{as_markdown(tables)}\n{END}{after}", encoding="utf-8")
 
 
 def main() -> None:
@@ -89,7 +78,7 @@ def main() -> None:
             "rows": measuring.as_json(rows),
         }
     if not (arguments.quick or arguments.long):
-        write_page(tables)
+        write_tables("data.py", as_markdown(tables))
         save("data", {"machine": describe("numpy", "numba"), "tables": dict(sorted(tables.items()))})
 
 

@@ -26,12 +26,10 @@ import trafilatura
 
 import learn_extraction
 from extraction_pages import Match, ReviewedPage, match, reviewed_pages
-from machine import describe, save
+from machine import describe, save, write_tables
 from webtext_prep.extraction.decoding import readable
 from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
 
-DOCS = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
-BEGIN, END = "<!-- begin: extraction.py -->\n", "<!-- end: extraction.py -->\n"
 PACKAGES = ("trafilatura", "newspaper3k", "resiliparse", "readability-lxml", "html-text", "justext", "lxml", "lightgbm")
 
 
@@ -148,9 +146,7 @@ def main() -> None:
                 best[page.name] = (found, texts[page.name])
     rows.append(row_of("the best for each page", pages, {name: text for name, (_, text) in best.items()}, None))
     save("extraction", {"machine": describe(*PACKAGES), "pages": len(pages), "rows": rows})
-    before, _, rest = DOCS.read_text(encoding="utf-8").partition(BEGIN)
-    after = rest.partition(END)[2]
-    DOCS.write_text(f"{before}{BEGIN}\n{as_markdown(rows, pages)}\n\n{END}{after}", encoding="utf-8")
+    write_tables("extraction.py", as_markdown(rows, pages) + "\n")
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ from typing import Any
 from command_kit import write_json
 
 RESULTS = Path(__file__).resolve().parent / "results"
+PAGE = Path(__file__).resolve().parents[1] / "docs" / "benchmarks.md"
 
 
 def describe(*packages: str) -> dict[str, Any]:
@@ -45,6 +46,14 @@ def _version(name: str) -> str | None:
         return importlib.metadata.version(name)
     except importlib.metadata.PackageNotFoundError:
         return None
+
+
+def write_tables(script: str, markdown: str) -> None:
+    """Put the tables of a script between its two lines of docs/benchmarks.md, `begin: SCRIPT` and `end: SCRIPT`."""
+    begin, end = (f"<!-- {word}: {script} -->\n" for word in ("begin", "end"))
+    before, _, rest = PAGE.read_text(encoding="utf-8").partition(begin)
+    after = rest.partition(end)[2]
+    PAGE.write_text(f"{before}{begin}\n{markdown}\n{end}{after}", encoding="utf-8")
 
 
 def save(name: str, content: dict[str, Any]) -> Path:

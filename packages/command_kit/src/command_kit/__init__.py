@@ -11,13 +11,14 @@ from command_kit.errors import CommandError, UsageError, hide_credentials, parse
 from command_kit.machine import available_cores
 from command_kit.parsing import Parser, add_shell_flags
 from command_kit.progress import Progress, duration
-from command_kit.settings import add_flags, setting, settings_from
+from command_kit.settings import add_config_flag, add_flags, setting, settings_from
 
 __all__ = [
     "CommandError",
     "Parser",
     "Progress",
     "UsageError",
+    "add_config_flag",
     "add_flags",
     "add_shell_flags",
     "atomic_file",

@@ -177,6 +177,11 @@ def _described(annotation: Any) -> str:
     return kinds.get(annotation, str(annotation))
 
 
+def add_config_flag(parser: argparse.ArgumentParser) -> None:
+    """Add `--config FILE.toml`, the file whose settings `settings_from` takes as its `config`."""
+    parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file; flags win over it")
+
+
 def add_flags(
     parser: argparse.ArgumentParser,
     settings_class: type,

@@ -69,7 +69,7 @@ def _short(value: Any) -> Any:
 
 
 def style_sheet(*names: str, package: str = "command_kit.charts") -> str:
-    """Style sheets of `package`, one behind the other; this one has `colours` and `page`."""
+    """Style sheets of `package`, concatenated; this one has `colours` and `page`."""
     folder = importlib.resources.files(package) / "styles"
     return "".join((folder / f"{name}.css").read_text(encoding="utf-8") for name in names)
 

@@ -13,7 +13,7 @@ import json
 import typing
 from typing import Any
 
-from command_kit import add_flags, setting, settings_from
+from command_kit import add_config_flag, add_flags, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.loading import load_torch
 from gpt2_train.evaluation.tasks import Task, tasks
@@ -137,7 +137,7 @@ def __getattr__(name: str) -> Any:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 evaluate`, and of its tasks, to `parser`."""
     parser.epilog = _overview() + EXAMPLE
-    parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file; flags win over it")
+    add_config_flag(parser)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
     add_flags(parser, settings_class())
 

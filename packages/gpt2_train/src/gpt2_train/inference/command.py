@@ -18,7 +18,7 @@ import time
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any, TextIO
 
-from command_kit import Progress, add_flags, setting, settings_from
+from command_kit import Progress, add_config_flag, add_flags, setting, settings_from
 from command_kit.colours import has_colours
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.inference.model import InferenceModel, ModelSettings
@@ -138,7 +138,7 @@ def read_prompts(settings: GenerateSettings, stdin: TextIO) -> list[str]:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 generate` to `parser`."""
     parser.epilog = EXAMPLE
-    parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file; flags win over it")
+    add_config_flag(parser)
     parser.add_argument("--json", action="store_true", help="print all texts as one JSON object at the end")
     add_flags(parser, GenerateSettings)
 

@@ -24,7 +24,7 @@ from typing import Any, TextIO
 import numpy as np
 import numpy.typing as npt
 
-from command_kit import add_flags, setting, settings_from
+from command_kit import add_config_flag, add_flags, setting, settings_from
 from command_kit.colours import has_colours
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import TOKENIZER_HELP
@@ -290,7 +290,7 @@ SETTINGS = TraceSettings
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 trace` to its parser."""
     parser.epilog = EXAMPLE
-    parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file; flags win over it")
+    add_config_flag(parser)
     parser.add_argument("--json", action="store_true", help="print the result as one JSON object on stdout")
     add_flags(parser, TraceSettings)
 

@@ -172,8 +172,8 @@ class GPT2(nn.Module):
         """Logits (B, T, padded vocabulary) for `tokens` (B, T), int64.
 
         The context says what each token sees and at which positions it is: `PACKED`, `Documents`, or a `CacheUpdate`,
-        with which `tokens` (1, T) are those of all its rows, concatenated, and the logits those of the last position
-        of each row, (1, rows, padded vocabulary), all that a next token needs, and of others that it names.
+        with which `tokens` (1, T) has the tokens of all its rows, concatenated, and there are logits of the last
+        position of each row, (1, rows, padded vocabulary), all that a next token needs, and of others that it names.
         Padding ids get logits like any other: the loss never has them as targets, and generation must leave them out.
         Raises Gpt2UsageError if the positions run past the sequence length.
         """

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from command_kit import add_flags, setting, settings_from
+from command_kit import add_config_flag, add_flags, setting, settings_from
 from gpt2_train.config.errors import Gpt2UsageError, explained_out_of_memory
 from gpt2_train.config.files import CHECKPOINTS_FOLDER
 from gpt2_train.config.loading import load_torch
@@ -79,7 +79,7 @@ SETTINGS = ServeSettings
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 serve` to `parser`."""
     parser.epilog = EXAMPLE
-    parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file; flags win over it")
+    add_config_flag(parser)
     add_flags(parser, ServeSettings)
 
 

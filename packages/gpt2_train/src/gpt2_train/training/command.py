@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Iterable
 
-from command_kit import add_flags, settings_from
+from command_kit import add_config_flag, add_flags, settings_from
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.layout import check_tensor_parallel, plan_batches
 from gpt2_train.config.loading import load_torch
@@ -28,7 +28,7 @@ SETTINGS = TrainSettings
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the flags of `gpt2 train` to `parser`."""
     parser.epilog = EXAMPLE
-    parser.add_argument("--config", metavar="FILE.toml", help="read settings from a TOML file; flags win over it")
+    add_config_flag(parser)
     parser.add_argument("--json", action="store_true", help="print the run's summary as one JSON object at its end")
     add_flags(parser, TrainSettings, choices={"log_to": sinks()})
 

@@ -98,7 +98,7 @@ class DocumentPass(Pass[DocumentFigures]):
     """Counts documents.
 
     Attributes:
-        token_share: of so many of the documents tokens are counted.
+        token_share: the share of the documents whose tokens are counted.
         tokenizer: `PREFIX.tokenizer.json`, or empty for GPT-2's.
     """
 

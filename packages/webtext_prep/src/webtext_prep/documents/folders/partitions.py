@@ -128,8 +128,8 @@ def write_partitions(path: Location, buckets: int, *, run_bytes: int = RUN_BYTES
 def read_partitions(paths: Sequence[Location], bucket: int, *, run: int | None = None) -> Iterator[bytes]:
     """The lines of one bucket, with their newlines, file after file, each in the order in which they were added.
 
-    Whole lines at a time: those of one run, which are not many more than `RUN_BYTES`. With `run`, only those of the
-    run of that number.
+    Whole lines at a time, the lines of one run, which are not many more than `RUN_BYTES`. With `run`, only the lines of
+    the run of that number.
 
     Raises WebtextError for a damaged file.
     """

@@ -37,7 +37,7 @@ MOST_TASKS = 4096
 
 @functools.lru_cache(maxsize=1)
 def known_readers() -> dict[str, RecordReader]:
-    """Suffix to reader: those of `records/`, and those of the entry-point group `webtext.records`."""
+    """Suffix to reader: readers in `records/`, and in the entry-point group `webtext.records`."""
     found = find_plugins(records, RecordReader, group="webtext.records")
     return {suffix: reader() for reader in found for suffix in reader.all_suffixes()}
 
