@@ -56,8 +56,8 @@ LEAST_SHARE = 0.15
 """Pages of which the text is a smaller share weigh as if it were this one."""
 
 
-def labels_of(texts: list[str], reviewed: str) -> npt.NDArray[np.float64]:
-    """The share of each block's words that belong to the reviewed text.
+def labels_of(blocks: list[list[str]], reviewed: str) -> npt.NDArray[np.float64]:
+    """The share of each block's words, as `words_of` gives them, that belong to the reviewed text.
 
     A block of fewer than RUN words may stand there by chance: it counts if it is a line of the text near blocks that
     belong to it, or if most of the blocks around it do.
@@ -66,10 +66,9 @@ def labels_of(texts: list[str], reviewed: str) -> npt.NDArray[np.float64]:
     whole = f" {' '.join(wanted)} "
     runs = {tuple(wanted[at : at + RUN]) for at in range(len(wanted) - RUN + 1)}
     lines = {" ".join(words_of(line)) for line in reviewed.split("\n")}
-    labels, short = np.zeros(len(texts)), []
+    labels, short = np.zeros(len(blocks)), []
     seen: Counter[str] = Counter()
-    for number, text in enumerate(texts):
-        words = words_of(text)
+    for number, words in enumerate(blocks):
         joined = " ".join(words)
         is_there = bool(words) and f" {joined} " in whole
         if len(words) < RUN:
@@ -87,12 +86,12 @@ def labels_of(texts: list[str], reviewed: str) -> npt.NDArray[np.float64]:
             seen[joined] += 1
             if seen[joined] > max(1, whole.count(f" {joined} ")):
                 labels[number] = 0
-    long = np.array([number for number, text in enumerate(texts) if len(words_of(text)) >= RUN], np.int64)
+    long = np.array([number for number, words in enumerate(blocks) if len(words) >= RUN], np.int64)
     for number in short:
         at = int(np.searchsorted(long, number))
         near = labels[long[max(0, at - 2) : at + 2]]
         share = float(near.mean()) if len(near) else 0.0
-        is_line = " ".join(words_of(texts[number])) in lines
+        is_line = " ".join(blocks[number]) in lines
         labels[number] = float(share >= 0.5 or (is_line and share > 0.1))
     return labels
 
@@ -108,8 +107,9 @@ class Example:
         if self.blocks is None:
             return
         self.names, self.rows, self.words = features_of(self.blocks, html, page.url)
-        self.labels = labels_of(self.blocks.texts, page.text)
-        counts = np.array([len(words_of(text)) for text in self.blocks.texts], np.float64)
+        words = [words_of(text) for text in self.blocks.texts]
+        self.labels = labels_of(words, page.text)
+        counts = np.array([len(block) for block in words], np.float64)
         # A word weighs what it changes of the page's F1.
         self.weights = (counts + 0.5) / max(LEAST_WORDS, len(words_of(page.text)), LEAST_SHARE * counts.sum())
 

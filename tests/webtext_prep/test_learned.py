@@ -170,5 +170,6 @@ def test_a_block_counts_by_how_much_of_it_is_in_the_text(monkeypatch):
     learn_extraction = pytest.importorskip("learn_extraction")
     text = "Specifications\nThe blade is made of forged steel.\nIt is two feet long and weighs nothing at all."
     blocks = ["Menu", "Specifications", "The blade is made of forged steel.", "It is two feet long and full of holes"]
-    labels = learn_extraction.labels_of([*blocks, blocks[2], "Home"], text)
+    words = [learn_extraction.words_of(block) for block in [*blocks, blocks[2], "Home"]]
+    labels = learn_extraction.labels_of(words, text)
     assert labels.tolist() == [0, 1, 1, pytest.approx(6 / 9), 0, 0]
