@@ -13,9 +13,11 @@ OUTCOMES = "outcomes"
 
 
 class PageOutcome(StrEnum):
-    """What became of a URL, but for HTTP statuses. `REDIRECT` is an answer on the way and never an end."""
+    """What became of a URL, but for HTTP statuses. `REDIRECT` is an answer on the way and never an end; `ARCHIVED` is a
+    page that a web archive had; `NOT_ARCHIVED` is what an archive says of a URL, and no end of one either."""
 
     OK = "ok"
+    ARCHIVED = "archived"
     REDIRECT = "redirect"
     # The URL itself, or a list that names it twice
     MALFORMED_URL = "malformed_url"
@@ -36,11 +38,15 @@ class PageOutcome(StrEnum):
     TOO_MANY_REDIRECTS = "too_many_redirects"
     TOO_LARGE = "too_large"
     NOT_HTML = "not_html"
+    # A page that says that there is none
+    SOFT_404 = "soft_404"
+    PARKED = "parked"
     # What an archive or a file holds of it
     REVISIT = "revisit"
     TRUNCATED = "truncated"
     UNREADABLE = "unreadable"
     DAMAGED = "damaged"
+    NOT_ARCHIVED = "not_archived"
     # The text in it
     EMPTY = "empty"
     TOO_DEEP = "too_deep"
@@ -61,6 +67,8 @@ _RETRYABLE = frozenset(
     }
 )
 _RETRYABLE_STATUSES = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
+_GONE = frozenset({"http_404", "http_410", PageOutcome.DNS, PageOutcome.TLS, PageOutcome.SOFT_404, PageOutcome.PARKED})
+_NOBODY_THERE = frozenset({PageOutcome.CONNECTION, PageOutcome.TIMEOUT, PageOutcome.HOST_DOWN})
 
 
 def http_outcome(status: int) -> str:
@@ -77,3 +85,21 @@ def is_retryable(outcome: str) -> bool:
     if outcome.startswith("http_"):
         return int(outcome.removeprefix("http_")) in _RETRYABLE_STATUSES
     return outcome in _RETRYABLE
+
+
+def has_document(outcome: str) -> bool:
+    """Whether a URL that ended so has a document."""
+    return outcome in (PageOutcome.OK, PageOutcome.ARCHIVED)
+
+
+def is_gone(outcome: str, *, is_last: bool = False) -> bool:
+    """Whether a URL that ended so has no page any more: the site says so, or it has no site of its own.
+
+    Args:
+        outcome: of the URL.
+        is_last: whether it was tried for the last time; then a server that never answered is gone, too.
+
+    >>> is_gone("http_404"), is_gone("http_403"), is_gone("timeout"), is_gone("timeout", is_last=True)
+    (True, False, False, True)
+    """
+    return outcome in _GONE or (is_last and outcome in _NOBODY_THERE)

@@ -6,11 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 from webtext_prep.documents.document import Document
+from webtext_prep.extraction.gone_pages import gone_outcome
 from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pool import ExtractorPool
 from webtext_prep.urls.urls import domain_of
 
-PAGE_METADATA = ("title", "domain", "final_url")
+CAPTURE = ("archive", "captured_at")
+"""The metadata of a page that a web archive had: which one, and the time of the capture."""
+PAGE_METADATA = ("title", "domain", "final_url", *CAPTURE)
 """The metadata that a document has from its page; all other comes from the list that named it."""
 
 
@@ -49,11 +52,14 @@ async def make_row(page: Page, pool: ExtractorPool) -> tuple[dict[str, Any], Doc
     """The outcome row of a page, and its document if there is text."""
     address = page.url if page.final_url is None else page.final_url
     parsed = await pool.extract(page.body, address, page.charset, is_html=page.is_html)
-    row = outcome_row(page.url, parsed.outcome, status=page.status, final_url=page.final_url)
+    outcome = parsed.outcome
+    if page.is_html and outcome in (PageOutcome.OK, PageOutcome.EMPTY):
+        outcome = gone_outcome(page.url, page.final_url, parsed.title, parsed.text, page.body) or outcome
+    row = outcome_row(page.url, outcome, status=page.status, final_url=page.final_url)
     row["bytes"] = len(page.body)
     if parsed.detail:
         row["detail"] = parsed.detail
-    if parsed.outcome != PageOutcome.OK:
+    if outcome != PageOutcome.OK:
         return row, None
     document = Document(page.url, parsed.text)
     if parsed.title:

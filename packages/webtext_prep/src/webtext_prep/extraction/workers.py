@@ -141,7 +141,8 @@ def extract_page(name: str, head: PageHead, body: bytes) -> Parsed:
             return Parsed(PageOutcome.TOO_DEEP)
         return Parsed(PageOutcome.EXTRACT_ERROR, detail=f"{type(error).__name__}: {error}"[:200])
     if not found.text:
-        return Parsed(PageOutcome.TOO_DEEP if head.is_html and nests_too_deep(body) else PageOutcome.EMPTY)
+        is_deep = head.is_html and nests_too_deep(body)
+        return Parsed(PageOutcome.TOO_DEEP if is_deep else PageOutcome.EMPTY, title=found.title)
     if len(found.text) > MAX_TEXT_FACTOR * len(body) + (1 << 16):
         return Parsed(PageOutcome.EXTRACT_ERROR, detail="more text than the page holds")
     return Parsed(PageOutcome.OK, found.text, found.title)

@@ -35,12 +35,14 @@ class Needs:
         scratch: of the files between phases, at their most, beside the whole output.
         memory: of all its processes together, at their most.
         documents: how many documents (or whatever the stage counts) that is for.
+        others: sentences on what else it needs, of other people's servers, say.
     """
 
     output: int
     scratch: int = 0
     memory: int = 0
     documents: int = 0
+    others: tuple[str, ...] = ()
 
     def as_input(self) -> Sample:
         """The output as the input of another stage, about, before there is any: JSON lines, compressed."""

@@ -11,16 +11,18 @@ together; what leads elsewhere, such as a redirect, is handed on in rounds (`web
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from command_kit import available_cores, setting
 from command_kit.settings import check_limits
 from webtext_prep import storage
+from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.state.history import (
     EARLIER,
     JOURNALS,
@@ -30,6 +32,7 @@ from webtext_prep.crawl.state.history import (
     page_files_in,
     pages_of,
     retryable_below,
+    unasked,
 )
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import is_url_list
@@ -75,7 +78,7 @@ def _rows_of(task: Task) -> Iterator[Document]:
 
 
 @dataclass(frozen=True)
-class Download(PageStage):
+class Download(ArchiveSettings, PageStage):
     """Fetch the pages of a list of URLs and keep their text.
 
     Reads URL shards as `webtext blacklist` writes them, or plain lists of URLs. Writes document shards in the order of
@@ -83,10 +86,12 @@ class Download(PageStage):
     finished, running it again tries what is retryable (timeouts, servers in trouble), in --rounds runs in all.
     Drops, by outcome: http_404 (and other statuses), timeout, dns, connection, tls, host_down, robots,
     robots_unreachable, too_large, not_html, blocked_address, too_many_redirects, bad_redirect, malformed_url,
-    malformed_response, duplicate, empty, too_deep, extract_timeout, extract_memory, extract_crash, extract_error."""
+    malformed_response, duplicate, empty, soft_404, parked, too_deep, extract_timeout, extract_memory, extract_crash,
+    extract_error."""
 
     name: ClassVar[str] = "download"
     order: ClassVar[int] = 30
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "URL shards -> documents, fetched politely and safely"
     unit: ClassVar[str] = "URLs"
     shard_folders: ClassVar[tuple[str, ...]] = (*PageStage.shard_folders, OUTCOMES)
@@ -109,6 +114,7 @@ class Download(PageStage):
 
     def __post_init__(self) -> None:
         check_limits(self)
+        self.check_archives()
         if not self.user_agent.strip() or not self.user_agent.isascii() or not self.user_agent.isprintable():
             raise InputError(f"--user-agent must be printable ASCII text, not {self.user_agent!r}.")
         # "all" and "none" say what the bare flags say: the same settings, whichever way they are written.
@@ -146,7 +152,8 @@ class Download(PageStage):
         # is there, so that no more than this comes on top of the output.
         journals = int(output * min(1.0, workers * sample.largest_share))
         memory = workers * PROCESS_BYTES + PAGE_BYTES + max(workers, available_cores()) * PARSER_BYTES
-        return Needs(output, journals, memory, urls)
+        expected = self.of_archives().expected(int(urls * (1 - PAGES_A_URL)))
+        return Needs(output, journals, memory, urls, tuple(expected))
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Shards of documents, of outcomes, and of what was dropped, and pages."""
@@ -175,36 +182,39 @@ class Download(PageStage):
             total = sum(limit or 0 for limit in limits)
 
         def is_due(result: dict[str, Any]) -> bool:
-            return (
-                self.try_again
-                and result["retry_pass"] < retry_pass
-                and retryable_below(self.rounds, result["retryable"]) > 0
-            )
+            tried_again = self.try_again and retryable_below(self.rounds, result["retryable"]) > 0
+            return result["retry_pass"] < retry_pass and (tried_again or unasked(self.archive, result["gone"]) > 0)
 
         self._say_worst_case(job, limits, retry_pass)
         call = self.fetch_shard
-        if due := lists_due(job, tasks, is_due):
-            found = fetch_in_rounds(job, tasks, due, self.fetch_list, self.follow_redirects, self.unit)
+        archives = self.of_archives()
+        if due := lists_due(job, tasks, is_due, archives):
+            found = fetch_in_rounds(job, tasks, due, self.fetch_list, self.follow_redirects, self.unit, archives)
             tasks = [dataclasses.replace(task, reads=(*earlier, *found)) for task in tasks]
             call = self.write_shard
         results = job.map("shards", call, tasks, unit=self.unit, total=total, again=is_due)
-        history.passes, history.retryable = retry_pass, {}
-        for result in results:
-            for tried, count in result["retryable"].items():
-                history.retryable[tried] = history.retryable.get(tried, 0) + count
+        history.passes, history.retryable, history.gone = (
+            retry_pass,
+            _sums(results, "retryable"),
+            _sums(results, "gone"),
+        )
         history.write(job.state)
         outcome = shards_outcome(tasks, results)
         outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)
         outcome.facts["retryable"] = retryable_below(self.rounds, history.retryable)
+        if archived := _sums(results, "archived"):
+            outcome.facts["archived"] = ", ".join(f"{count:,} from {name}" for name, count in archived.items())
         return outcome
 
     def wants_another_run(self, job: Run) -> bool:
-        """Whether some URLs are retryable, and have been tried in fewer than --rounds runs."""
-        return self.try_again and retryable_below(self.rounds, History.read(job.state).retryable) > 0
+        """Whether some URLs are retryable, and have been tried in fewer than --rounds runs, or archives be asked."""
+        history = History.read(job.state)
+        tried_again = self.try_again and retryable_below(self.rounds, history.retryable) > 0
+        return tried_again or unasked(self.archive, history.gone) > 0
 
     def settled(self) -> Download:
         """See `Stage.settled`."""
-        return dataclasses.replace(self, try_again=False)
+        return dataclasses.replace(self, try_again=False, archive=())
 
     def _limits(self, job: Run) -> list[int | None]:
         """How many rows to take from each input; shorter than the list of inputs if --max-urls leaves some out."""
@@ -317,9 +327,10 @@ class Download(PageStage):
         number, lists, parts = (task.options[name] for name in ("list", "lists", "parts"))
         with opened(task.name, context, save_pages=self.save_pages) as work:
             self._carry_over(task, work, task.reads[: task.hints["finished"]])
-            self._fetch(task, context, work, Hosts(number, lists))
+            archives = self.of_archives().archive_hosts
+            self._fetch(task, context, work, Hosts(number, lists, archives=archives))
             left = ((row, number) for row in work.journal.rows() if is_left(row))
-            return {**write_left(task.outputs[0], left, parts), "retry_pass": task.hints["retry_pass"]}
+            return {**write_left(task.outputs[0], left, parts, archives), "retry_pass": task.hints["retry_pass"]}
 
     def follow_redirects(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: visits that other tasks have left."""
@@ -358,14 +369,16 @@ class Download(PageStage):
         from webtext_prep.crawl.frontier.queues import Visit
 
         fetching = self._fetching(context.slots, task.hints["retry_pass"])
-        visits = (Visit(row.url, row.url) for row in _rows_of(task))
+        date_for = self.date_for if self.archive else lambda metadata: ""
+        visits = (Visit(row.url, row.url, date=date_for(row.metadata)) for row in _rows_of(task))
         Visiting(work, fetching, context.report, hosts).fetch(visits, context.local or context.scratch)
 
     def _written(self, task: Task, context: Context, work: Work) -> dict[str, Any]:
         from webtext_prep.crawl.frontier.fetch_loop import write_list
 
         folder = (context.local or context.scratch) / "new" / task.name
-        found = write_list(_rows_of(task), work, task.outputs, folder, self.user_agent)
+        fetching = self._fetching(context.slots, task.hints["retry_pass"])
+        found = write_list(_rows_of(task), work, task.outputs, folder, fetching)
         return {**found, "retry_pass": task.hints["retry_pass"]}
 
     def _fetching(self, slots: int, retry_pass: int) -> Fetching:
@@ -384,4 +397,13 @@ class Download(PageStage):
             private=self.private_addresses,
             rounds=self.rounds if self.try_again else 0,
             retry_pass=retry_pass,
+            archives=self.of_archives(),
         )
+
+
+def _sums(results: Iterable[dict[str, Any]], key: str) -> dict[str, int]:
+    """The counts under a key of all results, added up by their names."""
+    total: collections.Counter[str] = collections.Counter()
+    for result in results:
+        total.update(result[key])
+    return dict(sorted(total.items()))

@@ -87,12 +87,12 @@ class Extract(PageStage):
     or is the file's name, decoded; or else the one that the page says it has; or file:folder/name.html. Writes document
     shards, and outcomes/ with one row for each page.
     Drops, by outcome: http_404 (and other statuses), not_html, too_large, truncated, revisit, malformed_response,
-    malformed_url, unreadable, damaged, empty, too_deep, extract_timeout, extract_memory, extract_crash,
-    extract_error."""
+    malformed_url, unreadable, damaged, empty, soft_404, parked, too_deep, extract_timeout, extract_memory,
+    extract_crash, extract_error."""
 
     name: ClassVar[str] = "extract"
     order: ClassVar[int] = 35
-    version: ClassVar[int] = 3
+    version: ClassVar[int] = 4
     summary: ClassVar[str] = "web archives and HTML files -> documents, without fetching"
     unit: ClassVar[str] = "pages"
     input_kinds: ClassVar[str] = "web archives (.warc, .warc.gz, .warc.zst, .wet.gz) and HTML files (.html, .htm)"

@@ -251,12 +251,20 @@ class Hosts:
         part: the number of the task.
         parts: how many tasks there are.
         by_site: whether whole sites are divided, not hosts.
+        archives: hosts that belong to one task where sites are divided, and before that to none.
     """
 
     part: int
     parts: int
     by_site: bool = False
+    archives: frozenset[str] = frozenset()
+
+    def part_of(self, host: str) -> int:
+        """The number of the task to which a host belongs, -1 where it belongs to none."""
+        if host not in self.archives:
+            return bucket_of(site_of(host) if self.by_site else host, self.parts)
+        return bucket_of("archives", self.parts) if self.by_site else -1
 
     def owns(self, host: str) -> bool:
         """Whether a host is one of them."""
-        return bucket_of(site_of(host) if self.by_site else host, self.parts) == self.part
+        return self.part_of(host) == self.part

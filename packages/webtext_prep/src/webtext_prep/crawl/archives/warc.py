@@ -12,7 +12,7 @@ import contextlib
 import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from urllib.parse import urlsplit
 
 import msgspec
@@ -141,6 +141,9 @@ class ArchiveReader:
         self._begun = NONE  # the record that was read last
         self._number = 0  # of pages and damaged places so far
 
+    def _opened(self) -> BinaryIO:
+        return storage.open_for_reading(self._location)
+
     def entrances(self, every: int, report: Callable[[int], None]) -> list[Place]:
         """The places of pages, about `every` apart, behind which reading can go on without what is before them.
 
@@ -148,7 +151,7 @@ class ArchiveReader:
         """
         found: list[Place] = []
         last, next_number = None, every
-        with storage.open_for_reading(self._location) as file:
+        with self._opened() as file:
             stream = ArchiveStream(file)
             for _, place in self.pages():
                 if last is not None and place.number > last.number:
@@ -168,7 +171,7 @@ class ArchiveReader:
 
         Raises OSError where the file can't be read, whatever it holds.
         """
-        with storage.open_for_reading(self._location) as file:
+        with self._opened() as file:
             stream = ArchiveStream(file)
             try:
                 for entry, place in self._entries(stream, behind):

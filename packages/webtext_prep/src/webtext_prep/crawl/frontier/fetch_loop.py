@@ -4,7 +4,7 @@ Fetching costs waiting, extracting costs processor time: one event loop fetches,
 writes the journal. When a page was fetched stands in its outcome row only, so that documents depend on pages alone.
 
 A visit that has come to a host of another task is a record like any other: the outcome `redirect`,
-with all that the other task needs to go on.
+with all that the other task needs to go on. A visit to a page that is gone goes on at an archive (`retrieval.py`).
 """
 
 from __future__ import annotations
@@ -14,14 +14,17 @@ import contextlib
 import itertools
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from webtext_prep import storage
+from webtext_prep.crawl.archives.captures import Retrieval
+from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.archives.warc_writing import Answer, is_plain
 from webtext_prep.crawl.frontier.politeness import Crawler
 from webtext_prep.crawl.frontier.queues import Visit
+from webtext_prep.crawl.frontier.retrieval import ANSWERS, Archives, asked_for
 from webtext_prep.crawl.http.addresses import PrivateAddresses
 from webtext_prep.crawl.http.client import Client, Reply
 from webtext_prep.crawl.state.database import Entry, UrlSet
@@ -38,6 +41,7 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import Hosts
 
 _LEFT = ("attempts", "retries", "redirects", "seconds", "earlier_attempts", "earlier_rounds")
+_LEFT_OF_GONE = ("date", "answers")
 """What the row of a visit that was left says of it under the same names; beside `next`, its URL by then."""
 
 
@@ -52,6 +56,7 @@ class Fetching:
         private: which addresses outside the public internet may be connected to.
         rounds: in how many passes over the list a retryable URL is tried; 0 tries none again.
         retry_pass: the number of this pass, 1 for the first.
+        archives: which archives are asked for pages that are gone, and how.
 
     The others are settings of the same name.
     """
@@ -72,6 +77,11 @@ class Fetching:
     extract_memory: int
     rounds: int
     retry_pass: int
+    archives: ArchiveSettings = field(default_factory=ArchiveSettings)
+
+    def make_archives(self) -> Archives:
+        """The archives, for one process."""
+        return Archives(self.archives, self.max_bytes, self.rounds)
 
     @property
     def url_seconds(self) -> float:
@@ -87,6 +97,9 @@ class Fetching:
 def left_row(visit: Visit, *, needs_all: bool) -> dict[str, Any]:
     """The row of a visit that another task has to go on with."""
     values = {name: getattr(visit, name) for name in _LEFT}
+    values |= {name: value for name in _LEFT_OF_GONE if (value := getattr(visit, name))}
+    if visit.retrieval is not None:  # the search begins anew
+        values |= {"archive": visit.retrieval.archive, "known": visit.retrieval.known}
     return {"url": visit.asked, "outcome": str(PageOutcome.REDIRECT), "next": visit.url, "all": needs_all, **values}
 
 
@@ -97,7 +110,11 @@ def is_left(row: dict[str, Any]) -> bool:
 
 def visit_of(row: dict[str, Any]) -> Visit:
     """The visit that a row of `left_row` says."""
-    return Visit(row["url"], row["next"], **{name: row[name] for name in _LEFT})
+    names = (*_LEFT, *(name for name in _LEFT_OF_GONE if name in row))
+    visit = Visit(row["url"], row["next"], **{name: row[name] for name in names})
+    if "archive" in row:
+        visit.retrieval = Retrieval(row["archive"], row["known"])
+    return visit
 
 
 class Visiting:
@@ -114,6 +131,7 @@ class Visiting:
         self, work: Work, fetching: Fetching, report: Callable[[int], None], hosts: Hosts | None = None
     ) -> None:
         self._work, self._fetching, self._report, self._hosts = work, fetching, report, hosts
+        self._archives = fetching.make_archives()
         self._done = 0
 
     def fetch(self, visits: Iterator[Visit], folder: Path) -> None:
@@ -145,6 +163,9 @@ class Visiting:
                 if known is not None:
                     visit.earlier_attempts += known.row.get("attempts", 0)
                     visit.earlier_rounds += known.row.get("rounds", 0)
+                    visit.answers = known.row.get(ANSWERS, {})
+                    if not self._is_tried_again(known.row) and (name := self._archives.next(known.row)):
+                        self._archives.enter(visit, name, known.row)
                 yield visit
 
     def _is_due(self, known: Entry | None) -> bool:
@@ -155,7 +176,11 @@ class Visiting:
             return self._hosts is None  # as other settings of pace have it, it need not be left
         if known.retry_pass >= self._fetching.retry_pass:
             return False  # a run that was cut short has tried it in this pass already
-        return is_retryable(known.row["outcome"]) and known.row.get("rounds", 0) < self._fetching.rounds
+        return self._is_tried_again(known.row) or self._archives.next(known.row) is not None
+
+    def _is_tried_again(self, row: dict[str, Any]) -> bool:
+        """Whether the page itself is asked for once more."""
+        return is_retryable(row["outcome"]) and row.get("rounds", 0) < self._fetching.rounds
 
     async def _fetch(self, visits: Iterator[Visit], folder: Path) -> None:
         settings = self._fetching
@@ -178,8 +203,11 @@ class Visiting:
         keep = None if segments is None else segments.save_if_due
         async with JournalWriter(self._work.journal, self._count, save, keep) as writer, client, pool:
 
-            async def finish(visit: Visit, reply: Reply) -> None:
-                await writer.add(await self._entry(visit, reply, pool))
+            async def finish(visit: Visit, reply: Reply) -> bool:
+                entry = await self._entry(visit, reply, pool)
+                if entry is not None:
+                    await writer.add(entry)
+                return entry is None
 
             async def leave(visit: Visit, needs_all: bool) -> None:
                 await writer.add(Entry(left_row(visit, needs_all=needs_all), None, settings.retry_pass))
@@ -198,47 +226,78 @@ class Visiting:
                 robots_seconds=settings.timeout,
                 owns=None if self._hosts is None else self._hosts.owns,
                 leave=leave,
+                archives=self._archives,
             )
             await crawler.run(visits)
 
-    async def _entry(self, visit: Visit, reply: Reply, pool: ExtractorPool) -> Entry:
-        """The record of a URL, with its document if there is text."""
-        final_url = reply.url if visit.redirects else None
-        document = None
-        if reply.outcome == PageOutcome.OK:
-            page = Page(visit.asked, reply.body, reply.charset, reply.is_html, final_url, reply.status)
-            row, document = await make_row(page, pool)
+    async def _entry(self, visit: Visit, reply: Reply, pool: ExtractorPool) -> Entry | None:
+        """The record of a URL, with its document if there is text; None if an archive is to be asked for it now."""
+        retrieval, archive = visit.retrieval, ""
+        if retrieval is None:
+            row, document = await self._row(visit, reply, pool)
+            if document is None and visit.answers:
+                row[ANSWERS] = visit.answers
         else:
-            row = outcome_row(visit.asked, reply.outcome, status=reply.status, final_url=final_url)
+            archive, row, document = retrieval.archive, retrieval.known, None
+            if retrieval.capture is not None:
+                reply = retrieval.capture.reply
+                found, document = await self._row(visit, reply, pool)
+                if document is None:
+                    self._archives.go_on(visit, replace(reply, outcome=found["outcome"], body=b""))
+                    if retrieval.request is not None:
+                        return None
+                else:
+                    capture = {"archive": archive, "captured_at": retrieval.capture.time}
+                    others = {ANSWERS: row[ANSWERS]} if ANSWERS in row else {}
+                    row = {**found, "outcome": str(PageOutcome.ARCHIVED), **capture, "gone": row["outcome"], **others}
+                    document.metadata |= capture
+            if document is None:
+                row[ANSWERS] = {**row.get(ANSWERS, {}), archive: str(retrieval.answer)}
         row["attempts"] = visit.earlier_attempts + visit.attempts
         row["rounds"] = visit.earlier_rounds + 1
-        row["fetched_at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        if retrieval is None or document is not None:
+            row["fetched_at"] = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+        if document is None and (name := self._archives.next(row, archive)) is not None:
+            self._archives.enter(visit, name, row)
+            return None
         answer = None
-        if self._work.spool is not None and reply.outcome == PageOutcome.OK:
-            url = reply.url if visit.redirects or not is_plain(visit.asked) else visit.asked
+        is_page = reply.outcome == PageOutcome.OK and (retrieval is None or document is not None)
+        if self._work.spool is not None and is_page:
+            url = visit.asked if is_plain(visit.asked) and (retrieval or not visit.redirects) else reply.url
             status = reply.status or 200
             answer = Answer(visit.asked, url, row["fetched_at"], status, reply.reason, reply.headers, reply.body)
         return Entry(row, document, self._fetching.retry_pass, answer)
 
+    @staticmethod
+    async def _row(visit: Visit, reply: Reply, pool: ExtractorPool) -> tuple[dict[str, Any], Document | None]:
+        """What became of a page, live or captured, without what its visit has cost."""
+        final_url = reply.url if visit.redirects and visit.retrieval is None else None
+        if reply.outcome != PageOutcome.OK:
+            return outcome_row(visit.asked, reply.outcome, status=reply.status, final_url=final_url), None
+        return await make_row(
+            Page(visit.asked, reply.body, reply.charset, reply.is_html, final_url, reply.status), pool
+        )
+
 
 def write_list(
-    rows: Iterable[Document], work: Work, outputs: Sequence[Location], folder: Path, user_agent: str
+    rows: Iterable[Document], work: Work, outputs: Sequence[Location], folder: Path, fetching: Fetching
 ) -> dict[str, Any]:
     """Write documents, outcomes, the pages if they are saved, and dropped URLs if there is one output more.
 
     All are in the order of the list's `rows`, and metadata of the list stays with its URL. A file that would say the
     same as before is left alone, so that later stages need not run again; drafts lie in `folder`. Returns the tally,
-    with `page_bytes`, and with `retryable`: how many retryable URLs were tried in how many passes.
+    with `page_bytes`; with `retryable`: how many retryable URLs were tried in how many passes; with `gone`: for how
+    many pages that are gone which archives were asked; and with `archived`: how many pages came from each.
     """
     tally = Tally(problems=list(work.journal.notes))
-    retryable: collections.Counter[str] = collections.Counter()
-    page_bytes = 0
+    retryable, gone, archived = (collections.Counter[str]() for _ in range(3))
+    archives, page_bytes = fetching.make_archives(), 0
     drafts = [folder / str(number) / output.name for number, output in enumerate(outputs)]
     with contextlib.ExitStack() as stack:
         shards, pages = list(drafts), None
         if work.spool is not None:
             stream = stack.enter_context(storage.create(shards.pop(2)))
-            pages = stack.enter_context(PageFile(stream, work.spool.path, user_agent))
+            pages = stack.enter_context(PageFile(stream, work.spool.path, fetching.user_agent))
         documents, outcomes, *dropped = [stack.enter_context(write_documents(path)) for path in shards]
         tally.dropped_writer = dropped[0] if dropped else None
         written = stack.enter_context(UrlSet())
@@ -250,16 +309,22 @@ def write_list(
             if line is not None:
                 page_bytes += row.get("bytes", 0)
                 documents.write_lines(with_metadata_of(asked, line, PAGE_METADATA) + b"\n", 1)
+                if "archive" in row:
+                    archived[row["archive"]] += 1
                 continue
             tally.drop(asked, row["outcome"])
-            if is_retryable(row["outcome"]):
+            if archives.is_due_again(row):
                 retryable[str(row.get("rounds", 0))] += 1
+            if (asked_of := asked_for(row, fetching.rounds)) is not None:
+                gone[asked_of] += 1
         tally.kept = documents.written
     for draft, output in zip(drafts, outputs, strict=True):
         storage.publish(draft, output)
     return {
         **tally.as_dict(),
         "retryable": dict(sorted(retryable.items())),
+        "gone": dict(sorted(gone.items())),
+        "archived": dict(sorted(archived.items())),
         "page_bytes": page_bytes,
     }
 

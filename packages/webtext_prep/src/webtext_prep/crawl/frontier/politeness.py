@@ -8,6 +8,8 @@ robots.txt: URLs stand aside until the rules of their origin are known. Memory h
 
 Where several tasks fetch at once, each has hosts of its own, and sends no request to any other: a visit that leads
 there is left (`Leave`) for the task whose host it is.
+
+A page that is gone goes on at an archive, one request after the other, which is asked for one thing at a time.
 """
 
 from __future__ import annotations
@@ -18,8 +20,10 @@ import math
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator
+from typing import Any
 
 from webtext_prep.crawl.frontier.queues import Host, Queues, Visit
+from webtext_prep.crawl.frontier.retrieval import Archives
 from webtext_prep.crawl.frontier.robots import ATTEMPTS, MAX_BYTES, Robots, Rules, rules_of
 from webtext_prep.crawl.frontier.robots import MAX_REDIRECTS as MAX_ROBOTS_REDIRECTS
 from webtext_prep.crawl.http.client import ByteBudget, Client, Reply, Reservation, host_and_origin, host_name, next_url
@@ -34,15 +38,22 @@ BACKOFF_SECONDS = 1.0
 """Before the second attempt; twice as long before each further one."""
 LONGEST_WAIT = 60.0
 """Seconds: a server that asks for more with Retry-After is left for a later run."""
+ARCHIVE_PAUSE = 60.0
+"""Seconds for which an archive is left alone that answers 429 or 503 and does not say how long, twice as long each
+further time: the Internet Archive blocks for an hour who goes on for a minute."""
+LONGEST_ARCHIVE_PAUSE = 3600.0
+"""Seconds: an archive that asks for more is left for a later run."""
 LONGEST_CRAWL_DELAY = 30.0
 """Seconds: a longer Crawl-delay in robots.txt is taken for this."""
 GIVE_UP_HOST_AFTER = 10
 """URLs in a row without any answer after which a host's other URLs end as `host_down`, for a later run."""
 
 _NO_ANSWER = frozenset({PageOutcome.TIMEOUT, PageOutcome.CONNECTION, PageOutcome.DNS, PageOutcome.TLS})
+_TOO_MUCH = frozenset({429, 503})
 
 
-Finish = Callable[[Visit, Reply], Awaitable[None]]
+Finish = Callable[[Visit, Reply], Awaitable[bool | None]]
+"""Is given a visit with its end; returns True if it goes on all the same, at the URL that it has now."""
 Leave = Callable[[Visit, bool], Awaitable[None]]
 """Is given a visit that another task has to go on with, and whether that has to be one for all hosts: the robots.txt of
 its origin lies at a host which is not its own."""
@@ -65,6 +76,7 @@ class Crawler:
         robots_seconds: for one attempt at a robots.txt, redirects included, if that is limited.
         owns: tells of a host whether this crawler may send requests to it; all of them if None.
         leave: awaited for each visit that comes to a host which it does not own.
+        archives: those that visits may go on at.
     """
 
     def __init__(
@@ -83,15 +95,17 @@ class Crawler:
         robots_seconds: float = math.inf,
         owns: Callable[[str], bool] | None = None,
         leave: Leave | None = None,
+        archives: Archives | None = None,
     ) -> None:
         self._fetcher, self._finish, self._seconds = fetcher, finish, seconds
         self._concurrency, self._per_host, self._retries = concurrency, per_host, retries
         self._delay = delay
         self._robots, self._robots_seconds = Robots() if obey_robots else None, robots_seconds
-        self._owns, self._leave = owns, leave
+        self._owns, self._leave, self._archives = owns, leave, archives
         self._memory = ByteBudget(page_bytes, unhindered=unhindered)
         # Until its rules are known a host is asked one thing at a time: they may say so.
-        self._queues = Queues(1 if obey_robots else per_host, delay)
+        slow = ({}, 0.0) if archives is None else (archives.hosts, archives.pause)
+        self._queues = Queues(1 if obey_robots else per_host, delay, *slow)
         self._aside: dict[str, list[Visit]] = {}  # origin -> the visits that wait for its rules
         self._running: set[asyncio.Task[None]] = set()
         self._ended: list[asyncio.Task[None]] = []
@@ -167,14 +181,18 @@ class Crawler:
             return
         visit = host.queue.popleft()
         rules = None if visit.robots_of else self._rules_for(visit)
-        if self._robots is not None and rules is None and not visit.robots_of:
+        if rules is not None and visit.retrieval is not None and visit.retrieval.search is None:
+            assert self._archives is not None
+            self._archives.go_on(visit)  # in its turn, since what others have read there is known by now
+            rules = self._rules_for(visit)
+        if rules is None and not visit.robots_of:
             self._queues.offer(host)
             return
         self._queues.queued -= 1
         host.running += 1
         host.not_before = time.monotonic() + host.delay
         task = asyncio.create_task(
-            self._ask_for_rules(host, visit) if visit.robots_of else self._visit(host, visit, rules or Rules())
+            self._visit(host, visit, rules) if rules is not None else self._ask_for_rules(host, visit)
         )
         task.add_done_callback(self._note_end)
         self._running.add(task)
@@ -183,7 +201,7 @@ class Crawler:
     def _rules_for(self, visit: Visit) -> Rules | None:
         """The rules for a URL; None if it stands aside now until they are known, or none are asked for."""
         if self._robots is None:
-            return None
+            return Rules()
         try:
             origin = host_and_origin(visit.url)[1]
         except ValueError:
@@ -217,18 +235,28 @@ class Crawler:
             if rules.is_elsewhere:
                 await self._give_away(visit, True)
                 return
-            if reply.outcome == PageOutcome.REDIRECT:
+            if host.archive:
+                self._heed(host, reply)
+            if reply.outcome == PageOutcome.REDIRECT and visit.retrieval is None:
                 refusal = self._redirect(visit, reply)
                 if refusal is None:
-                    if self._is_ours(visit.url):
-                        self._queues.add(visit)
-                    else:
-                        await self._give_away(visit, False)
+                    await self._send_on(visit)
                     return
                 reply = refusal
             elif reply.retry_now and visit.retries < self._retries and self._retry(host, visit, reply):
                 return
-            await self._finish(visit, reply)
+            if visit.retrieval is not None and visit.retrieval.request is not None:
+                assert self._archives is not None
+                self._archives.go_on(visit, reply)
+            is_asking = visit.retrieval is not None and visit.retrieval.request is not None
+            if is_asking or await self._finish(visit, reply):
+                await self._send_on(visit)
+
+    async def _send_on(self, visit: Visit) -> None:
+        if self._is_ours(visit.url):
+            self._queues.add(visit)
+        else:
+            await self._give_away(visit, False)
 
     async def _ask(self, host: Host, visit: Visit, rules: Rules, reservation: Reservation) -> Reply:
         if host.silent >= GIVE_UP_HOST_AFTER:
@@ -238,11 +266,18 @@ class Crawler:
             return Reply(refusal or PageOutcome.REDIRECT, visit.url)
         if self._robots is not None:
             self._follow_rules(host, rules)
+        options: dict[str, Any] = {"seconds": self._seconds - visit.seconds}
+        if visit.retrieval is None:
+            options["reservation"] = reservation
+        elif (request := visit.retrieval.request) is not None:
+            options |= {"any_type": True, "max_bytes": request.most, "span": request.span}
+        else:
+            return Reply(visit.retrieval.answer, visit.url)
         visit.attempts += 1
-        start, left = time.monotonic(), self._seconds - visit.seconds
-        reply = await self._fetcher.get(visit.url, reservation=reservation, seconds=left)
+        start = time.monotonic()
+        reply = await self._fetcher.get(visit.url, **options)
         visit.seconds += time.monotonic() - start - reservation.waited
-        if reply.outcome not in _NO_ANSWER:
+        if reply.outcome not in _NO_ANSWER and not (host.archive and reply.status in _TOO_MUCH):
             host.silent = 0
         elif not visit.failures:
             host.silent += 1
@@ -259,6 +294,8 @@ class Crawler:
             self._queues.offer(host)
             self._wake.set()
         visit.seconds += time.monotonic() - start
+        if host.archive:
+            self._heed(host, reply)
         rules = None
         if reply.outcome == PageOutcome.REDIRECT:
             target = next_url(reply.url, reply.location)
@@ -286,7 +323,7 @@ class Crawler:
         if crawl_delay > host.delay:
             host.delay = min(crawl_delay, LONGEST_CRAWL_DELAY)
             host.not_before = max(host.not_before, time.monotonic() + host.delay)
-        elif crawl_delay <= self._delay and host.limit < self._per_host:  # our own pause is enough
+        elif crawl_delay <= self._delay and host.limit < self._per_host and not host.archive:  # our own pause is enough
             host.limit = self._per_host
             self._wake.set()  # others need not wait for the end of this request
         self._queues.offer(host)
@@ -309,7 +346,7 @@ class Crawler:
             return False
         wait = self._backoff(visit.failures)
         if reply.retry_after is not None:
-            if reply.retry_after > LONGEST_WAIT:
+            if reply.retry_after > (LONGEST_ARCHIVE_PAUSE if host.archive else LONGEST_WAIT):
                 return False
             wait = reply.retry_after
             host.not_before = max(host.not_before, time.monotonic() + wait)  # it means all of us
@@ -317,6 +354,19 @@ class Crawler:
         visit.retries += 1
         self._queues.add_later(time.monotonic() + wait, host, visit)
         return True
+
+    @staticmethod
+    def _heed(host: Host, reply: Reply) -> None:
+        """Leave an archive alone that says it is asked too much: as long as it wants, or longer each time."""
+        if reply.status not in _TOO_MUCH:
+            host.refusals = 0 if reply.status is not None else host.refusals
+            return
+        wait = min(ARCHIVE_PAUSE * 2**host.refusals, LONGEST_ARCHIVE_PAUSE)
+        host.refusals += 1
+        if reply.retry_after is not None and (wait := reply.retry_after) > LONGEST_ARCHIVE_PAUSE:
+            host.silent = GIVE_UP_HOST_AFTER
+        else:
+            host.not_before = max(host.not_before, time.monotonic() + wait)
 
     @staticmethod
     def _backoff(failures: int) -> float:

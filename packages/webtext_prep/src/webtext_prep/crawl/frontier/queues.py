@@ -10,8 +10,10 @@ import collections
 import heapq
 import itertools
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from webtext_prep.crawl.archives.captures import Retrieval
 from webtext_prep.crawl.http.client import host_name
 
 
@@ -30,6 +32,9 @@ class Visit:
         robots_of: the origin whose robots.txt this asks for, or nothing for a URL of the list.
         earlier_attempts: requests that earlier passes over the list have sent for it.
         earlier_rounds: how many passes have tried it.
+        date: the `timestamp` to which a capture in an archive is to be the nearest, "" for the newest.
+        answers: what archives said of it in earlier passes.
+        retrieval: what an archive is asked for it, once the page is gone.
     """
 
     asked: str
@@ -42,6 +47,9 @@ class Visit:
     robots_of: str = ""
     earlier_attempts: int = 0
     earlier_rounds: int = 0
+    date: str = ""
+    answers: dict[str, str] = field(default_factory=dict)
+    retrieval: Retrieval | None = None
 
 
 @dataclass(slots=True)
@@ -52,6 +60,7 @@ class Host:
         name: of the host.
         limit: requests at once.
         delay: seconds from the start of one request to the next.
+        archive: the name of the archive whose hosts share this queue; "" for any other host.
         queue: visits that wait for their turn.
         running: requests under way.
         waiting: its entries among the timers.
@@ -59,11 +68,13 @@ class Host:
         not_before: when the next request may start.
         is_offered: whether it stands in the line of hosts that can take a request.
         silent: URLs in a row that had no answer.
+        refusals: answers in a row by which an archive asked for a pause.
     """
 
     name: str
     limit: int
     delay: float
+    archive: str = ""
     queue: collections.deque[Visit] = field(default_factory=collections.deque)
     running: int = 0
     waiting: int = 0
@@ -71,6 +82,7 @@ class Host:
     not_before: float = 0.0
     is_offered: bool = False
     silent: int = 0
+    refusals: int = 0
 
 
 class Queues:
@@ -79,14 +91,21 @@ class Queues:
     Args:
         limit: requests at once to a host at first.
         delay: seconds from the start of one request to the next at a host, if it does not ask for more.
+        archives: hosts of archives, each with the name of its archive: all of one share a queue, and are asked for one
+            thing at a time.
+        archive_delay: seconds from the start of one request to the next at an archive, and before the first: a run that
+            was killed may have asked a moment ago.
 
     Attributes:
         ready: hosts that can take a request now.
         queued: visits that wait, for a host, a timer or the rules of an origin.
     """
 
-    def __init__(self, limit: int, delay: float) -> None:
+    def __init__(
+        self, limit: int, delay: float, archives: Mapping[str, str] | None = None, archive_delay: float = 0.0
+    ) -> None:
         self._limit, self._delay = limit, delay
+        self._archives, self._archive_delay = archives or {}, max(delay, archive_delay)
         self.ready: collections.deque[Host] = collections.deque()
         self.queued = 0
         self._hosts: dict[str, Host] = {}
@@ -96,8 +115,12 @@ class Queues:
     def host(self, url: str) -> Host:
         """The host of a URL."""
         name = host_name(url)
-        host = self._hosts.get(name)
-        if host is None:
+        archive = self._archives.get(name, "")
+        host = self._hosts.get(archive or name)
+        if host is None and archive:
+            host = self._hosts[archive] = Host(archive, 1, self._archive_delay, archive)
+            host.not_before = time.monotonic() + host.delay
+        elif host is None:
             host = self._hosts[name] = Host(name, self._limit, self._delay)
         return host
 
@@ -119,7 +142,7 @@ class Queues:
             return
         if not host.queue:
             # Forgotten as soon as nothing is lost by it: a list has millions of hosts.
-            is_past = host.not_before <= time.monotonic() and not host.silent
+            is_past = host.not_before <= time.monotonic() and not host.silent and not host.archive
             if is_past and not host.running and not host.waiting:
                 self._hosts.pop(host.name, None)
             return
@@ -165,7 +188,7 @@ class Queues:
 
 
 def _join(host: Host, visit: Visit) -> None:
-    if visit.robots_of:
-        host.queue.appendleft(visit)  # others wait for it
+    if visit.robots_of or (visit.retrieval is not None and visit.retrieval.search is not None):
+        host.queue.appendleft(visit)  # others wait for it, or it has begun what is soon done
     else:
         host.queue.append(visit)

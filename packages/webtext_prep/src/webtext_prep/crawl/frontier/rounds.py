@@ -14,6 +14,8 @@ What tasks hand on to each other are visits that came to another task's host.
 A round begins when the one before it is over, so that a host is asked by one task at any time. Two kinds of files lie
 between rounds, split as `documents/folders/partitions.py` says: `.left`, visits by the part of the sites that they lead
 to, with one bucket more for those that only the task for all hosts can go on with; and `.found`, records by their list.
+
+Archives are no list's hosts: what they are asked for is left by the first round, and one task of each later round asks.
 """
 
 from __future__ import annotations
@@ -21,12 +23,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import json
+import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import msgspec
 
 from webtext_prep import storage
+from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.frontier.fetch_loop import Fetching, Visiting, is_left, visit_of
 from webtext_prep.crawl.frontier.politeness import MAX_REDIRECTS
 from webtext_prep.crawl.http.client import host_name
@@ -39,21 +43,28 @@ from webtext_prep.documents.folders.partitions import read_partitions, write_par
 from webtext_prep.running.stage import Run
 from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.urls.urls import Hosts, bucket_of, site_of
+from webtext_prep.urls.urls import Hosts
 
 _decode_found = msgspec.json.Decoder(tuple[dict[str, Any], msgspec.Raw, bytes | None]).decode
 
 
-def write_left(file: Location, rows: Iterable[tuple[dict[str, Any], int]], parts: int) -> dict[str, Any]:
-    """Write visits that were left, each with the number of its list. Returns how many, and how many need all hosts."""
-    count = needing_all = 0
+def write_left(
+    file: Location, rows: Iterable[tuple[dict[str, Any], int]], parts: int, archives: frozenset[str]
+) -> dict[str, Any]:
+    """Write visits that were left, each with the number of its list; `archives` are the hosts of archives.
+
+    Returns how many, how many need all hosts, and how many are to be looked for in archives.
+    """
+    count = needing_all = gone = 0
+    hosts = Hosts(0, parts, by_site=True, archives=archives)
     with write_partitions(file, parts + 1) as writer:
         for row, number in rows:
-            part = parts if row["all"] else bucket_of(site_of(host_name(row["next"])), parts)
+            part = parts if row["all"] else hosts.part_of(host_name(row["next"]))
             writer.add(part, msgspec.json.encode({**row, "list": number}))
             count += 1
             needing_all += row["all"]
-    return {"left": count, "all": needing_all}
+            gone += "archive" in row
+    return {"left": count, "all": needing_all, "gone": gone}
 
 
 def follow(task: Task, context: Context, fetching: Fetching, *, save_pages: bool) -> dict[str, Any]:
@@ -63,7 +74,8 @@ def follow(task: Task, context: Context, fetching: Fetching, *, save_pages: bool
     how many of its inputs, the first ones, are from the round before. Outputs: records, and what was left once more.
     """
     parts, part = task.options["parts"], task.options["part"]
-    hosts = None if part is None else Hosts(part, parts, by_site=True)
+    archives = fetching.archives.archive_hosts
+    hosts = None if part is None else Hosts(part, parts, by_site=True, archives=archives)
     with opened(task.name, context, save_pages=save_pages) as work:
         visiting = Visiting(work, fetching, context.report, hosts)
         visiting.fetch(map(visit_of, _rows(task)), context.local or context.scratch)
@@ -78,7 +90,7 @@ def follow(task: Task, context: Context, fetching: Fetching, *, save_pages: bool
                     else:
                         found.add(row["list"], _found(work, row["url"]))
 
-            return write_left(left_file, left(), parts)
+            return write_left(left_file, left(), parts, archives)
 
 
 def _rows(task: Task) -> Iterator[dict[str, Any]]:
@@ -125,8 +137,11 @@ FEW = 10_000
 Call = Callable[[Task, Context], Any]
 
 
-def lists_due(job: Run, tasks: Sequence[Task], is_due: Callable[[Any], bool]) -> list[int]:
-    """The numbers of the lists that are fetched in rounds; none where one task at a time may ask all hosts."""
+def lists_due(job: Run, tasks: Sequence[Task], is_due: Callable[[Any], bool], archives: ArchiveSettings) -> list[int]:
+    """The numbers of the lists that are fetched in rounds; none where one task at a time may ask all hosts.
+
+    Archives are asked in later rounds only: so live pages come first, and no list waits for those of another.
+    """
     place, this_pass = job.scratch / ROUNDS / LISTS, tasks[0].hints["retry_pass"] if tasks else 0
     with contextlib.suppress(OSError, ValueError):
         begun = json.loads(storage.read_bytes(place))
@@ -134,14 +149,20 @@ def lists_due(job: Run, tasks: Sequence[Task], is_due: Callable[[Any], bool]) ->
             return list(begun["lists"])
     known = job.known("shards", tasks)
     due = [number for number, result in enumerate(known) if result is None or is_due(result)]
-    if len(due) < 2 or (job.is_here and job.workers == 1):
+    if not archives.archive and (len(due) < 2 or (job.is_here and job.workers == 1)):
         return []
     storage.write_json(place, {"pass": this_pass, "lists": due})
     return due
 
 
 def fetch_in_rounds(
-    job: Run, tasks: Sequence[Task], due: Sequence[int], fetch: Call, follow: Call, unit: str
+    job: Run,
+    tasks: Sequence[Task],
+    due: Sequence[int],
+    fetch: Call,
+    follow: Call,
+    unit: str,
+    archives: ArchiveSettings,
 ) -> list[Location]:
     """Have all visits of the lists `due` made; returns the files with what was found by tasks other than a list's own.
 
@@ -152,6 +173,7 @@ def fetch_in_rounds(
         fetch: the task of a list, which leaves what leads to the hosts of others.
         follow: the task of a later round.
         unit: what both report.
+        archives: which archives are asked for pages that are gone.
     """
     folder, parts = job.scratch / ROUNDS, min(PARTS, len(job.inputs))
     hints = dict(tasks[0].hints)
@@ -160,19 +182,22 @@ def fetch_in_rounds(
     results = job.map("pages", fetch, own, unit=unit, again=lambda result: result["retry_pass"] < this_pass)
     latest, before, found = [task.outputs[0] for task in own], list[Location](), list[Location]()
     left, stuck = _sum(results, "left"), _sum(results, "all")
+    for sentence in archives.expected(gone) if (gone := _sum(results, "gone")) else ():
+        print(f"{job.stage.name}: {sentence}", file=sys.stderr)
+    phase = "archives" if archives.archive else "redirects"
     for number in itertools.count(1):
         if not left:
             break
         is_last = left <= FEW or left == stuck or number > MAX_REDIRECTS
         options = {"parts": parts, "lists": len(job.inputs), "latest": len(latest)}
-        name = f"redirects-{this_pass}-{number}"
+        name = f"{phase}-{this_pass}-{number}"
         round_of = []
         for part in [None] if is_last else range(parts):
             own_name = f"{name}-{'all' if part is None else f'{part:05}'}"
             outputs = (folder / f"{own_name}{FOUND_SUFFIX}", folder / f"{own_name}{LEFT_SUFFIX}")
             inputs = (*latest, *(before if is_last else ()))
             round_of.append(Task(own_name, inputs, outputs, {**options, "part": part}, {"retry_pass": this_pass}))
-        results = job.map("redirects", follow, round_of, unit=unit, total=left if is_last else left - stuck)
+        results = job.map(phase, follow, round_of, unit=unit, total=left if is_last else left - stuck)
         found += [task.outputs[0] for task in round_of]
         before, latest = [*before, *latest], [task.outputs[1] for task in round_of]
         left, stuck = (0 if is_last else stuck) + _sum(results, "left"), stuck + _sum(results, "all")

@@ -96,8 +96,15 @@ def worst_case(fetching: Fetching, lists: Lists) -> WorstCase:
     memory = lists.urls * request_seconds / fetching.unhindered if is_short else 0.0
     extraction = math.ceil(lists.urls / fetching.parsers) * (fetching.extract_timeout + START_SECONDS)
     shared = places + memory + extraction
+    # Each page may be gone, and each archive may have to be asked all that it can be asked for it.
+    asked = (
+        lists.urls
+        * (fetching.retries + 1)
+        * sum(archive.most_requests for archive in fetching.archives.make_archives(1).values())
+    )
+    shared += asked * (fetching.archives.archive_pause + fetching.timeout)
     longest_pause = max(fetching.delay, politeness.LONGEST_CRAWL_DELAY)
-    asked_for = lists.urls * fetching.retries * politeness.LONGEST_WAIT
+    asked_for = lists.urls * fetching.retries * politeness.LONGEST_WAIT + asked * politeness.LONGEST_ARCHIVE_PAUSE
     pages = min(lists.urls * fetching.max_bytes, fetching.page_bytes + fetching.unhindered * fetching.max_bytes)
     return WorstCase(
         queue(lists.largest, fetching.per_host, fetching.delay) + shared,

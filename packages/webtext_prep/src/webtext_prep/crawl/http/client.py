@@ -130,7 +130,7 @@ class Reply:
         retry_after: how many seconds the server asks to wait.
         retry_now: whether trying again in a moment may help.
         reason: the words behind the status of a page.
-        headers: the headers of a page.
+        headers: the headers of a page, or of whatever any type of body was asked for.
     """
 
     outcome: str
@@ -298,6 +298,7 @@ class Client:
         max_bytes: int | None = None,
         reservation: Reservation | None = None,
         seconds: float | None = None,
+        span: tuple[int, int] | None = None,
     ) -> Reply:
         """Ask for `url` once. Never raises for what a URL, a server or a network can do: the reply's outcome says it.
 
@@ -307,6 +308,8 @@ class Client:
             max_bytes: another cap than the fetcher's own.
             reservation: grows with the body, and waits where memory is short.
             seconds: a shorter limit on its time than the fetcher's own.
+            span: the first byte of a part of the body, and the bytes of it, if only that is wanted, as it is sent. A
+                server that sends something else answers `malformed_response`.
         """
         try:
             parsed = parse_url(url, self.private)
@@ -317,7 +320,7 @@ class Client:
         limit = self.max_bytes if max_bytes is None else max_bytes
         try:
             async with asyncio.timeout(self.timeout if seconds is None else min(seconds, self.timeout)) as timeout:
-                return await self._send(parsed, any_type, limit, _Deadline(timeout, reservation))
+                return await self._send(parsed, any_type, limit, _Deadline(timeout, reservation), span)
         except TimeoutError:
             return Reply(PageOutcome.TIMEOUT, str(parsed), retry_now=True)
         except BlockedAddressError:
@@ -337,10 +340,15 @@ class Client:
         except ValueError:  # a header that cannot be parsed, a name that cannot be encoded
             return Reply(PageOutcome.MALFORMED_RESPONSE, str(parsed))
 
-    async def _send(self, url: URL, any_type: bool, limit: int, deadline: _Deadline) -> Reply:
+    async def _send(
+        self, url: URL, any_type: bool, limit: int, deadline: _Deadline, span: tuple[int, int] | None
+    ) -> Reply:
         assert self._session is not None
-        async with self._session.get(url, allow_redirects=False) as response:
+        headers = {} if span is None else {"Range": f"bytes={span[0]}-{sum(span) - 1}", "Accept-Encoding": "identity"}
+        async with self._session.get(url, allow_redirects=False, headers=headers) as response:
             try:
+                if span is not None and response.status in (200, 206):
+                    return await _part(response, str(url), span)
                 return await self._reply(response, str(url), any_type, limit, deadline)
             except TooLargeError:
                 return Reply(PageOutcome.TOO_LARGE, str(url), response.status)
@@ -362,7 +370,8 @@ class Client:
             return Reply(outcome, url, status, retry_after=wait, retry_now=is_retryable(outcome))
         kind, charset = content_type_of(response.headers.get("Content-Type"))
         if any_type:
-            return Reply(PageOutcome.OK, url, status, body=await read_first(response, limit), charset=charset)
+            body = await read_first(response, limit)
+            return Reply(PageOutcome.OK, url, status, body=body, charset=charset, headers=response.raw_headers)
         if not may_be_page(kind):
             return Reply(PageOutcome.NOT_HTML, url, status)
         body = await read_body(response, limit, deadline.reserve)
@@ -379,3 +388,16 @@ class Client:
             reason=response.reason or "",
             headers=response.raw_headers,
         )
+
+
+async def _part(response: aiohttp.ClientResponse, url: str, span: tuple[int, int]) -> Reply:
+    """The answer to a request for a part of a body: no more than was asked for, nor from elsewhere."""
+    is_there = response.headers.get("Content-Range", "").startswith(f"bytes {span[0]}-")
+    if response.status != 206 or not is_there or (response.content_length or 0) > span[1]:
+        return Reply(PageOutcome.MALFORMED_RESPONSE, url, response.status)
+    body = bytearray()
+    async for piece in response.content.iter_any():
+        body += piece
+        if len(body) > span[1]:
+            return Reply(PageOutcome.MALFORMED_RESPONSE, url, response.status)
+    return Reply(PageOutcome.OK, url, response.status, body=bytes(body), headers=response.raw_headers)

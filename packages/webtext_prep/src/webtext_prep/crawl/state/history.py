@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import json
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -31,12 +32,14 @@ class History:
         lists: stamps of the input files.
         passes: how many passes over the lists have been finished.
         retryable: how many retryable URLs were tried in how many passes.
+        gone: for how many pages that are gone which archives were asked, joined by commas.
     """
 
     version: int = 0
     lists: list[Any] = field(default_factory=list)
     passes: int = 0
     retryable: dict[str, int] = field(default_factory=dict)
+    gone: dict[str, int] = field(default_factory=dict)
 
     @classmethod
     def read(cls, state: Path) -> History:
@@ -51,6 +54,12 @@ class History:
 def retryable_below(rounds: int, retryable: dict[str, int]) -> int:
     """How many retryable URLs have been tried in fewer passes than `rounds`."""
     return sum(count for tried, count in retryable.items() if int(tried) < rounds)
+
+
+def unasked(archives: Iterable[str], gone: dict[str, int]) -> int:
+    """How many pages are gone for which not all of these archives were asked."""
+    wanted = set(archives)
+    return sum(count for asked, count in gone.items() if not wanted <= set(asked.split(",")))
 
 
 PAGES_SUFFIX = ".warc.gz"

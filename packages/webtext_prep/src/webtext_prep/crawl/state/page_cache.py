@@ -42,6 +42,7 @@ from webtext_prep.crawl.archives.warc_writing import (
 from webtext_prep.crawl.state.database import Entry, Journal, unpacked
 from webtext_prep.documents.document import Document, decode_document, without_surrogates
 from webtext_prep.errors import RetryableError, WebtextError
+from webtext_prep.extraction.pages import CAPTURE
 from webtext_prep.storage.stores.base import Location
 
 SPOOL_SUFFIX = ".pages"
@@ -181,12 +182,13 @@ class PageFile:
             )
         self._begin(row["fetched_at"])
         final_url = row.get("final_url")
-        if final_url is not None or asked.metadata or not is_plain(asked.url):
-            source = Source(asked.url, final_url, asked.metadata)
+        metadata = {**asked.metadata, **{key: row[key] for key in CAPTURE if key in row}}
+        if final_url is not None or metadata or not is_plain(asked.url):
+            source = Source(asked.url, final_url, metadata)
             try:
                 self._write(source_record(source, row["fetched_at"]))
             except UnicodeEncodeError:
-                source = Source(*without_surrogates([asked.url, final_url, asked.metadata]))
+                source = Source(*without_surrogates([asked.url, final_url, metadata]))
                 self._write(source_record(source, row["fetched_at"]))
         row[KEY] = _place(self._offset, record)
         self._write(record)

@@ -27,7 +27,7 @@ from webtext_prep.crawl.state.page_cache import SUFFIX as SEGMENT_SUFFIX
 from webtext_prep.documents.folders.shards import read_documents, shards_in
 from webtext_prep.documents.folders.stage_record import PAGES
 from webtext_prep.errors import InputError
-from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome
+from webtext_prep.extraction.outcomes import OUTCOMES, PageOutcome, has_document
 from webtext_prep.extraction.pages import PAGE_METADATA
 from webtext_prep.storage.stores.base import Location
 
@@ -58,8 +58,9 @@ def finished_rows(documents: Location, outcomes: Location) -> Iterator[Entry]:
             outcome = values.get("outcome")
             if outcome == PageOutcome.DUPLICATE:
                 continue
-            document = next(texts, None) if outcome == PageOutcome.OK else None
-            if outcome == PageOutcome.OK and (document is None or document.url != row.url):
+            is_kept = has_document(str(outcome))
+            document = next(texts, None) if is_kept else None
+            if is_kept and (document is None or document.url != row.url):
                 return
             if document is not None:
                 # What the list says of the URL is taken from the list as it is now.

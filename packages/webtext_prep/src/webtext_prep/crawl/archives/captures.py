@@ -1,0 +1,147 @@
+"""Captures of a URL in web archives: how one is looked for, request by request, whoever sends them.
+
+A search is a generator, so that a crawler can send its requests in their turn: it yields a `Request` and is sent the
+`Reply`; it yields a `Capture` and goes on only where that turned out to be no page; and it ends with what the archive
+says of the URL: `not_archived`, why its captures are no pages, or why it could not be asked.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import datetime
+import math
+from collections.abc import Generator, Iterable
+from dataclasses import dataclass
+from typing import Any, ClassVar, Protocol, TypeVar
+
+from webtext_prep.crawl.http.client import Reply
+
+CAPTURES = 3
+"""Of one URL that an archive is asked for, the nearest ones, before it is taken for having none."""
+_ZERO = "00000101000000"
+_TIME = "%Y%m%d%H%M%S"
+
+Found = TypeVar("Found")
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What to ask an archive for next.
+
+    Attributes:
+        url: the address.
+        most: bytes of the answer that are read.
+        span: the first byte of a part of the file, and the bytes of it, or None for all.
+    """
+
+    url: str
+    most: int
+    span: tuple[int, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Capture:
+    """A page as an archive has it.
+
+    Attributes:
+        time: when it was captured, such as `2019-03-01T12:00:00Z`.
+        reply: the answer of its server at that time.
+    """
+
+    time: str
+    reply: Reply
+
+
+Search = Generator[Request | Capture, Reply, str]
+"""Is sent, for a capture that is no page, a reply with the outcome that says why."""
+
+
+class Archive(Protocol):
+    """A web archive."""
+
+    name: ClassVar[str]
+    usual_requests: ClassVar[int]
+    """For a page, about."""
+    most_requests: ClassVar[int]
+    """For a page, without further attempts."""
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Where it is asked; the first of them is where a search begins."""
+        ...
+
+    def search(self, url: str, date: str) -> Search:
+        """Look for the captures of `url` that are the nearest to a date, a `timestamp`; the newest if it is empty."""
+        ...
+
+
+@dataclass(slots=True)
+class Retrieval:
+    """A page on its way out of the archives.
+
+    Attributes:
+        archive: the name of the one that is asked.
+        known: the row of the URL if none of them has it.
+        search: in that archive, once it has begun.
+        request: what the search asks for,
+        capture: or what it has found,
+        answer: or how it has ended.
+    """
+
+    archive: str
+    known: dict[str, Any]
+    search: Search | None = None
+    request: Request | None = None
+    capture: Capture | None = None
+    answer: str = ""
+
+    def go_on(self, reply: Reply | None) -> None:
+        """Take the next step of the search; `reply` is None for the first."""
+        assert self.search is not None
+        self.request = self.capture = None
+        try:
+            step = next(self.search) if reply is None else self.search.send(reply)
+        except StopIteration as end:
+            self.answer = end.value
+            return
+        if isinstance(step, Request):
+            self.request = step
+        else:
+            self.capture = step
+
+
+def timestamp(date: str) -> str:
+    """A date as archives write it, with 14 digits; "" if it is none.
+
+    >>> timestamp("2019-03-01"), timestamp("2019-03-01T12:00:00Z"), timestamp("201903"), timestamp("1551441600")
+    ('20190301000000', '20190301120000', '20190301000000', '20190301120000')
+    """
+    date = date.strip()
+    if date.isascii() and date.isdigit() and len(date) in (9, 10):  # seconds since 1970
+        return datetime.datetime.fromtimestamp(int(date), datetime.UTC).strftime(_TIME)
+    digits = "".join(sign for sign in date.partition("+")[0] if sign.isascii() and sign.isdigit())[:14]
+    if len(digits) < 4:
+        return ""
+    padded = digits + _ZERO[len(digits) :]
+    return padded if math.isfinite(seconds_of(padded)) else ""
+
+
+def seconds_of(time: str) -> float:
+    """A `timestamp` in seconds since 1970; infinite if it is none."""
+    with contextlib.suppress(ValueError):
+        return datetime.datetime.strptime(time, _TIME).replace(tzinfo=datetime.UTC).timestamp()
+    return math.inf
+
+
+def readable_time(time: str) -> str:
+    """A `timestamp` as `2019-03-01T12:00:00Z`."""
+    return datetime.datetime.fromtimestamp(seconds_of(time), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+def nearest(found: Iterable[tuple[str, Found]], date: str) -> list[tuple[str, Found]]:
+    """What has a `timestamp`, the nearest to `date` first, or the newest if that is empty; others are left out."""
+    timed = [(seconds_of(time), (time, each)) for time, each in found]
+    timed = [(seconds, each) for seconds, each in timed if math.isfinite(seconds)]
+    wanted = seconds_of(date) if date else math.inf
+    timed.sort(key=lambda entry: (abs(entry[0] - wanted) if date else -entry[0], entry[0]))
+    return [each for _, each in timed]

@@ -1,0 +1,113 @@
+"""Which web archives are asked for pages that are gone, how often, and where they are."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from command_kit import setting
+from command_kit.progress import spoken_duration
+from webtext_prep.errors import InputError
+
+if TYPE_CHECKING:
+    from webtext_prep.crawl.archives.captures import Archive
+
+NAMES = ("wayback", "common-crawl")
+NEWEST = "newest"
+DATES = ("reddit_first_submitted", "created_utc", "date")
+"""The metadata of a list that say when a page was submitted, the first one that is there."""
+SECONDS_AN_HOUR = 3600
+
+
+def _of_archives(default: Any, help: str, **more: Any) -> Any:
+    """A setting that a later run over the same output may change: what was asked already is not asked again."""
+    return setting(default, help, group="pages that are gone", identity=False, **more)
+
+
+@dataclass(frozen=True)
+class ArchiveSettings:
+    """What a download has to know of web archives."""
+
+    archive: tuple[str, ...] = _of_archives(
+        (), "web archives to ask for pages that are gone, in this order", metavar="NAME", choices=lambda: NAMES
+    )
+    archive_date: str = _of_archives(
+        "",
+        "take the capture nearest to this date, such as 2019-04, or the newest; without it that nearest to the date of "
+        "submission, where the list has one",
+        metavar="DATE",
+    )
+    archive_requests: int = _of_archives(1200, "requests an hour to one archive", ge=1, le=3_600_000)
+    wayback_address: str = _of_archives(
+        "https://web.archive.org", "where the Wayback Machine is, or a copy of it", metavar="URL"
+    )
+    common_crawl_address: str = _of_archives(
+        "https://data.commoncrawl.org", "where the files of Common Crawl are", metavar="URL"
+    )
+    common_crawl_index_address: str = _of_archives(
+        "https://index.commoncrawl.org", "where Common Crawl's list of crawls is", metavar="URL"
+    )
+
+    def check_archives(self) -> None:
+        """Raise InputError for an archive, a date or an address that is none."""
+        from webtext_prep.crawl.archives.captures import timestamp
+        from webtext_prep.urls.urls import host_of
+
+        if unknown := [name for name in self.archive if name not in NAMES]:
+            raise InputError(f"--archive {unknown[0]} is not known: choose of {', '.join(NAMES)}.")
+        if self.archive_date not in ("", NEWEST) and not timestamp(self.archive_date):
+            raise InputError(f"--archive-date {self.archive_date} is no date: give one such as 2019-04, or {NEWEST}.")
+        for name in ("wayback_address", "common_crawl_address", "common_crawl_index_address"):
+            if not host_of(getattr(self, name)):
+                raise InputError(f"--{name.replace('_', '-')} {getattr(self, name)} is no web address.")
+
+    def of_archives(self) -> ArchiveSettings:
+        """These settings alone, of a stage that has others, too."""
+        return ArchiveSettings(
+            **{field.name: getattr(self, field.name) for field in dataclasses.fields(ArchiveSettings)}
+        )
+
+    def make_archives(self, max_bytes: int) -> dict[str, Archive]:
+        """The archives that are asked, by name, in their order; pages have `max_bytes` at most."""
+        from webtext_prep.crawl.archives.common_crawl import CommonCrawl
+        from webtext_prep.crawl.archives.wayback import Wayback
+
+        known: dict[str, Archive] = {
+            Wayback.name: Wayback(self.wayback_address, max_bytes),
+            CommonCrawl.name: CommonCrawl(self.common_crawl_address, self.common_crawl_index_address, max_bytes),
+        }
+        return {name: known[name] for name in self.archive}
+
+    @property
+    def archive_hosts(self) -> frozenset[str]:
+        """The hosts of the archives that are asked."""
+        from webtext_prep.crawl.http.client import host_name
+
+        return frozenset(host_name(url) for each in self.make_archives(1).values() for url in each.addresses)
+
+    @property
+    def archive_pause(self) -> float:
+        """Seconds from one request to an archive to the next."""
+        return SECONDS_AN_HOUR / self.archive_requests
+
+    def date_for(self, metadata: Mapping[str, Any]) -> str:
+        """The `timestamp` to which the capture of a page is to be the nearest; "" for the newest one."""
+        from webtext_prep.crawl.archives.captures import timestamp
+
+        if self.archive_date:
+            return "" if self.archive_date == NEWEST else timestamp(self.archive_date)
+        return next((found for name in DATES if (found := timestamp(str(metadata.get(name, ""))))), "")
+
+    def expected(self, gone: int) -> list[str]:
+        """A sentence for each archive: how many requests and hours so many pages that are gone will take there."""
+        found = []
+        for name, archive in self.make_archives(1).items():
+            requests = gone * archive.usual_requests
+            duration = spoken_duration(requests * self.archive_pause)
+            found.append(
+                f"{name}: some {requests:,} requests for {gone:,} pages that are gone, {duration} at "
+                f"{self.archive_requests:,} an hour"
+            )
+        return found

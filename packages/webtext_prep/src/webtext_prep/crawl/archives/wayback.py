@@ -1,0 +1,145 @@
+"""The Wayback Machine: its index (the CDX server API), and captures as they were (`id_` in the address of a replay).
+
+What is not a capture is told by `Memento-Datetime`, which every replay has (RFC 7089) and no page of the archive's own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import email.utils
+import json
+import re
+from collections.abc import Generator
+from typing import ClassVar
+from urllib.parse import urlencode
+
+from webtext_prep.crawl.archives.captures import CAPTURES, Capture, Request, Search, nearest, readable_time
+from webtext_prep.crawl.http.bodies import (
+    CutShortError,
+    DamagedBodyError,
+    TooLargeError,
+    content_type_of,
+    decoded,
+    is_html_page,
+    may_be_page,
+)
+from webtext_prep.crawl.http.client import Reply, next_url
+from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
+from webtext_prep.urls.surt import surt
+
+LISTED = 10
+"""Captures that the index is asked for: some of them may be of one page with and without `www.`."""
+ROWS_BYTES = 1 << 20
+HOPS = 3
+"""Requests for one capture: the archive may lead from its time to that of another one."""
+_ORIGINAL = b"x-archive-orig-"
+_GZIP = b"\x1f\x8b"
+
+
+class Wayback:
+    """The Wayback Machine, or another archive with its protocol.
+
+    Args:
+        address: of it.
+        max_bytes: most bytes of a page, decompressed.
+    """
+
+    name: ClassVar[str] = "wayback"
+    usual_requests: ClassVar[int] = 2
+    most_requests: ClassVar[int] = 1 + CAPTURES * HOPS
+
+    def __init__(self, address: str, max_bytes: int) -> None:
+        self._address, self._max_bytes = address.rstrip("/"), max_bytes
+        self._replay = re.compile(rf"{re.escape(self._address)}/web/(\d{{14}})(?:[a-z]{{2}}_)?/(.+)", re.DOTALL)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """See `Archive`."""
+        return (self._address,)
+
+    def search(self, url: str, date: str) -> Search:
+        """See `Archive`."""
+        wanted = {"sort": "closest", "closest": date, "limit": LISTED} if date else {"limit": -LISTED}
+        filters = [("filter", "statuscode:200"), ("filter", "mimetype:(text/|application/xhtml|unk|warc/).*")]
+        query = urlencode([("url", url), ("output", "json"), ("fl", "timestamp,original"), *wanted.items(), *filters])
+        reply = yield Request(f"{self._address}/cdx/search/cdx?{query}", ROWS_BYTES)
+        if reply.outcome != PageOutcome.OK:
+            return reply.outcome
+        rows = _rows(reply.body)
+        if rows is None:
+            return PageOutcome.MALFORMED_RESPONSE
+        answer: str = PageOutcome.NOT_ARCHIVED
+        for time, original in nearest(rows, date)[:CAPTURES]:
+            found = yield from self._capture(time, original)
+            if isinstance(found, Capture):
+                answer = (yield found).outcome
+            elif is_retryable(found):
+                return found
+            else:
+                answer = found
+        return answer
+
+    def _capture(self, time: str, original: str) -> Generator[Request | Capture, Reply, Capture | str]:
+        """A capture, or why there is none."""
+        key = surt(original)
+        for _ in range(HOPS):
+            reply = yield Request(f"{self._address}/web/{time}id_/{original}", self._max_bytes + 1)
+            if reply.outcome != PageOutcome.REDIRECT:
+                return self._page(reply, original)
+            # To another time; a redirect of the page itself leads to another page.
+            led = self._replay.fullmatch(next_url(reply.url, reply.location) or "")
+            if led is None or surt(led[2]) != key or not key:
+                return PageOutcome.BAD_REDIRECT
+            time, original = led.groups()
+        return PageOutcome.TOO_MANY_REDIRECTS
+
+    def _page(self, reply: Reply, original: str) -> Capture | str:
+        if reply.outcome != PageOutcome.OK:
+            return reply.outcome
+        headers = {name.lower(): value for name, value in reply.headers}
+        time = None
+        with contextlib.suppress(ValueError, TypeError):
+            time = email.utils.parsedate_to_datetime(headers[b"memento-datetime"].decode("latin-1"))
+        if time is None:
+            return PageOutcome.NOT_ARCHIVED
+        kind, charset = content_type_of(headers.get(b"content-type", b"").decode("latin-1"))
+        if not may_be_page(kind):
+            return PageOutcome.NOT_HTML
+        try:
+            # Some were sent compressed, and no header says so any more.
+            encoding = "gzip" if reply.body.startswith(_GZIP) else ""
+            body = decoded(reply.body, "", encoding, limit=self._max_bytes, may_be_cut=False)
+        except (DamagedBodyError, CutShortError):
+            return PageOutcome.MALFORMED_RESPONSE
+        except TooLargeError:
+            return PageOutcome.TOO_LARGE
+        is_html = is_html_page(kind, body)
+        if len(body) > self._max_bytes or is_html is None:
+            return PageOutcome.NOT_HTML if is_html is None else PageOutcome.TOO_LARGE
+        own = [(name[len(_ORIGINAL) :], value) for name, value in headers.items() if name.startswith(_ORIGINAL)]
+        sent = [
+            (b"content-type", headers.get(b"content-type", b"")),
+            *(pair for pair in own if pair[0] != b"content-type"),
+        ]
+        page = Reply(
+            PageOutcome.OK,
+            original,
+            200,
+            body=body,
+            charset=charset,
+            is_html=is_html,
+            reason="OK",
+            headers=tuple(sent),
+        )
+        return Capture(readable_time(time.strftime("%Y%m%d%H%M%S")), page)
+
+
+def _rows(body: bytes) -> list[tuple[str, str]] | None:
+    """The time and address of each capture in an answer of the index; None if it is none."""
+    if not body.strip():
+        return []
+    try:
+        rows = json.loads(body)
+        return [(str(time), str(original)) for time, original in rows if time != "timestamp"]
+    except (ValueError, TypeError, RecursionError):
+        return None

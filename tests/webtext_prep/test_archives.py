@@ -1,0 +1,222 @@
+"""Pages that are gone: what web archives have of them is recovered, politely, and nothing of the archives' own."""
+
+import collections
+import contextlib
+import itertools
+import sys
+
+import pytest
+from web_archives import FILES, INDEX, WAYBACK, Captured, WebArchives
+
+from webtext_prep.crawl.archives import cluster_index
+from webtext_prep.crawl.frontier import politeness
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.shards import read_documents, write_documents
+from webtext_prep.errors import WebtextError
+from webtext_prep.extraction.outcomes import OUTCOMES
+from webtext_prep.running.job import Job
+from webtext_prep.stages.download import Download
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.21 is a host on Linux only")
+
+BOTH = ("wayback", "common-crawl")
+PAUSE = 0.01
+WORDS = "This is a sentence of the page that was there, long enough for anybody to see that it is text. "
+
+
+@pytest.fixture
+def archives(monkeypatch):
+    monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.01)
+    monkeypatch.setattr(politeness, "ARCHIVE_PAUSE", 0.05)
+    monkeypatch.setattr(cluster_index, "PIECE_BYTES", 300)
+    monkeypatch.setattr(cluster_index, "OVERLAP_BYTES", 200)
+    found = WebArchives()
+    yield found
+    found.stop()
+
+
+def html(title, text):
+    return f"<html><head><title>{title}</title></head><body><article><p>{text}</p></article></body></html>".encode()
+
+
+def old(name):
+    return html(f"Old {name}", WORDS * 10)
+
+
+def download(archives, inputs, output, *, workers=1, **settings):
+    values = {"extractor": "resiliparse", "allow_private_addresses": "loopback", "delay": 0.0, "archive": BOTH}
+    values |= {"archive_requests": int(3600 / PAUSE), "retries": 1, **archives.settings, **settings}
+    inputs = inputs if isinstance(inputs, list) else [inputs]
+    with contextlib.suppress(WebtextError):  # nothing kept: the outcomes are there nevertheless
+        return Job(Download(**values), inputs, output, workers=workers).run()
+
+
+def made(output):
+    """The rows of the outcomes, and the documents."""
+    rows = [
+        {"url": row.url, **row.metadata}
+        for shard in sorted((output / OUTCOMES).glob("part-*"))
+        for row in read_documents(shard)
+    ]
+    return rows, [document for shard in sorted(output.glob("part-*")) for document in read_documents(shard)]
+
+
+def write_list(path, urls):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_documents(path) as writer:
+        for url in urls:
+            writer.write(url if isinstance(url, Document) else Document(url))
+    return path
+
+
+def rows_of(tmp_path, archives, urls, **settings):
+    """Download `urls`, which may be rows of a list, and give back the row of each."""
+    output = tmp_path / "out"
+    download(archives, write_list(tmp_path / "urls.jsonl.zst", urls), output, **settings)
+    return {row["url"]: row for row in made(output)[0]}
+
+
+def test_of_a_list_that_is_gone_all_that_is_archived_is_recovered_and_no_archive_is_asked_too_often(archives, tmp_path):
+    sold = b"<html><head><title>Offer</title></head><body><script src='//sedoparking.com/x.js'></script></body></html>"
+    for n in range(4):
+        archives.live |= {f"/dropped/{n}": (410, b""), f"/sold/{n}": (200, sold)}
+        archives.live[f"/soft/{n}"] = 200, html("Page not found | Site", "Sorry.")
+    urls = [*map(archives.url, [*archives.live, *(f"/gone/{n}" for n in range(8))])]
+    urls += [f"http://no-such-host-{n}.invalid/" for n in range(4)]
+    archives.live |= {"/a": (200, old("a")), "/b": (200, old("b"))}
+    archived = urls[::2]
+    for number, url in enumerate(archived):
+        if number % 2:
+            archives.wayback[url] = [Captured(f"2019030{number % 9 + 1}120000", old(url))]
+        else:
+            archives.crawls.setdefault("CC-MAIN-2019-18", {})[url] = [Captured("20190422080000", old(url))]
+    archives.write_crawls()
+    live = [archives.url("/a"), archives.url("/b")]
+    rows = rows_of(tmp_path, archives, [*urls, *live])
+    assert {url for url, row in rows.items() if row["outcome"] == "archived"} == set(archived)
+    assert [rows[url]["outcome"] for url in live] == ["ok", "ok"]
+    left = {url: row["outcome"] for url, row in rows.items() if url in urls and url not in archived}
+    assert set(left.values()) == {"http_404", "http_410", "soft_404", "parked", "dns"}
+    none = {"wayback": "not_archived", "common-crawl": "not_archived"}
+    assert all(rows[url]["archives"] == none for url in left)
+    by_url = {document.url: document for document in made(tmp_path / "out")[1]}
+    assert by_url.keys() == {*archived, *live}
+    for number, url in enumerate(archived):
+        name, day = ("wayback", f"0{number % 9 + 1}T12") if number % 2 else ("common-crawl", "22T08")
+        capture = {"archive": name, "captured_at": f"2019-{'03' if number % 2 else '04'}-{day}:00:00Z"}
+        assert capture.items() <= rows[url].items() and capture.items() <= by_url[url].metadata.items()
+        assert by_url[url].text.startswith(WORDS.strip()) and by_url[url].metadata["title"] == f"Old {url}"
+    assert not any("archive" in by_url[url].metadata for url in live)
+    assert set(archives.most_at_once.values()) == {1}
+    for host in (WAYBACK, FILES):
+        times = [when for at, _, when in archives.asked if at == host or (host == FILES and at == INDEX)]
+        assert min(later - earlier for earlier, later in itertools.pairwise(times)) > PAUSE * 0.6
+    counts = collections.Counter(path for _, path, _ in archives.asked)
+    assert counts.pop("/robots.txt") == 3
+    assert set(counts.values()) == {1}  # no piece, block or record twice
+
+
+def test_archives_are_never_asked_by_default_and_later_only_for_what_is_gone(archives, tmp_path):
+    gone, live = archives.url("/gone"), archives.url("/live")
+    archives.live["/live"] = 200, old("live")
+    archives.wayback[gone] = [Captured("20190301120000", old(gone))]
+    assert rows_of(tmp_path, archives, [gone, live], archive=())[gone]["outcome"] == "http_404"
+    assert not archives.asked
+    archives.asked_live.clear()
+    row = rows_of(tmp_path, archives, [gone, live])[gone]
+    assert (row["outcome"], row["gone"], row["rounds"], row["attempts"]) == ("archived", "http_404", 2, 3)
+    assert not archives.asked_live and archives.asked
+    archives.asked.clear()
+    assert rows_of(tmp_path, archives, [gone, live])[gone] == row
+    assert not archives.asked_live and not archives.asked
+
+
+def replays(archives, url, first):
+    """The Wayback Machine has a bad capture of a URL, the nearest to 2019, and a good one."""
+    archives.wayback[url] = [first, Captured("20150101000000", old(url))]
+
+
+def test_no_page_of_the_archive_itself_and_no_broken_capture_is_taken_for_the_page(archives, tmp_path):
+    """Each has a good capture too, further away: whatever is wrong with the nearest one must lead there."""
+    near = "20190101000000"
+    packed = gzip.compress(old("packed"))
+    replays(archives, archives.url("/own"), Captured(near, html("Hrm.", WORDS * 9), is_own=True))
+    replays(archives, archives.url("/not-found"), Captured(near, html("Not Found", WORDS * 9), 404))
+    replays(archives, archives.url("/soft"), Captured(near, html("404 Not Found", "Go home.")))
+    replays(archives, archives.url("/parked"), Captured(near, html("example.com is for sale", "Buy it.")))
+    replays(archives, archives.url("/empty"), Captured(near, b"<html></html>"))
+    replays(archives, archives.url("/image"), Captured(near, b"\x89PNG", kind="image/png"))
+    replays(archives, archives.url("/broken-gzip"), Captured(near, packed[:-20]))
+    moved = {"Location": f"/web/20190202000000id_/{archives.url('/elsewhere')}"}
+    replays(archives, archives.url("/redirect"), Captured(near, b"", 302, headers=moved))
+    outside = {"Location": archives.url("/live")}
+    replays(archives, archives.url("/outside"), Captured(near, b"", 302, headers=outside))
+    round_and_round = {"Location": f"/web/{near}id_/{archives.url('/loop')}"}
+    replays(archives, archives.url("/loop"), Captured(near, b"", 302, headers=round_and_round))
+    bad = list(archives.wayback)
+    archives.live["/live"] = 200, old("live")
+    archives.wayback[archives.url("/elsewhere")] = [Captured("20190202000000", old("elsewhere"))]
+    archives.wayback[archives.url("/packed")] = [Captured(near, packed)]
+    other_time = {"Location": f"/web/20190202000000id_/{archives.url('/other-time')}"}
+    archives.wayback[archives.url("/other-time")] = [
+        Captured(near, b"", 302, headers=other_time), Captured("20190202000000", old("other-time"))
+    ]  # fmt: skip
+    good = [archives.url("/packed"), archives.url("/other-time")]
+    rows = rows_of(tmp_path, archives, [*bad, *good], archive=("wayback",), archive_date="2019")
+    assert {url: row.get("captured_at") for url, row in rows.items()} == {
+        **dict.fromkeys(bad, "2015-01-01T00:00:00Z"),
+        good[0]: "2019-01-01T00:00:00Z",
+        good[1]: "2019-02-02T00:00:00Z",
+    }
+    assert "/live" not in archives.asked_live
+    assert {document.url for document in made(tmp_path / "out")[1]} == {*bad, *good}
+
+
+def test_answers_of_an_archive_that_are_no_answers_leave_the_url_as_it_was(archives, tmp_path):
+    urls = {name: archives.url(f"/{name}") for name in ("words", "list", "empty", "forbidden", "cut")}
+    broken = {"words": b"{", "list": b'[["timestamp", "original"], 7]', "empty": b"", "cut": b'[["times'}
+
+    def trouble(request):
+        name = next((name for name in urls if f"%2F{name}&" in request.path), "")
+        if name == "forbidden":
+            request.answer(403, b"Blocked Site Error")
+        elif name:
+            request.answer(200, broken[name])
+        return bool(name)
+
+    archives.trouble = trouble
+    rows = rows_of(tmp_path, archives, urls.values(), archive=("wayback",))
+    assert {name: (rows[url]["outcome"], rows[url]["archives"]["wayback"]) for name, url in urls.items()} == {
+        "words": ("http_404", "malformed_response"), "list": ("http_404", "malformed_response"),
+        "empty": ("http_404", "not_archived"), "forbidden": ("http_404", "http_403"),
+        "cut": ("http_404", "malformed_response"),
+    }  # fmt: skip
+
+
+def test_broken_files_of_common_crawl_cost_a_capture_and_never_give_another_page(archives, tmp_path):
+    """What is wrong: a record cut off, damaged, truncated by the crawler, of another page; an index that is empty."""
+    names = ("cut", "damaged", "truncated", "other", "soft")
+    urls = {name: archives.url(f"/{name}") for name in names}
+    near, far = "CC-MAIN-2019-04", "CC-MAIN-2018-05"
+    archives.crawls = {
+        near: {url: [Captured("20190120000000", old(url))] for url in urls.values()},
+        far: {url: [Captured("20180120000000", old(url))] for url in urls.values()},
+        "CC-MAIN-2018-51": {},
+    }
+    archives.crawls[near][urls["soft"]] = [Captured("20190120000000", html("Page not found", "Go home."))]
+    archives.truncated = {urls["truncated"]}
+    archives.write_crawls()
+    archives.files["/cc-index/collections/CC-MAIN-2018-51/indexes/cluster.idx"] = b""
+    place = f"/crawl-data/{near}/0.warc.gz"
+    entries = {entry["url"]: entry for entry in archives.entries[near]}
+    damaged, offset = bytearray(archives.files[place]), int(entries[urls["damaged"]]["offset"])
+    damaged[offset + 200 : offset + 240] = bytes(40)
+    archives.files[place] = bytes(damaged)
+    other = entries[urls["damaged"]] | entries[urls["soft"]]
+    archives.moved = {(place, int(entries[urls["other"]]["offset"])): (int(other["offset"]), int(other["length"]))}
+    archives.shortened = {(place, int(entries[urls["cut"]]["offset"]))}
+    rows = rows_of(tmp_path, archives, urls.values(), archive=("common-crawl",), archive_date="2019-02")
+    assert {url: row.get("captured_at") for url, row in rows.items()} == dict.fromkeys(
+        urls.values(), "2018-01-20T00:00:00Z"
+    )
+    assert all(document.text.startswith(WORDS.strip()) for document in made(tmp_path / "out")[1])
