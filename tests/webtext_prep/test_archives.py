@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import gzip
 import itertools
 import sys
 
@@ -12,7 +13,7 @@ from webtext_prep.crawl.archives import cluster_index
 from webtext_prep.crawl.frontier import politeness
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents, write_documents
-from webtext_prep.errors import WebtextError
+from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.job import Job
 from webtext_prep.stages.download import Download
@@ -177,7 +178,7 @@ def test_answers_of_an_archive_that_are_no_answers_leave_the_url_as_it_was(archi
     broken = {"words": b"{", "list": b'[["timestamp", "original"], 7]', "empty": b"", "cut": b'[["times'}
 
     def trouble(request):
-        name = next((name for name in urls if f"%2F{name}&" in request.path), "")
+        name = next((name for name in urls if f"/{name}&" in request.path), "")
         if name == "forbidden":
             request.answer(403, b"Blocked Site Error")
         elif name:
@@ -204,7 +205,7 @@ def test_broken_files_of_common_crawl_cost_a_capture_and_never_give_another_page
         "CC-MAIN-2018-51": {},
     }
     archives.crawls[near][urls["soft"]] = [Captured("20190120000000", html("Page not found", "Go home."))]
-    archives.truncated = {urls["truncated"]}
+    archives.truncated = {(near, urls["truncated"])}
     archives.write_crawls()
     archives.files["/cc-index/collections/CC-MAIN-2018-51/indexes/cluster.idx"] = b""
     place = f"/crawl-data/{near}/0.warc.gz"
@@ -220,3 +221,93 @@ def test_broken_files_of_common_crawl_cost_a_capture_and_never_give_another_page
         urls.values(), "2018-01-20T00:00:00Z"
     )
     assert all(document.text.startswith(WORDS.strip()) for document in made(tmp_path / "out")[1])
+
+
+def test_a_storm_of_503_is_waited_out_by_all(archives, tmp_path):
+    urls = [archives.url(f"/{name}") for name in "abcd"]
+    for url in urls:
+        archives.wayback[url] = [Captured("20190301120000", old(url))]
+    left = ["1", "1", None]  # what the storm's answers ask for
+
+    def storm(request):
+        if request.host == WAYBACK and request.path != "/robots.txt" and left:
+            asked = left.pop(0)
+            request.answer(503, b"Slow Down", **({} if asked is None else {"Retry_After": asked}))
+            return True
+        return False
+
+    archives.trouble = storm
+    rows = rows_of(tmp_path, archives, urls, archive=("wayback",), retries=2)
+    times = [when for _, _, when in archives.pages(WAYBACK)]
+    gaps = [later - earlier for earlier, later in itertools.pairwise(times)]
+    assert min(gaps[:2]) >= 1.0 and gaps[2] >= 0.05 * 4
+    assert {row["outcome"] for row in rows.values()} == {"archived"}
+
+
+def test_an_archive_that_wants_to_be_left_alone_is_and_the_next_run_asks_it_for_what_is_left(archives, tmp_path):
+    urls = [archives.url(f"/{number}") for number in range(4)]
+    for url in urls:
+        archives.wayback[url] = [Captured("20190301120000", old(url))]
+    asked = []
+
+    def trouble(request):
+        asked.append(request.path)
+        if len(asked) == 4:  # robots.txt, and the first page
+            request.answer(429, Retry_After="7200")
+        return len(asked) == 4
+
+    archives.trouble = trouble
+    rows = rows_of(tmp_path, archives, urls, archive=("wayback",))
+    assert len(asked) == 4
+    found = collections.Counter((row["outcome"], row.get("archives", {}).get("wayback")) for row in rows.values())
+    assert found == {("archived", None): 1, ("http_404", "http_429"): 1, ("http_404", "host_down"): 2}
+    archives.asked_live.clear()
+    rows = rows_of(tmp_path, archives, urls, archive=("wayback",))
+    assert {row["outcome"] for row in rows.values()} == {"archived"}
+    assert len(asked) == 4 + 1 + 3 * 2 and not archives.asked_live
+
+
+def test_the_capture_is_the_nearest_to_the_submission_or_to_a_date_or_the_newest(archives, tmp_path):
+    dated = {"reddit_first_submitted": "2014-02-02T10:00:00Z", "reddit_score": 5}
+    for name in ("a", "b"):
+        url = archives.url(f"/{name}")
+        times = ["20120101000000", "20140101000000", "20180101000000"]
+        archives.wayback[url] = [Captured(time, old(f"{name} {time}")) for time in times if name == "a"]
+        for time in times:
+            crawl = f"CC-MAIN-{time[:4]}-01"
+            archives.crawls.setdefault(crawl, {})
+            if name == "b":
+                archives.crawls[crawl][url] = [Captured(time, old(f"{name} {time}"))]
+    archives.write_crawls()
+    list_of = [Document(archives.url("/a"), "", dated), Document(archives.url("/b"), "", dated)]
+
+    def years(name, **settings):
+        rows = rows_of(tmp_path / name, archives, list_of, **settings)
+        return [rows[row.url]["captured_at"][:4] for row in list_of]
+
+    assert years("own") == ["2014", "2014"]
+    assert years("given", archive_date="2012-06") == ["2012", "2012"]
+    assert years("newest", archive_date="newest") == ["2018", "2018"]
+    assert made(tmp_path / "own" / "out")[1][0].metadata.items() >= dated.items()
+
+
+def test_what_an_archive_forbids_by_its_robots_txt_is_not_asked_for(archives, tmp_path):
+    url = archives.url("/gone")
+    archives.wayback[url] = [Captured("20190301120000", old(url))]
+    archives.robots = b"User-agent: *\nDisallow: /web/\n"
+    rows = rows_of(tmp_path, archives, [url], archive=("wayback",))
+    assert (rows[url]["outcome"], rows[url]["archives"]) == ("http_404", {"wayback": "robots"})
+    assert [path.partition("?")[0] for _, path, _ in archives.pages()] == ["/cdx/search/cdx"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"archive": ("waybck",)}, "--archive waybck is not known"),
+        ({"archive_date": "soon"}, "--archive-date soon is no date"),
+        ({"wayback_address": "archive"}, "--wayback-address archive is no web address"),
+    ],
+)
+def test_settings_that_make_no_sense_are_refused(settings, says):
+    with pytest.raises(InputError, match=says):
+        Download(**settings)

@@ -55,7 +55,7 @@ class WebArchives:
         self.files: dict[str, bytes] = {}
         self.live: dict[str, tuple[int, bytes]] = {}
         self.entries: dict[str, list[dict[str, str]]] = {}  # of the index of each crawl
-        self.truncated: set[str] = set()  # URLs whose records the crawler has cut off
+        self.truncated: set[tuple[str, str]] = set()  # crawls and URLs of records that the crawler has cut off
         self.shortened: set[tuple[str, int]] = set()  # places in files of which the end is not sent
         self.moved: dict[tuple[str, int], tuple[int, int]] = {}  # places in place of which others are sent
         self.robots = b""
@@ -214,7 +214,7 @@ class WebArchives:
                 for one in captures:
                     begin = len(archive.data)
                     more = {"WARC-Date": readable(one.time)}
-                    more |= {"WARC-Truncated": "length"} if url in self.truncated else {}
+                    more |= {"WARC-Truncated": "length"} if (name, url) in self.truncated else {}
                     archive.response(url, one.body, f"{one.status} OK", more=more, Content_Type=one.kind)
                     entry = {"url": url, "mime": one.kind.partition(";")[0], "status": str(one.status), "digest": "X"}
                     entry |= {"offset": str(begin), "length": str(len(archive.data) - begin)}

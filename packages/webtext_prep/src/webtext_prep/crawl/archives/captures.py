@@ -20,6 +20,7 @@ CAPTURES = 3
 """Of one URL that an archive is asked for, the nearest ones, before it is taken for having none."""
 _ZERO = "00000101000000"
 _TIME = "%Y%m%d%H%M%S"
+READABLE = "%Y-%m-%dT%H:%M:%SZ"
 
 Found = TypeVar("Found")
 
@@ -135,7 +136,7 @@ def seconds_of(time: str) -> float:
 
 def readable_time(time: str) -> str:
     """A `timestamp` as `2019-03-01T12:00:00Z`."""
-    return datetime.datetime.fromtimestamp(seconds_of(time), datetime.UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return datetime.datetime.fromtimestamp(seconds_of(time), datetime.UTC).strftime(READABLE)
 
 
 def nearest(found: Iterable[tuple[str, Found]], date: str) -> list[tuple[str, Found]]:

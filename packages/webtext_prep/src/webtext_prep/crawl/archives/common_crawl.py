@@ -60,7 +60,7 @@ class CommonCrawl:
         self._max_bytes = max_bytes
         self._crawls: list[tuple[str, str]] = []
         self._indexes: dict[str, ClusterIndex] = {}
-        self._blocks: OrderedDict[Block, list[bytes]] = OrderedDict()
+        self._blocks: OrderedDict[tuple[str, Block], list[bytes]] = OrderedDict()
 
     @property
     def addresses(self) -> tuple[str, ...]:
@@ -106,7 +106,8 @@ class CommonCrawl:
             return blocks
         found: list[bytes] = []
         for block in blocks:
-            if block not in self._blocks:
+            place = (crawl, block)
+            if place not in self._blocks:
                 reply = yield Request(f"{folder}/{block.file}", block.length, (block.offset, block.length))
                 if reply.outcome != PageOutcome.OK:
                     return reply.outcome
@@ -114,9 +115,9 @@ class CommonCrawl:
                     text = decoded(reply.body, "", "gzip", limit=BLOCK_BYTES, may_be_cut=False)
                 except (DamagedBodyError, CutShortError, TooLargeError, zlib.error):
                     return PageOutcome.MALFORMED_RESPONSE
-                self._blocks[block] = text.split(b"\n")
-            self._blocks.move_to_end(block)
-            found += [line for line in self._blocks[block] if line.startswith(key)]
+                self._blocks[place] = text.split(b"\n")
+            self._blocks.move_to_end(place)
+            found += [line for line in self._blocks[place] if line.startswith(key)]
             while len(self._blocks) > KEPT_BLOCKS:
                 self._blocks.popitem(last=False)
         return found

@@ -10,10 +10,11 @@ import email.utils
 import json
 import re
 from collections.abc import Generator
+from time import strftime
 from typing import ClassVar
 from urllib.parse import urlencode
 
-from webtext_prep.crawl.archives.captures import CAPTURES, Capture, Request, Search, nearest, readable_time
+from webtext_prep.crawl.archives.captures import CAPTURES, READABLE, Capture, Request, Search, nearest
 from webtext_prep.crawl.http.bodies import (
     CutShortError,
     DamagedBodyError,
@@ -99,7 +100,7 @@ class Wayback:
         headers = {name.lower(): value for name, value in reply.headers}
         time = None
         with contextlib.suppress(ValueError, TypeError):
-            time = email.utils.parsedate_to_datetime(headers[b"memento-datetime"].decode("latin-1"))
+            time = email.utils.parsedate_to_datetime(headers.get(b"memento-datetime", b"").decode("latin-1"))
         if time is None:
             return PageOutcome.NOT_ARCHIVED
         kind, charset = content_type_of(headers.get(b"content-type", b"").decode("latin-1"))
@@ -121,17 +122,9 @@ class Wayback:
             (b"content-type", headers.get(b"content-type", b"")),
             *(pair for pair in own if pair[0] != b"content-type"),
         ]
-        page = Reply(
-            PageOutcome.OK,
-            original,
-            200,
-            body=body,
-            charset=charset,
-            is_html=is_html,
-            reason="OK",
-            headers=tuple(sent),
-        )
-        return Capture(readable_time(time.strftime("%Y%m%d%H%M%S")), page)
+        page = Reply(PageOutcome.OK, original, 200, body=body, charset=charset, is_html=is_html, reason="OK",
+                     headers=tuple(sent))  # fmt: skip
+        return Capture(strftime(READABLE, time.utctimetuple()), page)
 
 
 def _rows(body: bytes) -> list[tuple[str, str]] | None:

@@ -188,7 +188,8 @@ class Queues:
 
 
 def _join(host: Host, visit: Visit) -> None:
-    if visit.robots_of or (visit.retrieval is not None and visit.retrieval.search is not None):
+    has_begun = visit.retrieval is not None and visit.retrieval.search is not None
+    if visit.robots_of or (has_begun and not visit.failures):
         host.queue.appendleft(visit)  # others wait for it, or it has begun what is soon done
     else:
         host.queue.append(visit)
