@@ -4,19 +4,23 @@ import collections
 import contextlib
 import gzip
 import itertools
+import os
+import signal
+import subprocess
 import sys
 
 import pytest
 from web_archives import FILES, INDEX, WAYBACK, Captured, WebArchives
 
 from webtext_prep.crawl.archives import cluster_index
-from webtext_prep.crawl.frontier import politeness
+from webtext_prep.crawl.frontier import politeness, rounds
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running.job import Job
 from webtext_prep.stages.download import Download
+from webtext_prep.stages.extract import Extract
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="127.0.0.21 is a host on Linux only")
 
@@ -70,6 +74,14 @@ def write_list(path, urls):
     return path
 
 
+def check_limits(archives, pause=PAUSE):
+    """No archive was asked for two things at once, nor, from the first request to the last, more than its budget."""
+    assert set(archives.most_at_once.values()) == {1}
+    for hosts in ((WAYBACK,), (FILES, INDEX)):
+        times = [when for at, _, when in archives.asked if at in hosts]
+        assert len(times) > 10 and times[-1] - times[0] > 0.9 * pause * (len(times) - 1)
+
+
 def rows_of(tmp_path, archives, urls, **settings):
     """Download `urls`, which may be rows of a list, and give back the row of each."""
     output = tmp_path / "out"
@@ -108,10 +120,7 @@ def test_of_a_list_that_is_gone_all_that_is_archived_is_recovered_and_no_archive
         assert capture.items() <= rows[url].items() and capture.items() <= by_url[url].metadata.items()
         assert by_url[url].text.startswith(WORDS.strip()) and by_url[url].metadata["title"] == f"Old {url}"
     assert not any("archive" in by_url[url].metadata for url in live)
-    assert set(archives.most_at_once.values()) == {1}
-    for host in (WAYBACK, FILES):
-        times = [when for at, _, when in archives.asked if at == host or (host == FILES and at == INDEX)]
-        assert min(later - earlier for earlier, later in itertools.pairwise(times)) > PAUSE * 0.6
+    check_limits(archives)
     counts = collections.Counter(path for _, path, _ in archives.asked)
     assert counts.pop("/robots.txt") == 3
     assert set(counts.values()) == {1}  # no piece, block or record twice
@@ -311,3 +320,97 @@ def test_what_an_archive_forbids_by_its_robots_txt_is_not_asked_for(archives, tm
 def test_settings_that_make_no_sense_are_refused(settings, says):
     with pytest.raises(InputError, match=says):
         Download(**settings)
+
+
+def archived_web(archives, hosts=4, pages=6):
+    """URLs of a site that are gone, half of them archived; `/live` pages between them."""
+    urls = []
+    for number in range(hosts * pages):
+        url = archives.url(f"/{number}")
+        urls.append(url)
+        if number % 4 == 0:
+            archives.wayback[url] = [Captured("20190301120000", old(url))]
+        elif number % 4 == 1:
+            archives.crawls.setdefault("CC-MAIN-2019-18", {})[url] = [Captured("20190422080000", old(url))]
+        elif number % 4 == 2:
+            archives.live[f"/{number}"] = 200, old(url)
+    archives.write_crawls()
+    return urls
+
+
+def bytes_of(output):
+    """The documents as they are, and the outcomes but for times and the number of attempts."""
+    shards = {path.name: path.read_bytes() for path in sorted(output.glob("part-*"))}
+    return shards, [{**row, "fetched_at": "", "attempts": 0, "page": None} for row in made(output)[0]]
+
+
+def test_the_same_bytes_whoever_asks_and_however_often_it_is_killed(archives, tmp_path):
+    """kill -9 at several moments, as one process and as two: nothing lost, and never more than the limit."""
+    urls = archived_web(archives)
+    one = write_list(tmp_path / "one.jsonl.zst", urls)
+    download(archives, one, tmp_path / "expected")
+    expected = bytes_of(tmp_path / "expected")
+    assert collections.Counter(row["outcome"] for row in expected[1]) == {"archived": 12, "ok": 6, "http_404": 6}
+    in_all = len(archives.asked)
+    flags = {
+        "input": one,
+        "output": tmp_path / "out",
+        "archive": ",".join(BOTH),
+        "delay": 0,
+        "extractor": "resiliparse",
+    }
+    flags |= {"allow_private_addresses": "loopback", "archive_requests": 36_000, **archives.settings}
+    words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
+    command = [sys.executable, "-m", "webtext_prep", "download", *words]
+    archives.asked.clear()
+    archives.asked_live.clear()
+    for more in (5, 12):
+        archives.answers = len(archives.asked) + more
+        with subprocess.Popen(command, stderr=subprocess.PIPE, start_new_session=True) as process:
+            with archives.condition:
+                assert archives.condition.wait_for(lambda: len(archives.asked) > archives.answers, 60)
+            os.killpg(process.pid, signal.SIGKILL)
+    archives.answers = None
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert bytes_of(tmp_path / "out") == expected
+    assert len([path for path in archives.asked_live if path != "/robots.txt"]) == len(urls)
+    assert (
+        len(archives.asked) <= in_all + 2 * 20
+    )  # a search that was cut short begins anew, and the index is read again
+    check_limits(archives, 0.1)
+
+
+def test_limits_of_an_archive_hold_for_all_tasks_together(archives, tmp_path, monkeypatch):
+    urls = archived_web(archives)
+    one = write_list(tmp_path / "one.jsonl.zst", urls)
+    download(archives, one, tmp_path / "expected")
+    texts = {document.url: (document.text, document.metadata) for document in made(tmp_path / "expected")[1]}
+    lists = [write_list(tmp_path / f"list{number}.jsonl.zst", urls[number::3]) for number in range(3)]
+    for name, few, options in (("few", 10_000, {"workers": 3}), ("parts", 0, {"workers": 2})):
+        monkeypatch.setattr(rounds, "FEW", few)
+        archives.asked.clear()
+        archives.most_at_once.clear()
+        download(archives, lists, tmp_path / name, **options)
+        found = {document.url: (document.text, document.metadata) for document in made(tmp_path / name)[1]}
+        assert found == texts, name
+        check_limits(archives)
+
+
+def test_saved_captures_give_the_same_documents_without_fetching(archives, tmp_path):
+    urls = archived_web(archives)
+    latin = archives.url("/latin")
+    page = "<html><head><title>caf\u00e9</title></head><body><p>" + "Le caf\u00e9 est ouvert. " * 20
+    archives.wayback[latin] = [Captured("20190301120000", page.encode("latin-1"), kind="text/html; charset=latin-1")]
+    rows = [Document(url, "", {"reddit_score": number}) for number, url in enumerate([*urls, latin])]
+    download(archives, write_list(tmp_path / "urls.jsonl.zst", rows), tmp_path / "out", save_pages=True)
+    archives.asked.clear()
+    found = made(tmp_path / "out")[1]
+    Job(Extract(extractor="resiliparse"), [*(tmp_path / "out" / "pages").iterdir()], tmp_path / "again").run()
+    again = made(tmp_path / "again")[1]
+    assert sorted((d.url, d.text, sorted(d.metadata.items())) for d in again) == sorted(
+        (d.url, d.text, sorted(d.metadata.items())) for d in found
+    )
+    assert len(found) == 19 and any("caf\u00e9" in document.text for document in found)
+    saved = (tmp_path / "out" / "pages" / "part-00000.warc.gz").read_bytes()
+    assert b"server: old" in b"".join(gzip.decompress(saved).lower().splitlines(keepends=True))

@@ -194,6 +194,8 @@ def _value_lines(name: str, value: Any, verdict: str) -> list[str]:
         return [f"cut out: {row['match']!r} (from {row.get('evaluation', '?')})" for row in value]
     if name == "note":
         return [str(value)]
+    if isinstance(value, dict):
+        return [f"{name.replace('_', ' ')}: {', '.join(f'{key} {figure(entry)}' for key, entry in value.items())}"]
     return [f"{name.replace('_', ' ')}: {figure(value)}"]
 
 

@@ -153,6 +153,13 @@ def _sources(corpus: Corpus) -> Iterable[str]:
         "A domain is the registered name: `example.co.uk` for `news.example.co.uk`. Tokens are those of the text "
         "alone, without a mark of a document's end. Each document's `url` says where it comes from."
     )
+    archived = [f"{found}" for step in corpus.steps if (found := step.get("facts", {}).get("archived"))]
+    if archived:
+        yield (
+            f"Pages that were gone when they were asked for came from web archives: {plain('; '.join(archived))}, of "
+            "all that were downloaded. Their `url` is the original one, `archive` says which archive, and "
+            "`captured_at` the time of the capture."
+        )
     listed, of_all = corpus.top.of(len(domains)), _counted(len(domains), "domain")
     yield (
         f"`{DOMAINS}` lists the largest {listed:,} of {of_all}, by bytes of text. The European Commission's template "

@@ -26,6 +26,7 @@ from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.shards import check_format
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
+from webtext_prep.extraction.outcomes import is_gone
 from webtext_prep.running.output import locked
 from webtext_prep.running.preflight import readable
 from webtext_prep.running.settings import Chain, Link, RunSettings, read_table
@@ -109,17 +110,23 @@ def make_plan(
             measured.append(found)
             keys.append(key)
     expectations: list[Expected] = []
-    host, pages = "", 0
-    for link, found in zip(links, measured, strict=True):
-        busiest = 0.0
+    host, pages, of_archives = "", 0, list[str]()
+    for (stage, _), link, found in zip(stages, links, measured, strict=True):
+        busiest = in_archives = 0.0
+        if isinstance(stage, Download):
+            gone = round(sum(count for reason, count in found.dropped.items() if is_gone(reason)) * sample.scale)
+            in_archives = stage.of_archives().seconds(gone)
+            of_archives += [f"download: {sentence}" for sentence in stage.of_archives().expected(gone)]
         if isinstance(link.stage, Download) and sample.hosts:
             left = Counter(host_of(row.url) for file in inputs_of(link) for row in read_urls(file))
             busiest, host, pages = busiest_host(link.stage, sample, left, found.read / max(1, sample.rows))
         files = inputs_of(link)
-        one = link.stage.is_one_document
-        contents = take_sample(files, storage.sizes(files), format_name=link.run.format, is_one_document=one)
+        is_one = link.stage.is_one_document
+        contents = take_sample(files, storage.sizes(files), format_name=link.run.format, is_one_document=is_one)
         before = expectations[link.reads] if link.reads >= 0 else None
-        expectations.append(expected(link, found, contents, sample, workers, before=before, busiest=busiest))
+        one = expected(link, found, contents, sample, workers, before=before, busiest=busiest)
+        times = {"seconds": one.seconds + in_archives, "seconds_high": one.seconds_high + in_archives}
+        expectations.append(dataclasses.replace(one, **times))
     plan = Plan(
         tuple(given),
         config,
@@ -134,6 +141,11 @@ def make_plan(
         (),
     )
     notes = notes_on(links, measured, expectations, sample, host, pages)
+    if of_archives:
+        notes += [
+            *of_archives,
+            "download: the sample asked no archive; pages that they have come on top of what is left",
+        ]
     return dataclasses.replace(plan, notes=(*notes, *too_much(plan, folder, Machine())))
 
 
@@ -169,7 +181,7 @@ def _say(sentence: str) -> None:
 
 
 def _for_sample(stage: Stage, scale: float) -> Stage:
-    """The stage as it runs on the sample: a limit of URLs is one of all of them."""
-    if isinstance(stage, Download) and stage.max_urls:
-        return dataclasses.replace(stage, max_urls=math.ceil(stage.max_urls / scale))
-    return stage
+    """The stage as it runs on the sample: a limit of URLs is one of all of them, and archives are not asked."""
+    if not isinstance(stage, Download):
+        return stage
+    return dataclasses.replace(stage, archive=(), max_urls=math.ceil(stage.max_urls / scale))

@@ -136,22 +136,26 @@ def languages(corpus: Corpus) -> Markup | None:
 
 NAMES = {
     "ok": "page with text",
+    "archived": "page with text of a web archive",
     "client": "HTTP 3xx, 4xx",
     "server": "HTTP 5xx",
     "robots": "robots.txt",
     "network": "network",
     "content": "no usable text",
 }
-KINDS = dict(zip(GROUPS, ("c1", "c2", "c3", "c4", "c6", "c5"), strict=True))
+WITH_TEXT = GROUPS[:2]
+KINDS = dict(zip(GROUPS, ("c1", "c7", "c2", "c3", "c4", "c6", "c5"), strict=True))
 
 
 def outcomes(found: OutcomeFigures, taken: float) -> Markup:
     """How downloads ended; `taken` is the share of the URLs that were counted."""
-    total, good = found.outcomes.totals()[0] / taken, found.outcomes.names.get("ok", [0.0])[0] / taken
+    ok, archived = (found.outcomes.names.get(name, [0.0])[0] / taken for name in WITH_TEXT)
+    total, good = found.outcomes.totals()[0] / taken, ok + archived
+    captures = f", {count(archived)} of them as web archives have it" if archived else ""
     more = len(found.hosts.names) - MOST_ROWS
     return join(
         [
-            tag("p", f"{count(good)} of {count(total)} URLs ({share(good, total)}) gave a page with text."),
+            tag("p", f"{count(good)} of {count(total)} URLs ({share(good, total)}) gave a page with text{captures}."),
             charts.legend((KINDS[group], NAMES[group]) for group in GROUPS),
             _reasons(found, taken, total),
             tag("h3", "By host"),
@@ -166,7 +170,7 @@ def outcomes(found: OutcomeFigures, taken: float) -> Markup:
 
 def _reasons(found: OutcomeFigures, taken: float, total: float) -> Markup | None:
     """Every other outcome than a page; those would hide what the others are."""
-    rows = [(name, values[0] / taken) for name, values in found.outcomes.top(MOST_ROWS + 1) if name != "ok"]
+    rows = [(name, values[0] / taken) for name, values in found.outcomes.top(MOST_ROWS + 2) if name not in WITH_TEXT]
     if not rows:
         return None
     most = rows[0][1]
@@ -182,7 +186,10 @@ def _hosts(found: OutcomeFigures, taken: float) -> Markup:
         of = zip(GROUPS, by_group, strict=True)
         parts = [(number, KINDS[group], f"{NAMES[group]}: {count(number / taken)}") for group, number in of]
         words = tag(
-            "span", tag("b", count(urls / taken)), f" URLs, {share(by_group[0], urls)} with text", class_="number"
+            "span",
+            tag("b", count(urls / taken)),
+            f" URLs, {share(sum(by_group[: len(WITH_TEXT)]), urls)} with text",
+            class_="number",
         )
         rows.append([name, join([words, charts.stacked(parts, most)])])
     return bars(["host", "URLs"], rows)

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from webtext_prep.extraction.outcomes import PageOutcome
+from webtext_prep.extraction.outcomes import PageOutcome, has_document
 
 MOST_NAMES = 50_000
 """A `TopCounter` holds at most twice as many names, some 20 MB."""
@@ -194,7 +194,7 @@ class Lowest:
 
 KEPT_EXAMPLES = 3
 
-GROUPS = ("ok", "client", "server", "robots", "network", "content")
+GROUPS = ("ok", "archived", "client", "server", "robots", "network", "content")
 """What outcomes are put together as, in the order of the bars."""
 _NETWORK = frozenset(
     {
@@ -214,8 +214,8 @@ def group_of(outcome: str) -> str:
     >>> group_of("http_404"), group_of("timeout"), group_of("empty")
     ('client', 'network', 'content')
     """
-    if outcome == PageOutcome.OK:
-        return "ok"
+    if has_document(outcome):
+        return outcome
     if outcome.startswith("http_"):
         return "server" if outcome.startswith("http_5") else "client"
     if outcome.startswith("robots"):

@@ -100,14 +100,18 @@ class ArchiveSettings:
             return "" if self.archive_date == NEWEST else timestamp(self.archive_date)
         return next((found for name in DATES if (found := timestamp(str(metadata.get(name, ""))))), "")
 
+    def requests(self, gone: int) -> dict[str, int]:
+        """How many requests so many pages that are gone will take at each archive, about."""
+        return {name: gone * archive.usual_requests for name, archive in self.make_archives(1).items()}
+
+    def seconds(self, gone: int) -> float:
+        """How long that will take; the archives are asked at once."""
+        return max(self.requests(gone).values(), default=0) * self.archive_pause
+
     def expected(self, gone: int) -> list[str]:
         """A sentence for each archive: how many requests and hours so many pages that are gone will take there."""
-        found = []
-        for name, archive in self.make_archives(1).items():
-            requests = gone * archive.usual_requests
-            duration = spoken_duration(requests * self.archive_pause)
-            found.append(
-                f"{name}: some {requests:,} requests for {gone:,} pages that are gone, {duration} at "
-                f"{self.archive_requests:,} an hour"
-            )
-        return found
+        return [
+            f"{name}: some {requests:,} requests for {gone:,} pages that are gone, "
+            f"{spoken_duration(requests * self.archive_pause)} at {self.archive_requests:,} an hour"
+            for name, requests in self.requests(gone).items()
+        ]
