@@ -22,6 +22,7 @@ KEPT_PIECES = 64
 MOST_BLOCKS = 3
 """Blocks that one URL may have captures in."""
 MOST_BLOCK_BYTES = 4 << 20
+_BEYOND = b"\xff"
 _SIZE = re.compile(rb"bytes \d+-\d+/(\d{1,15})")
 _FILE = re.compile(r"[\w.-]+\.gz")
 
@@ -89,9 +90,10 @@ class ClusterIndex:
         if end < size:
             lines.pop()  # it may go on
         lines = [line for line in lines if line]
-        if not lines and size:
+        if not lines and end < size:
             return PageOutcome.MALFORMED_RESPONSE
-        self._pieces[number], self._first[number] = lines, lines[0] if lines else b""
+        # The last piece may hold no more than the end of a line: then it is beyond every key.
+        self._pieces[number], self._first[number] = lines, lines[0] if lines else _BEYOND
         while len(self._pieces) > KEPT_PIECES:
             self._pieces.popitem(last=False)
         return ""

@@ -1,0 +1,118 @@
+"""Keys of web archives, and how they are found in an index file that is read in pieces."""
+
+import random
+
+import pytest
+
+from webtext_prep.crawl.archives import cluster_index
+from webtext_prep.crawl.archives.captures import Request, nearest, timestamp
+from webtext_prep.crawl.archives.cluster_index import Block, ClusterIndex
+from webtext_prep.crawl.http.client import Reply
+from webtext_prep.urls.surt import surt
+
+
+@pytest.mark.parametrize(
+    ("url", "key"),
+    [
+        # What Common Crawl's own index and the Internet Archive's tests have for these.
+        ("http://tokenmill.lt/", "lt,tokenmill)/"),
+        ("http://www34.Archive.org/index.html?b=b&a=b", "org,archive)/index.html?a=b&b=b"),
+        ("https://www.archive.org:443/big/", "org,archive)/big"),
+        ("http://www.archive.org:443/", "org,archive:443)/"),
+        ("http://archive.org/index.html?#part", "org,archive)/index.html"),
+        ("http://host.com//twoslashes?more//slashes", "com,host)/twoslashes?more//slashes"),
+        ("http://www.google.com/blah/..", "com,google)/"),
+        ("http://host.com/%257Ea%2521b", "com,host)/~a!b"),
+        ("http://host.com/%25%32%35", "com,host)/%25"),
+        ("http://an.wikipedia.org/wiki/Escopete", "org,wikipedia,an)/wiki/escopete"),
+        ("http://a.org/(S(4hqa0555fwsecu455xqckv45))/mileg.aspx", "org,a)/mileg.aspx"),
+        ("http://a.org/b;jsessionid=0123456789abcdef0123456789abcdef", "org,a)/b"),
+        ("http://a.org/?sid=9682993c8daa2c5497996114facdc805&x=y", "org,a)/?x=y"),
+        ("http://www2foo.com/", "com,www2foo)/"),
+        ("http://B\u00fccher.ch:8080/\u00e9", "ch,xn--bcher-kva:8080)/%c3%a9"),
+        ("http://192.0.2.7/a", "7,2,0,192)/a"),
+        ("http://a.org:99999/", ""),
+        ("mailto:a@example.org", ""),
+        ("no address", ""),
+    ],
+)
+def test_keys_are_those_of_the_archives(url, key):
+    assert surt(url) == key
+
+
+def test_the_nearest_is_first_and_the_newest_without_a_date():
+    times = [("20120101000000", 1), ("20150101000000", 2), ("20180101000000", 3), ("2018", 4), ("20189901000000", 5)]
+    assert [value for _, value in nearest(times, timestamp("2014-12-30"))] == [2, 1, 3]
+    assert [value for _, value in nearest(times, "")] == [3, 2, 1]
+    assert [timestamp(date) for date in ("soon", "2019-13", "", "201", "2019-04-30T01:02:03.5+02:00")] == [
+        "", "", "", "", "20190430010203"
+    ]  # fmt: skip
+
+
+def answer(data: bytes, request: Request) -> Reply:
+    begin, length = request.span
+    if begin >= len(data):
+        return Reply("http_416", request.url, 416)
+    part = data[begin : begin + length]
+    place = f"bytes {begin}-{begin + len(part) - 1}/{len(data)}".encode()
+    return Reply("ok", request.url, 206, body=part, headers=((b"Content-Range", place),))
+
+
+def looked_up(index: ClusterIndex, data: bytes, key: bytes) -> tuple[list[Block] | str, int]:
+    """What an index says of a key, and how many requests that took."""
+    search, reply, requests = index.find(key), None, 0
+    while True:
+        try:
+            request = search.send(reply)
+        except StopIteration as end:
+            return end.value, requests
+        assert request.most == request.span[1] <= cluster_index.PIECE_BYTES + cluster_index.OVERLAP_BYTES + 1
+        reply, requests = answer(data, request), requests + 1
+
+
+@pytest.mark.parametrize("piece", [150, 151, 160, 1 << 20])
+def test_every_key_is_found_in_its_block_however_the_file_is_cut(monkeypatch, piece):
+    """Against all lines at once; several blocks that begin with one URL, keys before the first and after the last."""
+    monkeypatch.setattr(cluster_index, "PIECE_BYTES", piece)
+    monkeypatch.setattr(cluster_index, "OVERLAP_BYTES", 140)
+    monkeypatch.setattr(cluster_index, "KEPT_PIECES", 3)
+    draw = random.Random(1)
+    names = sorted({f"org,{draw.choice('abc')}{draw.randrange(300)})/{'x' * draw.randrange(20)}" for _ in range(120)})
+    keys = sorted([f"{name} 2019" for name in names[::2]] + [f"{names[10]} 20{n}" for n in (20, 21)])
+    rows = [f"{key}\tcdx-00000.gz\t{n * 100}\t100\t{n}\n".encode() for n, key in enumerate(keys)]
+    data, index = b"".join(rows), ClusterIndex("http://x/cluster.idx")
+    most = 0
+    for name in ["aaa)/", *names, "zzz)/"]:
+        key = f"{name} ".encode()
+        before = [n for n, line in enumerate(rows) if line < key][-1:]
+        expected = [*before, *(n for n, line in enumerate(rows) if line.startswith(key))]
+        found, requests = looked_up(index, data, key)
+        assert found == [Block("cdx-00000.gz", n * 100, 100) for n in expected[: cluster_index.MOST_BLOCKS]]
+        most = max(most, requests)
+    assert most <= 8
+    assert looked_up(index, data, b"org,") and looked_up(index, data, b"aaa")[1] <= 1
+
+
+@pytest.mark.parametrize(
+    ("data", "expected"),
+    [
+        (b"", []),
+        (b"org,a)/ 2019\t../../etc/passwd\t0\t10\t1\n", []),
+        (b"org,a)/ 2019\tcdx-00000.gz\t-5\t10\t1\n", []),
+        (b"org,a)/ 2019\tcdx-00000.gz\t0\t99999999999\t1\n", []),
+        (b"org,a)/ 2019\tcdx-00000.gz\n", []),
+        (b"\xff\xfe no such thing\n", []),
+        (b"org,a)/ 2019\tcdx-00000.gz\t0\t10\t1", [Block("cdx-00000.gz", 0, 10)]),
+    ],
+)
+def test_an_index_that_is_empty_or_nonsense_says_nothing(data, expected):
+    assert looked_up(ClusterIndex("http://x/cluster.idx"), data, b"org,a)/ ")[0] == expected
+
+
+def test_a_server_that_sends_another_part_or_no_size_is_not_believed():
+    for headers, body in [((), b"a"), (((b"Content-Range", b"bytes 0-0/900"),), b"a")]:
+        search = ClusterIndex("http://x/cluster.idx").find(b"org,a)/ ")
+        next(search)
+        with pytest.raises(StopIteration) as end:
+            search.send(Reply("ok", "", 206, body=body, headers=headers))
+        assert end.value.value == "malformed_response"
