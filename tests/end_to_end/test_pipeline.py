@@ -486,6 +486,15 @@ def test_disk_that_is_too_small_for_all_together_is_found_before_anything_runs(c
     check_without_gpu("[merge]\nspace_check = false\n[clean]\n", "--input", "texts", "--check", code=0)
 
 
+def test_what_archives_will_be_asked_is_said_before_anything_runs(check_without_gpu):
+    Path("urls.txt").write_text("".join(f"http://host{number}.org/\n" for number in range(10_000)))
+    text = '[download]\narchive = ["wayback", "common-crawl"]\narchive_requests = 600\n'
+    said = check_without_gpu(text, "--input", "urls.txt", "--check", code=0)
+    assert "download: wayback: some 8,000 requests for 4,000 pages that are gone, 13:20:00 at 600 an hour" in said
+    assert "download: common-crawl: some 24,000 requests for 4,000 pages" in said
+    assert "archive" not in check_without_gpu("[download]\n", "--input", "urls.txt", "--check", code=0)
+
+
 @pytest.mark.parametrize(
     ("change", "flags"),
     [

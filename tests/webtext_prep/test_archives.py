@@ -4,6 +4,7 @@ import collections
 import contextlib
 import gzip
 import itertools
+import json
 import os
 import signal
 import subprocess
@@ -12,6 +13,7 @@ import sys
 import pytest
 from web_archives import FILES, INDEX, WAYBACK, Captured, WebArchives
 
+from webtext_prep import cli
 from webtext_prep.crawl.archives import cluster_index
 from webtext_prep.crawl.frontier import politeness, rounds
 from webtext_prep.documents.document import Document
@@ -414,3 +416,50 @@ def test_saved_captures_give_the_same_documents_without_fetching(archives, tmp_p
     assert len(found) == 19 and any("caf\u00e9" in document.text for document in found)
     saved = (tmp_path / "out" / "pages" / "part-00000.warc.gz").read_bytes()
     assert b"server: old" in b"".join(gzip.decompress(saved).lower().splitlines(keepends=True))
+
+
+def test_captures_are_told_of_by_why_report_and_the_card_of_an_export(archives, tmp_path, capsys):
+    urls = archived_web(archives)
+    archives.live["/23"] = 200, html("Page not found", "Sorry.")
+    out = tmp_path / "out"
+    summary = download(archives, write_list(tmp_path / "urls.jsonl.zst", urls), out)
+    assert summary.facts["archived"] == "6 from common-crawl, 6 from wayback"
+    assert summary.tally.dropped == {"http_404": 5, "soft_404": 1}
+
+    def said(*words):
+        assert cli.main([str(word) for word in words]) == 0
+        return capsys.readouterr().out
+
+    story = said("why", urls[1], out)
+    for line in ("outcome: archived", "archive: common-crawl", "captured at: 2019-04-22T08:00:00Z", "gone: http_404"):
+        assert line in story
+    assert "archives: wayback not_archived" in story
+    assert "dropped: soft_404" in (story := said("why", urls[23], out))
+    assert "archives: wayback not_archived, common-crawl not_archived" in story
+    said("report", out, "--output", tmp_path / "report.html")
+    page = (tmp_path / "report.html").read_text()
+    assert "18 of 24 URLs (75%) gave a page with text, 12 of them as web archives have it." in page
+    assert "soft_404" in page and "page with text of a web archive" in page
+    said("export", "--input", out, "--output", tmp_path / "dataset", "--state", tmp_path / "state")
+    card = (tmp_path / "dataset" / "README.md").read_text()
+    assert "came from web archives: 6 from common-crawl, 6 from wayback" in card
+    assert "`captured_at`" in card and "| `archive` | string | 66.7% |" in card
+
+
+def test_a_plan_asks_no_archive_and_says_how_many_requests_and_hours_all_of_it_will_be(archives, tmp_path, capfd):
+    urls = [archives.url(f"/{number}") for number in range(40)]
+    archives.live |= {f"/{number}": (200, old(number)) for number in range(0, 40, 2)}
+    (tmp_path / "urls.txt").write_text("\n".join(urls))
+    settings = {"allow_private_addresses": "loopback", "delay": 0, "extractor": "resiliparse", "archive": ["wayback"]}
+    settings |= {"archive_requests": 60, "robots": False, **archives.settings}
+    table = "".join(f"{name} = {json.dumps(value)}\n" for name, value in settings.items())
+    (tmp_path / "pipeline.toml").write_text(f"[download]\n{table}")
+    words = ["--input", tmp_path / "urls.txt", "--config", tmp_path / "pipeline.toml", "--output", tmp_path / "plan"]
+    assert cli.main(["plan", *map(str, words), "--at-least", "20", "--workers", "1"]) == 0
+    plan = json.loads((tmp_path / "plan" / "plan.json").read_bytes())
+    (stage,) = plan["stages"]
+    gone = stage["read"] - stage["kept"]
+    assert plan["sampled"] < 40 and gone and not archives.asked
+    assert f"wayback: some {2 * gone:,} requests for {gone:,} pages that are gone" in (notes := " ".join(plan["notes"]))
+    assert "at 60 an hour" in notes and "comes on top of what is left" in notes
+    assert stage["seconds"] >= 2 * gone * 60

@@ -31,7 +31,8 @@ def test_a_page_that_says_it_is_not_there_and_nothing_else_is_a_soft_404(title):
     "title",
     [
         "Room 404", "Lost and found", "How to fix error 404 on your site", "HTTP 404",
-        "The page that was not found for years", "Interstate 404 opens", "404 ways to cook an egg", "Found: the page you are looking for",
+        "The page that was not found for years", "Interstate 404 opens", "404 ways to cook an egg",
+        "Found: the page you are looking for",
         "A book review", "",
         "The domain of love is for sale by owner", "Houses for sale", "Domain names: a short history",
     ],

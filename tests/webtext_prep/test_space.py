@@ -295,6 +295,7 @@ def test_the_estimate_is_recorded_beside_the_state_and_not_in_the_output(write_s
         "scratch": 1_100_000_000,
         "memory": 1_200_000_000,
         "documents": 812_345,
+        "others": [],
     }
     assert contents(tmp_path / "one") == contents(tmp_path / "two")
 

@@ -22,6 +22,7 @@ from webtext_audit.plan.plan_file import Expected, Plan
 from webtext_audit.plan.profiling import Measured, Measurements, inputs_of, run_webtext
 from webtext_audit.plan.sample import Sample, take
 from webtext_prep import storage
+from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.shards import check_format
 from webtext_prep.documents.folders.url_lists import read_urls
@@ -110,13 +111,12 @@ def make_plan(
             measured.append(found)
             keys.append(key)
     expectations: list[Expected] = []
-    host, pages, of_archives = "", 0, list[str]()
+    host, pages, with_archives, of_archives = "", 0, list[Expected](), list[str]()
     for (stage, _), link, found in zip(stages, links, measured, strict=True):
-        busiest = in_archives = 0.0
+        busiest, archives, gone = 0.0, ArchiveSettings(), 0
         if isinstance(stage, Download):
+            archives = stage.of_archives()
             gone = round(sum(count for reason, count in found.dropped.items() if is_gone(reason)) * sample.scale)
-            in_archives = stage.of_archives().seconds(gone)
-            of_archives += [f"download: {sentence}" for sentence in stage.of_archives().expected(gone)]
         if isinstance(link.stage, Download) and sample.hosts:
             left = Counter(host_of(row.url) for file in inputs_of(link) for row in read_urls(file))
             busiest, host, pages = busiest_host(link.stage, sample, left, found.read / max(1, sample.rows))
@@ -125,8 +125,13 @@ def make_plan(
         contents = take_sample(files, storage.sizes(files), format_name=link.run.format, is_one_document=is_one)
         before = expectations[link.reads] if link.reads >= 0 else None
         one = expected(link, found, contents, sample, workers, before=before, busiest=busiest)
-        times = {"seconds": one.seconds + in_archives, "seconds_high": one.seconds_high + in_archives}
-        expectations.append(dataclasses.replace(one, **times))
+        expectations.append(one)
+        times = {
+            "seconds": one.seconds + archives.seconds(gone),
+            "seconds_high": one.seconds_high + archives.seconds(gone),
+        }
+        with_archives.append(dataclasses.replace(one, **times))
+        of_archives += [f"{one.stage}: {sentence}" for sentence in archives.expected(gone)]
     plan = Plan(
         tuple(given),
         config,
@@ -137,15 +142,12 @@ def make_plan(
         sample.total,
         sample.scale,
         sum(one.usage.wall for one in measured),
-        tuple(expectations),
+        tuple(with_archives),
         (),
     )
     notes = notes_on(links, measured, expectations, sample, host, pages)
     if of_archives:
-        notes += [
-            *of_archives,
-            "download: the sample asked no archive; pages that they have come on top of what is left",
-        ]
+        notes += [*of_archives, "download: the sample asked no archive: what they have comes on top of what is left"]
     return dataclasses.replace(plan, notes=(*notes, *too_much(plan, folder, Machine())))
 
 
