@@ -442,7 +442,7 @@ def test_captures_are_told_of_by_why_report_and_the_card_of_an_export(archives, 
     assert "soft_404" in page and "page with text of a web archive" in page
     said("export", "--input", out, "--output", tmp_path / "dataset", "--state", tmp_path / "state")
     card = (tmp_path / "dataset" / "README.md").read_text()
-    assert "came from web archives: 6 from common-crawl, 6 from wayback" in card
+    assert "12 documents were gone when they were asked for, and came from web archives" in card
     assert "`captured_at`" in card and "| `archive` | string | 66.7% |" in card
 
 

@@ -153,12 +153,10 @@ def _sources(corpus: Corpus) -> Iterable[str]:
         "A domain is the registered name: `example.co.uk` for `news.example.co.uk`. Tokens are those of the text "
         "alone, without a mark of a document's end. Each document's `url` says where it comes from."
     )
-    archived = [f"{found}" for step in corpus.steps if (found := step.get("facts", {}).get("archived"))]
-    if archived:
+    if archived := sum(corpus.measures.kinds.get("archive", {}).values()):
         yield (
-            f"Pages that were gone when they were asked for came from web archives: {plain('; '.join(archived))}, of "
-            "all that were downloaded. Their `url` is the original one, `archive` says which archive, and "
-            "`captured_at` the time of the capture."
+            f"{_counted(archived, 'document')} were gone when they were asked for, and came from web archives: `url` is "
+            "the original one, `archive` says which archive, and `captured_at` the time of the capture."
         )
     listed, of_all = corpus.top.of(len(domains)), _counted(len(domains), "domain")
     yield (

@@ -126,11 +126,8 @@ def make_plan(
         before = expectations[link.reads] if link.reads >= 0 else None
         one = expected(link, found, contents, sample, workers, before=before, busiest=busiest)
         expectations.append(one)
-        times = {
-            "seconds": one.seconds + archives.seconds(gone),
-            "seconds_high": one.seconds_high + archives.seconds(gone),
-        }
-        with_archives.append(dataclasses.replace(one, **times))
+        low, high = (seconds + archives.seconds(gone) for seconds in (one.seconds, one.seconds_high))
+        with_archives.append(dataclasses.replace(one, seconds=low, seconds_high=high))
         of_archives += [f"{one.stage}: {sentence}" for sentence in archives.expected(gone)]
     plan = Plan(
         tuple(given),
