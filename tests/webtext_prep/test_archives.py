@@ -11,15 +11,18 @@ import subprocess
 import sys
 
 import pytest
+from added_engines.nodes import Nodes
 from web_archives import FILES, INDEX, WAYBACK, Captured, WebArchives
 
 from webtext_prep import cli
 from webtext_prep.crawl.archives import cluster_index
 from webtext_prep.crawl.frontier import politeness, rounds
+from webtext_prep.crawl.state.page_cache import PageReader
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
+from webtext_prep.running import staging
 from webtext_prep.running.job import Job
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.extract import Extract
@@ -50,12 +53,12 @@ def old(name):
     return html(f"Old {name}", WORDS * 10)
 
 
-def download(archives, inputs, output, *, workers=1, **settings):
+def download(archives, inputs, output, *, workers=1, engine=None, shared="", **settings):
     values = {"extractor": "resiliparse", "allow_private_addresses": "loopback", "delay": 0.0, "archive": BOTH}
     values |= {"archive_requests": int(3600 / PAUSE), "retries": 1, **archives.settings, **settings}
     inputs = inputs if isinstance(inputs, list) else [inputs]
     with contextlib.suppress(WebtextError):  # nothing kept: the outcomes are there nevertheless
-        return Job(Download(**values), inputs, output, workers=workers).run()
+        return Job(Download(**values), inputs, output, workers=workers, engine=engine, shared_scratch=shared).run()
 
 
 def made(output):
@@ -361,7 +364,7 @@ def test_the_same_bytes_whoever_asks_and_however_often_it_is_killed(archives, tm
         "delay": 0,
         "extractor": "resiliparse",
     }
-    flags |= {"allow_private_addresses": "loopback", "archive_requests": 36_000, **archives.settings}
+    flags |= {"allow_private_addresses": "loopback", "archive_requests": 72_000, **archives.settings}
     words = [word for name, value in flags.items() for word in (f"--{name.replace('_', '-')}", str(value))]
     command = [sys.executable, "-m", "webtext_prep", "download", *words]
     archives.asked.clear()
@@ -380,23 +383,54 @@ def test_the_same_bytes_whoever_asks_and_however_often_it_is_killed(archives, tm
     assert (
         len(archives.asked) <= in_all + 2 * 20
     )  # a search that was cut short begins anew, and the index is read again
-    check_limits(archives, 0.1)
+    check_limits(archives, 0.05)
 
 
-def test_limits_of_an_archive_hold_for_all_tasks_together(archives, tmp_path, monkeypatch):
+@pytest.mark.parametrize(
+    ("few", "on_nodes"),
+    [
+        pytest.param(10_000, False, id="one task for all archives at the end"),
+        pytest.param(0, False, id="a round of tasks", marks=pytest.mark.exhaustive),
+        pytest.param(0, True, id="nodes that share storage alone"),
+    ],
+)
+def test_limits_of_an_archive_hold_for_all_tasks_together(archives, tmp_path, monkeypatch, few, on_nodes):
     urls = archived_web(archives)
-    one = write_list(tmp_path / "one.jsonl.zst", urls)
-    download(archives, one, tmp_path / "expected")
-    texts = {document.url: (document.text, document.metadata) for document in made(tmp_path / "expected")[1]}
+    download(archives, write_list(tmp_path / "one.jsonl.zst", urls), tmp_path / "expected")
+    expected = {document.url: (document.text, document.metadata) for document in made(tmp_path / "expected")[1]}
     lists = [write_list(tmp_path / f"list{number}.jsonl.zst", urls[number::3]) for number in range(3)]
-    for name, few, options in (("few", 10_000, {"workers": 3}), ("parts", 0, {"workers": 2})):
-        monkeypatch.setattr(rounds, "FEW", few)
-        archives.asked.clear()
-        archives.most_at_once.clear()
-        download(archives, lists, tmp_path / name, **options)
-        found = {document.url: (document.text, document.metadata) for document in made(tmp_path / name)[1]}
-        assert found == texts, name
-        check_limits(archives)
+    monkeypatch.setattr(staging, "_known", set())
+    monkeypatch.setattr(rounds, "FEW", few)
+    archives.asked.clear()
+    archives.most_at_once.clear()
+    nodes = {"engine": Nodes(1), "shared": str(tmp_path / "shared")} if on_nodes else {"workers": 3}
+    download(archives, lists, tmp_path / "out", save_pages=on_nodes, **nodes)
+    found = {document.url: (document.text, document.metadata) for document in made(tmp_path / "out")[1]}
+    assert found == expected
+    check_limits(archives)
+    for file in (tmp_path / "out" / "pages").iterdir() if on_nodes else ():
+        with PageReader(file) as reader:
+            rows = read_documents(tmp_path / "out" / OUTCOMES / f"{file.name.partition('.')[0]}.jsonl.zst")
+            assert all(reader.read(row.metadata) for row in rows if row.metadata["outcome"] != "http_404")
+
+
+def test_what_was_left_for_an_archive_begins_anew_where_that_is_asked_no_more(archives, tmp_path, monkeypatch):
+    """A run with --archive was stopped, and its command is given again without."""
+    urls = archived_web(archives)
+    lists = write_list(tmp_path / "urls.jsonl.zst", urls)
+
+    class Stopped(Exception):
+        pass
+
+    def stop(*_):
+        raise Stopped
+
+    with monkeypatch.context() as patch, pytest.raises(Stopped):
+        patch.setattr(Download, "follow_redirects", stop)
+        download(archives, lists, tmp_path / "out")
+    download(archives, lists, tmp_path / "out", archive=())
+    found = collections.Counter(row["outcome"] for row in made(tmp_path / "out")[0])
+    assert found == {"ok": 6, "http_404": 18} and not archives.asked
 
 
 def test_saved_captures_give_the_same_documents_without_fetching(archives, tmp_path):

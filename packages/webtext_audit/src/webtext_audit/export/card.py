@@ -155,8 +155,8 @@ def _sources(corpus: Corpus) -> Iterable[str]:
     )
     if archived := sum(corpus.measures.kinds.get("archive", {}).values()):
         yield (
-            f"{_counted(archived, 'document')} were gone when they were asked for, and came from web archives: `url` is "
-            "the original one, `archive` says which archive, and `captured_at` the time of the capture."
+            f"{_counted(archived, 'document')} were gone when they were asked for, and came from web archives: `url` "
+            "is the original one, `archive` says which archive, and `captured_at` the time of the capture."
         )
     listed, of_all = corpus.top.of(len(domains)), _counted(len(domains), "domain")
     yield (

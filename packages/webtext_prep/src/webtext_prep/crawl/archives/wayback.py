@@ -65,7 +65,7 @@ class Wayback:
         query = urlencode([("url", url), ("output", "json"), ("fl", "timestamp,original"), *wanted.items(), *filters])
         reply = yield Request(f"{self._address}/cdx/search/cdx?{query}", ROWS_BYTES)
         if reply.outcome != PageOutcome.OK:
-            return reply.outcome
+            return PageOutcome.NOT_ARCHIVED if reply.status == 404 else reply.outcome
         rows = _rows(reply.body)
         if rows is None:
             return PageOutcome.MALFORMED_RESPONSE

@@ -149,7 +149,7 @@ class Visiting:
         """The visits that are left to make, one of each URL; the others are counted as done."""
         is_new = self._work.journal.is_empty
         with UrlSet() as begun:
-            for visit in visits:
+            for visit in map(self._where_asked, visits):
                 if not begun.add(visit.asked):
                     self._count()
                     continue
@@ -158,7 +158,7 @@ class Visiting:
                     self._count()
                     continue
                 if known is not None and is_left(known.row):
-                    yield visit_of(known.row)
+                    yield self._where_asked(visit_of(known.row))
                     continue
                 if known is not None:
                     visit.earlier_attempts += known.row.get("attempts", 0)
@@ -167,6 +167,12 @@ class Visiting:
                     if not self._is_tried_again(known.row) and (name := self._archives.next(known.row)):
                         self._archives.enter(visit, name, known.row)
                 yield visit
+
+    def _where_asked(self, visit: Visit) -> Visit:
+        """A visit as it goes on; one that was left for an archive that is asked no more begins anew."""
+        if visit.retrieval is None or visit.retrieval.archive in self._archives.names:
+            return visit
+        return Visit(visit.asked, visit.asked, earlier_rounds=visit.earlier_rounds, date=visit.date)
 
     def _is_due(self, known: Entry | None) -> bool:
         """Whether a URL of which this is known is to be fetched in this pass."""

@@ -39,12 +39,14 @@ class Archives:
         rounds: in how many passes over a list what failed for the moment is tried.
 
     Attributes:
+        names: of the archives, in the order in which they are asked.
         pause: seconds from one request to an archive to the next.
         hosts: their hosts, each with the name of its archive.
     """
 
     def __init__(self, settings: ArchiveSettings, max_bytes: int, rounds: int) -> None:
         self._archives: dict[str, Archive] = settings.make_archives(max_bytes)
+        self.names = tuple(self._archives)
         self._rounds = rounds
         self.pause = settings.archive_pause
         self.hosts = {host_name(url): name for name, each in self._archives.items() for url in each.addresses}
@@ -58,8 +60,8 @@ class Archives:
         """The archive to ask for a URL with such a row, behind the one that was asked; None if there is none."""
         if not is_gone_row(row, self._rounds):
             return None
-        names, answers = list(self._archives), row.get(ANSWERS, {})
-        for name in names[names.index(after) + 1 if after in names else 0 :]:
+        answers = row.get(ANSWERS, {})
+        for name in self.names[self.names.index(after) + 1 if after else 0 :]:
             answer = answers.get(name)
             if answer is None or (is_retryable(answer) and row.get("rounds", 0) < self._rounds):
                 return name
