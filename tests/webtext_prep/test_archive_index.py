@@ -7,6 +7,7 @@ import pytest
 from webtext_prep.crawl.archives import cluster_index
 from webtext_prep.crawl.archives.captures import Request, nearest, timestamp
 from webtext_prep.crawl.archives.cluster_index import Block, ClusterIndex
+from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.urls.surt import surt
 
@@ -44,6 +45,11 @@ def test_the_nearest_is_first_and_the_newest_without_a_date():
     times = [("20120101000000", 1), ("20150101000000", 2), ("20180101000000", 3), ("2018", 4), ("20189901000000", 5)]
     assert [value for _, value in nearest(times, timestamp("2014-12-30"))] == [2, 1, 3]
     assert [value for _, value in nearest(times, "")] == [3, 2, 1]
+    dated = ArchiveSettings().date_for
+    assert [dated({"created_utc": date}) for date in (1551441600, 1551441600.0, "1551441600", "2019-03", None)] == [
+        *["20190301120000"] * 3, "20190301000000", ""
+    ]  # fmt: skip
+    assert dated({"date": "2019", "reddit_first_submitted": "2014-02-02T10:00:00Z"}) == "20140202100000"
     assert [timestamp(date) for date in ("soon", "2019-13", "", "201", "2019-04-30T01:02:03.5+02:00")] == [
         "", "", "", "", "20190430010203"
     ]  # fmt: skip

@@ -15,6 +15,8 @@ FEW_CHARACTERS = 600
 """Of main text: some hundred words. What has more is a page, whatever its title says."""
 HEADING_CHARACTERS = 80
 """Of the first line of a text, if that is to be a heading."""
+TITLE_CHARACTERS = 300
+"""Of a title that are looked at."""
 
 _BETWEEN = re.compile(r"\s*[|\u2013\u2014\u00b7\u00bb\u00ab:/]\s*|\s+-+\s+|[.!]\s+")
 _EDGES = " \t.!?,;:'\"()[]\u2026\u201c\u201d\u3002\uff01"
@@ -52,12 +54,13 @@ _FOR_SALE = re.compile(
     """,
     re.VERBOSE,
 ).fullmatch
-_PARKING = re.compile(
-    rb"sedoparking\.com|parkingcrew\.net|bodis\.com/|parklogic\.com|skenzo\.com|/parking-lander/|data-adblockkey="
-    rb"|hugedomains\.com/domain_profile|afternic\.com/forsale|dan\.com/buy-domain|parking\.namesilo\.com"
-    rb"|domainparking\.ru|parked-content\.godaddy\.com",
-    re.IGNORECASE,
-)
+HEAD_BYTES = 1 << 17
+"""Of HTML in which such a service is looked for: a page of a parked domain has some ten kilobytes."""
+_PARKING = (
+    b"sedoparking.com", b"parkingcrew.net", b"bodis.com/", b"parklogic.com", b"skenzo.com", b"/parking-lander/",
+    b"data-adblockkey=", b"hugedomains.com/domain_profile", b"afternic.com/forsale", b"dan.com/buy-domain",
+    b"parking.namesilo.com", b"domainparking.ru", b"parked-content.godaddy.com",
+)  # fmt: skip
 """Of services that show advertisements, or an offer, in place of a site."""
 _SELLERS = frozenset({
     "afternic.com", "bodis.com", "brandbucket.com", "dan.com", "domainmarket.com", "hugedomains.com", "parkingcrew.net",
@@ -87,9 +90,10 @@ def gone_outcome(url: str, final_url: str | None, title: str, text: str, html: b
     if len(text) > FEW_CHARACTERS:
         return None
     heading = text.partition("\n")[0]
-    said = _parts(title) + (_parts(heading) if len(heading) <= HEADING_CHARACTERS else [])
+    said = _parts(title[:TITLE_CHARACTERS]) + (_parts(heading) if len(heading) <= HEADING_CHARACTERS else [])
     if any(map(_NOT_FOUND, said)):
         return PageOutcome.SOFT_404
-    if any(map(_FOR_SALE, said)) or _PARKING.search(html):
+    head = html[:HEAD_BYTES].lower()
+    if any(map(_FOR_SALE, said)) or any(service in head for service in _PARKING):
         return PageOutcome.PARKED
     return None

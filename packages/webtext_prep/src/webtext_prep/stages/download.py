@@ -3,10 +3,11 @@
 A shard of URLs becomes a shard of documents in the same order and `outcomes/part-00000.jsonl.zst`, one row per URL.
 What is finished goes into a journal at once, so that a kill loses seconds; it is found there, and in the outputs of
 earlier runs, by URL, so that a list may be reordered, grown, or split in another way. A second run asks again only for
-what is retryable. How a shard is fetched is in `web.shard`; here is what one run does after another.
+what is retryable, and archives for what is gone. How a shard is fetched is in `crawl/frontier/fetch_loop.py`; here is
+what one run does after another.
 
 Where several tasks fetch at once, each asks hosts of its own only, so that limits for a host hold for all tasks
-together; what leads elsewhere, such as a redirect, is handed on in rounds (`web.redirects`).
+together; what leads elsewhere, such as a redirect, is handed on in rounds (`crawl/frontier/rounds.py`).
 """
 
 from __future__ import annotations
@@ -193,11 +194,8 @@ class Download(ArchiveSettings, PageStage):
             tasks = [dataclasses.replace(task, reads=(*earlier, *found)) for task in tasks]
             call = self.write_shard
         results = job.map("shards", call, tasks, unit=self.unit, total=total, again=is_due)
-        history.passes, history.retryable, history.gone = (
-            retry_pass,
-            _sums(results, "retryable"),
-            _sums(results, "gone"),
-        )
+        history.passes, history.retryable = retry_pass, _sums(results, "retryable")
+        history.gone = _sums(results, "gone")
         history.write(job.state)
         outcome = shards_outcome(tasks, results)
         outcome.facts["page_bytes"] = sum(result["page_bytes"] for result in results)

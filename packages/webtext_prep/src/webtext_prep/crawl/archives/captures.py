@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import datetime
 import math
+import re
 from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
@@ -20,6 +21,8 @@ CAPTURES = 3
 """Of one URL that an archive is asked for, the nearest ones, before it is taken for having none."""
 _ZERO = "00000101000000"
 _TIME = "%Y%m%d%H%M%S"
+_EPOCH = re.compile(r"[3-9]\d{8}|1[0-8]\d{8}")
+"""Seconds since 1970, from 1979 to 2030: other numbers begin with a year."""
 READABLE = "%Y-%m-%dT%H:%M:%SZ"
 
 Found = TypeVar("Found")
@@ -118,7 +121,7 @@ def timestamp(date: str) -> str:
     ('20190301000000', '20190301120000', '20190301000000', '20190301120000')
     """
     date = date.strip()
-    if date.isascii() and date.isdigit() and len(date) in (9, 10):  # seconds since 1970
+    if _EPOCH.fullmatch(date):
         return datetime.datetime.fromtimestamp(int(date), datetime.UTC).strftime(_TIME)
     digits = "".join(sign for sign in date.partition("+")[0] if sign.isascii() and sign.isdigit())[:14]
     if len(digits) < 4:

@@ -100,7 +100,9 @@ class ArchiveSettings:
 
         if self.archive_date:
             return "" if self.archive_date == NEWEST else timestamp(self.archive_date)
-        return next((found for name in DATES if (found := timestamp(str(metadata.get(name, ""))))), "")
+        values = (metadata.get(name, "") for name in DATES)
+        texts = (str(int(value)) if isinstance(value, float) and value.is_integer() else str(value) for value in values)
+        return next(filter(None, map(timestamp, texts)), "")
 
     def requests(self, gone: int) -> dict[str, int]:
         """How many requests so many pages that are gone will take at each archive, about."""
