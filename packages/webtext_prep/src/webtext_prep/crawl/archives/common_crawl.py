@@ -6,11 +6,11 @@ block of which file a key lies (`cluster_index.py`), and the block which record 
 
 from __future__ import annotations
 
+import contextlib
 import datetime
 import io
 import json
 import re
-import zlib
 from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -35,8 +35,10 @@ from webtext_prep.urls.surt import surt
 CRAWLS = 3
 """Crawls that are asked for a page, those of the nearest time: each has a part of the web only, and each costs."""
 LIST_BYTES = 4 << 20
-BLOCK_BYTES = 16 << 20
+BLOCK_BYTES = 8 << 20
 """Of a block of the index, decompressed; it has 3,000 lines."""
+HEADER_BYTES = 1 << 20
+"""Of a record, beside its page."""
 KEPT_BLOCKS = 4
 """Pages of one site, which a list often names one after the other, lie in one block."""
 _CRAWL = re.compile(r"CC-MAIN-(\d{4})-(\d{2})")
@@ -113,7 +115,7 @@ class CommonCrawl:
                     return reply.outcome
                 try:
                     text = decoded(reply.body, "", "gzip", limit=BLOCK_BYTES, may_be_cut=False)
-                except (DamagedBodyError, CutShortError, TooLargeError, zlib.error):
+                except (DamagedBodyError, CutShortError, TooLargeError):
                     return PageOutcome.MALFORMED_RESPONSE
                 self._blocks[place] = text.split(b"\n")
             self._blocks.move_to_end(place)
@@ -132,7 +134,13 @@ class CommonCrawl:
             return reply.outcome
         if len(reply.body) != length:
             return PageOutcome.DAMAGED
-        found = next(pages_in(reply.body, self._max_bytes), None)
+        try:
+            data = decoded(reply.body, "", "gzip", limit=self._max_bytes + HEADER_BYTES, may_be_cut=False)
+        except TooLargeError:
+            return PageOutcome.TOO_LARGE
+        except (DamagedBodyError, CutShortError):
+            return PageOutcome.DAMAGED
+        found = next(pages_in(data, self._max_bytes), None)
         if found is None or found.page is None:
             return PageOutcome.DAMAGED if found is None or found.outcome == PageOutcome.OK else found.outcome
         if surt(found.url) != key:
@@ -149,7 +157,7 @@ class _Held(ArchiveReader):
     """An archive in memory."""
 
     def __init__(self, data: bytes, max_bytes: int) -> None:
-        super().__init__(Path("record.warc.gz"), "record", max_bytes=max_bytes, keep_truncated=False)
+        super().__init__(Path("record.warc"), "record", max_bytes=max_bytes, keep_truncated=False)
         self._data = data
 
     def _opened(self) -> BinaryIO:
@@ -165,7 +173,7 @@ def pages_in(data: bytes, max_bytes: int) -> Iterator[Found]:
 
 
 def _crawls(body: bytes) -> list[tuple[str, str]]:
-    """Of each crawl the `timestamp` of its middle, and its id."""
+    """Of each crawl the `timestamp` of its beginning, and its id."""
     try:
         listed = [entry for entry in json.loads(body) if isinstance(entry, dict)]
     except (ValueError, TypeError, RecursionError):
@@ -177,10 +185,9 @@ def _crawls(body: bytes) -> list[tuple[str, str]]:
         if week is None:
             continue  # those before 2013 have no such index
         begin = timestamp(str(entry.get("from", "")))
-        if not begin:
-            with_week = datetime.date.fromisocalendar(int(week[1]), min(max(int(week[2]), 1), 52), 1)
-            begin = timestamp(with_week.isoformat())
-        found.append((begin, name))
+        with contextlib.suppress(ValueError):
+            begin = begin or timestamp(datetime.date.fromisocalendar(int(week[1]), int(week[2]), 1).isoformat())
+            found.append((begin, name))
     return found
 
 

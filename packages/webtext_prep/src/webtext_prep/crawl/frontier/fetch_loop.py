@@ -172,7 +172,8 @@ class Visiting:
         """A visit as it goes on; one that was left for an archive that is asked no more begins anew."""
         if visit.retrieval is None or visit.retrieval.archive in self._archives.names:
             return visit
-        return Visit(visit.asked, visit.asked, earlier_rounds=visit.earlier_rounds, date=visit.date)
+        values = {name: getattr(visit, name) for name in ("earlier_attempts", "earlier_rounds", "date")}
+        return Visit(visit.asked, visit.asked, answers=visit.retrieval.known.get(ANSWERS, {}), **values)
 
     def _is_due(self, known: Entry | None) -> bool:
         """Whether a URL of which this is known is to be fetched in this pass."""

@@ -63,7 +63,8 @@ class WorstCase:
     Attributes:
         seconds: until the last URL is finished, on a machine that does nothing else, if servers ask for no pauses and
             redirects do not lead to one host.
-        seconds_with_pauses: the same, if all URLs lead to one host that asks for the longest pauses at each request.
+        seconds_with_pauses: the same, if all URLs lead to one host that asks for the longest pauses at each request;
+            without pauses that archives ask for.
         bytes: memory of all processes together.
     """
 
@@ -97,14 +98,11 @@ def worst_case(fetching: Fetching, lists: Lists) -> WorstCase:
     extraction = math.ceil(lists.urls / fetching.parsers) * (fetching.extract_timeout + START_SECONDS)
     shared = places + memory + extraction
     # Each page may be gone, and each archive may have to be asked all that it can be asked for it.
-    asked = (
-        lists.urls
-        * (fetching.retries + 1)
-        * sum(archive.most_requests for archive in fetching.archives.make_archives(1).values())
-    )
+    most = sum(archive.most_requests for archive in fetching.archives.make_archives(1).values())
+    asked = lists.urls * (fetching.retries + 1) * most
     shared += asked * (fetching.archives.archive_pause + fetching.timeout)
     longest_pause = max(fetching.delay, politeness.LONGEST_CRAWL_DELAY)
-    asked_for = lists.urls * fetching.retries * politeness.LONGEST_WAIT + asked * politeness.LONGEST_ARCHIVE_PAUSE
+    asked_for = lists.urls * fetching.retries * politeness.LONGEST_WAIT
     pages = min(lists.urls * fetching.max_bytes, fetching.page_bytes + fetching.unhindered * fetching.max_bytes)
     return WorstCase(
         queue(lists.largest, fetching.per_host, fetching.delay) + shared,
