@@ -490,7 +490,7 @@ def test_what_archives_will_be_asked_is_said_before_anything_runs(check_without_
     Path("urls.txt").write_text("".join(f"http://host{number}.org/\n" for number in range(10_000)))
     text = '[download]\narchive = ["wayback", "common-crawl"]\narchive_requests = 600\n'
     said = check_without_gpu(text, "--input", "urls.txt", "--check", code=0)
-    assert "download: wayback: some 8,000 requests for 4,000 pages that are gone, 13:20:00 at 600 an hour" in said
+    assert "download: wayback: some 8,000 requests for 4,000 pages that are gone, 13.4 h at 600 an hour" in said
     assert "download: common-crawl: some 24,000 requests for 4,000 pages" in said
     assert "archive" not in check_without_gpu("[download]\n", "--input", "urls.txt", "--check", code=0)
 

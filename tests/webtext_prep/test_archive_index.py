@@ -6,7 +6,7 @@ import pytest
 
 from webtext_prep.crawl.archives import cluster_index
 from webtext_prep.crawl.archives.captures import Request, nearest, timestamp
-from webtext_prep.crawl.archives.cluster_index import Block, ClusterIndex
+from webtext_prep.crawl.archives.cluster_index import Block, ClusterIndex, Pieces
 from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.urls.surt import surt
@@ -86,7 +86,7 @@ def test_every_key_is_found_in_its_block_however_the_file_is_cut(monkeypatch, pi
     names = sorted({f"org,{draw.choice('abc')}{draw.randrange(300)})/{'x' * draw.randrange(20)}" for _ in range(120)})
     keys = sorted([f"{name} 2019" for name in names[::2]] + [f"{names[10]} 20{n}" for n in (20, 21)])
     rows = [f"{key}\tcdx-00000.gz\t{n * 100}\t100\t{n}\n".encode() for n, key in enumerate(keys)]
-    data, index = b"".join(rows), ClusterIndex("http://x/cluster.idx")
+    data, index = b"".join(rows), ClusterIndex("http://x/cluster.idx", Pieces())
     most = 0
     for name in ["aaa)/", *names, "zzz)/"]:
         key = f"{name} ".encode()
@@ -112,12 +112,12 @@ def test_every_key_is_found_in_its_block_however_the_file_is_cut(monkeypatch, pi
     ],
 )
 def test_an_index_that_is_empty_or_nonsense_says_nothing(data, expected):
-    assert looked_up(ClusterIndex("http://x/cluster.idx"), data, b"org,a)/ ")[0] == expected
+    assert looked_up(ClusterIndex("http://x/cluster.idx", Pieces()), data, b"org,a)/ ")[0] == expected
 
 
 def test_a_server_that_sends_another_part_or_no_size_is_not_believed():
     for headers, body in [((), b"a"), (((b"Content-Range", b"bytes 0-0/900"),), b"a")]:
-        search = ClusterIndex("http://x/cluster.idx").find(b"org,a)/ ")
+        search = ClusterIndex("http://x/cluster.idx", Pieces()).find(b"org,a)/ ")
         next(search)
         with pytest.raises(StopIteration) as end:
             search.send(Reply("ok", "", 206, body=body, headers=headers))

@@ -37,17 +37,37 @@ class Block(NamedTuple):
     length: int
 
 
+class Pieces:
+    """The pieces of all indexes that were used last, each as its lines."""
+
+    def __init__(self) -> None:
+        self._lines: OrderedDict[tuple[str, int], list[bytes]] = OrderedDict()
+
+    def get(self, url: str, number: int) -> list[bytes] | None:
+        """The lines of a piece, None where it was never read or is forgotten."""
+        if (url, number) not in self._lines:
+            return None
+        self._lines.move_to_end((url, number))
+        return self._lines[url, number]
+
+    def keep(self, url: str, number: int, lines: list[bytes]) -> None:
+        """Remember a piece, and forget others that were used longer ago."""
+        self._lines[url, number] = lines
+        while len(self._lines) > KEPT_PIECES:
+            self._lines.popitem(last=False)
+
+
 class ClusterIndex:
     """The file of one crawl.
 
     Args:
         url: of it.
+        pieces: remembers what was read.
     """
 
-    def __init__(self, url: str) -> None:
-        self._url = url
+    def __init__(self, url: str, pieces: Pieces) -> None:
+        self._url, self._pieces = url, pieces
         self._size = -1  # not known yet
-        self._pieces: OrderedDict[int, list[bytes]] = OrderedDict()
         self._first: dict[int, bytes] = {}  # the first line of each piece that was read
 
     def find(self, key: bytes) -> Generator[Request | Capture, Reply, list[Block] | str]:
@@ -63,10 +83,9 @@ class ClusterIndex:
                 low = middle
             else:
                 high = middle - 1
-        if low not in self._pieces and (failure := (yield from self._read(low))):
+        if self._pieces.get(self._url, low) is None and (failure := (yield from self._read(low))):
             return failure
-        self._pieces.move_to_end(low)
-        lines = self._pieces[low]
+        lines = self._pieces.get(self._url, low) or []
         # The block that may begin before the key, and those that begin with it.
         before = [line for line in lines if line < key][-1:]
         found = map(_block, [*before, *(line for line in lines if line.startswith(key))])
@@ -93,9 +112,8 @@ class ClusterIndex:
         if not lines and end < size:
             return PageOutcome.MALFORMED_RESPONSE
         # The last piece may hold no more than the end of a line: then it is beyond every key.
-        self._pieces[number], self._first[number] = lines, lines[0] if lines else _BEYOND
-        while len(self._pieces) > KEPT_PIECES:
-            self._pieces.popitem(last=False)
+        self._first[number] = lines[0] if lines else _BEYOND
+        self._pieces.keep(self._url, number, lines)
         return ""
 
 

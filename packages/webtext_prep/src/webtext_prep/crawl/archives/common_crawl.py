@@ -25,7 +25,7 @@ from webtext_prep.crawl.archives.captures import (
     readable_time,
     timestamp,
 )
-from webtext_prep.crawl.archives.cluster_index import MOST_BLOCKS, Block, ClusterIndex
+from webtext_prep.crawl.archives.cluster_index import MOST_BLOCKS, Block, ClusterIndex, Pieces
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
 from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooLargeError, decoded, may_be_page
 from webtext_prep.crawl.http.client import Reply
@@ -62,6 +62,7 @@ class CommonCrawl:
         self._max_bytes = max_bytes
         self._crawls: list[tuple[str, str]] = []
         self._indexes: dict[str, ClusterIndex] = {}
+        self._pieces = Pieces()
         self._blocks: OrderedDict[tuple[str, Block], list[bytes]] = OrderedDict()
 
     @property
@@ -102,7 +103,7 @@ class CommonCrawl:
     def _lines(self, crawl: str, key: bytes) -> Generator[Request | Capture, Reply, list[bytes] | str]:
         """The lines of a crawl's index that begin with `key`, or why they can't be read."""
         folder = f"{self._address}/cc-index/collections/{crawl}/indexes"
-        index = self._indexes.setdefault(crawl, ClusterIndex(f"{folder}/cluster.idx"))
+        index = self._indexes.setdefault(crawl, ClusterIndex(f"{folder}/cluster.idx", self._pieces))
         blocks = yield from index.find(key)
         if isinstance(blocks, str):
             return blocks

@@ -32,6 +32,8 @@ RULE_BYTES = 300
 """of a rule of a robots.txt,"""
 CONNECTION_BYTES = 2 << 20
 """and of a connection: buffers of both directions, and headers up to their limits."""
+ARCHIVE_BYTES = 256 << 20
+"""Memory of what was read of the indexes of archives."""
 
 
 @dataclass(frozen=True)
@@ -110,6 +112,7 @@ def worst_case(fetching: Fetching, lists: Lists) -> WorstCase:
         COMMAND_BYTES
         + 2 * 4 * WAITING_TEXT  # one batch being written, another coming together
         + pages
+        + (ARCHIVE_BYTES + 3 * fetching.max_bytes) * len(fetching.archives.archive)
         + fetching.parsers * 3 * fetching.max_bytes  # copies on their way to an extractor
         + min(lists.urls, politeness.WINDOW) * URL_BYTES
         + min(lists.urls, fetching.connections) * CONNECTION_BYTES
