@@ -1,5 +1,7 @@
 """Keys of web archives, and how they are found in an index file that is read in pieces."""
 
+import gzip
+import json
 import random
 
 import pytest
@@ -7,6 +9,7 @@ import pytest
 from webtext_prep.crawl.archives import cluster_index
 from webtext_prep.crawl.archives.captures import Request, nearest, timestamp
 from webtext_prep.crawl.archives.cluster_index import Block, ClusterIndex, Pieces
+from webtext_prep.crawl.archives.common_crawl import CommonCrawl
 from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.http.client import Reply
 from webtext_prep.urls.surt import surt
@@ -122,3 +125,49 @@ def test_a_server_that_sends_another_part_or_no_size_is_not_believed():
         with pytest.raises(StopIteration) as end:
             search.send(Reply("ok", "", 206, body=body, headers=headers))
         assert end.value.value == "malformed_response"
+
+
+def searched(replies: list[Reply], date: str = "") -> str:
+    """How a search of Common Crawl ends that gets these replies; it must not find a page."""
+    search, reply = CommonCrawl("http://f", "http://i", 1000).search("http://a.org/", date), None
+    for reply in [None, *replies]:
+        try:
+            assert isinstance(search.send(reply), Request)
+        except StopIteration as end:
+            return end.value
+    raise AssertionError("it goes on")
+
+
+@pytest.mark.parametrize("body", [b"", b"7", b"[]", b"[7]", b"{}", b'[{"id": "CC-MAIN-0000-99"}]', b"[" * 100_000])
+def test_a_list_of_crawls_that_is_none_is_an_answer_that_makes_no_sense(body):
+    assert searched([Reply("ok", "http://i", 200, body=body)]) == "malformed_response"
+
+
+def test_lines_and_records_of_an_index_may_hold_anything():
+    crawls = Reply("ok", "http://i", 200, body=b'[{"id": "CC-MAIN-2019-18"}]')
+    table = b"org,a)/ 2019\tcdx-00000.gz\t0\t10\t1\n"
+    size = ((b"Content-Range", b"bytes 0-%d/%d" % (len(table) - 1, len(table))),)
+    index = Reply("ok", "http://f", 206, body=table, headers=size)
+
+    def line(**values: object) -> bytes:
+        usual = {"status": "200", "mime": "text/html", "filename": "a.warc.gz", "offset": "0", "length": "50"}
+        return b"org,a)/ 20190401000000 " + json.dumps(usual | values).encode() + b"\n"
+
+    wrong = [line(status="404"), line(mime="image/png"), line(offset="-1"), line(length="x"), line(filename="a.exe")]
+    wrong += [line(length=0), b"org,a)/ soon {}\n", b"org,a)/ 2019\n", b"org,a)/ 20190401000000 [7]\n", line()[:60]]
+    block = Reply("ok", "http://f", 206, body=gzip.compress(b"".join(wrong)))
+    assert searched([crawls, index, block]) == "not_archived"
+    assert searched([crawls, index, Reply("ok", "http://f", 206, body=b"no gzip")]) == "malformed_response"
+    assert searched([crawls, index, Reply("ok", "http://f", 206, body=gzip.compress(bytes(10 << 20)))]) == (
+        "malformed_response"
+    )
+    good = Reply("ok", "http://f", 206, body=gzip.compress(line()))
+    for body, says in [
+        (b"x" * 50, "damaged"),
+        (gzip.compress(b"WARC/1.0\r\n" + b"x" * 30)[:50].ljust(50, b"\0"), "damaged"),
+        (b"x" * 49, "damaged"),
+    ]:
+        assert searched([crawls, index, good, Reply("ok", "http://f", 206, body=body)]) == says
+    bomb = gzip.compress(bytes(3 << 20))
+    large = Reply("ok", "http://f", 206, body=gzip.compress(line(length=len(bomb))))
+    assert searched([crawls, index, large]) == "too_large"

@@ -13,7 +13,7 @@ from webtext_prep.crawl.http.client import Client, Reply, retry_after
 PAGE = b"<html><body><p>Some words of a page.</p></body></html>"
 
 
-def ask(answer: bytes, *, path: str = "/", **settings: object) -> Reply:
+def ask(answer: bytes, *, path: str = "/", span: tuple[int, int] | None = None, **settings: object) -> Reply:
     """The reply to one request that a server answers with `answer`, closing the connection."""
 
     async def run() -> Reply:
@@ -27,7 +27,7 @@ def ask(answer: bytes, *, path: str = "/", **settings: object) -> Reply:
         port = server.sockets[0].getsockname()[1]
         options = {"connections": 4, "timeout": 20.0, "max_bytes": 1 << 20, "user_agent": "t/1", "private": "loopback"}
         async with server, Client(**(options | settings)) as client:
-            return await client.get(f"http://127.0.0.1:{port}{path}")
+            return await client.get(f"http://127.0.0.1:{port}{path}", span=span)
 
     return asyncio.run(run())
 
@@ -52,6 +52,29 @@ def answer(status: str, body: bytes = b"", **headers: str) -> bytes:
 def test_an_answer_without_a_page_is_named_by_its_status(text, outcome):
     """An answer that has no body by definition could pass for a damaged one."""
     assert ask(text).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("text", "outcome"),
+    [
+        (answer("206 Partial Content", b"\x1f\x8bcd", Content_Range="bytes 10-13/99", Content_Length="4"), "ok"),
+        (answer("206 Partial Content", b"\x1f\x8b", Content_Range="bytes 10-11/12"), "ok"),  # the end of the file
+        (answer("200 OK", b"abcdefgh", Content_Length="8"), "malformed_response"),  # all of it
+        (answer("206 Partial Content", b"abcd", Content_Range="bytes 0-3/99"), "malformed_response"),
+        (answer("206 Partial Content", b"abcd"), "malformed_response"),
+        (
+            answer("206 Partial Content", b"a", Content_Range="bytes 10-13/99", Content_Length="99999"),
+            "malformed_response",
+        ),
+        (answer("206 Partial Content", b"a" * 9999, Content_Range="bytes 10-13/99"), "malformed_response"),
+        (answer("206 Partial Content", b"ab", Content_Range="bytes 10-13/99", Content_Length="4"), "connection"),
+        (answer("416 Range Not Satisfiable", Content_Length="0"), "http_416"),
+    ],
+)
+def test_a_part_of_a_file_is_that_part_as_it_lies_there_or_none(text, outcome):
+    reply = ask(text, span=(10, 4))
+    assert reply.outcome == outcome
+    assert reply.body == (text.rpartition(b"\r\n")[2] if outcome == "ok" else b"")
 
 
 def test_a_compressed_page_that_breaks_off_is_a_broken_connection_and_retried():

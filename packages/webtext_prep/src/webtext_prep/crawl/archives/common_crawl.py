@@ -41,6 +41,7 @@ HEADER_BYTES = 1 << 20
 """Of a record, beside its page."""
 KEPT_BLOCKS = 4
 """Pages of one site, which a list often names one after the other, lie in one block."""
+_GZIP = b"\x1f\x8b"
 _CRAWL = re.compile(r"CC-MAIN-(\d{4})-(\d{2})")
 
 
@@ -115,7 +116,7 @@ class CommonCrawl:
                 if reply.outcome != PageOutcome.OK:
                     return reply.outcome
                 try:
-                    text = decoded(reply.body, "", "gzip", limit=BLOCK_BYTES, may_be_cut=False)
+                    text = _unpacked(reply.body, BLOCK_BYTES)
                 except (DamagedBodyError, CutShortError, TooLargeError):
                     return PageOutcome.MALFORMED_RESPONSE
                 self._blocks[place] = text.split(b"\n")
@@ -136,7 +137,7 @@ class CommonCrawl:
         if len(reply.body) != length:
             return PageOutcome.DAMAGED
         try:
-            data = decoded(reply.body, "", "gzip", limit=self._max_bytes + HEADER_BYTES, may_be_cut=False)
+            data = _unpacked(reply.body, self._max_bytes + HEADER_BYTES)
         except TooLargeError:
             return PageOutcome.TOO_LARGE
         except (DamagedBodyError, CutShortError):
@@ -152,6 +153,13 @@ class CommonCrawl:
         sent = Reply(PageOutcome.OK, found.url, 200, body=page.body, charset=page.charset, is_html=page.is_html,
                      reason="OK", headers=headers)  # fmt: skip
         return Capture(readable_time(timestamp(found.fetched_at or "") or time), sent)
+
+
+def _unpacked(data: bytes, limit: int) -> bytes:
+    """What gzip data hold. Raises as `decoded` does, also for other data."""
+    if not data.startswith(_GZIP):
+        raise DamagedBodyError("gzip")
+    return decoded(data, "", "gzip", limit=limit, may_be_cut=False)
 
 
 class _Held(ArchiveReader):
