@@ -281,6 +281,33 @@ def test_an_archive_that_wants_to_be_left_alone_is_and_the_next_run_asks_it_for_
     assert len(asked) == 4 + 1 + 3 * 2 and not archives.asked_live
 
 
+def test_an_archive_that_only_refuses_is_given_up_for_this_run(archives, tmp_path, monkeypatch):
+    monkeypatch.setattr(politeness, "ARCHIVE_PAUSE", 0.001)
+    urls = [archives.url(f"/{number}") for number in range(30)]
+    archives.trouble = lambda request: request.path != "/robots.txt" and (request.answer(429) or True)
+    rows = rows_of(tmp_path, archives, urls, archive=("wayback",), retries=2)
+    assert len(archives.pages()) == politeness.GIVE_UP_HOST_AFTER
+    assert {row["archives"]["wayback"] for row in rows.values()} <= {"http_429", "host_down"}
+    times = [when for _, _, when in archives.pages()]
+    assert times[-1] - times[-2] > 0.001 * 2**8
+
+
+def test_pages_of_the_list_that_lie_at_an_archive_are_asked_for_at_its_pace_too(archives, tmp_path):
+    gone, urls = archives.url("/gone"), [f"http://{WAYBACK}:{archives.port}/live/{number}" for number in range(12)]
+    archives.wayback[gone] = [Captured("20190301120000", old(gone))]
+
+    def live(request):
+        if request.path.startswith("/live/"):
+            request.answer(200, old(request.path), "text/html")
+        return request.path.startswith("/live/")
+
+    archives.trouble = live
+    rows = rows_of(tmp_path, archives, [*urls, gone], archive=("wayback",), per_host=8)
+    assert [row["outcome"] for row in rows.values()] == ["ok"] * 12 + ["archived"]
+    times = [when for _, _, when in archives.asked]
+    assert len(times) == 15 and times[-1] - times[0] > 0.9 * PAUSE * 14 and archives.most_at_once == {WAYBACK: 1}
+
+
 def test_the_capture_is_the_nearest_to_the_submission_or_to_a_date_or_the_newest(archives, tmp_path):
     dated = {"reddit_first_submitted": "2014-02-02T10:00:00Z", "reddit_score": 5}
     for name in ("a", "b"):
