@@ -46,8 +46,8 @@ LONGEST_ARCHIVE_PAUSE = 3600.0
 LONGEST_CRAWL_DELAY = 30.0
 """Seconds: a longer Crawl-delay in robots.txt is taken for this."""
 GIVE_UP_HOST_AFTER = 10
-"""URLs in a row without any answer after which a host's other URLs end as `host_down`, for a later run; and answers in a
-row by which an archive says that it is asked too much."""
+"""URLs in a row without any answer after which a host's other URLs end as `host_down`, for a later run; and answers in
+a row by which an archive says that it is asked too much."""
 
 _NO_ANSWER = frozenset({PageOutcome.TIMEOUT, PageOutcome.CONNECTION, PageOutcome.DNS, PageOutcome.TLS})
 _TOO_MUCH = frozenset({429, 503})
