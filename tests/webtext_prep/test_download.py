@@ -17,6 +17,7 @@ from pathlib import Path
 
 import pytest
 import zstandard
+from jobs import job_of
 from pages_on_loopback import QuietServer
 
 from command_kit import UsageError
@@ -29,7 +30,6 @@ from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.job import Job
 from webtext_prep.stages.download import Download
 
 SENTENCE = "This is a sentence of the page, long enough for anybody to see that it is text. "
@@ -127,7 +127,7 @@ def write_list(path, urls):
 def download(inputs, output, *, restart=False, keep_dropped=False, workers=1, **settings):
     values = {"extractor": "resiliparse", "allow_private_addresses": True, "delay": 0.0, **settings}
     inputs = [inputs] if isinstance(inputs, Path) else inputs
-    return Job(Download(**values), inputs, output, restart=restart, keep_dropped=keep_dropped, workers=workers).run()
+    return job_of(Download(**values), inputs, output, restart=restart, keep_dropped=keep_dropped, workers=workers).run()
 
 
 def outcome_rows(output):

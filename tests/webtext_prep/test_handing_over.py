@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import road
+from jobs import job_of
 from pages_on_loopback import serve_pages
 from practice_stages import Shout
 
@@ -15,7 +16,6 @@ from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.errors import InputError, RetryableError, WebtextError
 from webtext_prep.running import engines, staging
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.job import Job
 from webtext_prep.running.staging import SEEN, OnSharedFiles, SharedScratch
 from webtext_prep.running.tasks import Context, Task
 
@@ -248,7 +248,7 @@ class Elsewhere(LocalEngine):
 
 def test_an_output_on_the_disk_of_another_machine_is_named(write_shards, tmp_path):
     """Its size was asked for, and the command ended with a traceback."""
-    job = Job(Shout(), shards_in(write_shards([["a"]])), tmp_path / "out", engine=Elsewhere(1))
+    job = job_of(Shout(), shards_in(write_shards([["a"]])), tmp_path / "out", engine=Elsewhere(1))
     with pytest.raises(
         WebtextError, match=r"out/part-00000.* was made on another machine, and this one does not see it"
     ):

@@ -146,7 +146,7 @@ def test_a_node_with_other_versions_is_refused(run, monkeypatch):
     from webtext_prep.running.clusters import ray as waiting
     from webtext_prep.stages.clean import Clean
 
-    call, ours = Clean(rules=("c4",)).process_shard, versions_here(Clean().libraries_used())
+    call, ours = Clean(rules=("c4",)).process_shard, versions_here(Clean().libraries)
     assert {"Python", "webtext-prep", "ftfy", "langdetect", "tiktoken"} <= ours.keys()
     monkeypatch.setattr(waiting, "versions_here", lambda libraries: {**ours, "ftfy": "9.9"})
     with pytest.raises(InputError, match=r"the node .* has ftfy \d.*, and the machine of this command ftfy 9\.9: "):

@@ -74,7 +74,7 @@ def expected(
         round(measured.bytes_out * scale),
         needs.scratch,
         "host" if busiest > cpu / workers else "processor",
-        round(measured.facts.get("tokens", 0) * scale) if stage.output_is_prefix else 0,
+        round(measured.facts.get("tokens", 0) * scale) if stage.makes == "tokens" else 0,
         more_duplicates,
     )
 

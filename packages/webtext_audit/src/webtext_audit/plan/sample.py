@@ -23,7 +23,6 @@ import xxhash
 from command_kit import Progress, atomic_file, write_json
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.url_lists import encode_url, read_urls
 from webtext_prep.errors import InputError
@@ -88,8 +87,7 @@ def take(
 
     Raises InputError for input that is not there, or holds no rows.
     """
-    found = find_inputs(paths, accepts=stage.accepts, kinds=stage.input_kinds, output=folder)
-    files, _ = stage.select(found.files, found.folders)
+    files, _ = stage.find(paths, folder)
     stamps = storage.stamps(files)
     key = digest([stage.name, stage.unit, [str(file) for file in files], stamps, share, at_least, at_most])
     kept = folder / NAME

@@ -33,7 +33,8 @@ class PageStage(Stage):
     )
     extract_memory: int = setting(1024, "MiB of memory to extract one page", metavar="MIB", ge=64)
 
-    def libraries_used(self) -> tuple[str, ...]:
+    @property
+    def libraries(self) -> tuple[str, ...]:
         """What the extractor consists of, and what tells the encoding of a page and its domain."""
         from webtext_prep.extraction.extractors import LIBRARIES
 

@@ -81,12 +81,11 @@ class Dedup(DedupPhases):
     name: ClassVar[str] = "dedup"
     order: ClassVar[int] = 60
     version: ClassVar[int] = 2
-    libraries: ClassVar[tuple[str, ...]] = ("datasketch", "tldextract")
+    libraries = ("datasketch", "tldextract")
     side_files: ClassVar[tuple[str, ...]] = (TABLE, SUPERSEDED)
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
     preload: ClassVar[tuple[str, ...]] = (
         "datasketch",
-        "webtext_prep.dedup.decisions",
         "webtext_prep.dedup.decisions",
     )
     compiled: ClassVar[tuple[str, ...]] = (

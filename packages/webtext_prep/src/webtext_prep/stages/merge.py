@@ -180,7 +180,7 @@ class Merge(Stage):
                 tally.drop(document, "empty")
 
     def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
-        """See `Stage.judged_again`; the unreadable come before the next document that is not."""
+        """See `Replays.judged_again`; the unreadable come before the next document that is not."""
         tally, seen, sidecars = CollectingTally(), SeenPages(), sidecars_of(files)
         files = [path for path in files if path not in set(sidecars.values())]
         for path, name in zip(files, file_names(files), strict=True):

@@ -84,7 +84,7 @@ class Tokenize(TokenFileStage):
     order: ClassVar[int] = 80
     summary: ClassVar[str] = "documents -> shuffled token files, PREFIX_text_document.bin and .idx"
     version: ClassVar[int] = 4
-    libraries: ClassVar[tuple[str, ...]] = ("tiktoken",)
+    libraries = ("tiktoken",)
     run_bytes: ClassVar[int] = 32 << 20
     """A run ends when it takes so much memory,"""
     part_bytes: ClassVar[int] = 64 << 20

@@ -40,7 +40,7 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
+from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.tokens.runs import shuffle_key
@@ -144,10 +144,9 @@ class TrainTokenizer(Stage):
     order: ClassVar[int] = 75
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "documents -> a tokenizer of their own, for tokenize --tokenizer"
-    output_is_tokenizer: ClassVar[bool] = True
+    makes: ClassVar[Made] = "tokenizer"
     side_files: ClassVar[tuple[str, ...]] = FILES
-    is_passed_on: ClassVar[bool] = False
-    libraries: ClassVar[tuple[str, ...]] = ("tiktoken", "tokenizers")
+    libraries = ("tiktoken", "tokenizers")
 
     vocabulary_size: int = setting(
         50257, "tokens, the 256 bytes and <|endoftext|> included; a small model does well with 2,000 to 10,000", ge=257
@@ -163,11 +162,11 @@ class TrainTokenizer(Stage):
         memory = max(workers * PROCESS_BYTES, PROCESS_BYTES + MEMORY_FACTOR * text)
         return Needs(self.vocabulary_size * TOKEN_BYTES, scratch, memory, sample.documents)
 
-    def judge_again(self, document: Document) -> Document | None:
-        """See `Stage.judge_again`. Which of the others are in the sample depends on all of them."""
+    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
+        """See `Replays.judge_again`. Which of the others are in the sample depends on all of them."""
         if not document.text:
-            return with_reason(document, "empty")
-        return with_reason(document, "held_out") if is_held_out(shuffle_key(document, self.seed)) else None
+            return Verdict(with_reason(document, "empty"))
+        return Verdict(with_reason(document, "held_out") if is_held_out(shuffle_key(document, self.seed)) else None)
 
     def is_judged_again(self, reason: str) -> bool:
         """All reasons but `not_sampled`."""

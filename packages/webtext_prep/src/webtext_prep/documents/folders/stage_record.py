@@ -291,6 +291,16 @@ def all_steps(*ends: Step) -> list[Step]:
     return list(found.values())
 
 
+def record_place(output: Location, *, is_prefix: bool) -> Location:
+    """Where the record of an output lies that `--output` names: in its folder, or beside the files of a prefix."""
+    return output.with_name(f"{output.name}{TOKENS_SUFFIX}.json") if is_prefix else output / RECORD
+
+
+def state_place(output: Location, *, is_prefix: bool) -> Location:
+    """Where the state of an output lies, unless `--state` says otherwise."""
+    return output.with_name(f".{output.name}{TOKENS_SUFFIX}.state") if is_prefix else output / STATE
+
+
 def state_of(place: Path) -> Path:
     """Where the state of an output lies that was made without `--state`."""
     return place / STATE if place.is_dir() else place.with_name(f".{place.name}.state")
