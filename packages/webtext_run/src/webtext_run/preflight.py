@@ -45,7 +45,7 @@ class Checked:
 
 
 def check(steps: Sequence[Step], path: Path, folder: Path, gpus: int = 0) -> Checked:
-    """Check the steps of the pipeline in `path`, which writes to `folder`, on a machine with so many GPUs."""
+    """Check the steps of the pipeline in `path`, which writes to `folder`, on a machine with `gpus` GPUs."""
     found = Checked()
     for step in steps:
         try:

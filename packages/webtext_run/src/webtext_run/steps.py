@@ -1,7 +1,7 @@
 """The steps of a pipeline, each wired to those before it.
 
 A stage reads what the stage before it wrote; `[tokenize]` encodes with the tokenizer of a `[train-tokenizer]` before
-it; `[train]` learns from the token files, `[evaluate]` and `[generate]` use its model, and behind an `[index-tokens]`
+it; `[train]` learns from the token files, `[evaluate]` and `[generate]` use its model, and after an `[index-tokens]`
 `[generate]` says what its texts repeat; a command that looks at folders (`[report]`) gets the last one, and the model.
 A table that names a path itself is left alone.
 """

@@ -1,4 +1,4 @@
-"""The steps behind an output made again, each by its own stage with its own settings, after what they read has changed.
+"""The steps that led to an output made again after what they read has changed, each by its own stage and settings.
 
 The result is what a run over the changed input would have made, since it is such a run: a stage does again only the
 tasks whose input changed, and a file that comes out with the same bytes is left as it is. As the records change on the
@@ -52,8 +52,8 @@ class Planned:
         record: its record, as it was.
         inputs: the folders of the steps that it reads, in order; none if it reads files that no stage wrote.
         folders: where those files lie,
-        files: and which they were, the first thousand of them,
-        plain_files: of so many.
+        files: and which they were, the first thousand of them.
+        plain_files: how many there were in all.
     """
 
     place: str
@@ -96,7 +96,7 @@ class Planned:
         if not is_all_known:
             raise InputError(
                 f"only {len(self.files):,} of {self.plain_files:,} files that {self.place} was made from are known: "
-                f"run `webtext {stage.name}` again by hand, and every stage behind it."
+                f"run `webtext {stage.name}` again by hand, and every stage after it."
             )
         return reading([str(path) for path in present])
 
@@ -106,7 +106,7 @@ class Planned:
 
 
 def plan_of(end: Step, known: Mapping[str, type[Stage]]) -> list[Planned]:
-    """The steps behind an output and itself, none before one that it was made from.
+    """The steps that led to an output and itself, none before one that it was made from.
 
     Raises InputError for a step that can't be made again, before anything is changed.
     """

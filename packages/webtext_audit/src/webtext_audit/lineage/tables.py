@@ -1,8 +1,8 @@
-"""What lies beside the shards of a step, row by row: outcomes, dropped documents, duplicates.
+"""What lies next to the shards of a step, row by row: outcomes, dropped documents, duplicates.
 
 Each reader yields nothing where a step has no such file, or is gone.
 
-What a step dropped for a reason is also found where `--keep-dropped` was not given: what the stages wrote beside their
+What a step dropped for a reason is also found where `--keep-dropped` was not given: what the stages wrote next to their
 shards is used first; else the stage, with the settings of its record, is asked again about one document after another
 until there are enough. A rare reason may take as long as the stage did.
 """

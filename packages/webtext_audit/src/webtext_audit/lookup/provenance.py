@@ -1,6 +1,6 @@
 """The story of one document through the steps that made an output: where it was, what was decided, and by what.
 
-Where a document was is known from the indices. Why it was dropped is read from what the stages wrote beside their
+Where a document was is known from the indices. Why it was dropped is read from what the stages wrote next to their
 shards (outcomes, duplicates, matches, dropped documents), and else asked again: the stage, with the settings of its
 record, judges the document as it came in.
 """
@@ -41,7 +41,7 @@ class Story:
 
     Args:
         url: as documents have it; or the `Document.id` of a piece, whose story begins with that of its page.
-        steps: those behind an output and itself, each after those that it was made from.
+        steps: the steps that led to an output and itself, each after the steps that it was made from.
         catalogue: their indices.
         known: stages by name.
 

@@ -243,7 +243,7 @@ def settings_of(link: Link) -> str:
 
 
 def arguments_of(link: Link, settings_file: Path) -> list[str]:
-    """The words behind `webtext` that run a stage here; `settings_file` is written for it."""
+    """The words after `webtext` that run a stage here; `settings_file` is written for it."""
     words = [link.name, "--config", str(settings_file), "--input", *link.run.input, "--workers", "1", "--json"]
     words += [] if link.is_beside else ["--output", link.run.output]
     words += ["--keep-dropped"] if link.run.keep_dropped else []

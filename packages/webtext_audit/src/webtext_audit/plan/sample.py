@@ -52,8 +52,8 @@ class Sample:
         key: what it depends on.
         files: where it lies: files of its own, or those of the input that were chosen.
         unit: what `rows` and `total` count, "files" where whole files were chosen.
-        rows: how many it holds,
-        total: of so many. Of shards that were not all read this is an estimate.
+        rows: how many it holds.
+        total: how many the input holds. Of shards that were not all read this is an estimate.
         scale: how many times as much the whole input is: in rows, or in bytes where whole files were chosen.
         hosts: of a list of URLs the busiest hosts: URLs in all, and URLs in the sample.
     """

@@ -112,7 +112,7 @@ DOMAIN_MEMORY = 400
 """Of each domain in the last task."""
 
 Piece = tuple[int, int, int, int]
-"""Input (its number), its first document and the one behind its last, and bytes of text."""
+"""Input (its number), its first document and the one after its last, and bytes of text."""
 
 
 @dataclass(frozen=True)
@@ -271,7 +271,7 @@ def _pieces(results: Sequence[dict[str, Any]]) -> Iterator[Piece]:
 
 
 def _grouped(pieces: Iterator[Piece], size: int) -> list[list[Piece]]:
-    """Pieces one after another, so many to a group that each but the last has about `size` bytes, and one at least."""
+    """Pieces one after another, as many to a group as give each but the last about `size` bytes, and one at least."""
     groups: list[list[Piece]] = []
     held = 0
     for piece in pieces:

@@ -42,7 +42,7 @@ MATCH_CHARACTERS = 200
 
 
 class DedupPhases(Previews):
-    """A stage with these phases. The settings that they need are those of `stages.dedup`."""
+    """A stage with these phases. The settings that they need are in `stages.dedup`."""
 
     similarity: float
     shingle: str
@@ -51,7 +51,7 @@ class DedupPhases(Previews):
     sample: int
 
     def all_shards(self, job: Run) -> list[Location]:
-        """The new shards, and behind them those to compare with."""
+        """The new shards, and after them the shards to compare with."""
         raise NotImplementedError
 
     def hints(self, job: Run) -> dict[str, bool]:

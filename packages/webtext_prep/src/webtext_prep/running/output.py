@@ -78,7 +78,7 @@ SPOOLED = "stdin-"
 SHARED = "shared-scratch"
 """In the state folder: where in storage the files between phases lie, for the run that removes them."""
 MOST_FILES = 1000
-"""So many input files without a record are named in `run.json` at most."""
+"""Input files without a record that are named in `run.json`, at most."""
 
 
 class Output:

@@ -88,7 +88,7 @@ def make_engine(
         workers: how many tasks run at once; 0 for as many as there are cores.
         values: what is said about settings of engines.
         where: names the source of the values in messages.
-        flags: those of the values that came from the command line.
+        flags: the values that came from the command line.
 
     Raises InputError for an engine that is not known, or lacks a package, and for a setting of another one; UsageError
     for a wrong value.

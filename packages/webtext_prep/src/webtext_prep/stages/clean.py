@@ -2,7 +2,7 @@
 
 ftfy repairs text that was decoded wrongly, a detector names the language from the beginning of the text, and GPT-2's
 own tokenizer counts tokens. Each is asked only where the answer is in doubt: plain ASCII needs no repair, and a text
-with fewer bytes, or more words, than the wanted tokens needs no tokenizer. The results are exactly those of asking.
+with fewer bytes, or more words, than the wanted tokens needs no tokenizer. The results are the same as of asking always.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def known_detectors() -> dict[str, type[LanguageDetector]]:
 
 
 FEW_DOCUMENTS = 2000
-"""So many documents are done with by what needs no compiling, before the machine code would be made."""
+"""Documents that are done without machine code before it would be compiled."""
 
 
 @functools.lru_cache(maxsize=1)

@@ -146,7 +146,7 @@ class Dedup(DedupPhases):
         return digest(storage.stamps(self._old_shards))
 
     def all_shards(self, job: Run) -> list[Location]:
-        """All shards, those to compare with behind the new ones. Raises InputError for one that is both."""
+        """All shards, with the shards to compare with after the new ones. Raises InputError for one that is both."""
         places = {str(path) for path in job.inputs}
         for path in self._old_shards:
             if str(path) in places:

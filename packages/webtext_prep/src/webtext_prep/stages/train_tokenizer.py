@@ -8,7 +8,7 @@ or workers, and neither does anything that is learned from them (`train_bpe`). T
     sample  each shard: those of them that are in the sample of all, and those to measure with, to a file
     train   the merges, in one task and on all cores
 
-One document in 32 is held out: on some of these the tokenizer is measured beside GPT-2's. A kill costs the shards at
+One document in 32 is held out: on some of these the tokenizer is compared with GPT-2's. A kill costs the shards at
 work, and in the last phase the reading of the sample, some 20 s for 100 MB.
 
 Hugging Face's trainer counts words, as GPT-2 splits text, and merges the most frequent pair again and again; of equally
@@ -78,7 +78,7 @@ def train_bpe(texts: Iterable[str], vocabulary_size: int, min_frequency: int) ->
 
 
 def pieces(text: str, size: int = PIECE) -> Iterator[str]:
-    """`text` in parts of at most `size` characters, cut at spaces behind a word: no word is divided by that."""
+    """`text` in parts of at most `size` characters, cut at spaces after a word: no word is divided by that."""
     start = 0
     while len(text) - start > size:
         end = text.rfind(" ", start, start + size)
@@ -94,9 +94,9 @@ def pieces(text: str, size: int = PIECE) -> Iterator[str]:
 FILES = ("vocab.json", "merges.txt", "tokenizer.json")
 KINDS = ("sample", "held_out")
 HELD_OUT_EVERY = 32
-"""One document in so many is held out,"""
+"""One document in this many is held out,"""
 HELD_OUT_BYTES = 4_000_000
-"""and so much of their text is measured."""
+"""and this much of their text is measured."""
 TOKEN_BYTES = 100
 """Bytes of a token in the three files together, about."""
 MEMORY_FACTOR = 4
