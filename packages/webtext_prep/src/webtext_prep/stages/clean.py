@@ -2,7 +2,7 @@
 
 ftfy repairs text that was decoded wrongly, a detector names the language from the beginning of the text, and GPT-2's
 own tokenizer counts tokens. Each is asked only where the answer is in doubt: plain ASCII needs no repair, and a text
-with fewer bytes, or more words, than the wanted tokens needs no tokenizer. The results are the same as of asking always.
+with fewer bytes, or more words, than the wanted tokens needs no tokenizer. The results are as if all were asked.
 """
 
 from __future__ import annotations
