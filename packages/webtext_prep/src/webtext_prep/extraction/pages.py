@@ -10,7 +10,7 @@ from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.extraction.pool import ExtractorPool
 from webtext_prep.urls.urls import domain_of
 
-PAGE_METADATA = ("title", "domain", "final_url")
+PAGE_METADATA = ("title", "kind", "domain", "final_url")
 """The metadata that a document has from its page; all other comes from the list that named it."""
 
 
@@ -51,6 +51,8 @@ async def make_row(page: Page, pool: ExtractorPool) -> tuple[dict[str, Any], Doc
     parsed = await pool.extract(page.body, address, page.charset, is_html=page.is_html)
     row = outcome_row(page.url, parsed.outcome, status=page.status, final_url=page.final_url)
     row["bytes"] = len(page.body)
+    if parsed.kind:
+        row["kind"] = parsed.kind
     if parsed.detail:
         row["detail"] = parsed.detail
     if parsed.outcome != PageOutcome.OK:
@@ -58,6 +60,8 @@ async def make_row(page: Page, pool: ExtractorPool) -> tuple[dict[str, Any], Doc
     document = Document(page.url, parsed.text)
     if parsed.title:
         document.metadata["title"] = parsed.title
+    if parsed.kind:
+        document.metadata["kind"] = parsed.kind
     domain = domain_of(address)
     if domain:  # a file has none
         document.metadata["domain"] = domain

@@ -19,7 +19,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from command_kit import available_cores, setting
-from command_kit.settings import check_limits
 from webtext_prep import storage
 from webtext_prep.crawl.state.history import (
     EARLIER,
@@ -83,7 +82,8 @@ class Download(PageStage):
     finished, running it again tries what is retryable (timeouts, servers in trouble), in --rounds runs in all.
     Drops, by outcome: http_404 (and other statuses), timeout, dns, connection, tls, host_down, robots,
     robots_unreachable, too_large, not_html, blocked_address, too_many_redirects, bad_redirect, malformed_url,
-    malformed_response, duplicate, empty, too_deep, extract_timeout, extract_memory, extract_crash, extract_error."""
+    malformed_response, duplicate, empty, other_kind, too_deep, extract_timeout, extract_memory, extract_crash,
+    extract_error."""
 
     name: ClassVar[str] = "download"
     order: ClassVar[int] = 30
@@ -108,7 +108,7 @@ class Download(PageStage):
     try_again: bool = _pace(True, "try URLs again that failed in an earlier run, where that may help")
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        super().__post_init__()
         if not self.user_agent.strip() or not self.user_agent.isascii() or not self.user_agent.isprintable():
             raise InputError(f"--user-agent must be printable ASCII text, not {self.user_agent!r}.")
         # "all" and "none" say what the bare flags say: the same settings, whichever way they are written.
