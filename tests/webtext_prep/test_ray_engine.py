@@ -123,6 +123,7 @@ def test_a_task_that_kills_every_worker_is_named(run, tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("task-0-*"))) == 2
 
 
+@pytest.mark.exhaustive
 def test_a_node_that_dies_costs_its_tasks_which_are_tried_again(cluster, run, gate):
     """Four tasks wait on two nodes, one of which is killed with its workers."""
     gate.close()
@@ -211,6 +212,7 @@ def at_the_gate(running, tmp_path) -> set[int]:
     return set(running.at_the_gate())
 
 
+@pytest.mark.exhaustive
 def test_a_driver_that_is_killed_takes_its_tasks_with_it_and_nothing_is_done_twice(
     cluster, shouting, start, gate, webtext, contents, tmp_path
 ):
