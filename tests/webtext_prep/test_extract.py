@@ -18,6 +18,7 @@ import zstandard
 from archives import DATE, Archive, answer, members, page, raw_record
 from hypothesis import given
 from hypothesis import strategies as st
+from jobs import job_of
 from warcio.statusandheaders import StatusAndHeaders
 
 from webtext_prep.crawl.archives import warc as archives_module
@@ -27,7 +28,6 @@ from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooL
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.job import Job
 from webtext_prep.stages.extract import Extract
 
 TEXT = "Some words of a page, long enough for anybody to see that they are its text."
@@ -36,7 +36,7 @@ TEXT = "Some words of a page, long enough for anybody to see that they are its t
 def extract(inputs, output, **more):
     inputs = inputs if isinstance(inputs, list) else [inputs]
     run = {name: more.pop(name) for name in ("workers", "keep_dropped", "format") if name in more}
-    return Job(Extract(**{"extractor": "resiliparse", **more}), inputs, output, **run).run()
+    return job_of(Extract(**{"extractor": "resiliparse", **more}), inputs, output, **run).run()
 
 
 def rows_of(output, folder=OUTCOMES):
@@ -642,6 +642,6 @@ def test_the_estimate_tells_texts_from_pages(tmp_path):
         texts.add("conversion", f"http://a.org/{n}", words.encode() * 5, content_type="text/plain")
     (tmp_path / "html.warc.gz").write_bytes(html.data)
     (tmp_path / "texts.warc.wet.gz").write_bytes(texts.data)
-    jobs = [Job(Extract(), [tmp_path / name], tmp_path / "out") for name in ("html.warc.gz", "texts.warc.wet.gz")]
+    jobs = [job_of(Extract(), [tmp_path / name], tmp_path / "out") for name in ("html.warc.gz", "texts.warc.wet.gz")]
     of_html, of_texts = (job.estimate(job.sample()).needs.output for job in jobs)
     assert of_texts > 5 * of_html > 0

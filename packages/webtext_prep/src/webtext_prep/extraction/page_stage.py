@@ -49,7 +49,8 @@ class PageStage(Stage):
         if self.kinds and self.extractor != "learned":
             raise InputError(f"--kinds needs --extractor learned: {self.extractor} does not tell kinds of pages.")
 
-    def libraries_used(self) -> tuple[str, ...]:
+    @property
+    def libraries(self) -> tuple[str, ...]:
         """What the extractor consists of, and what tells the encoding of a page and its domain."""
         from webtext_prep.extraction.extractors import LIBRARIES
 
