@@ -4,7 +4,7 @@
 
 FOLDER is as `extraction_pages.py` says. F1 is of words. `learned` is measured on pages of domains that it has not
 learned from, in five folds, and timed with the parameters of the package. The last row takes, for each page, the best
-of all the others: what choosing among them could give.
+of all the others: what choosing among them could give. A second table has the kinds of pages that `learned` tells.
 """
 
 from __future__ import annotations
@@ -123,6 +123,26 @@ def as_markdown(rows: list[dict[str, Any]], pages: list[ReviewedPage]) -> str:
     return "\n".join(lines)
 
 
+def kinds_of(pages: list[ReviewedPage], found: dict[str, str]) -> dict[str, dict[str, int]]:
+    """Of each kind how many of its pages are taken for which."""
+    names = sorted({page.kind for page in pages})
+    counts = {name: dict.fromkeys(names, 0) for name in names}
+    for page in pages:
+        if found[page.name]:
+            counts[page.kind][found[page.name]] += 1
+    return counts
+
+
+def kinds_as_markdown(kinds: dict[str, dict[str, int]]) -> str:
+    """The table of kinds: a row for what a page is, a column for what it is taken for."""
+    lines = [f"| is, taken for | {' | '.join(kinds)} | recall | precision |", "|---" * (len(kinds) + 3) + "|"]
+    for name, row in kinds.items():
+        recall = row[name] / max(1, sum(row.values()))
+        precision = row[name] / max(1, sum(of[name] for of in kinds.values()))
+        lines.append(f"| {name} | {' | '.join(map(str, row.values()))} | {recall:.2f} | {precision:.2f} |")
+    return "\n".join(lines)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("folder", type=Path)
@@ -133,7 +153,8 @@ def main() -> None:
         folds = arguments.folds or Path(folder) / "folds.json"
         if arguments.folds is None:
             learn_extraction.write_folds(arguments.folder, folds)
-        unseen = json.loads(folds.read_text(encoding="utf-8"))
+        found = json.loads(folds.read_text(encoding="utf-8"))
+    unseen = {name: text for name, (text, _) in found.items()}
     rows, best = [], {}
     for name, extract in peers().items():
         texts, seconds = extracted(extract, pages)
@@ -145,8 +166,9 @@ def main() -> None:
             if found >= best.get(page.name, (-1.0, ""))[0]:
                 best[page.name] = (found, texts[page.name])
     rows.append(row_of("the best for each page", pages, {name: text for name, (_, text) in best.items()}, None))
-    save("extraction", {"machine": describe(*PACKAGES), "pages": len(pages), "rows": rows})
-    write_tables("extraction.py", as_markdown(rows, pages) + "\n")
+    kinds = kinds_of(pages, {name: kind for name, (_, kind) in found.items()})
+    save("extraction", {"machine": describe(*PACKAGES), "pages": len(pages), "rows": rows, "kinds": kinds})
+    write_tables("extraction.py", f"{as_markdown(rows, pages)}\n\n{kinds_as_markdown(kinds)}\n")
 
 
 if __name__ == "__main__":

@@ -1,10 +1,10 @@
-"""Learns which blocks of a page are its main text, and writes the parameters of `--extractor learned`.
+"""Learns which blocks of a page are its main text, and kinds of pages; writes the parameters of `--extractor learned`.
 
     ./uvw run --group extraction benchmarks/learn_extraction.py FOLDER
     ./uvw run --group extraction benchmarks/learn_extraction.py FOLDER --folds results/folds.json
 
 FOLDER is as `extraction_pages.py` says. The same folder gives the same parameters, byte for byte. With `--folds`, what
-the extractor finds on each page is written instead: learned from the pages of other domains alone.
+the extractor finds on each page is written instead, its text and kind: learned from the pages of other domains alone.
 """
 
 from __future__ import annotations
@@ -22,14 +22,16 @@ import numpy.typing as npt
 import webtext_prep.extraction as extraction
 from extraction_pages import FOLDS, ReviewedPage, match, reviewed_pages, words_of
 from webtext_prep.extraction.blocks import Blocks, blocks_of
-from webtext_prep.extraction.decoding import readable
+from webtext_prep.extraction.decoding import readable, title_of
 from webtext_prep.extraction.features import features_of
-from webtext_prep.extraction.forest import Forest
-from webtext_prep.extraction.learned import chosen, written
+from webtext_prep.extraction.learned import Parameters, written
 
 PARAMETERS = Path(extraction.__file__).with_name("learned.json")
+# The same sums in the same order, however many cores there are.
+SAME_BYTES = {"seed": 1, "deterministic": True, "force_row_wise": True, "verbose": -1}
 TREES = 250
 SETTINGS = {
+    **SAME_BYTES,
     "objective": "cross_entropy",
     "learning_rate": 0.06,
     "num_leaves": 31,
@@ -40,11 +42,19 @@ SETTINGS = {
     "bagging_freq": 1,
     "lambda_l2": 5.0,
     "max_bin": 63,
-    "seed": 1,
-    # The same sums in the same order, however many cores there are.
-    "deterministic": True,
-    "force_row_wise": True,
-    "verbose": -1,
+}
+KIND_TREES = 60
+"""Of each kind."""
+KIND_SETTINGS = {
+    **SAME_BYTES,
+    "objective": "multiclass",
+    "learning_rate": 0.1,
+    "num_leaves": 7,
+    "min_data_in_leaf": 8,
+    "feature_fraction": 0.3,
+    "bagging_fraction": 0.7,
+    "bagging_freq": 1,
+    "lambda_l2": 2.0,
 }
 RUN = 4
 """A block is compared with the text by runs of so many words."""
@@ -106,35 +116,59 @@ class Example:
         self.blocks: Blocks | None = found if found is not None and found.texts else None
         if self.blocks is None:
             return
-        self.names, self.rows, self.words = features_of(self.blocks, html, page.url)
+        self.features = features_of(self.blocks, html, page.url, title_of(html))
         words = [words_of(text) for text in self.blocks.texts]
         self.labels = labels_of(words, page.text)
         counts = np.array([len(block) for block in words], np.float64)
         # A word weighs what it changes of the page's F1.
         self.weights = (counts + 0.5) / max(LEAST_WORDS, len(words_of(page.text)), LEAST_SHARE * counts.sum())
 
-    def extracted(self, forest: Forest) -> str:
-        """What a forest makes of it."""
+    def extracted(self, parameters: Parameters) -> tuple[str, str]:
+        """(text, kind) that parameters make of it."""
         if self.blocks is None:
-            return ""
-        return written(self.blocks, chosen(forest.probabilities(self.rows), self.words))
+            return "", ""
+        return written(self.blocks, parameters.kept(self.features)), parameters.kind(self.features)
 
 
 def learned_from(examples: list[Example]) -> str:
-    """A forest's file."""
+    """The file of parameters."""
     used = [example for example in examples if example.blocks is not None]
-    rows = np.concatenate([example.rows for example in used])
+    rows = np.concatenate([example.features.rows for example in used])
     labels = np.concatenate([example.labels for example in used])
     weights = np.concatenate([example.weights for example in used]) * 1000
     data = lightgbm.Dataset(rows, labels, weight=weights, params={"max_bin": SETTINGS["max_bin"]})
-    model = lightgbm.train(SETTINGS, data, TREES).dump_model()
-    trees = [tree_of(tree["tree_structure"]) for tree in model["tree_info"]]
-    lines = ",\n".join(json.dumps(tree, separators=(",", ":")) for tree in trees)
-    return f'{{"features": {json.dumps(used[0].names)},\n"trees": [\n{lines}\n]}}\n'
+    trees = trees_of(lightgbm.train(SETTINGS, data, TREES))
+    # A page without its text, as some that are built by scripts, says nothing of its kind.
+    used = [example for example in used if example.labels @ example.features.words >= LEAST_WORDS]
+    kinds = sorted({example.page.kind for example in used})
+    by_kind: list[dict[str, Any]] = []
+    if len(kinds) > 1:
+        numbers = np.array([kinds.index(example.page.kind) for example in used])
+        pages = lightgbm.Dataset(np.stack([example.features.of_page[1] for example in used]), numbers)
+        by_kind = trees_of(lightgbm.train({**KIND_SETTINGS, "num_class": len(kinds)}, pages, KIND_TREES))
+    parts = {
+        "features": json.dumps(used[0].features.names),
+        "trees": as_lines(trees),
+        "page_features": json.dumps(used[0].features.of_page[0]),
+        "kinds": ",\n".join(
+            f"{json.dumps(kind)}: {as_lines(by_kind[number :: len(kinds)])}" for number, kind in enumerate(kinds)
+        ).join(("{\n", "}")),
+    }
+    return ",\n".join(f"{json.dumps(name)}: {part}" for name, part in parts.items()).join(("{", "}\n"))
+
+
+def as_lines(trees: list[dict[str, Any]]) -> str:
+    """Trees as JSON, a line each."""
+    return ",\n".join(json.dumps(tree, separators=(",", ":")) for tree in trees).join(("[\n", "\n]"))
+
+
+def trees_of(model: lightgbm.Booster) -> list[dict[str, Any]]:
+    """All trees of a model of LightGBM's as `Forest.of` reads them."""
+    return [tree_of(tree["tree_structure"]) for tree in model.dump_model()["tree_info"]]
 
 
 def tree_of(structure: dict[str, Any]) -> dict[str, Any]:
-    """One tree of LightGBM's as `Forest.parse` reads it. Numbers are rounded to what decides."""
+    """One tree. Numbers are rounded to what decides."""
     nodes: list[list[Any]] = []
     leaves: list[float] = []
 
@@ -155,20 +189,21 @@ def tree_of(structure: dict[str, Any]) -> dict[str, Any]:
 def examples_of(folder: Path) -> list[Example]:
     """All pages of a folder."""
     examples = [Example(page) for page in reviewed_pages(folder)]
-    print(f"{len(examples):,} pages, {sum(len(example.rows) for example in examples if example.blocks):,} blocks")
+    print(f"{len(examples):,} pages, {sum(len(example.labels) for example in examples if example.blocks):,} blocks")
     return examples
 
 
 def write_folds(folder: Path, path: Path) -> None:
-    """Write, as JSON, what is extracted from each page by a forest that has learned from other domains alone."""
-    examples, texts = examples_of(folder), {}
+    """Write, as JSON, [text, kind] of each page by parameters learned from other domains alone."""
+    examples, found = examples_of(folder), {}
     for fold in range(FOLDS):
-        forest = Forest.parse(learned_from([example for example in examples if example.page.fold != fold]))
+        parameters = Parameters.parse(learned_from([example for example in examples if example.page.fold != fold]))
         tested = [example for example in examples if example.page.fold == fold]
-        texts |= {example.page.name: example.extracted(forest) for example in tested}
-        scores = [match(texts[example.page.name], example.page.text).f1 for example in tested]
-        print(f"fold {fold}: {len(tested)} pages, F1 {np.mean(scores):.4f}", flush=True)
-    path.write_text(json.dumps(texts), encoding="utf-8")
+        found |= {example.page.name: example.extracted(parameters) for example in tested}
+        f1 = np.mean([match(found[example.page.name][0], example.page.text).f1 for example in tested])
+        right = np.mean([found[example.page.name][1] == example.page.kind for example in tested])
+        print(f"fold {fold}: {len(tested)} pages, F1 {f1:.4f}, kind right {right:.3f}", flush=True)
+    path.write_text(json.dumps(found), encoding="utf-8")
 
 
 def main() -> None:

@@ -23,11 +23,13 @@ from command_kit.progress import spoken_duration
 from measuring import Row, documents, rate_of, rate_on_all_cores, sentences, webtext
 from page_server import serving
 from webtext_prep.crawl.frontier import fetch_loop
-from webtext_prep.crawl.frontier.fetch_loop import Shard
+from webtext_prep.crawl.frontier.fetch_loop import Visiting, write_list
+from webtext_prep.crawl.frontier.queues import Visit
 from webtext_prep.crawl.frontier.worst_case import Lists, worst_case
 from webtext_prep.crawl.state.database import Entry, Journal
 from webtext_prep.crawl.state.database_writer import Work
 from webtext_prep.documents.document import Document
+from webtext_prep.extraction.extractors import EXTRACTORS, warm_up
 from webtext_prep.extraction.workers import Parsed
 from webtext_prep.stages.blacklist import BYTES_PER_SHARD
 from webtext_prep.stages.download import Download
@@ -35,10 +37,10 @@ from webtext_prep.stages.download import Download
 TITLE = "download: small pages of 1.3 kB; pages of 105 kB with 8 kB of text; servers that use up every limit"
 PEERS = ("aiohttp", "trafilatura", "newspaper3k", "resiliparse", "lxml")
 GOAL = 2000
-SHARES = {"trafilatura": 0.9, "newspaper": 0.9, "resiliparse": 0.8}
+SHARES = {"learned": 0.8, "trafilatura": 0.9, "newspaper": 0.9, "resiliparse": 0.8}
 """Of an extractor's own rate, what the whole stage is to reach."""
-COUNTS = {"trafilatura": 1200, "newspaper": 500, "resiliparse": 6000}
-LONG_COUNTS = {"trafilatura": 15_000, "newspaper": 3_000, "resiliparse": 80_000}
+COUNTS = {"learned": 1500, "trafilatura": 1200, "newspaper": 500, "resiliparse": 6000}
+LONG_COUNTS = {"learned": 15_000, "trafilatura": 15_000, "newspaper": 3_000, "resiliparse": 80_000}
 """Pages for two minutes of processor time or more."""
 LARGEST_SHARD = BYTES_PER_SHARD // 16
 """URLs in a list that `webtext blacklist` writes, if each has 15 characters; with ordinary ones it is a sixth."""
@@ -95,8 +97,8 @@ def _fetching(count: int, folder: Path) -> Iterator[Row]:
 
     def ours() -> None:
         with Journal(folder / f"{next(numbers)}.sqlite") as journal:
-            shard = Shard(lambda: map(Document, urls), Work(journal), stage._fetching(1, 1), lambda done: None)
-            shard.fetch(folder)
+            visiting = Visiting(Work(journal), stage._fetching(1, 1), lambda done: None)
+            visiting.fetch((Visit(url, url) for url in urls), folder)
             assert len(journal) == count
 
     with serving([body.encode()], folder / "small") as address:
@@ -150,6 +152,9 @@ def _pages(count: int) -> list[bytes]:
 
 def _alone(name: str) -> Callable[[bytes], Any]:
     """What the library's documentation says to call."""
+    if name == "learned":
+        warm_up(name)
+        return lambda page: EXTRACTORS[name](page, "http://example.com/", None)
     if name == "trafilatura":
         trafilatura = importlib.import_module("trafilatura")
         return lambda page: trafilatura.extract(page, fast=True, include_comments=False)
@@ -216,9 +221,12 @@ def _writing(count: int, folder: Path) -> Row:
                   Document(row["url"], row["text"], {"title": "A page", "domain": "site.example"}))
             for row in rows
         )  # fmt: skip
-        shard = Shard(lambda: iter(listed), Work(journal), stage._fetching(1, 1), lambda done: None)
         outputs = [folder / "written.jsonl.zst", folder / "outcomes.jsonl.zst"]
-        row = rate_of("ours: writing a shard from its journal", lambda: shard.write(outputs, folder / "new"), count)
+        row = rate_of(
+            "ours: writing a shard from its journal",
+            lambda: write_list(listed, Work(journal), outputs, folder / "new", stage.user_agent),
+            count,
+        )
     assert row.rate is not None
     row.goal = LARGEST_SHARD / 60
     row.note = f"{LARGEST_SHARD / row.rate:.0f} s for {LARGEST_SHARD:,} documents"

@@ -109,7 +109,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, login_node: None) ->
         raise Accepted
 
     real = webtext_prep.cli.settings_from
-    monkeypatch.setattr(webtext_prep.cli, "job_of", stop)
+    monkeypatch.setattr(webtext_prep.cli, "Job", stop)
     monkeypatch.setattr(
         webtext_prep.cli,
         "settings_from",

@@ -26,6 +26,7 @@ RUN = ROOT / "pipelines" / "run.py"
 TINY = """
 [pipeline]
 site = true
+workers = 1
 
 [blacklist]
 
@@ -33,7 +34,7 @@ site = true
 allow_private_addresses = true
 per_host = 4
 delay = 0.0
-max_urls = 30
+max_urls = 12
 
 [merge]
 

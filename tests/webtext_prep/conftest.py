@@ -19,6 +19,7 @@ from command_kit.processes import _ensure_server
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents, shards_in, write_documents
+from webtext_prep.running import engines
 from webtext_prep.running.engines.ray import VARIABLES
 from webtext_prep.storage import location
 from webtext_prep.storage.stores import object_store as objects
@@ -117,6 +118,17 @@ def home(request, tmp_path) -> Location:
     if kind == "s3":
         return request.getfixturevalue("bucket")
     return location(f"memory://{uuid.uuid4().hex}" if kind == "memory" else f"practice://{tmp_path}/remote")
+
+
+@pytest.fixture
+def strict(tmp_path, monkeypatch) -> Iterator[tuple[object, ...]]:
+    """The flags of the engine `strict`, whose tasks find nothing but what they declare. Nothing may be left behind."""
+    monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(SUPPORT / "added_engines")])
+    shared = tmp_path / "shared"
+    shared.mkdir()
+    yield "--engine", "strict", "--shared-scratch", shared, "--workers", 1
+    sys.modules.pop("webtext_prep.running.engines.strict", None)
+    assert not [path for path in shared.rglob("*") if path.is_file()]
 
 
 @pytest.fixture

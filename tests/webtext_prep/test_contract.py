@@ -28,8 +28,8 @@ MAPPED = {"index-tokens"}
 """Stages whose output lies beside token files, which are on this machine."""
 
 
-def run(*arguments: object) -> None:
-    """Run a command in this process; it must succeed."""
+def run(*arguments: object) -> str:
+    """Run a command in this process; it must succeed. Returns the last line that it writes."""
     before, said = signal.getsignal(signal.SIGTERM), io.StringIO()
     try:
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
@@ -37,6 +37,7 @@ def run(*arguments: object) -> None:
     finally:
         signal.signal(signal.SIGTERM, before)
     assert code == 0, said.getvalue()
+    return said.getvalue().splitlines()[-1]
 
 
 def files_of(contents) -> dict[str, bytes]:
@@ -109,6 +110,25 @@ def place(request, tmp_path):
 )
 def test_all_stages_behind_a_url(walk, place, workers):
     walk(place, "--workers", workers)
+
+
+def small_parts(monkeypatch) -> None:
+    """Files are cut into runs, and divided into parts, as large ones are."""
+    monkeypatch.setattr("webtext_prep.documents.formats.compression.CHUNK_BYTES", 2000)
+    for name in ("BYTES_PER_PART", "BYTES_PER_STREAM"):
+        monkeypatch.setattr(f"webtext_prep.stages.merge.{name}", 3000)
+    monkeypatch.setattr("webtext_prep.stages.blacklist.BYTES_PER_STREAM", 500)
+    monkeypatch.setattr("webtext_prep.stages.blacklist.RUN_BYTES", 1500)
+    monkeypatch.setattr("webtext_prep.stages.tokenize.Tokenize.part_bytes", 4000)
+
+
+def test_all_stages_where_tasks_see_only_what_they_declare(reference, walk, strict, tmp_path, monkeypatch):
+    """Stages read folders named in hints, and wrote files that no task declared: on another machine there were none."""
+    small_parts(monkeypatch)
+    walk(tmp_path / "there", *strict)
+    preview = ("dedup", "--output", tmp_path / "preview", "--dry-run", "--json", "--input")
+    expected = run(*preview, reference.here / "mine", "--workers", 1)
+    assert run(*preview, tmp_path / "there" / "mine", *strict) == expected
 
 
 @pytest.fixture(scope="module")

@@ -12,6 +12,7 @@ from datasketch import MinHash
 from dedup_runs import WORDS, read_table, run, urls, write
 from hypothesis import given
 from hypothesis import strategies as st
+from jobs import job_of
 
 from webtext_prep.cli import main
 from webtext_prep.dedup import candidates, decisions, phases
@@ -295,7 +296,7 @@ def test_it_needs_no_more_disk_than_it_says(tmp_path, monkeypatch):
     """A run could fill the disk with files between its phases, and nothing said so before."""
     source = write(tmp_path / "in", similar_documents(200, 3), 2)
     monkeypatch.setattr(dedup, "SUSPECTS", 1.0)
-    job = Job(Dedup(), shards_in(source), tmp_path / "out")
+    job = job_of(Dedup(), shards_in(source), tmp_path / "out")
     needed, used = job.estimate(job.sample()).needs, []
 
     def measured(self, phase, *arguments, **options):

@@ -4,6 +4,7 @@ import random
 
 import pytest
 from dedup_runs import WORDS, run, urls, write
+from jobs import job_of
 
 from command_kit.machine import Disk, Machine
 from webtext_prep.cli import main
@@ -153,11 +154,11 @@ def test_a_preview_that_will_not_fit_stops_before_it_writes(tmp_path):
             return Disk("disk", 10_000)
 
     source = write(tmp_path / "in", documents_of_all_similarities())
-    job = Job(Dedup(dry_run=True), shards_in(source), tmp_path / "out", machine=Full())
+    job = job_of(Dedup(dry_run=True), shards_in(source), tmp_path / "out", machine=Full())
     with pytest.raises(InputError, match=r"dedup needs about [\d.]+ kB of disk for .*, and 10 kB are free there"):
         job.preview()
     assert not list((tmp_path / "out" / ".state").rglob("*.*"))
-    job = Job(Dedup(dry_run=True), shards_in(source), tmp_path / "out", machine=Full(), space_check=False)
+    job = job_of(Dedup(dry_run=True), shards_in(source), tmp_path / "out", machine=Full(), space_check=False)
     assert job.preview().values["documents"] == 70
 
 
@@ -166,9 +167,9 @@ def test_a_preview_needs_no_more_disk_than_it_says(tmp_path, monkeypatch, option
     """It needs more of it than a run for files between phases, and none for an output."""
     source = write(tmp_path / "in", documents_of_all_similarities(), 2)
     monkeypatch.setattr(dedup, "SUSPECTS", 1.0)
-    job = Job(Dedup(**options), shards_in(source), tmp_path / "out")
+    job = job_of(Dedup(**options), shards_in(source), tmp_path / "out")
     needed, used = job.estimate(job.sample()).needs, []
-    run_needs = Job(Dedup(), shards_in(source), tmp_path / "out").estimate(job.sample()).needs
+    run_needs = job_of(Dedup(), shards_in(source), tmp_path / "out").estimate(job.sample()).needs
     assert (needed.output, needed.documents) == (0, run_needs.documents)
     assert needed.scratch > run_needs.scratch
 

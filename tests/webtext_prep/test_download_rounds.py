@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from added_engines.nodes import Nodes
+from jobs import job_of
 from pages_on_loopback import QuietServer
 from processes import until
 
@@ -133,9 +134,11 @@ def write_lists(folder, urls):
     return paths
 
 
-def job_of(lists, output, *, workers=1, engine=None, shared="", **settings):
+def download_of(lists, output, *, workers=1, engine=None, shared="", **settings):
     values = {"extractor": "resiliparse", "allow_private_addresses": "loopback", "delay": 0.0, "per_host": 1}
-    return Job(Download(**values, **settings), lists, output, workers=workers, engine=engine, shared_scratch=shared)
+    return job_of(
+        Download(**values, **settings), lists, output, workers=workers, engine=engine, shared_scratch=str(shared)
+    )
 
 
 def made(output):
@@ -171,7 +174,7 @@ def busy_web(web):
 
 def test_the_same_bytes_whoever_fetches_and_however_much_is_handed_on(web, tmp_path, monkeypatch):
     lists = write_lists(tmp_path / "lists", busy_web(web))
-    job_of(lists, tmp_path / "one").run()
+    download_of(lists, tmp_path / "one").run()
     expected, counts = made(tmp_path / "one"), web.counts()
     outcomes = collections.Counter(row["outcome"] for row in expected[1])
     assert outcomes == {"ok": 5 * len(HOSTS) + 1, "too_many_redirects": 1, "robots": 2}
@@ -189,7 +192,7 @@ def test_the_same_bytes_whoever_fetches_and_however_much_is_handed_on(web, tmp_p
         web.asked.clear()
         monkeypatch.setattr(rounds, "FEW", few)
         monkeypatch.setattr(staging, "_known", set())
-        job_of(lists, tmp_path / name, engine=Nodes(1), shared=shared, save_pages=bool(shared)).run()
+        download_of(lists, tmp_path / name, engine=Nodes(1), shared=shared, save_pages=bool(shared)).run()
         assert made(tmp_path / name) == expected, name
         later = [("redirects", 1)] if few else [("redirects", LISTS)] * 2 + [("redirects", 1)]
         assert lists_and_rounds == [("pages", LISTS), *later, ("shards", LISTS)]
@@ -209,7 +212,7 @@ def test_what_was_handed_on_and_failed_is_tried_again_by_the_next_run_and_nothin
 
     def run():
         web.asked.clear()
-        job_of(lists, tmp_path / "out", engine=Nodes(1), robots=False, retries=0).run()
+        download_of(lists, tmp_path / "out", engine=Nodes(1), robots=False, retries=0).run()
         (row,) = (row for row in made(tmp_path / "out")[1] if row["url"].endswith("/to"))
         return row["outcome"], row["rounds"], row["attempts"], row["final_url"]
 
@@ -239,7 +242,7 @@ def test_limits_and_pauses_of_a_host_hold_for_all_processes_together(web, tmp_pa
             seen_early.append(web.condition.wait_for(lambda: (slow, "/from-elsewhere") in web.counts(), 0.5))
 
     web.waits[slow, "/a"] = wait
-    job_of(lists, tmp_path / "out", workers=LISTS).run()
+    download_of(lists, tmp_path / "out", workers=LISTS).run()
     assert seen_early == [False]
     assert web.counts()[slow, "/from-elsewhere"] == 1
     assert set(web.most_at_once.values()) == {1}
@@ -308,6 +311,6 @@ def test_the_journals_of_a_run_on_one_machine_go_to_the_nodes_that_go_on(web, tm
         written.add_many(
             [Entry({"url": urls[2], "outcome": "redirect", "next": urls[0], "all": False, **left}, None, 1)]
         )
-    job_of([tmp_path / "urls.txt"], tmp_path / "out", engine=Nodes(1), robots=False).run()
+    download_of([tmp_path / "urls.txt"], tmp_path / "out", engine=Nodes(1), robots=False).run()
     assert web.counts() == {(HOSTS[0], "/a"): 1, (HOSTS[0], "/c"): 1}
     assert [row["outcome"] for row in made(tmp_path / "out")[1]] == ["ok"] * 3

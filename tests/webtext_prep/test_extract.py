@@ -18,6 +18,7 @@ import zstandard
 from archives import DATE, Archive, answer, members, page, raw_record
 from hypothesis import given
 from hypothesis import strategies as st
+from jobs import job_of
 from warcio.statusandheaders import StatusAndHeaders
 
 from webtext_prep.crawl.archives import warc as archives_module
@@ -27,7 +28,6 @@ from webtext_prep.crawl.http.bodies import CutShortError, DamagedBodyError, TooL
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
-from webtext_prep.running.job import Job
 from webtext_prep.stages.extract import Extract
 
 TEXT = "Some words of a page, long enough for anybody to see that they are its text."
@@ -36,7 +36,7 @@ TEXT = "Some words of a page, long enough for anybody to see that they are its t
 def extract(inputs, output, **more):
     inputs = inputs if isinstance(inputs, list) else [inputs]
     run = {name: more.pop(name) for name in ("workers", "keep_dropped", "format") if name in more}
-    return Job(Extract(**{"extractor": "resiliparse", **more}), inputs, output, **run).run()
+    return job_of(Extract(**{"extractor": "resiliparse", **more}), inputs, output, **run).run()
 
 
 def rows_of(output, folder=OUTCOMES):
@@ -147,13 +147,34 @@ def test_archives_are_read_however_they_are_compressed(tmp_path, name, pack):
     assert [document.url for document in documents_of(tmp_path / "out")] == [f"http://a.org/{n}" for n in range(5)]
 
 
-@pytest.mark.parametrize("extractor", ["trafilatura", "newspaper", "resiliparse"])
+@pytest.mark.parametrize("extractor", ["learned", "trafilatura", "newspaper", "resiliparse"])
 def test_the_text_is_that_of_the_extractor_that_is_chosen(tmp_path, extractor):
     (tmp_path / "a.warc.gz").write_bytes(Archive().response("http://a.org/1", page()).data)
     extract(tmp_path / "a.warc.gz", tmp_path / "out", extractor=extractor)
     (document,) = documents_of(tmp_path / "out")
     assert TEXT in document.text
-    assert document.metadata == {"title": "A page", "domain": "a.org"}
+    kind = {"kind": "article"} if extractor == "learned" else {}
+    assert document.metadata == {"title": "A page", "domain": "a.org", **kind}
+
+
+def test_kinds_of_pages_are_told_and_some_alone_may_be_kept(tmp_path):
+    posts = "".join(f"<div class=post><a class=author>user{n}</a><p>Post {n}. {TEXT * 2}</p></div>" for n in range(4))
+    thread = f"<title>A thread</title><body><main class=forum-thread><h1>A thread</h1>{posts}</main></body>"
+    archive = Archive()
+    archive.response("http://a.org/1", page())
+    archive.response("http://forum.a.org/t/a-thread/2", thread)
+    (tmp_path / "a.warc.gz").write_bytes(archive.data)
+    extract(tmp_path / "a.warc.gz", tmp_path / "all", extractor="learned")
+    assert [document.metadata["kind"] for document in documents_of(tmp_path / "all")] == ["article", "forum"]
+    found = extract(tmp_path / "a.warc.gz", tmp_path / "out", extractor="learned", kinds=("forum",))
+    assert [document.url for document in documents_of(tmp_path / "out")] == ["http://forum.a.org/t/a-thread/2"]
+    assert [(row["outcome"], row["kind"]) for row in rows_of(tmp_path / "out")] == [
+        ("other_kind", "article"),
+        ("ok", "forum"),
+    ]
+    assert found.tally.dropped == {"other_kind": 1}
+    with pytest.raises(InputError, match="--kinds needs --extractor learned: newspaper does not tell"):
+        Extract(extractor="newspaper", kinds=("forum",))
 
 
 def test_urls_are_taken_as_they_were_meant(tmp_path):
@@ -621,6 +642,6 @@ def test_the_estimate_tells_texts_from_pages(tmp_path):
         texts.add("conversion", f"http://a.org/{n}", words.encode() * 5, content_type="text/plain")
     (tmp_path / "html.warc.gz").write_bytes(html.data)
     (tmp_path / "texts.warc.wet.gz").write_bytes(texts.data)
-    jobs = [Job(Extract(), [tmp_path / name], tmp_path / "out") for name in ("html.warc.gz", "texts.warc.wet.gz")]
+    jobs = [job_of(Extract(), [tmp_path / name], tmp_path / "out") for name in ("html.warc.gz", "texts.warc.wet.gz")]
     of_html, of_texts = (job.estimate(job.sample()).needs.output for job in jobs)
     assert of_texts > 5 * of_html > 0

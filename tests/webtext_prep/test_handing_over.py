@@ -1,84 +1,27 @@
 """Tasks on machines that see nothing but storage: each stage gives the same bytes, and nothing stays behind."""
 
-import sys
 import tempfile
 from pathlib import Path
 
 import pytest
 import road
+from jobs import job_of
 from pages_on_loopback import serve_pages
 from practice_stages import Shout
 
-from indexed_tokens.suffix_index import URLS
 from webtext_prep import storage
 from webtext_prep.documents.folders.shards import shards_in
 from webtext_prep.errors import InputError, RetryableError, WebtextError
-from webtext_prep.running import engines, staging
+from webtext_prep.running import staging
 from webtext_prep.running.engines.local import LocalEngine
-from webtext_prep.running.job import Job
 from webtext_prep.running.staging import SEEN, OnSharedFiles, SharedScratch
 from webtext_prep.running.tasks import Context, Task
 
 
-@pytest.fixture
-def on_nodes(webtext, tmp_path, monkeypatch):
-    """`on_nodes(...)` runs a command with the engine `strict`, and looks whether anything was left behind."""
-    folder = Path(__file__).parent / "support" / "added_engines"
-    monkeypatch.setattr(engines, "__path__", [*engines.__path__, str(folder)])
+def test_a_download_takes_what_it_has_to_nodes_also_when_its_lists_change(webtext, strict, read_shards, tmp_path):
+    def on_nodes(*arguments):
+        return webtext(*arguments, *strict)
 
-    def run(*arguments):
-        shared = tmp_path / "shared"
-        shared.mkdir(exist_ok=True)
-        done = webtext(*arguments, "--engine", "strict", "--shared-scratch", shared, "--workers", 1)
-        assert done.code or not [path for path in shared.rglob("*") if path.is_file()]
-        return done
-
-    yield run
-    sys.modules.pop("webtext_prep.running.engines.strict", None)
-
-
-def small_parts(monkeypatch) -> None:
-    """Files are cut into runs, and divided into parts, as large ones are."""
-    monkeypatch.setattr("webtext_prep.documents.formats.compression.CHUNK_BYTES", 2000)
-    for name in ("BYTES_PER_PART", "BYTES_PER_STREAM"):
-        monkeypatch.setattr(f"webtext_prep.stages.merge.{name}", 3000)
-    monkeypatch.setattr("webtext_prep.stages.blacklist.BYTES_PER_STREAM", 500)
-    monkeypatch.setattr("webtext_prep.stages.blacklist.RUN_BYTES", 1500)
-    monkeypatch.setattr("webtext_prep.stages.tokenize.Tokenize.part_bytes", 4000)
-
-
-def walk(run, home: Path, place: Path) -> None:
-    """All stages but download; after it the outputs lie below `place`."""
-    road.write_inputs(place)
-    road.write_settings(home / "settings")
-    for step in road.steps(home / "settings", place / "tokenizer"):
-        done = run(*step.command(place, place))
-        assert done.code == 0, done.err
-    found = run("dedup", "--input", place / "mine", "--output", place / "preview", "--dry-run", "--json")
-    (place / "preview.json").write_text(found.out)
-
-
-def test_each_stage_gives_the_same_bytes_where_tasks_see_only_what_they_declare(
-    webtext, on_nodes, contents, tmp_path, monkeypatch
-):
-    """Stages read folders named in hints, and wrote files that no task declared: on another machine there were none."""
-    small_parts(monkeypatch)
-    walk(lambda *arguments: webtext(*arguments, "--workers", 1), tmp_path, tmp_path / "here")
-    expected = contents(tmp_path / "here")
-    (tmp_path / "here").rename(tmp_path / "expected")
-    walk(on_nodes, tmp_path, tmp_path / "here")
-    expected, found = (
-        {name: data for name, data in files.items() if ".state/" not in name}
-        for files in (expected, contents(tmp_path / "here"))
-    )
-    assert {name for name in found if found[name] != expected.get(name)} == set()
-    assert found.keys() == expected.keys()
-    assert {"unique/duplicates.jsonl.zst", "both_text_document.idx", f"corpus_text_document.suffixes/{URLS}"} <= {
-        *found
-    }
-
-
-def test_a_download_takes_what_it_has_to_nodes_also_when_its_lists_change(webtext, on_nodes, read_shards, tmp_path):
     asked: list[str] = []
 
     def page(path: str) -> str:
@@ -248,7 +191,7 @@ class Elsewhere(LocalEngine):
 
 def test_an_output_on_the_disk_of_another_machine_is_named(write_shards, tmp_path):
     """Its size was asked for, and the command ended with a traceback."""
-    job = Job(Shout(), shards_in(write_shards([["a"]])), tmp_path / "out", engine=Elsewhere(1))
+    job = job_of(Shout(), shards_in(write_shards([["a"]])), tmp_path / "out", engine=Elsewhere(1))
     with pytest.raises(
         WebtextError, match=r"out/part-00000.* was made on another machine, and this one does not see it"
     ):
@@ -263,10 +206,10 @@ def test_storage_for_tasks_that_run_here_is_refused(webtext, write_shards, tmp_p
     assert "--shared-scratch is for tasks on other machines, and --engine local runs them here" in done.sentence
 
 
-def test_what_an_interrupted_run_left_in_storage_is_removed_by_the_next_one(webtext, on_nodes, write_shards, tmp_path):
+def test_what_an_interrupted_run_left_in_storage_is_removed_by_the_next_one(webtext, strict, write_shards, tmp_path):
     source, out = write_shards([["some text"], ["other text"]]), tmp_path / "out"
     flags = ("shout", "--input", source, "--output", out)
-    assert on_nodes(*flags).code == 0
+    assert webtext(*flags, *strict).code == 0
     left = tmp_path / "elsewhere" / "shout-1"
     SharedScratch(left).begin()
     write(left / "deep" / "file", "left behind")

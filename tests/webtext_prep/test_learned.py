@@ -15,7 +15,8 @@ from webtext_prep.extraction import learned
 from webtext_prep.extraction.blocks import HINT_BITS, LANDMARKS, TAGS, blocks_of
 from webtext_prep.extraction.features import features_of
 from webtext_prep.extraction.forest import Forest
-from webtext_prep.extraction.learned import chosen, main_text, parameters, written
+from webtext_prep.extraction.learned import Parameters, chosen, main_text, parameters, written
+from webtext_prep.extraction.page_stage import known_kinds
 
 PROSE = "The committee met on Tuesday to decide where the bridge should be built, and who would have to pay for it. "
 
@@ -65,7 +66,7 @@ def test_rows_of_a_table_and_code_are_kept_as_they_are(blocks):
 
 @pytest.mark.parametrize("html", ["", "<html></html>", "<!-- nothing -->", "<script>1</script>"])
 def test_a_page_without_text_has_none(html):
-    assert main_text(html, "") == ""
+    assert main_text(html, "", "") == ("", "")
 
 
 @pytest.mark.parametrize(
@@ -73,16 +74,20 @@ def test_a_page_without_text_has_none(html):
 )
 def test_any_page_has_features_that_are_numbers(html):
     blocks = blocks_of(html)
-    names, rows, words = features_of(blocks, html, "http://example.com/a?b")
-    assert rows.shape == (len(blocks.texts), len(names))
-    assert np.isfinite(rows).all() and (words > 0).all()
+    found = features_of(blocks, html, "http://example.com/a?b", "A title")
+    assert found.rows.shape == (len(blocks.texts), len(found.names))
+    assert np.isfinite(found.rows).all() and (found.words > 0).all()
+    names, values = found.of_page
+    assert len(names) == len(values) and np.isfinite(values).all()
 
 
 def test_the_parameters_are_of_these_features(blocks):
     """A feature that is added or moved would be read as another one."""
-    names, _, _ = features_of(blocks("<p>text</p>"), "<p>text</p>", "")
-    assert parameters().names == tuple(names)
-    assert len(set(names)) == len(names)
+    found = features_of(blocks("<p>text</p>"), "<p>text</p>", "", "")
+    assert parameters().text.names == tuple(found.names)
+    assert len(set(found.names)) == len(found.names)
+    assert {forest.names for forest in parameters().kinds.values()} == {tuple(found.of_page[0])}
+    assert list(parameters().kinds) == known_kinds()
 
 
 def test_a_forest_adds_up_the_leaves_that_a_row_comes_to():
@@ -91,10 +96,12 @@ def test_a_forest_adds_up_the_leaves_that_a_row_comes_to():
         {"nodes": [], "leaves": [-3.0]},
         {"nodes": [[1, 2.0, -1, -2]], "leaves": [0.5, 0.25]},
     ]
-    forest = Forest.parse(json.dumps({"features": ["a", "b"], "trees": trees}))
+    forest = Forest.of(["a", "b"], trees)
     rows = np.array([[0.5, 9], [1, 2], [1, 3]], np.float32)
     sums = np.array([1 - 3 + 0.25, 2 - 3 + 0.5, 4 - 3 + 0.25])
+    np.testing.assert_allclose(forest.sums(rows), sums)
     np.testing.assert_allclose(forest.probabilities(rows), 1 / (1 + np.exp(-sums)))
+    assert Forest.of(["a", "b"], []).sums(rows).tolist() == [0, 0, 0]
 
 
 @given(
@@ -124,7 +131,8 @@ def test_posts_of_a_thread_come_in_order_and_the_menu_does_not():
     )
     menu = "".join(f"<li><a href=/{n}>Section {n}</a></li>" for n in range(12))
     page = f"<body><nav><ul>{menu}</ul></nav><main><h1>Where to build</h1>{posts}</main><footer>© 2020</footer></body>"
-    text = main_text(page, "http://forum.example.com/t/where-to-build/1")
+    text, kind = main_text(page, "http://forum.example.com/t/where-to-build/1", "Where to build")
+    assert kind == "forum"
     assert [line[:7] for line in text.split("\n") if PROSE.strip() in line] == [f"Post {n}." for n in range(4)]
     assert "Section 3" not in text and "©" not in text
 
@@ -142,7 +150,8 @@ def reviewed(folder: Path, number: int) -> None:
         layout = (
             f"<nav>{links}</nav><main>{body}</main>" if page % 2 else f"<article>{body}</article><aside>{links}</aside>"
         )
-        says = {"url": f"http://site{page}.example/", "page_type": "article", "main_content": "\n".join(texts)}
+        kind = "forum" if page % 2 else "article"
+        says = {"url": f"http://site{page}.example/", "page_type": kind, "main_content": "\n".join(texts)}
         (folder / "truth" / f"{page:04}.json").write_text(json.dumps(says))
         (folder / "html" / f"{page:04}.html.gz").write_bytes(gzip.compress(f"<body>{layout}</body>".encode()))
 
@@ -156,13 +165,11 @@ def test_the_same_pages_give_the_same_parameters_which_find_the_text(tmp_path, m
         monkeypatch.setattr(sys, "argv", ["learn_extraction.py", str(tmp_path), "--output", str(path)])
         learn_extraction.main()
     assert written_to[0].read_bytes() == written_to[1].read_bytes()
-    forest = Forest.parse(written_to[0].read_text())
-    monkeypatch.setattr(learned, "parameters", lambda: forest)
-    page = gzip.decompress((tmp_path / "html" / "0003.html.gz").read_bytes()).decode()
-    assert (
-        main_text(page, "")
-        == json.loads((tmp_path / "truth" / "0003.json").read_text())["main_content"].replace(" \n", "\n").rstrip()
-    )
+    monkeypatch.setattr(learned, "parameters", lambda: Parameters.parse(written_to[0].read_text()))
+    for number, kind in ((2, "article"), (3, "forum")):
+        page = gzip.decompress((tmp_path / "html" / f"{number:04}.html.gz").read_bytes()).decode()
+        reviewed_text = json.loads((tmp_path / "truth" / f"{number:04}.json").read_text())["main_content"]
+        assert main_text(page, "", "") == (reviewed_text.replace(" \n", "\n").rstrip(), kind)
 
 
 def test_a_block_counts_by_how_much_of_it_is_in_the_text(monkeypatch):

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jobs import job_of
 
 from indexed_tokens import (
     IndexedTokens,
@@ -19,7 +20,6 @@ from indexed_tokens import (
 )
 from indexed_tokens.tokenizer import _byte_alphabet
 from webtext_prep import storage
-from webtext_prep.running.job import Job
 from webtext_prep.stages.merge_tokens import MergeTokens
 
 BYTES = ["<|endoftext|>", *_byte_alphabet()]
@@ -92,7 +92,7 @@ def test_parts_of_any_size_make_the_bytes_of_one_writer(tmp_path_factory, corpor
     prefixes = [write(folder / str(number), corpus, tokens=()) for number, corpus in enumerate(corpora)]
     write(folder / "expected", [document for corpus in corpora for document in corpus])
     files = [storage.location(name) for prefix in prefixes for name in MergeTokens.files_named(str(prefix))]
-    Job(SmallMergeTokens(), files, folder / "c").run()
+    job_of(SmallMergeTokens(), files, folder / "c").run()
     assert contents(folder / "expected")[:2] == [
         (folder / f"c_text_document{suffix}").read_bytes() for suffix in (".bin", ".idx")
     ]

@@ -123,6 +123,7 @@ def test_a_task_that_kills_every_worker_is_named(run, tmp_path, monkeypatch):
     assert len(list(tmp_path.glob("task-0-*"))) == 2
 
 
+@pytest.mark.exhaustive
 def test_a_node_that_dies_costs_its_tasks_which_are_tried_again(cluster, run, gate):
     """Four tasks wait on two nodes, one of which is killed with its workers."""
     gate.close()
@@ -146,7 +147,7 @@ def test_a_node_with_other_versions_is_refused(run, monkeypatch):
     from webtext_prep.running.clusters import ray as waiting
     from webtext_prep.stages.clean import Clean
 
-    call, ours = Clean(rules=("c4",)).process_shard, versions_here(Clean().libraries_used())
+    call, ours = Clean(rules=("c4",)).process_shard, versions_here(Clean().libraries)
     assert {"Python", "webtext-prep", "ftfy", "langdetect", "tiktoken"} <= ours.keys()
     monkeypatch.setattr(waiting, "versions_here", lambda libraries: {**ours, "ftfy": "9.9"})
     with pytest.raises(InputError, match=r"the node .* has ftfy \d.*, and the machine of this command ftfy 9\.9: "):
@@ -211,6 +212,7 @@ def at_the_gate(running, tmp_path) -> set[int]:
     return set(running.at_the_gate())
 
 
+@pytest.mark.exhaustive
 def test_a_driver_that_is_killed_takes_its_tasks_with_it_and_nothing_is_done_twice(
     cluster, shouting, start, gate, webtext, contents, tmp_path
 ):

@@ -11,6 +11,7 @@ from collections.abc import Callable
 
 import practice_stages
 import pytest
+from jobs import job_of
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -46,7 +47,7 @@ def shout(home, state_of):
         if str(home).startswith("memory:"):
             workers = min(workers, 1)
         stage = stage or practice_stages.Shout()
-        return Job(stage, shards_in(folder), output, state=state_of(output), workers=workers, **options).run()
+        return job_of(stage, shards_in(folder), output, state=state_of(output), workers=workers, **options).run()
 
     return run
 
@@ -198,11 +199,6 @@ def test_one_two_and_three_workers_write_the_same_bytes(write_shards, shout, con
 
 def test_more_workers_than_shards_are_no_error(write_shards, shout):
     assert shout(write_shards([["a"], ["b"]]), workers=9).tally.kept == 2
-
-
-def test_workers_must_be_at_least_one(write_shards, shout):
-    with pytest.raises(InputError, match="--workers must be at least 1, not 0"):
-        shout(write_shards([["a"]]), workers=0)
 
 
 # Resuming
@@ -641,7 +637,7 @@ def test_a_fact_of_a_stage_never_hides_a_count(home, write_shards, state_of):
             return outcome
 
     folder = write_shards([["a", "b"]])
-    summary = Job(Boastful(), shards_in(folder), home / "output", state=state_of(home / "output")).run()
+    summary = job_of(Boastful(), shards_in(folder), home / "output", state=state_of(home / "output")).run()
     assert summary.as_dict()["in"] == 2
     assert record(home / "output")["in"] == 2
     assert record(home / "output")["facts"] == {"in": 1_000_000}
@@ -658,7 +654,7 @@ def test_a_task_that_has_nothing_to_say_is_done_once(home, write_shards, state_o
 
     folder = write_shards([["a"]])
     for _ in range(2):
-        Job(Silent(), shards_in(folder), home / "output", state=state_of(home / "output")).run()
+        job_of(Silent(), shards_in(folder), home / "output", state=state_of(home / "output")).run()
         storage.remove(home / "output" / "stage.json")
     assert calls == ["one"]
 
@@ -686,14 +682,14 @@ def test_progress_of_a_resumed_run_counts_what_was_done(home, write_shards, stat
 def test_the_state_of_an_output_behind_a_url_needs_a_place_here(write_shards):
     folder = write_shards([["a"]])
     with pytest.raises(InputError, match=r"is remote: give a local folder for its state with --state DIR"):
-        Job(practice_stages.Shout(), shards_in(folder), storage.location("memory://bucket/out"))
+        job_of(practice_stages.Shout(), shards_in(folder), storage.location("memory://bucket/out"))
 
 
 def test_an_unfinished_output_is_not_read_wherever_its_state_lies(home, write_shards, tmp_path, shout):
     """Behind a URL, where no state lies beside it, half an output passed for a shorter corpus."""
     folder = write_shards([["a"], [marked("http://b", fail=True)]])
     with pytest.raises(KeyError):
-        Job(practice_stages.Shout(), shards_in(folder), home / "output", state=tmp_path / "elsewhere").run()
+        job_of(practice_stages.Shout(), shards_in(folder), home / "output", state=tmp_path / "elsewhere").run()
     assert [path.name for path in shards_in(home / "output")] == [shard_name(0)]
     stage = practice_stages.Shout()
     with pytest.raises(InputError, match="is not finished: run the stage that makes it again"):
@@ -701,7 +697,7 @@ def test_an_unfinished_output_is_not_read_wherever_its_state_lies(home, write_sh
     move(folder / shard_name(0), folder / shard_name(1))
     with storage.create(folder / shard_name(0)) as file:
         file.write(storage.read_bytes(folder / shard_name(1)))
-    Job(stage, shards_in(folder), home / "output", state=tmp_path / "elsewhere").run()
+    job_of(stage, shards_in(folder), home / "output", state=tmp_path / "elsewhere").run()
     found = find_inputs([str(home / "output")], accepts=stage.accepts, kinds="shards").files
     assert [path.name for path in found] == [shard_name(0), shard_name(1)]
     assert ".state" not in [path.name for path, _ in storage.list_folder(home / "output")]
@@ -712,7 +708,7 @@ def test_a_state_folder_belongs_to_one_output(home, write_shards, tmp_path, cont
     folder, state = write_shards([["a"], ["b"]]), tmp_path / "elsewhere"
 
     def run(output, **options):
-        return Job(practice_stages.Shout(), shards_in(folder), output, state=state, **options).run()
+        return job_of(practice_stages.Shout(), shards_in(folder), output, state=state, **options).run()
 
     run(home / "one")
     theirs = write_shards([["what somebody else made"], ["and this"], ["and that"]], "two")
@@ -728,16 +724,16 @@ def test_a_state_folder_beside_one_output_is_not_another_ones(tmp_path, write_sh
     """With the --state of one output, another one counted as done, or lost the files that lay in it."""
     folder = write_shards([["a"]])
     stage, inputs = practice_stages.Shout(), shards_in(folder)
-    Job(stage, inputs, tmp_path / "one").run()
+    job_of(stage, inputs, tmp_path / "one").run()
     with pytest.raises(InputError, match=r"holds the state of another output, .*one: give another --state DIR"):
-        Job(stage, inputs, tmp_path / "two", state=tmp_path / "one" / ".state").run()
-    assert Job(stage, inputs, tmp_path / "one", state=tmp_path / "one" / ".." / "one" / ".state").run().resumed
+        job_of(stage, inputs, tmp_path / "two", state=tmp_path / "one" / ".state").run()
+    assert job_of(stage, inputs, tmp_path / "one", state=tmp_path / "one" / ".." / "one" / ".state").run().resumed
 
 
 def test_an_output_begun_with_its_state_elsewhere_says_so(tmp_path, write_shards):
     """Without the --state with which it was begun, an output ended in "File exists"."""
     folder = write_shards([[marked("http://b", fail=True)]])
     with pytest.raises(KeyError):
-        Job(practice_stages.Shout(), shards_in(folder), tmp_path / "out", state=tmp_path / "elsewhere").run()
+        job_of(practice_stages.Shout(), shards_in(folder), tmp_path / "out", state=tmp_path / "elsewhere").run()
     with pytest.raises(InputError, match="was begun with its state elsewhere: give the same --state DIR again"):
-        Job(practice_stages.Shout(), shards_in(folder), tmp_path / "out").run()
+        job_of(practice_stages.Shout(), shards_in(folder), tmp_path / "out").run()

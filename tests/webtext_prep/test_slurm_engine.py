@@ -95,7 +95,7 @@ def test_an_exception_is_raised_and_stops_the_other_tasks(cluster, run, tmp_path
 
 def test_a_node_with_other_versions_is_refused(cluster, run, monkeypatch):
     """Nothing was asked: a node with another ftfy made other documents than the rest."""
-    ours = versions_here(Clean().libraries_used())
+    ours = versions_here(Clean().libraries)
     monkeypatch.setattr(waiting, "versions_here", lambda libraries: {**ours, "ftfy": "9.9", "langdetect": ""})
     sentence = (
         r"the node .* of the cluster has ftfy \d\S* and langdetect \S+, and the machine of this command ftfy 9\.9 and "

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import practice_stages
 import pytest
+from jobs import job_of
 
 from command_kit.machine import Disk, Machine
 from webtext_prep import storage
@@ -14,7 +15,6 @@ from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.shards import shards_in, write_documents
 from webtext_prep.documents.formats.compression import compressed
 from webtext_prep.errors import InputError
-from webtext_prep.running.job import Job
 from webtext_prep.running.preflight import Needs, compare, readable
 from webtext_prep.stages.blacklist import Blacklist
 from webtext_prep.stages.download import Download
@@ -151,13 +151,13 @@ def test_merge_and_tokenize_need_what_they_then_write(tmp_path):
     with write_documents(folder / "part-00000.jsonl.zst") as writer:
         for at, text in enumerate(texts(3000)):
             writer.write(Document(f"http://a.org/{at}", text))
-    merge = Job(Merge(), shards_in(folder), tmp_path / "merged")
+    merge = job_of(Merge(), shards_in(folder), tmp_path / "merged")
     needed = merge.estimate(merge.sample()).needs
     merge.run()
     made = sum(shard.stat().st_size for shard in shards_in(tmp_path / "merged"))
     assert needed.output == pytest.approx(made, rel=0.2)
     assert needed.scratch >= 0.8 * made
-    tokenize = Job(Tokenize(), shards_in(tmp_path / "merged"), tmp_path / "corpus")
+    tokenize = job_of(Tokenize(), shards_in(tmp_path / "merged"), tmp_path / "corpus")
     needed = tokenize.estimate(tokenize.sample()).needs
     tokenize.run()
     made = sum(file.stat().st_size for file in tmp_path.glob("corpus_text_document.[bi]*"))
@@ -171,7 +171,7 @@ def test_blacklist_needs_what_it_then_writes(tmp_path, name):
     lines = "".join(f"https://www.site{source.randrange(3000)}.com/{source.random()}\n" for _ in range(20_000)).encode()
     with storage.create(place) as file, compressed(file, ".gz" if name.endswith(".gz") else "") as stream:
         stream.write(lines)
-    job = Job(Blacklist(), [place], tmp_path / "urls")
+    job = job_of(Blacklist(), [place], tmp_path / "urls")
     needed = job.estimate(job.sample()).needs
     job.run()
     made = sum(shard.stat().st_size for shard in shards_in(tmp_path / "urls"))
@@ -273,7 +273,7 @@ def test_a_run_that_will_not_fit_stops_before_it_writes(write_shards, tmp_path, 
     folder = write_shards([["a", "b"]])
 
     def run(**options):
-        return Job(Hungry(), shards_in(folder), tmp_path / "output", machine=machine, **options).run()
+        return job_of(Hungry(), shards_in(folder), tmp_path / "output", machine=machine, **options).run()
 
     with pytest.raises(InputError, match=said):
         run()
@@ -288,7 +288,7 @@ def test_a_run_that_will_not_fit_stops_before_it_writes(write_shards, tmp_path, 
 def test_the_estimate_is_recorded_beside_the_state_and_not_in_the_output(write_shards, tmp_path, capsys, contents):
     folder = write_shards([["a", "b"]])
     for name, machine in (("one", Small()), ("two", Small(free=10**11))):
-        Job(Hungry(), shards_in(folder), tmp_path / name, machine=machine).run()
+        job_of(Hungry(), shards_in(folder), tmp_path / name, machine=machine).run()
     recorded = json.loads((tmp_path / "one" / ".state" / "run.json").read_text())["estimate"]
     assert recorded == {
         "output": 2_000_000_000,
@@ -301,7 +301,7 @@ def test_the_estimate_is_recorded_beside_the_state_and_not_in_the_output(write_s
 
 
 def test_a_small_run_says_nothing(write_shards, tmp_path, capsys):
-    Job(practice_stages.Shout(), shards_in(write_shards([["a"]])), tmp_path / "output", machine=Small()).run()
+    job_of(practice_stages.Shout(), shards_in(write_shards([["a"]])), tmp_path / "output", machine=Small()).run()
     assert capsys.readouterr().err == ""
 
 

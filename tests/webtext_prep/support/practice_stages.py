@@ -89,7 +89,7 @@ class ShoutVersion2(Shout):
 class ShoutByLibrary(Shout):
     """The same stage with the help of a library."""
 
-    libraries: ClassVar[tuple[str, ...]] = ("ftfy", "langdetect")
+    libraries = ("ftfy", "langdetect")
 
 
 @dataclass(frozen=True)

@@ -13,28 +13,25 @@ import functools
 import signal
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
 from command_kit import Parser, add_flags, add_shell_flags, run_command, settings_from
 from command_kit.plugins import find_plugins
-from command_kit.settings import given_values, source_name
+from command_kit.settings import given_values, make_settings, source_name
 from webtext_prep import commands, stages
 from webtext_prep.commands.base import Command
-from webtext_prep.documents.folders.inputs import Inputs, find_inputs
 from webtext_prep.errors import InputError
-from webtext_prep.running.engines.base import Engine
 from webtext_prep.running.job import Job
 from webtext_prep.running.settings import (
     RunSettings,
     add_engine_flags,
-    engine_settings,
     find_engines,
     make_engine,
+    read_table,
+    setting_names,
     with_options_joined,
 )
-from webtext_prep.running.stage import Stage
+from webtext_prep.running.stage import Previews, Stage
 from webtext_prep.running.summary import show, show_findings
-from webtext_prep.storage import location
 
 DESCRIPTION = """\
 From a list of URLs to clean, deduplicated documents and GPT-2 token files, stage by stage.
@@ -109,67 +106,32 @@ def add_common_flags(command: argparse._ArgumentGroup, name: str, *, config: boo
     command.add_argument("--debug", action="store_true", help="show the traceback of an error")
 
 
-def _names(settings_class: type) -> set[str]:
-    return {field.name for field in dataclasses.fields(settings_class)}
-
-
 def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
     """One stage with its inputs and output, as its command line and settings file say."""
-    of_engines = engine_settings()
-    ours, theirs = _names(RunSettings), _names(stage_class)
     if arguments.places:
         flagged = arguments.input if isinstance(arguments.input, list) else []
         arguments.input = [*arguments.places, *flagged]
-    source = {"command": stage_class.name, "config": arguments.config}
-    settings = settings_from(RunSettings, arguments, **source, ignore=(theirs | of_engines.keys()) - ours)
-    stage = settings_from(stage_class, arguments, **source, ignore=(ours | of_engines.keys()) - theirs)
+    where = source_name(arguments.config)
+    table, given = given_values(arguments, command=stage_class.name, config=arguments.config)
+    flags = {name: value for name, value in given.items() if name in setting_names(stage_class)}
+    make = functools.partial(make_settings, flags=flags.keys())
+    stage, settings, of_engine = read_table(stage_class, table | flags, where, make)
     if own := stage.output_beside(settings.input):
         if settings.output not in ("", own):
             raise InputError(f"webtext {stage.name} writes {own}, beside what it reads: leave out --output.")
         settings = dataclasses.replace(settings, output=own)
     if not settings.output:
-        kind = "PREFIX" if stage.output_is_prefix else "DIR"
+        kind = "PREFIX" if stage.makes == "tokens" else "DIR"
         raise InputError(f"webtext {stage.name} needs --output {kind}: say where to write.")
-    if settings.workers < 0:
-        raise InputError(f"--workers must not be negative (0 means all cores), but is {settings.workers}.")
-    paths = list(settings.input)
+    paths = settings.input
     if not paths and stage.reads_standard_input and not sys.stdin.isatty():
-        paths = ["-"]
+        paths = ("-",)
     if not paths:
         raise InputError(f"webtext {stage.name} needs --input PATH: say what to read ({stage.input_kinds}).")
     if "-" in paths and not stage.reads_standard_input:
         raise InputError(f"webtext {stage.name} does not read standard input: give a file or folder.")
-    table, flags = given_values(arguments, **source)
-    values = {name: value for name, value in {**table, **flags}.items() if name in of_engines}
-    where = source_name(arguments.config)
-    engine = make_engine(settings.engine, settings.workers, values, where=where, flags=flags.keys())
-    return job_of(stage, dataclasses.replace(settings, input=tuple(paths)), engine, restart=arguments.restart)
-
-
-def job_of(stage: Stage, settings: RunSettings, engine: Engine, *, restart: bool = False) -> Job:
-    """The job that runs a stage on an engine as `settings` say. Raises InputError for input that is not there."""
-    output, files = location(settings.output), [path for path in settings.input if path != "-"]
-    inputs = Inputs()
-    notes: list[str] = []
-    if files:
-        files = [name for given in files for name in stage.files_named(given)]
-        inputs = find_inputs(files, accepts=stage.accepts, kinds=stage.input_kinds, output=output)
-        inputs.files, notes = stage.select(inputs.files, inputs.folders)
-    return Job(
-        stage,
-        inputs.files,
-        output,
-        state=Path(settings.state) if settings.state else None,
-        workers=engine.workers,
-        keep_dropped=settings.keep_dropped,
-        restart=restart,
-        engine=engine,
-        format=settings.format or stage.default_format,
-        standard_input="-" in settings.input,
-        problems=[*inputs.notes(), *notes],
-        space_check=settings.space_check,
-        shared_scratch=settings.shared_scratch,
-    )
+    engine = make_engine(settings.engine, settings.workers, of_engine, where=where, flags=flags.keys())
+    return Job(stage, dataclasses.replace(settings, input=paths), engine, restart=arguments.restart)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -191,7 +153,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             return 0
         job = make_job(known[arguments.command], arguments)
         with contextlib.closing(job.engine):
-            if job.stage.is_preview:
+            if isinstance(job.stage, Previews) and job.stage.is_preview:
                 show_findings(job.preview(), as_json=arguments.json)
             else:
                 show(job.run(), as_json=arguments.json)

@@ -20,7 +20,6 @@ from gpt2_train.config.loading import load_torch
 from indexed_tokens import GPT2_VOCABULARY_SIZE, IndexedTokens, Tokenizer, corpus_tokenizer
 from indexed_tokens.suffix_index import SuffixIndex, index_folder
 from webtext_prep import storage
-from webtext_prep.cli import job_of
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
 from webtext_prep.running.preflight import Estimate, Needs, readable
@@ -46,7 +45,7 @@ class Checked:
 
 
 def check(steps: Sequence[Step], path: Path, folder: Path, gpus: int = 0) -> Checked:
-    """Check the steps of the pipeline in `path`, which writes to `folder`, on a machine with so many GPUs."""
+    """Check the steps of the pipeline in `path`, which writes to `folder`, on a machine with `gpus` GPUs."""
     found = Checked()
     for step in steps:
         try:
@@ -88,10 +87,10 @@ def check_stage(step: Step) -> None:
 
 
 def make_job(step: Step, stage: Stage, inputs: Sequence[str]) -> Job:
-    """The job of one step with such inputs. Raises UsageError as `job_of` and `make_engine` do."""
+    """The job of one step with such inputs. Raises UsageError as `Job` and `make_engine` do."""
     settings: RunSettings = step.settings
     engine = make_engine(settings.engine, settings.workers, step.engine_settings, where="the settings")
-    return job_of(stage, dataclasses.replace(settings, input=tuple(inputs)), engine, restart=step.restart)
+    return Job(stage, dataclasses.replace(settings, input=tuple(inputs)), engine, restart=step.restart)
 
 
 def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
@@ -109,7 +108,7 @@ def needs(steps: Sequence[Step], folder: Path) -> tuple[list[str], list[str]]:
         if found is None:
             before = None
             continue
-        if step.stage.is_passed_on:
+        if step.stage.makes in ("documents", "tokens"):
             before = found.needs
         outputs += found.needs.output
         missing += sum(max(0, place.needed - place.written) for place in found.places)

@@ -161,7 +161,7 @@ def funnel(steps: Sequence[Step], paint: Paint) -> list[str]:
         read, kept, tokens = step.summary.get("in", 0), step.summary.get("out", 0), ""
         if "tokens" in step.summary:
             tokens = f"{step.summary['tokens']:,} tokens"
-        if step.stage is not None and step.stage.output_is_tokenizer:
+        if step.stage is not None and step.stage.makes == "tokenizer":
             tokens = f"a vocabulary of {step.summary.get('vocabulary_size', 0):,}"
         share = f"{kept / read:.1%}" if read else ""
         rows.append([paint(step.name, BOLD), f"{read:,}", "->", f"{kept:,}", paint(share, GREEN), tokens])

@@ -1,7 +1,7 @@
 """The steps of a pipeline, each wired to those before it.
 
 A stage reads what the stage before it wrote; `[tokenize]` encodes with the tokenizer of a `[train-tokenizer]` before
-it; `[train]` learns from the token files, `[evaluate]` and `[generate]` use its model, and behind an `[index-tokens]`
+it; `[train]` learns from the token files, `[evaluate]` and `[generate]` use its model, and after an `[index-tokens]`
 `[generate]` says what its texts repeat; a command that looks at folders (`[report]`) gets the last one, and the model.
 A table that names a path itself is left alone.
 """
@@ -243,7 +243,7 @@ def _without_unused_tokenizers(steps: list[Step]) -> list[Step]:
     if not any(step.name == "tokenize" for step in steps):
         return steps
     used = {step.tokenizer for step in steps}
-    return [step for step in steps if step.output in used or step.stage is None or not step.stage.output_is_tokenizer]
+    return [step for step in steps if step.output in used or step.stage is None or step.stage.makes != "tokenizer"]
 
 
 def _is_here(engine: str) -> bool:
@@ -263,7 +263,7 @@ def _stage_step(so_far: _Wiring, kind: type[Stage], table: dict[str, Any], of_al
         and not (key == "shared_scratch" and _is_here(engine))
     }
     stage, settings, chosen = read_table(kind, {**passed, **table}, so_far.where(name))
-    link = chain.add(stage, settings, chain.corpus if kind.output_is_prefix else str(so_far.folder / name))
+    link = chain.add(stage, settings, chain.corpus if kind.makes == "tokens" else str(so_far.folder / name))
     inputs, output, state = link.run.input, link.run.output, settings.state
     if not (link.is_beside or state or is_local(location(output))):
         state = str(so_far.folder / f"{name}.state")

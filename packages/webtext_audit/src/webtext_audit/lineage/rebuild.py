@@ -1,4 +1,4 @@
-"""The steps behind an output made again, each by its own stage with its own settings, after what they read has changed.
+"""The steps that led to an output made again after what they read has changed, each by its own stage and settings.
 
 The result is what a run over the changed input would have made, since it is such a run: a stage does again only the
 tasks whose input changed, and a file that comes out with the same bytes is left as it is. As the records change on the
@@ -18,11 +18,19 @@ import msgspec
 
 from webtext_audit.lineage.tables import stage_of
 from webtext_prep import storage
-from webtext_prep.documents.folders.inputs import Inputs, find_inputs
 from webtext_prep.documents.folders.shards import DEFAULT_FORMAT
-from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, Step, read_record, relocated, trace
+from webtext_prep.documents.folders.stage_record import (
+    RECORD,
+    TOKENS_SUFFIX,
+    Step,
+    read_record,
+    record_place,
+    relocated,
+    trace,
+)
 from webtext_prep.errors import InputError
 from webtext_prep.running.job import Job
+from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage import location
 
@@ -44,8 +52,8 @@ class Planned:
         record: its record, as it was.
         inputs: the folders of the steps that it reads, in order; none if it reads files that no stage wrote.
         folders: where those files lie,
-        files: and which they were, the first thousand of them,
-        plain_files: of so many.
+        files: and which they were, the first thousand of them.
+        plain_files: how many there were in all.
     """
 
     place: str
@@ -68,51 +76,37 @@ class Planned:
     def job(self, known: Mapping[str, type[Stage]], workers: int) -> Job:
         """The run that makes it again. Raises InputError if what it reads is gone."""
         stage, settings = self.stage(known), self.record["settings"]
-        place = Path(self.place)
-        output = place.with_name(place.name.removesuffix(TOKENS_SUFFIX)) if stage.output_is_prefix else place
-        files, notes = self._read_by(stage, output)
-        return Job(
-            stage,
-            files,
-            output,
-            workers=workers,
-            keep_dropped=settings.get("keep_dropped", False),
-            format=settings.get("format", DEFAULT_FORMAT),
-            problems=notes,
-        )
+        chosen = {"keep_dropped": settings.get("keep_dropped", False), "format": settings.get("format", DEFAULT_FORMAT)}
+        output = self.place.removesuffix(TOKENS_SUFFIX) if stage.makes == "tokens" else self.place
+
+        def reading(given: Sequence[str]) -> Job:
+            return Job(stage, RunSettings(tuple(given), output, workers, **chosen))
+
+        if not self.is_source:
+            return reading(self.inputs)
+        # What it had when folders were given to it; else the files alone.
+        present = self.files_now()
+        is_all_known = self.plain_files <= len(self.files)
+        if self.folders:
+            job = reading(self.folders)
+            files = [*map(_resolved, job.inputs)]
+            is_same = files == present if is_all_known else set(map(str, files)) >= set(map(str, present))
+            if is_same and len(files) <= self.plain_files and set(job.notes) <= set(self.record.get("problems", [])):
+                return job
+        if not is_all_known:
+            raise InputError(
+                f"only {len(self.files):,} of {self.plain_files:,} files that {self.place} was made from are known: "
+                f"run `webtext {stage.name}` again by hand, and every stage after it."
+            )
+        return reading([str(path) for path in present])
 
     def files_now(self) -> list[Path]:
         """Of the files that no stage wrote those that are still there."""
         return [Path(name) for name in self.files if Path(name).is_file()]
 
-    def _read_by(self, stage: Stage, output: Path) -> tuple[Sequence[Any], list[str]]:
-        """The files that the stage reads, and its notes on others: those that it had when folders were given to it."""
-
-        def found(given: Sequence[str]) -> tuple[Sequence[Any], list[str]]:
-            inputs: Inputs = find_inputs(given, accepts=stage.accepts, kinds=stage.input_kinds, output=output)
-            inputs.files, notes = stage.select(inputs.files, inputs.folders)
-            return inputs.files, [*inputs.notes(), *notes]
-
-        if not self.is_source:
-            return found(self.inputs)
-        present = self.files_now()
-        is_all_known = self.plain_files <= len(self.files)
-        if self.folders:
-            files, notes = found(self.folders)
-            known = {str(location(file)) for file in map(_resolved, files)}
-            is_same = [*map(_resolved, files)] == present if is_all_known else known >= set(map(str, present))
-            if is_same and len(files) <= self.plain_files and set(notes) <= set(self.record.get("problems", [])):
-                return files, notes
-        if not is_all_known:
-            raise InputError(
-                f"only {len(self.files):,} of {self.plain_files:,} files that {self.place} was made from are known: "
-                f"run `webtext {stage.name}` again by hand, and every stage behind it."
-            )
-        return found([str(path) for path in present])
-
 
 def plan_of(end: Step, known: Mapping[str, type[Stage]]) -> list[Planned]:
-    """The steps behind an output and itself, none before one that it was made from.
+    """The steps that led to an output and itself, none before one that it was made from.
 
     Raises InputError for a step that can't be made again, before anything is changed.
     """
@@ -166,7 +160,8 @@ def _planned(step: Step, inputs: Sequence[Step]) -> Planned:
         raise InputError(f"how {step.name} was made is not known, as its state is not beside it: run its stages again.")
     place = Path(str(step.place))
     was = Path(step.run.get("output", ""))
-    if was.name and was.resolve() != _output_of(step).resolve() and _record_of(step, was).is_file():
+    record = record_place(was, is_prefix=step.is_tokens)
+    if was.name and was.resolve() != _output_of(step).resolve() and storage.is_file(record):
         raise InputError(f"{step.name} is a copy of {was}, and reads what that one reads: give that one.")
     if settings.get("against"):
         raise InputError(f"{step.name} was compared with another corpus (--against): run its stages again by hand.")
@@ -193,10 +188,6 @@ def _output_of(step: Step) -> Path:
     """What `--output` said: for token files the prefix that is given, without what every pair of them ends with."""
     place = Path(str(step.place))
     return place.with_name(place.name.removesuffix(TOKENS_SUFFIX)) if step.is_tokens else place
-
-
-def _record_of(step: Step, output: Path) -> Path:
-    return output.with_name(f"{output.name}{TOKENS_SUFFIX}.json") if step.is_tokens else output / RECORD
 
 
 def _refuse_own_tokenizer(step: Step, settings: Mapping[str, Any]) -> None:

@@ -1,8 +1,8 @@
-"""What lies beside the shards of a step, row by row: outcomes, dropped documents, duplicates.
+"""What lies next to the shards of a step, row by row: outcomes, dropped documents, duplicates.
 
 Each reader yields nothing where a step has no such file, or is gone.
 
-What a step dropped for a reason is also found where `--keep-dropped` was not given: what the stages wrote beside their
+What a step dropped for a reason is also found where `--keep-dropped` was not given: what the stages wrote next to their
 shards is used first; else the stage, with the settings of its record, is asked again about one document after another
 until there are enough. A rare reason may take as long as the stage did.
 """
@@ -86,7 +86,7 @@ def stage_of(step: Step, known: Mapping[str, type[Stage]]) -> Stage:
     changed = [name for name, value in identity.items() if step.record["settings"].get(name) != value]
     if changed:
         raise InputError(f"{step.name} was made with another {', '.join(changed)} than what is here now.")
-    if others := processes.changed(step.record.get("libraries", {}), processes.versions_of(stage.libraries_used())):
+    if others := processes.changed(step.record.get("libraries", {}), processes.versions_of(stage.libraries)):
         raise InputError(f"{step.name} was made with {others}: install that version, or make it again.")
     return stage
 
@@ -128,12 +128,12 @@ def _judged(step: Step, reason: str, stage: Stage) -> Iterator[Document]:
     """What the stage says again of each document of its input."""
     if not stage.is_judged_again(reason):
         found = f"{step.name} did not keep what it dropped as {reason}, and other documents decided that"
-        if stage.output_is_tokenizer or stage.output_is_prefix:
+        if stage.makes in ("tokens", "tokenizer"):
             raise InputError(f"{found}: it can't be shown.")
         raise InputError(f"{found}: run the same command again with --keep-dropped.")
     for document in _with_progress(step, stage.judged_again(step.input_files())):
         if document is not None and document.metadata["reason"] == reason:
-            yield _with(stage.explain(document), document, reason)
+            yield _with(stage.judge_again(document, with_values=True).values, document, reason)
 
 
 def _duplicates(step: Step) -> Iterator[Document]:

@@ -1,6 +1,6 @@
 """The story of one document through the steps that made an output: where it was, what was decided, and by what.
 
-Where a document was is known from the indices. Why it was dropped is read from what the stages wrote beside their
+Where a document was is known from the indices. Why it was dropped is read from what the stages wrote next to their
 shards (outcomes, duplicates, matches, dropped documents), and else asked again: the stage, with the settings of its
 record, judges the document as it came in.
 """
@@ -8,7 +8,6 @@ record, judges the document as it came in.
 from __future__ import annotations
 
 import contextlib
-import copy
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
@@ -42,7 +41,7 @@ class Story:
 
     Args:
         url: as documents have it; or the `Document.id` of a piece, whose story begins with that of its page.
-        steps: those behind an output and itself, each after those that it was made from.
+        steps: the steps that led to an output and itself, each after the steps that it was made from.
         catalogue: their indices.
         known: stages by name.
 
@@ -139,7 +138,7 @@ class Story:
 
     def _makes_tokenizer(self, step: Step) -> bool:
         stage = self._known.get(step.stage)
-        return stage is not None and stage.output_is_tokenizer
+        return stage is not None and stage.makes == "tokenizer"
 
     def _in_tokenizer(self, step: Step, sources: list[Hit]) -> Event:
         """Whether a tokenizer was learned from the document."""
@@ -211,10 +210,9 @@ class Story:
             stage = stage_of(step, self._known)
         except InputError as error:
             return {"note": str(error)}
-        dropped = stage.judge_again(document)
-        found: Event = {"reason": dropped.metadata["reason"]} if dropped is not None else {}
-        values = stage.explain(copy.deepcopy(document))
-        return {**found, "values": values} if values else found
+        verdict = stage.judge_again(document, with_values=True)
+        found: Event = {"reason": verdict.dropped.metadata["reason"]} if verdict.dropped is not None else {}
+        return {**found, "values": verdict.values} if verdict.values else found
 
     def _possible_reasons(self, step: Step) -> list[str]:
         """For what was dropped by none that the stage tells of one document: those that other documents decide."""

@@ -24,7 +24,7 @@ from webtext_prep.stages.download import Download
 DEVIATIONS = 1.96
 """Standard deviations within which 95 cases of 100 are."""
 RULE_OF_THREE = 3.0
-"""Where none was seen, so many are expected at most, in 95 cases of 100: Hanley and Lippman-Hand (1983)."""
+"""Where none was seen, this many are expected at most, in 95 cases of 100: Hanley and Lippman-Hand (1983)."""
 
 
 def expected(
@@ -74,7 +74,7 @@ def expected(
         round(measured.bytes_out * scale),
         needs.scratch,
         "host" if busiest > cpu / workers else "processor",
-        round(measured.facts.get("tokens", 0) * scale) if stage.output_is_prefix else 0,
+        round(measured.facts.get("tokens", 0) * scale) if stage.makes == "tokens" else 0,
         more_duplicates,
     )
 
@@ -149,7 +149,7 @@ def notes_on(
             share = sum(found.dropped.get(reason, 0) for reason in link.stage.grows_with_corpus) / max(found.read, 1)
             notes.append(
                 f"{one.stage}: {share:.1%} of the sample repeat others. There are more in the whole, since two copies "
-                f"are both in the sample only once in {sample.scale**2:,.0f} times: all behind it is counted as if "
+                f"are both in the sample only once in {sample.scale**2:,.0f} times: all after it is counted as if "
                 "there were not"
             )
         if found.is_mostly_start:

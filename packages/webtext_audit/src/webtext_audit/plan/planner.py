@@ -67,7 +67,7 @@ def linked(stages: Sequence[tuple[Stage, RunSettings]], sample: Sequence[str], f
     """The stages, one after another: the first reads `sample`, each writes into `folder`."""
     chain = Chain(sample, "")
     for number, (stage, run) in enumerate(stages, 1):
-        name = "corpus" if stage.output_is_prefix else stage.name
+        name = "corpus" if stage.makes == "tokens" else stage.name
         here = RunSettings(keep_dropped=run.keep_dropped, format=run.format or stage.default_format)
         chain.add(stage, here, str(folder / f"{number}-{name}"))
     return chain.links

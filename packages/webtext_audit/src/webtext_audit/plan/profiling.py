@@ -29,7 +29,6 @@ from command_kit.command import PARENT
 from command_kit.settings import as_table, to_toml
 from webtext_audit.plan.sample import some_rows
 from webtext_prep import storage
-from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.errors import WebtextError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.settings import Link
@@ -244,7 +243,7 @@ def settings_of(link: Link) -> str:
 
 
 def arguments_of(link: Link, settings_file: Path) -> list[str]:
-    """The words behind `webtext` that run a stage here; `settings_file` is written for it."""
+    """The words after `webtext` that run a stage here; `settings_file` is written for it."""
     words = [link.name, "--config", str(settings_file), "--input", *link.run.input, "--workers", "1", "--json"]
     words += [] if link.is_beside else ["--output", link.run.output]
     words += ["--keep-dropped"] if link.run.keep_dropped else []
@@ -253,6 +252,4 @@ def arguments_of(link: Link, settings_file: Path) -> list[str]:
 
 def inputs_of(link: Link) -> list[Location]:
     """The files that a stage reads on the sample."""
-    given = [name for one in link.run.input for name in link.stage.files_named(one)]
-    found = find_inputs(given, accepts=link.stage.accepts, kinds=link.stage.input_kinds)
-    return link.stage.select(found.files, found.folders)[0]
+    return link.stage.find(link.run.input)[0]

@@ -23,7 +23,6 @@ import xxhash
 from command_kit import Progress, atomic_file, write_json
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.url_lists import encode_url, read_urls
 from webtext_prep.errors import InputError
@@ -53,8 +52,8 @@ class Sample:
         key: what it depends on.
         files: where it lies: files of its own, or those of the input that were chosen.
         unit: what `rows` and `total` count, "files" where whole files were chosen.
-        rows: how many it holds,
-        total: of so many. Of shards that were not all read this is an estimate.
+        rows: how many it holds.
+        total: how many the input holds. Of shards that were not all read this is an estimate.
         scale: how many times as much the whole input is: in rows, or in bytes where whole files were chosen.
         hosts: of a list of URLs the busiest hosts: URLs in all, and URLs in the sample.
     """
@@ -88,8 +87,7 @@ def take(
 
     Raises InputError for input that is not there, or holds no rows.
     """
-    found = find_inputs(paths, accepts=stage.accepts, kinds=stage.input_kinds, output=folder)
-    files, _ = stage.select(found.files, found.folders)
+    files, _ = stage.find(paths, folder)
     stamps = storage.stamps(files)
     key = digest([stage.name, stage.unit, [str(file) for file in files], stamps, share, at_least, at_most])
     kept = folder / NAME

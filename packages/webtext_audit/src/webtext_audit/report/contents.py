@@ -134,6 +134,25 @@ def languages(corpus: Corpus) -> Markup | None:
     return bars(["language", "documents"], cells)
 
 
+def kinds(corpus: Corpus) -> Markup | None:
+    """Documents and bytes of each kind of page, as the extractor tells them."""
+    found = corpus.figures.kinds
+    rows = [(name, [value * corpus.scale for value in values]) for name, values in found.top(MOST_ROWS)]
+    if not rows:
+        return None
+    shows = (count, size)
+    whole = [value * corpus.scale for value in found.totals()]
+    most = [max(values[at] for _, values in rows) for at in (0, 1)]
+    cells = [
+        [
+            name,
+            *(cell(show(n), share(n, of), n, top) for show, n, of, top in zip(shows, values, whole, most, strict=True)),
+        ]
+        for name, values in rows
+    ]
+    return bars(["kind of page", "documents", "text"], cells)
+
+
 NAMES = {
     "ok": "page with text",
     "archived": "page with text of a web archive",

@@ -234,6 +234,7 @@ class DocumentFigures(Figures):
         lengths: characters.
         domains: documents, bytes, and of those that were counted bytes and tokens.
         languages: documents.
+        kinds: of pages: documents and bytes.
         examples: a few documents, as JSON-like values.
     """
 
@@ -243,6 +244,7 @@ class DocumentFigures(Figures):
     lengths: LogHistogram = field(default_factory=LogHistogram)
     domains: TopCounter = field(default_factory=lambda: TopCounter(4))
     languages: TopCounter = field(default_factory=TopCounter)
+    kinds: TopCounter = field(default_factory=lambda: TopCounter(2))
     examples: Lowest = field(default_factory=lambda: Lowest(KEPT_EXAMPLES))
 
     def tokens_in(self, bytes_: float, counted_bytes: float = 0.0, counted_tokens: float = 0.0) -> float:

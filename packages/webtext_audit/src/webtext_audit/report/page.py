@@ -78,6 +78,7 @@ def _sections(found: Gathered) -> dict[str, list[Markup]]:
         "Domains": _headed([(corpus.end.name, contents.domains(corpus)) for corpus in corpora]),
         "Lengths": _headed([(corpus.end.name, contents.lengths(corpus)) for corpus in corpora]),
         "Languages": _headed([(corpus.end.name, contents.languages(corpus)) for corpus in corpora]),
+        "Kinds of pages": _headed([(corpus.end.name, contents.kinds(corpus)) for corpus in corpora]),
         "Downloads": _headed([(step.name, contents.outcomes(of, taken)) for step, of, taken in found.outcomes]),
         "Duplicates": _headed([(step.name, contents.duplicates(step, of)) for step, of in found.duplicates]),
         "Examples": [*([tag("h3", "Kept")] if kept else []), *kept, *dropped],

@@ -134,6 +134,9 @@ class DocumentPass(Pass[DocumentFigures]):
             language = document.metadata.get("language")
             if isinstance(language, str):
                 found.languages.add(language[:NAME_CHARACTERS], 1)
+            kind = document.metadata.get("kind")
+            if isinstance(kind, str):
+                found.kinds.add(kind[:NAME_CHARACTERS], 1, size)
             if found.examples.wants(key):
                 found.examples.add(key, shown(document))
         return found

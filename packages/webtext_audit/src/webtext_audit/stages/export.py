@@ -33,7 +33,7 @@ from webtext_prep.documents.formats.parquet import GROUP_BYTES, GROUP_ROWS
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
+from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage
 from webtext_prep.running.tasks import REPORT_EVERY, Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 
@@ -112,7 +112,7 @@ DOMAIN_MEMORY = 400
 """Of each domain in the last task."""
 
 Piece = tuple[int, int, int, int]
-"""Input (its number), its first document and the one behind its last, and bytes of text."""
+"""Input (its number), its first document and the one after its last, and bytes of text."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ class Export(Stage):
     order: ClassVar[int] = 95
     summary: ClassVar[str] = "documents -> a Hugging Face dataset with a card, and a list of domains"
     default_format: ClassVar[str] = "parquet"
-    is_passed_on: ClassVar[bool] = False
-    libraries: ClassVar[tuple[str, ...]] = ("tiktoken", "tldextract")
+    makes: ClassVar[Made] = "extras"
+    libraries = ("tiktoken", "tldextract")
 
     card: bool = setting(True, "describe the dataset in README.md, and list its largest domains; counts GPT-2 tokens")
     top_domains: str = setting(
@@ -271,7 +271,7 @@ def _pieces(results: Sequence[dict[str, Any]]) -> Iterator[Piece]:
 
 
 def _grouped(pieces: Iterator[Piece], size: int) -> list[list[Piece]]:
-    """Pieces one after another, so many to a group that each but the last has about `size` bytes, and one at least."""
+    """Pieces one after another, as many to a group as give each but the last about `size` bytes, and one at least."""
     groups: list[list[Piece]] = []
     held = 0
     for piece in pieces:

@@ -18,7 +18,7 @@ from webtext_prep.documents.folders.partitions import load_array, save_array
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.running.markers import digest
-from webtext_prep.running.stage import Run, Stage
+from webtext_prep.running.stage import Previews, Run
 from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.fingerprints import Shingling, bands_for
@@ -41,8 +41,8 @@ MATCH_CHARACTERS = 200
 """The longest passage of matching text in a row of the table."""
 
 
-class DedupPhases(Stage):
-    """A stage with these phases. The settings that they need are those of `stages.dedup`."""
+class DedupPhases(Previews):
+    """A stage with these phases. The settings that they need are in `stages.dedup`."""
 
     similarity: float
     shingle: str
@@ -51,11 +51,11 @@ class DedupPhases(Stage):
     sample: int
 
     def all_shards(self, job: Run) -> list[Location]:
-        """The new shards, and behind them those to compare with."""
+        """The new shards, and after them the shards to compare with."""
         raise NotImplementedError
 
     def hints(self, job: Run) -> dict[str, bool]:
-        """Whether there are enough texts for machine code: see `Stage.hints`."""
+        """Whether there are enough texts for machine code, as `DocumentStage.hints`."""
         size = _bytes_of(tuple(self.all_shards(job)))
         return {"compiled": size > PLAIN_BYTES // (1 if Shingling.parse(self.shingle).kind == "word" else 4)}
 

@@ -33,10 +33,17 @@ _UNNESTED = frozenset(f"{_NO_END_TAG} {_OFTEN_LEFT_OPEN}".split())
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """What a page says: its main text, paragraphs separated by newlines, and its title ("" where it has none)."""
+    """What a page says.
+
+    Attributes:
+        text: its main text, paragraphs separated by newlines.
+        title: "" where it has none.
+        kind: one of KINDS, or "" where the extractor does not tell.
+    """
 
     text: str
     title: str = ""
+    kind: str = ""
 
 
 Extractor = Callable[[bytes, str, "str | None"], Extracted]
@@ -128,11 +135,13 @@ def resiliparse(html: bytes, url: str, charset: str | None = None) -> Extracted:
 
 
 def learned(html: bytes, url: str, charset: str | None = None) -> Extracted:
-    """Main text by the blocks that a learned forest keeps, whatever the kind of page."""
+    """Main text by the blocks that a learned forest keeps, whatever the kind of page, and that kind."""
     from webtext_prep.extraction.learned import main_text
 
     page = readable(html, charset)
-    return Extracted(scrub(main_text(page, url)).strip(), title_of(page))
+    title = title_of(page)
+    text, kind = main_text(page, url, title)
+    return Extracted(scrub(text).strip(), title, kind)
 
 
 def plain_text(html: bytes, url: str, charset: str | None = None) -> Extracted:

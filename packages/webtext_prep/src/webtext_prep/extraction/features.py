@@ -8,6 +8,7 @@ the page, what is around it, and what the page is like as a whole. Only PHRASES 
 from __future__ import annotations
 
 import re
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -82,8 +83,6 @@ SCHEMAS = (
 )
 """Kinds of things of schema.org that pages say they are about."""
 _SCHEMAS = (re.compile(r'"@type"\s*:\s*\[?\s*"(\w+)"'), re.compile(r'itemtype="https?://schema\.org/(\w+)"'))
-_YEAR = re.compile(r"\b(?:19|20)\d\d\b")
-_TITLE = re.compile(r"<title[^>]{0,500}>([^<]{1,2000})", re.IGNORECASE)
 URLS = {
     "forum": r"forum|thread|topic|/t/|discuss|community|questions?/|/r/|viewtopic|showthread|board|answers|comments",
     "product": r"/products?/|/p/|/dp/|/itm/|/item|/pd/|-p-\d|/sku|\.html?$",
@@ -118,6 +117,51 @@ _CLASSES[0xE3:0xEE, 4] = 1
 _ENDS = np.zeros(256, bool)
 _ENDS[[*b'.!?:"', 0x82, 0x9D]] = True  # the last also of the ideographic stop and the closing quotation mark
 
+MEANS = (
+    "words",
+    "stops",
+    "link share",
+    "ends a sentence",
+    "title words",
+    "alike",
+    "around 3 alike",
+    "in <table>",
+    "in <pre>",
+    "label",
+    "phrase",
+)
+"""Features of blocks whose means say something of the page."""
+
+
+@dataclass(frozen=True)
+class Features:
+    """What is known of a page's blocks.
+
+    Attributes:
+        names: of the features.
+        rows: (blocks, names), float32.
+        words: of each block.
+        page_begins: number of the first feature that is of the page, the same for all its blocks.
+    """
+
+    names: list[str]
+    rows: npt.NDArray[np.float32]
+    words: Floats
+    page_begins: int
+
+    @property
+    def of_page(self) -> tuple[list[str], npt.NDArray[np.float32]]:
+        """(names, values) of the page as a whole: its own, and MEANS of its blocks, by words and by blocks.
+
+        Not the length of its HTML: a page without decoration is an article as well.
+        """
+        columns = self.rows[:, [self.names.index(name) for name in MEANS]]
+        names = [f"{name} by {unit}" for unit in ("words", "blocks") for name in MEANS]
+        # Not by `@`, whose last digits differ between machines.
+        means = ((self.words[:, None] * columns).sum(axis=0) / self.words.sum(), columns.mean(axis=0))
+        values = np.concatenate((self.rows[0, self.page_begins :], *means)).astype(np.float32)
+        return self.names[self.page_begins :] + names, values
+
 
 def _sums(values: npt.ArrayLike) -> Floats:
     """Sums of all values before each place, and of all."""
@@ -149,7 +193,6 @@ def page_features(html: str, url: str) -> dict[str, float]:
     path = url.partition("://")[2].partition("/")[2].partition("?")[0]
     last = path.rstrip("/").rpartition("/")[2]
     return {
-        "html length": np.log1p(len(html)),
         "images": np.log1p(lower.count("<img")),
         "forms": lower.count("<form"),
         "list items": np.log1p(lower.count("<li")),
@@ -158,7 +201,6 @@ def page_features(html: str, url: str) -> dict[str, float]:
         "documentation": sum(name in lower for name in DOCUMENTATION),
         "forum": sum(name in lower for name in FORUMS),
         "shop": sum(name in lower for name in SHOPS),
-        "years": np.log1p(len(_YEAR.findall(html))),
         **{f"schema {name}": min(3, types.count(name)) for name in SCHEMAS},
         **{f"url {kind}": float(pattern.search(url) is not None) for kind, pattern in _URLS},
         "url length": len(last),
@@ -168,10 +210,9 @@ def page_features(html: str, url: str) -> dict[str, float]:
     }
 
 
-def _text_features(texts: list[str], html: str) -> tuple[dict[str, Floats], Floats, Floats]:
+def _text_features(texts: list[str], title: str) -> tuple[dict[str, Floats], Floats, Floats]:
     """What each text is like, its words, and its characters."""
-    found = _TITLE.search(html)
-    title = frozenset(found[1].lower().split()) if found else frozenset()
+    title_words = frozenset(title.lower().split())
     encoded = [text.encode("utf-8", "replace") for text in texts]
     data = np.frombuffer(b"".join(encoded), np.uint8)
     ends = np.cumsum([len(text) for text in encoded])
@@ -188,7 +229,7 @@ def _text_features(texts: list[str], html: str) -> tuple[dict[str, Floats], Floa
             own = text.lower()
             labels.append(own in LABELS)
             parts = own.split()
-            titles.append(sum(word in title for word in parts) / min(len(parts), len(title)) if title else 0.0)
+            titles.append(sum(map(title_words.__contains__, parts)) / max(1, min(len(parts), len(title_words))))
         else:
             labels.append(False)
             titles.append(0.0)
@@ -219,9 +260,9 @@ def _text_features(texts: list[str], html: str) -> tuple[dict[str, Floats], Floa
     return features, words, characters
 
 
-def features_of(blocks: Blocks, html: str, url: str) -> tuple[list[str], npt.NDArray[np.float32], Floats]:
-    """(names, features, words) of a page's blocks, one at least: features are (blocks, names), float32."""
-    found, words, characters = _text_features(blocks.texts, html)
+def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
+    """The features of a page's blocks, of which there must be one."""
+    found, words, characters = _text_features(blocks.texts, title)
     number, element, parent = len(words), blocks.element, blocks.parent
     place = np.arange(number, dtype=np.float64)
     links = np.minimum(blocks.link_characters, characters)
@@ -355,9 +396,10 @@ def features_of(blocks: Blocks, html: str, url: str) -> tuple[list[str], npt.NDA
         inside = (landmarks & bit) > 0
         found[f"in <{name}>"] = inside.astype(np.float64)
         page[f"page <{name}>"] = float(words @ inside) / total
+    found["html length"] = np.full(number, np.log1p(len(html)))
     page |= page_features(html, url)
     matrix = np.empty((number, len(found) + len(page)), np.float32)
     for column, value in enumerate(found.values()):
         matrix[:, column] = value
     matrix[:, len(found) :] = list(page.values())
-    return [*found, *page], matrix, words
+    return Features([*found, *page], matrix, words, len(found))

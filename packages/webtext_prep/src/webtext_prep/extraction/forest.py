@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,7 +34,7 @@ class Forest:
         roots: each tree's first node.
         feature, threshold: what a node asks: whether the feature is at most the threshold.
         below, above: the node that follows; a leaf is -1 less its number.
-        value: of each leaf, added up to the logarithm of the odds.
+        value: of each leaf; their sum says how likely something is, by the logarithm of its odds or among others.
     """
 
     names: tuple[str, ...]
@@ -46,26 +46,25 @@ class Forest:
     value: npt.NDArray[np.float64]
 
     @classmethod
-    def parse(cls, text: str) -> Forest:
-        """A forest from a JSON object with `features`, and `trees`: of each its `nodes` and `leaves`.
+    def of(cls, names: Sequence[str], trees: Sequence[Mapping[str, Any]]) -> Forest:
+        """A forest of trees, each with its `nodes` and `leaves`.
 
         A node is [feature, threshold, below, above], with numbers of nodes and leaves of its own tree.
         """
-        read = json.loads(text)
         nodes: list[list[float]] = []
         roots: list[int] = []
         leaves: list[float] = []
-        for tree in read["trees"]:
+        for tree in trees:
             first, first_leaf = len(nodes), len(leaves)
             roots.append(first if tree["nodes"] else -first_leaf - 1)
             for feature, threshold, *children in tree["nodes"]:
                 moved = [child + first if child >= 0 else child - first_leaf for child in children]
                 nodes.append([feature, threshold, *moved])
             leaves += tree["leaves"]
-        feature, threshold, below, above = np.array(nodes, np.float64).T
+        feature, threshold, below, above = np.array(nodes, np.float64).reshape(-1, 4).T
         return cls(
-            tuple(read["features"]),
-            np.array(roots),
+            tuple(names),
+            np.array(roots, np.int64),
             feature.astype(np.int64),
             threshold.astype(np.float32),
             below.astype(np.int64),
@@ -73,7 +72,11 @@ class Forest:
             np.array(leaves, np.float64),
         )
 
+    def sums(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
+        """The sum of its leaves for each row of features (rows, names)."""
+        found = _sums(rows, self.roots, self.feature, self.threshold, self.below, self.above, self.value)
+        return np.asarray(found)
+
     def probabilities(self, rows: npt.NDArray[np.float32]) -> npt.NDArray[np.float64]:
-        """One for each row of features (rows, names)."""
-        sums = _sums(rows, self.roots, self.feature, self.threshold, self.below, self.above, self.value)
-        return np.asarray(1 / (1 + np.exp(-sums)))
+        """One for each row of features (rows, names): the logistic function of the sum."""
+        return np.asarray(1 / (1 + np.exp(-self.sums(rows))))

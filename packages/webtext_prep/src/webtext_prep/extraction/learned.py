@@ -1,21 +1,25 @@
-"""Main text by a learned choice among a page's blocks: a forest says of each how likely it belongs to the text.
+"""Main text by a learned choice among a page's blocks, and the kind of page that it is.
 
-Which blocks are kept is then decided for the page as a whole, so that the expected F1 of its words is greatest: with
-right probabilities that is all above half of that F1 (Lipton, Elkan, Naryanaswamy 2014, "Optimal Thresholding of
-Classifiers to Maximize F1 Measure"). The forest's parameters lie in `learned.json`, made by
-`benchmarks/learn_extraction.py` from pages with human-reviewed text.
+A forest says of each block how likely it belongs to the text. Which blocks are kept is then decided for the page as a
+whole, so that the expected F1 of its words is greatest: with right probabilities that is all above half of that F1
+(Lipton, Elkan, Naryanaswamy 2014, "Optimal Thresholding of Classifiers to Maximize F1 Measure"). The kind is that whose
+forest has the greatest sum. All parameters lie in `learned.json`, made by `benchmarks/learn_extraction.py` from pages
+with human-reviewed text.
 """
 
 from __future__ import annotations
 
 import functools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import resources
 
 import numpy as np
 import numpy.typing as npt
 
 from webtext_prep.extraction.blocks import Blocks, blocks_of
-from webtext_prep.extraction.features import features_of
+from webtext_prep.extraction.features import Features, features_of
 from webtext_prep.extraction.forest import Forest
 
 CAUTION = 1.15
@@ -24,10 +28,39 @@ LEAST = 0.2
 """No block that is less likely is kept, unless nothing else is."""
 
 
+@dataclass(frozen=True)
+class Parameters:
+    """What has been learned.
+
+    Attributes:
+        text: how likely a block belongs to the main text.
+        kinds: of each kind of page a forest; the greatest sum wins.
+    """
+
+    text: Forest
+    kinds: Mapping[str, Forest]
+
+    @classmethod
+    def parse(cls, text: str) -> Parameters:
+        """From a JSON object with `features` and `trees`, `page_features`, and `kinds`: of each its trees."""
+        read = json.loads(text)
+        kinds = {kind: Forest.of(read["page_features"], trees) for kind, trees in read["kinds"].items()}
+        return cls(Forest.of(read["features"], read["trees"]), kinds)
+
+    def kept(self, features: Features) -> npt.NDArray[np.bool_]:
+        """Which blocks of a page are its main text."""
+        return chosen(self.text.probabilities(features.rows), features.words)
+
+    def kind(self, features: Features) -> str:
+        """The kind of page."""
+        _, values = features.of_page
+        return max(self.kinds, key=lambda kind: float(self.kinds[kind].sums(values[None])[0]))
+
+
 @functools.lru_cache(maxsize=1)
-def parameters() -> Forest:
-    """The forest that comes with this package."""
-    return Forest.parse(resources.files(__package__).joinpath("learned.json").read_text(encoding="utf-8"))
+def parameters() -> Parameters:
+    """Those that come with this package."""
+    return Parameters.parse(resources.files(__package__).joinpath("learned.json").read_text(encoding="utf-8"))
 
 
 def chosen(probabilities: npt.NDArray[np.float64], words: npt.NDArray[np.float64]) -> npt.NDArray[np.bool_]:
@@ -51,10 +84,10 @@ def written(blocks: Blocks, kept: npt.NDArray[np.bool_]) -> str:
     return "\n".join(lines)
 
 
-def main_text(page: str, url: str) -> str:
-    """The main text of a page's HTML; "" where it has none."""
+def main_text(page: str, url: str, title: str) -> tuple[str, str]:
+    """(main text, kind) of a page's HTML; both are "" where it has no text."""
     blocks = blocks_of(page)
     if blocks is None or not blocks.texts:
-        return ""
-    _, rows, words = features_of(blocks, page, url)
-    return written(blocks, chosen(parameters().probabilities(rows), words))
+        return "", ""
+    features = features_of(blocks, page, url, title)
+    return written(blocks, parameters().kept(features)), parameters().kind(features)

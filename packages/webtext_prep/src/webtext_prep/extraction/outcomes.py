@@ -49,6 +49,7 @@ class PageOutcome(StrEnum):
     NOT_ARCHIVED = "not_archived"
     # The text in it
     EMPTY = "empty"
+    OTHER_KIND = "other_kind"
     TOO_DEEP = "too_deep"
     EXTRACT_TIMEOUT = "extract_timeout"
     EXTRACT_MEMORY = "extract_memory"

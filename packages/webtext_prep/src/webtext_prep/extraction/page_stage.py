@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
+from importlib import resources
 from typing import TYPE_CHECKING, Literal
 
 from command_kit import available_cores, setting
+from command_kit.settings import check_choices, check_limits
+from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
 from webtext_prep.running.tasks import Context
 
@@ -20,20 +24,34 @@ PARSER_BYTES = 250 << 20
 """Memory of a process that extracts, in ordinary work; `--extract-memory` is its limit."""
 
 
+def known_kinds() -> list[str]:
+    """The kinds of pages that `learned` tells apart."""
+    parameters = resources.files(__package__).joinpath("learned.json").read_text(encoding="utf-8")
+    return list(json.loads(parameters)["kinds"])
+
+
 @dataclass(frozen=True)
 class PageStage(Stage):
     """A stage that turns pages into documents."""
 
-    extractor: Literal["trafilatura", "newspaper", "resiliparse", "learned"] = setting(
-        "trafilatura", "library that extracts the text of a page"
+    extractor: Literal["learned", "trafilatura", "newspaper", "resiliparse"] = setting(
+        "learned", "what extracts the text of a page: our own by kind of page, or a library"
     )
+    kinds: tuple[str, ...] = setting((), "kinds of pages to keep; none given keeps all", choices=known_kinds)
     max_bytes: int = setting(5_000_000, "most bytes of a page, decompressed", ge=1, le=1 << 30)
     extract_timeout: float = setting(
         20.0, "seconds of processor time to extract one page", metavar="SECONDS", ge=0.1, le=3600
     )
     extract_memory: int = setting(1024, "MiB of memory to extract one page", metavar="MIB", ge=64)
 
-    def libraries_used(self) -> tuple[str, ...]:
+    def __post_init__(self) -> None:
+        check_limits(self)
+        check_choices(self)
+        if self.kinds and self.extractor != "learned":
+            raise InputError(f"--kinds needs --extractor learned: {self.extractor} does not tell kinds of pages.")
+
+    @property
+    def libraries(self) -> tuple[str, ...]:
         """What the extractor consists of, and what tells the encoding of a page and its domain."""
         from webtext_prep.extraction.extractors import LIBRARIES
 
@@ -54,4 +72,5 @@ class PageStage(Stage):
             seconds=self.extract_timeout,
             memory=self.extract_memory,
             folder=str(context.scratch),
+            kinds=self.kinds,
         )

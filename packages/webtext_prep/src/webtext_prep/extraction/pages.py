@@ -13,7 +13,7 @@ from webtext_prep.urls.urls import domain_of
 
 CAPTURE = ("archive", "captured_at")
 """The metadata of a page that a web archive had: which one, and the time of the capture."""
-PAGE_METADATA = ("title", "domain", "final_url", *CAPTURE)
+PAGE_METADATA = ("title", "kind", "domain", "final_url", *CAPTURE)
 """The metadata that a document has from its page; all other comes from the list that named it."""
 
 
@@ -53,10 +53,12 @@ async def make_row(page: Page, pool: ExtractorPool) -> tuple[dict[str, Any], Doc
     address = page.url if page.final_url is None else page.final_url
     parsed = await pool.extract(page.body, address, page.charset, is_html=page.is_html)
     outcome = parsed.outcome
-    if page.is_html and outcome in (PageOutcome.OK, PageOutcome.EMPTY):
+    if page.is_html and outcome in (PageOutcome.OK, PageOutcome.EMPTY, PageOutcome.OTHER_KIND):
         outcome = gone_outcome(page.url, page.final_url, parsed.title, parsed.text, page.body) or outcome
     row = outcome_row(page.url, outcome, status=page.status, final_url=page.final_url)
     row["bytes"] = len(page.body)
+    if parsed.kind:
+        row["kind"] = parsed.kind
     if parsed.detail:
         row["detail"] = parsed.detail
     if outcome != PageOutcome.OK:
@@ -64,6 +66,8 @@ async def make_row(page: Page, pool: ExtractorPool) -> tuple[dict[str, Any], Doc
     document = Document(page.url, parsed.text)
     if parsed.title:
         document.metadata["title"] = parsed.title
+    if parsed.kind:
+        document.metadata["kind"] = parsed.kind
     domain = domain_of(address)
     if domain:  # a file has none
         document.metadata["domain"] = domain

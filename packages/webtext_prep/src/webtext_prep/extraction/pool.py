@@ -137,10 +137,20 @@ class ExtractorPool:
         seconds: processor time for a page.
         memory: MiB that a worker may grow by while it works on a page.
         folder: where libraries may put temporary files.
+        kinds: of pages that are kept; () keeps all.
     """
 
-    def __init__(self, extractor: str, *, workers: int, seconds: float, memory: int, folder: str) -> None:
-        self._limits = Limits(extractor, seconds, memory, folder)
+    def __init__(
+        self,
+        extractor: str,
+        *,
+        workers: int,
+        seconds: float,
+        memory: int,
+        folder: str,
+        kinds: tuple[str, ...] = (),
+    ) -> None:
+        self._limits = Limits(extractor, kinds, seconds, memory, folder)
         self._most = workers
         self._waiting: collections.deque[_Page] = collections.deque()
         self._workers: list[_Worker] = []

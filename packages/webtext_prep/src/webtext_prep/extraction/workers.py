@@ -43,12 +43,14 @@ class Limits:
 
     Attributes:
         extractor: which of `extractors.EXTRACTORS`.
+        kinds: of pages that are kept; () keeps all.
         seconds: processor time for a page.
         memory: MiB that it may grow by.
         folder: where libraries may put temporary files.
     """
 
     extractor: str
+    kinds: tuple[str, ...]
     seconds: float
     memory: int
     folder: str
@@ -63,12 +65,13 @@ class PageHead(msgspec.Struct, array_like=True, frozen=True):
 
 
 class Parsed(msgspec.Struct, array_like=True, frozen=True):
-    """What became of one page: `ok`, `empty`, `too_deep`, `extract_timeout`, `extract_memory`, `extract_crash`, or
-    `extract_error`, with the extractor's exception as `detail`."""
+    """What became of one page: `ok`, `empty`, `other_kind`, `too_deep`, `extract_timeout`, `extract_memory`,
+    `extract_crash`, or `extract_error`, with the extractor's exception as `detail`."""
 
     outcome: str
     text: str = ""
     title: str = ""
+    kind: str = ""
     detail: str = ""
 
 
@@ -126,8 +129,8 @@ def _set_timer(seconds: float) -> None:
         signal.setitimer(signal.ITIMER_PROF, seconds)
 
 
-def extract_page(name: str, head: PageHead, body: bytes) -> Parsed:
-    """Extract one page in this very process, unbounded, and say what came of it.
+def extract_page(name: str, head: PageHead, body: bytes, kinds: tuple[str, ...] = ()) -> Parsed:
+    """Extract one page in this very process, unbounded, and say what came of it; of `kinds` of pages, if any.
 
     Raises MemoryError, after which the process should not be trusted.
     """
@@ -145,7 +148,9 @@ def extract_page(name: str, head: PageHead, body: bytes) -> Parsed:
         return Parsed(PageOutcome.TOO_DEEP if is_deep else PageOutcome.EMPTY, title=found.title)
     if len(found.text) > MAX_TEXT_FACTOR * len(body) + (1 << 16):
         return Parsed(PageOutcome.EXTRACT_ERROR, detail="more text than the page holds")
-    return Parsed(PageOutcome.OK, found.text, found.title)
+    if kinds and found.kind not in kinds:
+        return Parsed(PageOutcome.OTHER_KIND, found.text, found.title, found.kind)
+    return Parsed(PageOutcome.OK, found.text, found.title, found.kind)
 
 
 def work(pages: Connection, results: Connection, limits: Limits) -> None:
@@ -182,7 +187,7 @@ def work(pages: Connection, results: Connection, limits: Limits) -> None:
         with contextlib.suppress(MemoryError):
             head, body = _decode_head(pages.recv_bytes()), pages.recv_bytes()
             _set_timer(limits.seconds)
-            parsed = extract_page(limits.extractor, head, body)
+            parsed = extract_page(limits.extractor, head, body, limits.kinds)
             data = _encode(parsed)
             before, peak = peak, peak_memory()
             # lxml and lexbor make nothing, or an error, of a page for which they got no memory: that is not the

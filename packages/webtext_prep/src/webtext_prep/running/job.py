@@ -14,7 +14,7 @@ from __future__ import annotations
 import dataclasses
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,8 +23,8 @@ from command_kit.machine import Machine
 from webtext_prep import storage
 from webtext_prep.documents.folders.inputs import spool_standard_input
 from webtext_prep.documents.folders.sampling import Sample, take_sample
-from webtext_prep.documents.folders.shards import DEFAULT_FORMAT, check_format
-from webtext_prep.documents.folders.stage_record import read_record
+from webtext_prep.documents.folders.shards import check_format
+from webtext_prep.documents.folders.stage_record import read_record, state_place
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running import lease
 from webtext_prep.running.engines.base import Engine
@@ -34,79 +34,66 @@ from webtext_prep.running.output import Output, locked
 from webtext_prep.running.preflight import Estimate, compare
 from webtext_prep.running.processes import allow_open_files, versions_of
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import Stage
+from webtext_prep.running.settings import RunSettings
+from webtext_prep.running.stage import Previews, Stage
 from webtext_prep.running.summary import Findings, Summary
 from webtext_prep.running.tasks import Tally
-from webtext_prep.storage import is_local
-from webtext_prep.storage.stores.base import Location
+from webtext_prep.storage import is_local, location
 
 
 class Job(Run):
-    """One run of one stage: where it reads and writes, and how its tasks are run.
+    """One run of one stage, as settings say.
 
     Args:
         stage: the stage with its settings.
-        inputs: the files to read, in order.
-        output: the output folder, or for `tokenize` the prefix of its files.
-        state: the folder of this machine for what resuming needs; beside the output if None.
-        workers: how many tasks run at once.
-        keep_dropped: write the dropped documents, with their reasons, to `dropped/`.
-        restart: start from scratch instead of resuming.
+        settings: those that every stage has. `-` among the input is standard input, which is read last.
         engine: where tasks run; processes of this machine by default.
-        format: how the shards are written, a name of `documents.formats`.
-        standard_input: also read standard input, after `inputs`.
-        problems: sentences about the input that the summary is to show (files that were not read).
-        space_check: whether to stop before a run that will not fit this machine.
-        shared_scratch: a place in storage for files between phases, for an engine whose tasks do not see the state.
-        machine: what there is of disk and memory.
+        restart: start from scratch instead of resuming.
+        machine: what there is of disk and memory; this one by default.
+
+    Attributes:
+        notes: sentences about the input that the summary is to show (files that are not read).
+
+    Raises InputError for input that is not there, and for settings that do not go together.
     """
 
     def __init__(
         self,
         stage: Stage,
-        inputs: Sequence[Location],
-        output: Location,
-        *,
-        state: Path | None = None,
-        workers: int = 1,
-        keep_dropped: bool = False,
-        restart: bool = False,
+        settings: RunSettings,
         engine: Engine | None = None,
-        format: str = DEFAULT_FORMAT,
-        standard_input: bool = False,
-        problems: Iterable[str] = (),
-        space_check: bool = True,
+        *,
+        restart: bool = False,
         machine: Machine | None = None,
-        shared_scratch: str = "",
     ) -> None:
-        if workers < 1:
-            raise InputError(f"--workers must be at least 1, not {workers}.")
-        self.stage, self.inputs, self.output = stage, list(inputs), output
-        self.workers, self.keep_dropped, self.restart = workers, keep_dropped, restart
-        self.engine = engine or LocalEngine(workers)
-        if shared_scratch and self.engine.is_here:
+        if settings.workers < 0:
+            raise InputError(f"--workers must not be negative (0 means all cores), but is {settings.workers}.")
+        self.stage, self.settings, self.restart = stage, settings, restart
+        self.output = output = location(settings.output)
+        given = [path for path in settings.input if path != "-"]
+        self.inputs, self.notes = stage.find(given, output) if given else ([], [])
+        self.engine = engine or LocalEngine(settings.workers)
+        self.workers, self.keep_dropped = self.engine.workers, settings.keep_dropped
+        if settings.shared_scratch and self.engine.is_here:
             raise InputError(
                 f"--shared-scratch is for tasks on other machines, and --engine {self.engine.name} runs them here: "
                 "leave it out."
             )
-        self._shared_scratch = shared_scratch
-        self.format = check_format(format)
-        if state is None and not is_local(output):
+        self.format = check_format(settings.format or stage.default_format)
+        if not settings.state and not is_local(output):
             raise InputError(f"--output {output} is remote: give a local folder for its state with --state DIR.")
-        beside = stage.state_folder(output)
+        beside, state = state_place(output, is_prefix=stage.makes == "tokens"), Path(settings.state)
         # One folder has one name here, however --state spells it.
-        is_beside = state is None or (is_local(beside) and storage.local_path(beside).resolve() == state.resolve())
-        self._use(cast(Path, beside if is_beside else state))
-        self.record_path = self._own.record_path
-        self._space_check, self._machine = space_check, machine or Machine()
-        self._standard_input, self._problems = standard_input, list(problems)
+        is_beside = not settings.state or (is_local(beside) and storage.local_path(beside).resolve() == state.resolve())
+        self._use(cast(Path, beside) if is_beside else state)
+        self.record_path, self._machine = self._own.record_path, machine or Machine()
         self._finished = OutputMarker(self.state / "complete.json")
-        self._libraries = versions_of(stage.libraries_used())
+        self._libraries = versions_of(stage.libraries)
 
     def _use(self, state: Path) -> None:
         """Keep what resuming needs, and the files between phases, in a folder."""
         self.state = state
-        self._own = Output(self.stage, self.output, state, self._shared_scratch)
+        self._own = Output(self.stage, self.output, state, self.settings.shared_scratch)
         self.local_scratch, self.shared = self._own.scratch, self._own.shared
 
     def run(self) -> Summary:
@@ -117,14 +104,14 @@ class Job(Run):
         """
         start = time.monotonic()
         allow_open_files()
-        place = lease.lease_place(self.output, is_prefix=self.stage.output_is_prefix)
+        place = lease.lease_place(self.output, is_prefix=self._own.is_prefix)
         lease.refuse_if_taken(place, self.output, self.state)
         self._own.refuse_foreign(self.inputs)
         with locked(self.state, self.output), lease.held(place, self.output, self.state) as self._lease:
             if self.restart:
                 self.engine.abandon(self._own.scratch)
             self._own.make_own(self._settings(), self._libraries, restart=self.restart)
-            if self._standard_input:
+            if "-" in self.settings.input:
                 self.inputs.append(spool_standard_input(self.state))
             stamps = storage.stamps(self.inputs)
             key = self._whole_key(stamps)
@@ -133,11 +120,11 @@ class Job(Run):
                 self._own.remove_scratch()  # a kill may have come just before this
                 return done
             estimate = self.estimate(self.sample([stamp[1] for stamp in stamps]))
-            estimate.announce(is_checked=self._space_check)
+            estimate.announce(is_checked=self.settings.space_check)
             self._finished.remove()
             self._own.begin()
             outcome = self.stage.run(self)
-            for sentence in self._problems:
+            for sentence in self.notes:
                 outcome.tally.problem(sentence)
             self._check(outcome.tally)
             self._check_lease()
@@ -163,11 +150,12 @@ class Job(Run):
 
         An interrupted preview resumes. Raises InputError as `run` does, also where it would not fit this machine.
         """
+        assert isinstance(self.stage, Previews)
         allow_open_files()
         self._own.refuse_foreign(self.inputs)
         with locked(self.state, self.output):
             self._use(self.state / "preview")
-            self.estimate(self.sample()).announce(is_checked=self._space_check)
+            self.estimate(self.sample()).announce(is_checked=self.settings.space_check)
             self._own.make_scratch()
             found = self.stage.preview(self)
             self._own.remove_scratch()
@@ -184,8 +172,9 @@ class Job(Run):
 
     def estimate(self, sample: Sample) -> Estimate:
         """What a run over input like `sample` needs of disk and memory, and what there is. Writes nothing."""
-        needs_of = self.stage.preview_needs if self.stage.is_preview else self.stage.needs
-        needs = needs_of(sample, self.workers)
+        stage = self.stage
+        is_preview = isinstance(stage, Previews) and stage.is_preview
+        needs = stage.preview_needs(sample, self.workers) if is_preview else stage.needs(sample, self.workers)
         if not self.engine.is_here:
             needs = dataclasses.replace(needs, memory=0)
         return compare(

@@ -19,7 +19,14 @@ from command_kit import hide_credentials, parse_json, write_json, write_text
 from command_kit.command import print_warning
 from command_kit.settings import changes
 from webtext_prep import storage
-from webtext_prep.documents.folders.stage_record import STATE, files_by_record, lineage_of, stage_folder
+from webtext_prep.documents.folders.stage_record import (
+    STATE,
+    files_by_record,
+    lineage_of,
+    record_place,
+    stage_folder,
+    state_place,
+)
 from webtext_prep.errors import InputError
 from webtext_prep.running import lease
 from webtext_prep.running.markers import digest
@@ -71,7 +78,7 @@ SPOOLED = "stdin-"
 SHARED = "shared-scratch"
 """In the state folder: where in storage the files between phases lie, for the run that removes them."""
 MOST_FILES = 1000
-"""So many input files without a record are named in `run.json` at most."""
+"""Input files without a record that are named in `run.json`, at most."""
 
 
 class Output:
@@ -79,7 +86,7 @@ class Output:
 
     Args:
         stage: the stage.
-        place: the folder, or for a stage with `output_is_prefix` the prefix of its files.
+        place: the folder, or for a stage that makes tokens the prefix of its files.
         state: the folder of this machine for what resuming needs.
         shared: the place in storage for files between phases, where tasks do not see the state; "" for none.
     """
@@ -89,9 +96,11 @@ class Output:
         self.scratch = state / "scratch"
         name = f"{stage.name}-{digest([storage.identity(place), str(state.resolve())])[:16]}"
         self.shared = SharedScratch.of(shared, name) if shared else None
-        self.record_path = stage.record_path(place)
+        self.is_prefix = stage.makes == "tokens"
+        self.record_path = record_place(place, is_prefix=self.is_prefix)
         # Which output the state belongs to, where that does not follow from its place; beside it, both may be moved.
-        self._elsewhere = None if state == stage.state_folder(place) else hide_credentials(storage.identity(place))
+        is_beside = state == state_place(place, is_prefix=self.is_prefix)
+        self._elsewhere = None if is_beside else hide_credentials(storage.identity(place))
 
     def refuse_foreign(self, inputs: Sequence[Location] = ()) -> None:
         """Raise InputError where a run of the stage would write among, or over, files that no such run has made."""
@@ -99,7 +108,7 @@ class Output:
             raise InputError(f"{self.place} was begun with its state elsewhere: give the same --state DIR again.")
         is_claimed = (self.state / CLAIM).is_file()
         self._read_claim()
-        if self.stage.output_is_prefix:
+        if self.is_prefix:
             self._refuse_foreign_prefix(is_claimed)
             return
         if storage.is_file(self.place):
@@ -208,7 +217,7 @@ class Output:
 
     def remove_leftovers(self) -> None:
         """Remove what killed processes left half-written: those of an earlier run, or workers of this one."""
-        if not self.stage.output_is_prefix:
+        if not self.is_prefix:
             places = [self.place, self.place / DROPPED, *(path.parent for path in self.stage.outputs_in(self.place))]
             for folder in dict.fromkeys(places):
                 storage.remove_leftovers(folder)
@@ -279,7 +288,7 @@ class Output:
     @property
     def _notice(self) -> Location | None:
         notice = self.place / STATE
-        return None if self.stage.output_is_prefix or self.state == notice else notice
+        return None if self.is_prefix or self.state == notice else notice
 
 
 def _places(output: Location, inputs: Sequence[Location]) -> dict[str, Any]:

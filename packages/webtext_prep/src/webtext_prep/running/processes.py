@@ -1,6 +1,6 @@
 """What processes that run tasks have in common: versions of libraries, the limit on open files, and an end by SIGTERM.
 
-Two versions of an extractor give two texts of a page. A stage names such libraries (`Stage.libraries_used`); their
+Two versions of an extractor give two texts of a page. A stage names such libraries (`Stage.libraries`); their
 versions are part of the key of each task, of the record, and must be the same on all machines of a run.
 """
 

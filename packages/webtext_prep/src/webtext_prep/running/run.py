@@ -29,12 +29,12 @@ DROPPED = "dropped"
 
 
 class Run:
-    """What a stage's `run` is given.
+    """What a stage's `run` is given; `Job`, which is made from settings, is one.
 
     Attributes:
         stage: the `Stage`.
         inputs: the files to read, in order.
-        output: the output folder, or for `tokenize` the prefix of its files.
+        output: the output folder, or for a stage that makes tokens the prefix of its files.
         state: the folder of this machine for what resuming needs.
         local_scratch: a folder of this machine for files that only one node needs.
         shared: the folder in storage for files between phases, where tasks do not see the state.

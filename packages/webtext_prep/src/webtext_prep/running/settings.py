@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import argparse
 import dataclasses
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -88,7 +88,7 @@ def make_engine(
         workers: how many tasks run at once; 0 for as many as there are cores.
         values: what is said about settings of engines.
         where: names the source of the values in messages.
-        flags: those of the values that came from the command line.
+        flags: the values that came from the command line.
 
     Raises InputError for an engine that is not known, or lacks a package, and for a setting of another one; UsageError
     for a wrong value.
@@ -164,7 +164,7 @@ class Link:
     @property
     def made(self) -> str:
         """What it writes, as the stages after it name it."""
-        return self.run.output + (TOKENS_SUFFIX if self.stage.output_is_prefix else "")
+        return self.run.output + (TOKENS_SUFFIX if self.stage.makes == "tokens" else "")
 
 
 def checked(settings_class: type[Settings], values: Mapping[str, Any], where: str, **more: Any) -> Settings:
@@ -175,15 +175,23 @@ def checked(settings_class: type[Settings], values: Mapping[str, Any], where: st
         raise UsageError(str(error) if where in str(error) else f"{where}: {error}") from None
 
 
-def read_table(kind: type[Stage], table: Mapping[str, Any], where: str) -> tuple[Stage, RunSettings, dict[str, Any]]:
-    """A stage's table: its settings, those that every stage has, and those of an engine. Raises UsageError."""
-    own = {field.name for field in dataclasses.fields(kind)}
-    of_runs, of_engines = RunSettings.__dataclass_fields__.keys() - own, engine_settings().keys() - own
-    run = checked(RunSettings, {key: value for key, value in table.items() if key in of_runs}, where)
-    others = of_runs | of_engines
-    rest = {key: value for key, value in table.items() if key not in others}
-    stage = checked(kind, rest, where, neighbours=others)
-    return stage, run, {key: value for key, value in table.items() if key in of_engines}
+def setting_names(kind: type[Stage]) -> list[str]:
+    """The names of a stage's own settings, of those that every stage has, and of those of engines."""
+    return [*(field.name for owner in (kind, RunSettings) for field in dataclasses.fields(owner)), *engine_settings()]
+
+
+def read_table(
+    kind: type[Stage], table: Mapping[str, Any], where: str, make: Callable[..., Any] = checked
+) -> tuple[Stage, RunSettings, dict[str, Any]]:
+    """A stage's table: its settings, those that every stage has, and those of an engine.
+
+    `make` is given a class of settings, their values, and what messages call the table. Raises UsageError.
+    """
+    own, of_engines = {field.name for field in dataclasses.fields(kind)}, engine_settings()
+    others = sorted({*own, *of_engines})
+    run = make(RunSettings, {key: table[key] for key in table if key not in others}, where, neighbours=others)
+    stage = make(kind, {key: table[key] for key in table if key in own}, where)
+    return stage, run, {key: table[key] for key in table if key in of_engines}
 
 
 class Chain:
@@ -233,11 +241,11 @@ class Chain:
         reads = {link.made: at for at, link in enumerate(self.links)}.get(inputs[0], -1)
         link = Link(stage, run, bool(beside), reads, tokenizer)
         self.links.append(link)
-        if stage.output_is_prefix:
+        if stage.makes == "tokens":
             self.corpus, self.has_tokens = run.output, True
-        elif stage.output_is_tokenizer:
+        elif stage.makes == "tokenizer":
             self.tokenizer = run.output
-        elif stage.is_passed_on:
+        elif stage.makes == "documents":
             self.documents = (run.output,)
         return link
 

@@ -16,10 +16,11 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.raw_files import choose_splits, counts_of, splits_of
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import (
@@ -29,7 +30,6 @@ from webtext_prep.documents.folders.shards import (
     shards_in,
     write_documents,
 )
-from webtext_prep.documents.folders.stage_record import RECORD, STATE
 from webtext_prep.documents.formats.base import DocumentWriter
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import DROPPED, Run
@@ -91,8 +91,133 @@ class Outcome:
         self.tally.kept -= read.kept
 
 
+Made = Literal["documents", "tokens", "tokenizer", "extras"]
+
+
+class Reads:
+    """What a stage reads: document shards, unless it says otherwise."""
+
+    input_kinds: ClassVar[str] = "document shards (part-*.jsonl.zst, .jsonl.gz, .jsonl or .parquet)"
+    """How messages call such files."""
+    reads_standard_input: ClassVar[bool] = False
+
+    @staticmethod
+    def accepts(path: Location) -> bool:
+        """Whether it reads files of that name."""
+        return is_document_shard(path)
+
+    @staticmethod
+    def is_one_document(path: Location) -> bool:
+        """Whether a file that it reads is one document, whatever its lines."""
+        return False
+
+    @staticmethod
+    def files_named(given: str) -> list[str]:
+        """The files that one value of `--input` stands for: itself, unless a stage's files come in pairs."""
+        return [given]
+
+    def select(self, files: list[Location], folders: Sequence[Location] = ()) -> tuple[list[Location], list[str]]:
+        """The files among those found that it reads, and sentences for the summary about the others.
+
+        `folders` are those that were given as input. Of a dataset in one of them a stage that reads documents takes
+        the training split.
+        """
+        if type(self).accepts is not Reads.accepts:
+            return files, []
+        chosen = choose_splits(files, [], (), folders)
+        known = set(chosen)
+        others = counts_of(splits_of([file for file in files if file not in known], []))
+        note = f"not read, beside the split train: {others}; name its files to read another."
+        return chosen, [note] if others else []
+
+    def find(self, given: Iterable[str], output: Location | None = None) -> tuple[list[Location], list[str]]:
+        """The files that values of `--input` stand for, and sentences for the summary about what is not read.
+
+        What lies in the output is not read. Raises InputError as `find_inputs` does.
+        """
+        names = [name for one in given for name in self.files_named(one)]
+        found = find_inputs(names, accepts=self.accepts, kinds=self.input_kinds, output=output)
+        files, notes = self.select(found.files, found.folders)
+        return files, [*found.notes(), *notes]
+
+
+class Writes:
+    """What a stage writes: a folder of document shards, unless it says otherwise."""
+
+    makes: ClassVar[Made] = "documents"
+    """What a pipeline has from it. `tokens` are named by a prefix, not by a folder; `extras` no other stage reads."""
+    default_format: ClassVar[str] = DEFAULT_FORMAT
+    """How it writes shards if nothing else is said."""
+    shard_folders: ClassVar[tuple[str, ...]] = ("", DROPPED)
+    """The folders in its output that hold shards."""
+    side_files: ClassVar[tuple[str, ...]] = ()
+    """Names of other files in its output: tables, a tokenizer."""
+
+    @staticmethod
+    def output_beside(given: Sequence[str]) -> str:
+        """Where it always writes, with such values of `--input`; empty for a stage that `--output` tells."""
+        return ""
+
+    def outputs_in(self, output: Location) -> list[Location]:
+        """Every file of this stage that an output holds now."""
+        shards = [shard for folder in self.shard_folders for shard in shards_in(output / folder)]
+        return [*shards, *filter(storage.is_file, (output / name for name in self.side_files))]
+
+
+class Takes:
+    """What a stage takes of a machine: disk, memory, modules."""
+
+    process_bytes: ClassVar[int] = PROCESS_BYTES
+    """Memory of a process that runs its tasks."""
+    preload: ClassVar[tuple[str, ...]] = ()
+    """Modules that its tasks use and that take long to import: the processes of an engine may be forked with them."""
+    compiled: ClassVar[tuple[str, ...]] = ()
+    """The same, of tasks whose hints say `compiled`."""
+    grows_with_corpus: ClassVar[tuple[str, ...]] = ()
+    """Reasons to drop that a larger corpus has a larger share of: what repeats other documents."""
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """What a run over input like `sample` needs, with that many tasks at once; about as much output as input."""
+        return Needs(sample.written, memory=workers * self.process_bytes, documents=sample.documents)
+
+
 @dataclass(frozen=True)
-class Stage(abc.ABC):
+class Verdict:
+    """What a stage says of one document of its input when it is asked again.
+
+    Attributes:
+        dropped: the document as `--keep-dropped` would write it; None if it is kept, or if other documents decide.
+        values: the measures by which the stage decides, and their limits, for people to read.
+    """
+
+    dropped: Document | None = None
+    values: dict[str, Any] = field(default_factory=dict)
+
+
+class Replays:
+    """What a stage says of its input afterwards, to those who look at what was dropped without `--keep-dropped`."""
+
+    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
+        """What is decided about one document; values that take time to find only where they are asked for."""
+        return Verdict(None if document.text.strip() else with_reason(document, "empty"))
+
+    def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
+        """What is dropped of each document of the input, in order; here also those that repeat another.
+
+        Args:
+            files: the input.
+            most: documents of each file that are looked at.
+        """
+        for file in files:
+            yield from (self.judge_again(found).dropped for found in itertools.islice(read_documents(file), most))
+
+    def is_judged_again(self, reason: str) -> bool:
+        """Whether `judged_again` finds all that is dropped for that reason."""
+        return reason == "empty"
+
+
+@dataclass(frozen=True)
+class Stage(Reads, Writes, Takes, Replays, abc.ABC):
     """Settings of one stage, and how it runs. Subclasses are frozen dataclasses whose fields are made by `setting`."""
 
     name: ClassVar[str]
@@ -105,72 +230,18 @@ class Stage(abc.ABC):
     """Raised whenever the same input and settings would give other output, so that old shards are made again."""
     unit: ClassVar[str] = "documents"
     """What it counts."""
-    input_kinds: ClassVar[str] = "document shards (part-*.jsonl.zst, .jsonl.gz, .jsonl or .parquet)"
-    """How messages call such files."""
-    process_bytes: ClassVar[int] = PROCESS_BYTES
-    """Memory of a process that runs its tasks."""
-    reads_standard_input: ClassVar[bool] = False
-    output_is_prefix: ClassVar[bool] = False
-    output_is_tokenizer: ClassVar[bool] = False
-    is_passed_on: ClassVar[bool] = True
-    """Whether the next stage of a pipeline reads its output; if not, that one reads what this one has read."""
-    grows_with_corpus: ClassVar[tuple[str, ...]] = ()
-    """Reasons to drop that a larger corpus has a larger share of: what repeats other documents."""
-    shard_folders: ClassVar[tuple[str, ...]] = ("", DROPPED)
-    """The folders in its output that hold shards."""
-    side_files: ClassVar[tuple[str, ...]] = ()
-    """Names of files that it writes beside its shards: tables, a tokenizer."""
-    default_format: ClassVar[str] = DEFAULT_FORMAT
-    """How it writes shards if nothing else is said."""
 
-    libraries: ClassVar[tuple[str, ...]] = ()
-    """Distributions whose versions shape what its documents say, whatever its settings; see `libraries_used`."""
-    preload: ClassVar[tuple[str, ...]] = ()
-    """Modules that its tasks use and that take long to import: the processes of an engine may be forked with them."""
-    compiled: ClassVar[tuple[str, ...]] = ()
-    """The same, of tasks whose hints say `compiled`."""
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Distributions whose versions the output depends on, with these settings: an extractor, a tokenizer.
 
-    @staticmethod
-    def accepts(path: Location) -> bool:
-        """Whether it reads files of that name."""
-        return is_document_shard(path)
-
-    @staticmethod
-    def files_named(given: str) -> list[str]:
-        """The files that one value of `--input` stands for: itself, unless a stage's files come in pairs."""
-        return [given]
-
-    @staticmethod
-    def output_beside(given: Sequence[str]) -> str:
-        """Where it always writes, with such values of `--input`; empty for a stage that `--output` tells."""
-        return ""
-
-    def select(self, files: list[Location], folders: Sequence[Location] = ()) -> tuple[list[Location], list[str]]:
-        """Those of the files found that it reads, and sentences for the summary about the others.
-
-        `folders` are those that were given as input. Of a dataset in one of them a stage that reads documents takes
-        the training split.
+        With another version of one an output is not gone on with. Not what reads and writes files.
         """
-        if type(self).accepts is not Stage.accepts:
-            return files, []
-        chosen = choose_splits(files, [], (), folders)
-        known = set(chosen)
-        others = counts_of(splits_of([file for file in files if file not in known], []))
-        note = f"not read, beside the split train: {others}; name its files to read another."
-        return chosen, [note] if others else []
+        return ()
 
     @abc.abstractmethod
     def run(self, job: Run) -> Outcome:
         """Do the work with `job.map`, and account for every document."""
-
-    @property
-    def is_preview(self) -> bool:
-        """Whether its settings ask what it would do, not to do it: then `preview` is called instead of `run`."""
-        return False
-
-    def preview(self, job: Run) -> Findings:
-        """Say what `run` would do, and write nothing but in `job.scratch`."""
-        raise NotImplementedError
 
     def advice(self, tally: Tally) -> str:
         """What to do when nothing was kept, as the end of a sentence."""
@@ -184,17 +255,6 @@ class Stage(abc.ABC):
         """What the output depends on besides settings and files, such as the digest of a user's function."""
         return {}
 
-    def hints(self, job: Run) -> dict[str, Any]:
-        """What its tasks are told that their output does not depend on, such as whether machine code would pay."""
-        return {}
-
-    def libraries_used(self) -> tuple[str, ...]:
-        """Distributions whose versions the output depends on, with these settings: an extractor, a tokenizer.
-
-        With another version of one an output is not gone on with. Not what reads and writes files.
-        """
-        return self.libraries
-
     def wants_another_run(self, job: Run) -> bool:
         """Whether a finished output should be worked on once more (a download that may succeed now)."""
         return False
@@ -203,57 +263,6 @@ class Stage(abc.ABC):
         """The same stage, but one that never works on a finished output once more."""
         return self
 
-    @staticmethod
-    def is_one_document(path: Location) -> bool:
-        """Whether a file that it reads is one document, whatever its lines."""
-        return False
-
-    def needs(self, sample: Sample, workers: int) -> Needs:
-        """What a run over input like `sample` needs, with so many tasks at once; about as much output as input here."""
-        return Needs(sample.written, memory=workers * self.process_bytes, documents=sample.documents)
-
-    def judge_again(self, document: Document) -> Document | None:
-        """One document of its input as `--keep-dropped` would write it, or None if it is kept.
-
-        For looking at what was dropped without that. None, too, where other documents decide.
-        """
-        return None if document.text.strip() else with_reason(document, "empty")
-
-    def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
-        """What `judge_again` says of each document of its input, in order; here also of those that repeat another.
-
-        Args:
-            files: the input.
-            most: of each file look at so many documents only.
-        """
-        for file in files:
-            yield from map(self.judge_again, itertools.islice(read_documents(file), most))
-
-    def is_judged_again(self, reason: str) -> bool:
-        """Whether `judged_again` finds all that is dropped for that reason."""
-        return reason == "empty"
-
-    def preview_needs(self, sample: Sample, workers: int) -> Needs:
-        """What `preview` needs: what a run does, but for its output."""
-        return dataclasses.replace(self.needs(sample, workers), output=0)
-
-    def explain(self, document: Document) -> dict[str, Any]:
-        """The values by which it decides about a document as it comes in, and its limits, for people to read."""
-        return {}
-
-    def state_folder(self, output: Location) -> Location:
-        """Where the state of an output lies."""
-        return output / STATE
-
-    def record_path(self, output: Location) -> Location:
-        """Where the record of an output lies."""
-        return output / RECORD
-
-    def outputs_in(self, output: Location) -> list[Location]:
-        """Every file of this stage that an output holds now."""
-        shards = [shard for folder in self.shard_folders for shard in shards_in(output / folder)]
-        return [*shards, *filter(storage.is_file, (output / name for name in self.side_files))]
-
     def __getstate__(self) -> dict[str, Any]:
         # Tasks travel with their stage: what it has cached (lists of rules) is loaded again on the other side.
         return {entry.name: getattr(self, entry.name) for entry in dataclasses.fields(self)}
@@ -261,6 +270,24 @@ class Stage(abc.ABC):
     def __setstate__(self, state: dict[str, Any]) -> None:
         for name, value in state.items():
             object.__setattr__(self, name, value)
+
+
+@dataclass(frozen=True)
+class Previews(Stage):
+    """A stage with settings that ask what it would do, not to do it."""
+
+    @property
+    @abc.abstractmethod
+    def is_preview(self) -> bool:
+        """Whether its settings ask that: then `preview` is called instead of `run`."""
+
+    @abc.abstractmethod
+    def preview(self, job: Run) -> Findings:
+        """Say what `run` would do, and write nothing but in `job.scratch`."""
+
+    @abc.abstractmethod
+    def preview_needs(self, sample: Sample, workers: int) -> Needs:
+        """What `preview` needs, as `needs` says it of `run`."""
 
 
 def shards_outcome(tasks: Iterable[Task], results: Sequence[dict[str, Any]]) -> Outcome:
@@ -282,17 +309,19 @@ class DocumentStage(Stage):
     def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
         """Yield what is kept of `documents`, and `tally.drop` each that is not, with its reason."""
 
-    def judge_again(self, document: Document) -> Document | None:
-        """See `Stage.judge_again`."""
-        if not self.is_independent:
-            return None
+    def hints(self, job: Run) -> dict[str, Any]:
+        """What its tasks are told that their output does not depend on, such as whether machine code would pay."""
+        return {}
+
+    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
+        """See `Replays.judge_again`."""
         tally = CollectingTally()
-        for _ in self.process([copy.deepcopy(document)], tally):
+        for _ in self.process([copy.deepcopy(document)], tally) if self.is_independent else ():
             pass
-        return next(iter(tally.documents), None)
+        return Verdict(next(iter(tally.documents), None))
 
     def is_judged_again(self, reason: str) -> bool:
-        """See `Stage.is_judged_again`."""
+        """See `Replays.is_judged_again`."""
         return self.is_independent
 
     def process_shard(self, task: Task, context: Context) -> dict[str, Any]:

@@ -41,7 +41,7 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import Outcome, Stage, shard_writer, shards_outcome
+from webtext_prep.running.stage import Outcome, Stage, Verdict, shard_writer, shards_outcome
 from webtext_prep.running.tasks import UNREADABLE_SHARE, Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import (
@@ -147,7 +147,7 @@ class Blacklist(Stage):
     name: ClassVar[str] = "blacklist"
     order: ClassVar[int] = 20
     version: ClassVar[int] = 4
-    libraries: ClassVar[tuple[str, ...]] = ("tldextract",)
+    libraries = ("tldextract",)
     summary: ClassVar[str] = "URL lists -> clean URLs, one host always in one shard"
     unit: ClassVar[str] = "URLs"
     input_kinds: ClassVar[str] = "URL lists (.txt, .jsonl, .csv, .tsv, or without a suffix; compressed or not)"
@@ -211,8 +211,8 @@ class Blacklist(Stage):
             seen.add(key)
         return None
 
-    def explain(self, document: Document) -> dict[str, Any]:
-        """The rule that a URL meets, its site and its length."""
+    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
+        """See `Replays.judge_again`: the rule that a URL meets, its site and its length."""
         url, (domains, extensions) = document.url, self.rules
         found: dict[str, Any] = {"characters": len(url), "max_length": self.max_length}
         host, path, _ = parts_of(url)
@@ -222,15 +222,11 @@ class Blacklist(Stage):
                 found["rule"] = next(rule for rule in registered_name(host) if rule in domains)
             elif extension := blocked_extension(path, extensions):
                 found["rule"] = extension
-        return found
-
-    def judge_again(self, document: Document) -> Document | None:
-        """See `Stage.judge_again`."""
-        reason = self.judge(document.url)
-        return None if reason is None else with_reason(document, reason)
+        reason = self.judge(url)
+        return Verdict(None if reason is None else with_reason(document, reason), found)
 
     def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
-        """See `Stage.judged_again`."""
+        """See `Replays.judged_again`."""
         seen: set[str] = set()
         for file in files:
             for row in itertools.islice(read_urls(file), most):

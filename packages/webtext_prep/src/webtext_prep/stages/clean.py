@@ -2,11 +2,12 @@
 
 ftfy repairs text that was decoded wrongly, a detector names the language from the beginning of the text, and GPT-2's
 own tokenizer counts tokens. Each is asked only where the answer is in doubt: plain ASCII needs no repair, and a text
-with fewer bytes, or more words, than the wanted tokens needs no tokenizer. The results are exactly those of asking.
+with fewer bytes, or more words, than the wanted tokens needs no tokenizer. The results are as if all were asked.
 """
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -14,16 +15,18 @@ from typing import Any, ClassVar
 
 from command_kit import setting
 from command_kit.plugins import find_plugins
+from command_kit.settings import check_choices
 from indexed_tokens import Tokenizer
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.stage_record import recorded_documents
 from webtext_prep.errors import InputError
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import DocumentStage
-from webtext_prep.running.tasks import Context, Tally, Task
+from webtext_prep.running.stage import DocumentStage, Verdict
+from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text import languages, quality
 from webtext_prep.text.languages.base import Guess, LanguageDetector, is_in
+from webtext_prep.text.masks import MASKS
 from webtext_prep.text.quality.base import Rule
 from webtext_prep.text.repair import repair
 
@@ -33,8 +36,10 @@ def known_detectors() -> dict[str, type[LanguageDetector]]:
     return {found.name: found for found in find_plugins(languages, LanguageDetector, group="webtext.languages")}
 
 
+TITLES = ("title", "reddit_title")
+"""Metadata that people have written: addresses in it are masked, too."""
 FEW_DOCUMENTS = 2000
-"""So many documents are done with by what needs no compiling, before the machine code would be made."""
+"""Documents that are done without machine code before it would be compiled."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -93,17 +98,15 @@ class Clean(DocumentStage):
     min_tokens: int = setting(128, "drop documents with fewer GPT-2 tokens")
     fix_text: bool = setting(True, "repair wrongly decoded text with ftfy")
 
+    mask: tuple[str, ...] = setting(
+        (), "what to replace by placeholders: addresses of people, of machines", choices=lambda: MASKS
+    )
     rules: tuple[str, ...] = setting((), "quality rules, applied in this order", choices=known_rules)
 
     def __post_init__(self) -> None:
         if self.min_tokens < 0:
             raise InputError(f"--min-tokens must not be negative, but is {self.min_tokens}.")
-        # `a,b` and `a b` are the same rules.
-        object.__setattr__(self, "rules", tuple(name for entry in self.rules for name in entry.split(",") if name))
-        known = known_rules() if self.rules else {}
-        for name in self.rules:
-            if name not in known:
-                raise InputError(f"--rules {name} is not known: choose among {', '.join(sorted(known))}.")
+        check_choices(self)
         if self.language != "any":
             self._check_language()
 
@@ -126,12 +129,12 @@ class Clean(DocumentStage):
         return {"rule_versions": {name: known[name].version for name in self.rules}} if self.rules else {}
 
     def hints(self, job: Run) -> dict[str, Any]:
-        """Whether there are enough documents for machine code: see `Stage.hints`."""
+        """Whether there are enough documents for machine code: see `DocumentStage.hints`."""
         documents = job.expected_documents()
         return {"compiled": documents is None or documents > FEW_DOCUMENTS}
 
     def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
-        """See `Stage.judged_again`."""
+        """See `Replays.judged_again`."""
         documents = recorded_documents(files)
         if self.language != "any":
             _detector(self.language_detector).use_machine_code(pays=documents is None or documents > FEW_DOCUMENTS)
@@ -143,7 +146,8 @@ class Clean(DocumentStage):
             _detector(self.language_detector).use_machine_code(pays=task.hints.get("compiled", True))
         return super().process_shard(task, context)
 
-    def libraries_used(self) -> tuple[str, ...]:
+    @property
+    def libraries(self) -> tuple[str, ...]:
         """Those of what it asks: the repair, the tokenizer, the detector and the rules."""
         asked: list[type[LanguageDetector] | type[Rule]] = [known_rules()[name] for name in self.rules]
         if self.language != "any":
@@ -155,49 +159,59 @@ class Clean(DocumentStage):
         """Yield the repaired documents that are kept, with their language in the metadata."""
         tokenizer = Tokenizer.gpt2()
         for document in documents:
+            for name in TITLES if self.mask else ():
+                if isinstance(title := document.metadata.get(name), str):
+                    document.metadata[name] = self._masked(title, tally, None)
             reason = self._clean(document, tokenizer, tally)
             if reason is None:
                 yield document
             else:
                 tally.drop(document, reason)
 
-    def explain(self, document: Document) -> dict[str, Any]:
-        """Tokens, language, and the measures of the rules, up to the first that drops the document."""
-        text, tokenizer = repair(document.text) if self.fix_text else document.text, Tokenizer.gpt2()
-        found: dict[str, Any] = {"repaired": text != document.text}
-        found |= {"tokens": len(tokenizer.encode(text)), "min_tokens": self.min_tokens}
-        if found["tokens"] < self.min_tokens:
-            return found
-        guess = None if self.language == "any" else detect_language(text, self.language_detector)
-        if guess is not None:
-            confidence = round(guess.confidence, 4)
-            found |= {"language": guess.language, "confidence": confidence, "wanted_language": self.language}
-            if not is_in(guess.language, self.language) or guess.confidence < self.min_language_confidence:
-                return {**found, "min_language_confidence": self.min_language_confidence}
-        for rule in _rules(self.rules):
-            found |= {f"{rule.name}: {name}": value for name, value in rule.measure(text).items()}
-            text, reason = rule.judge(text)
-            if reason is not None:
-                return found
-            if not has_tokens(text, self.min_tokens, tokenizer):
-                return {**found, f"tokens left by {rule.name}": len(tokenizer.encode(text))}
-        return found
+    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
+        """See `Replays.judge_again`: tokens, language, and the measures of the rules, up to the first that drops it."""
+        document = copy.deepcopy(document)
+        values: dict[str, Any] | None = {} if with_values else None
+        reason = self._clean(document, Tokenizer.gpt2(), Tally(), values)
+        return Verdict(None if reason is None else with_reason(document, reason), values or {})
 
-    def _clean(self, document: Document, tokenizer: Tokenizer, tally: Tally) -> str | None:
-        """Repair `document` in place and say why it is dropped, or None; the cheap questions come first."""
+    def _clean(
+        self, document: Document, tokenizer: Tokenizer, tally: Tally, values: dict[str, Any] | None = None
+    ) -> str | None:
+        """Repair `document` in place and say why it is dropped, or None; the cheap questions come first.
+
+        `values` takes the measures that decide.
+        """
         text = repair(document.text) if self.fix_text else document.text
+        if values is not None:
+            tokens = len(tokenizer.encode(text))
+            values |= {"repaired": text != document.text, "tokens": tokens, "min_tokens": self.min_tokens}
         if text != document.text:
             tally.notes["repaired"] += 1
-            document.text = text
+        text = document.text = self._masked(text, tally, values)
         if not text.strip():
             return "empty"
         if not has_tokens(text, self.min_tokens, tokenizer):
             return "too_short"
-        reason = None if self.language == "any" else self._judge_language(document)
-        return reason or self._apply_rules(document, tokenizer, tally)
+        reason = None if self.language == "any" else self._judge_language(document, values)
+        return reason or self._apply_rules(document, tokenizer, tally, values)
 
-    def _apply_rules(self, document: Document, tokenizer: Tokenizer, tally: Tally) -> str | None:
+    def _masked(self, text: str, tally: Tally, values: dict[str, Any] | None) -> str:
+        """`text` with placeholders for what `mask` names; each is counted."""
+        for name in self.mask:
+            text, number = MASKS[name](text)
+            if number:
+                tally.notes[f"masked_{name}"] += number
+            if values is not None:
+                values[f"masked_{name}"] = number
+        return text
+
+    def _apply_rules(
+        self, document: Document, tokenizer: Tokenizer, tally: Tally, values: dict[str, Any] | None
+    ) -> str | None:
         for rule in _rules(self.rules):
+            if values is not None:
+                values |= {f"{rule.name}: {name}": value for name, value in rule.measure(document.text).items()}
             text, reason = rule.judge(document.text)
             if reason is not None:
                 return reason
@@ -205,13 +219,20 @@ class Clean(DocumentStage):
                 tally.notes[f"shortened_by_{rule.name}"] += 1
                 document.text = text
                 if not has_tokens(text, self.min_tokens, tokenizer):
+                    if values is not None:
+                        values[f"tokens left by {rule.name}"] = len(tokenizer.encode(text))
                     return "too_short"
         return None
 
-    def _judge_language(self, document: Document) -> str | None:
+    def _judge_language(self, document: Document, values: dict[str, Any] | None) -> str | None:
         guess = detect_language(document.text, self.language_detector)
         if guess is None:
             return "language_unknown"
+        if values is not None:
+            values |= {"language": guess.language, "confidence": round(guess.confidence, 4)}
+            values |= {"wanted_language": self.language}
+            if not is_in(guess.language, self.language) or guess.confidence < self.min_language_confidence:
+                values["min_language_confidence"] = self.min_language_confidence
         if not is_in(guess.language, self.language):
             return f"language_{guess.language}"
         if guess.confidence < self.min_language_confidence:

@@ -128,7 +128,7 @@ class Decontaminate(Stage):
         return [Path(name) for name in self.evaluation]
 
     def hints(self, job: Run) -> dict[str, Any]:
-        """Whether there are enough documents and evaluation texts for machine code: see `Stage.hints`."""
+        """Whether there are enough documents and evaluation texts for machine code: see `DocumentStage.hints`."""
         return {"compiled": sum(storage.sizes([*job.inputs, *self.setting_files()])) > PLAIN_BYTES}
 
     def read_evaluation(self, task: Task, context: Context) -> dict[str, int]:

@@ -81,12 +81,11 @@ class Dedup(DedupPhases):
     name: ClassVar[str] = "dedup"
     order: ClassVar[int] = 60
     version: ClassVar[int] = 2
-    libraries: ClassVar[tuple[str, ...]] = ("datasketch", "tldextract")
+    libraries = ("datasketch", "tldextract")
     side_files: ClassVar[tuple[str, ...]] = (TABLE, SUPERSEDED)
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate",)
     preload: ClassVar[tuple[str, ...]] = (
         "datasketch",
-        "webtext_prep.dedup.decisions",
         "webtext_prep.dedup.decisions",
     )
     compiled: ClassVar[tuple[str, ...]] = (
@@ -147,7 +146,7 @@ class Dedup(DedupPhases):
         return digest(storage.stamps(self._old_shards))
 
     def all_shards(self, job: Run) -> list[Location]:
-        """All shards, those to compare with behind the new ones. Raises InputError for one that is both."""
+        """All shards, with the shards to compare with after the new ones. Raises InputError for one that is both."""
         places = {str(path) for path in job.inputs}
         for path in self._old_shards:
             if str(path) in places:

@@ -21,7 +21,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from command_kit import available_cores, setting
-from command_kit.settings import check_limits
 from webtext_prep import storage
 from webtext_prep.crawl.archives.settings import ArchiveSettings
 from webtext_prep.crawl.state.history import (
@@ -87,8 +86,8 @@ class Download(ArchiveSettings, PageStage):
     finished, running it again tries what is retryable (timeouts, servers in trouble), in --rounds runs in all.
     Drops, by outcome: http_404 (and other statuses), timeout, dns, connection, tls, host_down, robots,
     robots_unreachable, too_large, not_html, blocked_address, too_many_redirects, bad_redirect, malformed_url,
-    malformed_response, duplicate, empty, soft_404, parked, too_deep, extract_timeout, extract_memory, extract_crash,
-    extract_error."""
+    malformed_response, duplicate, empty, soft_404, parked, other_kind, too_deep, extract_timeout, extract_memory,
+    extract_crash, extract_error."""
 
     name: ClassVar[str] = "download"
     order: ClassVar[int] = 30
@@ -114,7 +113,7 @@ class Download(ArchiveSettings, PageStage):
     try_again: bool = _pace(True, "try URLs again that failed in an earlier run, where that may help")
 
     def __post_init__(self) -> None:
-        check_limits(self)
+        super().__post_init__()
         self.check_archives()
         if not self.user_agent.strip() or not self.user_agent.isascii() or not self.user_agent.isprintable():
             raise InputError(f"--user-agent must be printable ASCII text, not {self.user_agent!r}.")

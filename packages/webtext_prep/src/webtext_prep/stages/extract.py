@@ -87,7 +87,7 @@ class Extract(PageStage):
     or is the file's name, decoded; or else the one that the page says it has; or file:folder/name.html. Writes document
     shards, and outcomes/ with one row for each page.
     Drops, by outcome: http_404 (and other statuses), not_html, too_large, truncated, revisit, malformed_response,
-    malformed_url, unreadable, damaged, empty, soft_404, parked, too_deep, extract_timeout, extract_memory,
+    malformed_url, unreadable, damaged, empty, soft_404, parked, other_kind, too_deep, extract_timeout, extract_memory,
     extract_crash, extract_error."""
 
     name: ClassVar[str] = "extract"

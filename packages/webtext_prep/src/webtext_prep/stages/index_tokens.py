@@ -46,7 +46,7 @@ from webtext_prep.documents.folders.stage_record import Step, trace
 from webtext_prep.errors import InputError
 from webtext_prep.running.preflight import Needs, readable
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
+from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Previews
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
@@ -71,7 +71,7 @@ SLOWER = 1.5
 
 
 @dataclass(frozen=True)
-class IndexTokens(Stage):
+class IndexTokens(Previews):
     """Index token files, so that `gpt2 trace` and `gpt2 generate --trace` find which documents hold a text.
 
     Reads one pair of token files, named by its prefix (A_text_document, or A). Writes the folder
@@ -82,7 +82,7 @@ class IndexTokens(Stage):
     order: ClassVar[int] = 87
     summary: ClassVar[str] = "token files -> an index in which `gpt2 trace` finds what a model wrote"
     input_kinds: ClassVar[str] = "token files (the prefix of a .bin and .idx)"
-    is_passed_on: ClassVar[bool] = False
+    makes: ClassVar[Made] = "extras"
     process_bytes: ClassVar[int] = PROCESS_BYTES + MACHINE_CODE_BYTES
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.tokens.suffix_sorting",)
 

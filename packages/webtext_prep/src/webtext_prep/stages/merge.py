@@ -180,7 +180,7 @@ class Merge(Stage):
                 tally.drop(document, "empty")
 
     def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
-        """See `Stage.judged_again`; the unreadable come before the next document that is not."""
+        """See `Replays.judged_again`; the unreadable come before the next document that is not."""
         tally, seen, sidecars = CollectingTally(), SeenPages(), sidecars_of(files)
         files = [path for path in files if path not in set(sidecars.values())]
         for path, name in zip(files, file_names(files), strict=True):
@@ -203,13 +203,13 @@ class Merge(Stage):
         return cut_into_runs(task, context, lambda chunks, head: reader.blocks(place, chunks, size, head))
 
     def count(self, task: Task, context: Context) -> int:
-        """Task: how many records a part of a file has, by which those behind it are numbered."""
+        """Task: how many records a part of a file has, by which the records after it are numbered."""
         reader = reader_of(task.inputs[0])
         assert reader is not None
         return reader.count(task.inputs[0], Part(*task.options["part"]))
 
     def distribute(self, task: Task, context: Context) -> dict[str, Any]:
-        """Task: some files, or a part of one, to a bucket for each shard: lines of documents, each behind its key.
+        """Task: some files, or a part of one, to a bucket for each shard: lines of documents, each after its key.
 
         Returns the tally of what was read, and what was unreadable.
         """

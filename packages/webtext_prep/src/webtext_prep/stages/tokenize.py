@@ -60,9 +60,9 @@ TABLE_BYTES = 16
 TOKENIZER_BYTES = 80 << 20
 """Memory of the tokenizer in a process."""
 CHECK_SHARDS, CHECK_DOCUMENTS = 8, 32
-"""Before it starts, another engine than tiktoken is compared with it on the first documents of so many shards,"""
+"""Before it starts, another engine than tiktoken is compared with it on the first 32 documents of 8 shards,"""
 CHECK_EVERY = 1000
-"""and on one document in so many after that."""
+"""and on one document in this many after that."""
 
 
 @functools.lru_cache(maxsize=1)
@@ -84,7 +84,7 @@ class Tokenize(TokenFileStage):
     order: ClassVar[int] = 80
     summary: ClassVar[str] = "documents -> shuffled token files, PREFIX_text_document.bin and .idx"
     version: ClassVar[int] = 4
-    libraries: ClassVar[tuple[str, ...]] = ("tiktoken",)
+    libraries = ("tiktoken",)
     run_bytes: ClassVar[int] = 32 << 20
     """A run ends when it takes so much memory,"""
     part_bytes: ClassVar[int] = 64 << 20

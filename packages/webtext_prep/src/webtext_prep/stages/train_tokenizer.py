@@ -8,7 +8,7 @@ or workers, and neither does anything that is learned from them (`train_bpe`). T
     sample  each shard: those of them that are in the sample of all, and those to measure with, to a file
     train   the merges, in one task and on all cores
 
-One document in 32 is held out: on some of these the tokenizer is measured beside GPT-2's. A kill costs the shards at
+One document in 32 is held out: on some of these the tokenizer is compared with GPT-2's. A kill costs the shards at
 work, and in the last phase the reading of the sample, some 20 s for 100 MB.
 
 Hugging Face's trainer counts words, as GPT-2 splits text, and merges the most frequent pair again and again; of equally
@@ -40,7 +40,7 @@ from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
+from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.tokens.runs import shuffle_key
@@ -78,7 +78,7 @@ def train_bpe(texts: Iterable[str], vocabulary_size: int, min_frequency: int) ->
 
 
 def pieces(text: str, size: int = PIECE) -> Iterator[str]:
-    """`text` in parts of at most `size` characters, cut at spaces behind a word: no word is divided by that."""
+    """`text` in parts of at most `size` characters, cut at spaces after a word: no word is divided by that."""
     start = 0
     while len(text) - start > size:
         end = text.rfind(" ", start, start + size)
@@ -94,9 +94,9 @@ def pieces(text: str, size: int = PIECE) -> Iterator[str]:
 FILES = ("vocab.json", "merges.txt", "tokenizer.json")
 KINDS = ("sample", "held_out")
 HELD_OUT_EVERY = 32
-"""One document in so many is held out,"""
+"""One document in this many is held out,"""
 HELD_OUT_BYTES = 4_000_000
-"""and so much of their text is measured."""
+"""and this much of their text is measured."""
 TOKEN_BYTES = 100
 """Bytes of a token in the three files together, about."""
 MEMORY_FACTOR = 4
@@ -144,10 +144,9 @@ class TrainTokenizer(Stage):
     order: ClassVar[int] = 75
     version: ClassVar[int] = 2
     summary: ClassVar[str] = "documents -> a tokenizer of their own, for tokenize --tokenizer"
-    output_is_tokenizer: ClassVar[bool] = True
+    makes: ClassVar[Made] = "tokenizer"
     side_files: ClassVar[tuple[str, ...]] = FILES
-    is_passed_on: ClassVar[bool] = False
-    libraries: ClassVar[tuple[str, ...]] = ("tiktoken", "tokenizers")
+    libraries = ("tiktoken", "tokenizers")
 
     vocabulary_size: int = setting(
         50257, "tokens, the 256 bytes and <|endoftext|> included; a small model does well with 2,000 to 10,000", ge=257
@@ -163,11 +162,11 @@ class TrainTokenizer(Stage):
         memory = max(workers * PROCESS_BYTES, PROCESS_BYTES + MEMORY_FACTOR * text)
         return Needs(self.vocabulary_size * TOKEN_BYTES, scratch, memory, sample.documents)
 
-    def judge_again(self, document: Document) -> Document | None:
-        """See `Stage.judge_again`. Which of the others are in the sample depends on all of them."""
+    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
+        """See `Replays.judge_again`. Which of the others are in the sample depends on all of them."""
         if not document.text:
-            return with_reason(document, "empty")
-        return with_reason(document, "held_out") if is_held_out(shuffle_key(document, self.seed)) else None
+            return Verdict(with_reason(document, "empty"))
+        return Verdict(with_reason(document, "held_out") if is_held_out(shuffle_key(document, self.seed)) else None)
 
     def is_judged_again(self, reason: str) -> bool:
         """All reasons but `not_sampled`."""

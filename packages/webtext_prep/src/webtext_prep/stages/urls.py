@@ -43,7 +43,7 @@ from webtext_prep.reddit.selection import Rules, Splitter, is_list_of_names, sub
 from webtext_prep.running.file_ranges import SECONDS, TaskState
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, shard_writer, shards_outcome
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, Verdict, shard_writer, shards_outcome
 from webtext_prep.running.tasks import Context, Tally, Task, checked_total
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.urls import shards_for
@@ -83,7 +83,7 @@ class Urls(Stage):
     unit: ClassVar[str] = "submissions"
     input_kinds: ClassVar[str] = KINDS
     reads_standard_input: ClassVar[bool] = True
-    libraries: ClassVar[tuple[str, ...]] = ("tldextract",)
+    libraries = ("tldextract",)
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("duplicate_url",)
 
     min_score: int = setting(3, "drop submissions with a lower score")
@@ -145,21 +145,18 @@ class Urls(Stage):
         """See `Stage`."""
         return "check that these are dumps of submissions, and the settings that drop most"
 
-    def explain(self, document: Document) -> dict[str, Any]:
-        """The score of a submission that was dropped for it, or which one stands for the page instead."""
+    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
+        """See `Replays.judge_again`: the score of a submission that was dropped for it, or which one stands for the
+        page instead. Whether it was dropped a row of the list does not tell, the row of the dump does."""
         if "duplicate_of" in document.metadata:
-            return {"duplicate_of": document.metadata["duplicate_of"]}
+            return Verdict(values={"duplicate_of": document.metadata["duplicate_of"]})
         if document.metadata.get("reason") != "low_score":
-            return {}
+            return Verdict()
         score = document.metadata.get("score_of_page", document.metadata["reddit_score"])
-        return {"score": score, "min_score": self.min_score}
-
-    def judge_again(self, document: Document) -> Document | None:
-        """See `Stage.judge_again`: a row of the list does not tell, the row of the dump does."""
-        return None
+        return Verdict(values={"score": score, "min_score": self.min_score})
 
     def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
-        """See `Stage.judged_again`; one for each line. What other submissions decide is not found."""
+        """See `Replays.judged_again`; one for each line. What other submissions decide is not found."""
         for file in files:
             splitter = Splitter(self.rules, 1, file, keep_dropped=True)
             blocks = (block for block, _ in read_blocks(file, None, 0))

@@ -19,7 +19,7 @@ from indexed_tokens.writer import PairDraft
 from webtext_prep import storage
 from webtext_prep.documents.folders.stage_record import TOKEN_SUFFIXES, TOKENS_SUFFIX
 from webtext_prep.errors import InputError
-from webtext_prep.running.stage import Stage
+from webtext_prep.running.stage import Made, Stage
 from webtext_prep.storage.stores.base import Location
 
 Checksums = dict[str, dict[str, int]]
@@ -47,15 +47,7 @@ def pair_named(given: str) -> Path | None:
 class TokenFileStage(Stage):
     """A stage whose output is `PREFIX_text_document.bin`, `.idx` and `.tokenizer.json`."""
 
-    output_is_prefix: ClassVar[bool] = True
-
-    def state_folder(self, output: Location) -> Location:
-        """A hidden folder beside the files."""
-        return output.with_name(f".{output.name}{TOKENS_SUFFIX}.state")
-
-    def record_path(self, output: Location) -> Location:
-        """`PREFIX_text_document.json`."""
-        return output.with_name(f"{output.name}{TOKENS_SUFFIX}.json")
+    makes: ClassVar[Made] = "tokens"
 
     def outputs_in(self, output: Location) -> list[Location]:
         """The pair of token files and their tokenizer."""

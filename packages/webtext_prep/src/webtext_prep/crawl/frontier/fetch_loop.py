@@ -62,6 +62,7 @@ class Fetching:
     """
 
     extractor: str
+    kinds: tuple[str, ...]
     connections: int
     parsers: int
     page_bytes: int
@@ -204,6 +205,7 @@ class Visiting:
             seconds=settings.extract_timeout,
             memory=settings.extract_memory,
             folder=str(folder),
+            kinds=settings.kinds,
         )
         spool, segments = self._work.spool, self._work.segments
         save = iter if spool is None else spool.saved

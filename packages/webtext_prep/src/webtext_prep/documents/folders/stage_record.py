@@ -176,7 +176,7 @@ TOKENS_SUFFIX = "_text_document"
 RUN = "run.json"
 """In the state folder: how the last run went."""
 MOST_SIBLINGS = 1000
-"""So many folders beside an output are searched for the steps before it, at most."""
+"""Folders next to an output that are searched for the steps before it, at most."""
 
 
 @dataclass(frozen=True)
@@ -233,7 +233,7 @@ class Step:
     def input_files(self) -> list[Location]:
         """What it read, file after file, as far as it is there: input number 5 became shard number 5 in most stages.
 
-        Raises InputError for an input that is gone, since those behind it would have other numbers.
+        Raises InputError for an input that is gone, since the ones after it would have other numbers.
         """
         gone = next((step for step in self.inputs if step.place is None), None)
         if gone is not None:
@@ -255,7 +255,7 @@ class Step:
 
 
 def trace(given: str | Location) -> Step:
-    """The steps behind what a user names: a folder that a stage wrote, or token files by prefix or name.
+    """The steps that led to what a user names: a folder that a stage wrote, or token files by prefix or name.
 
     Raises InputError if there is no record of a stage, or a damaged one.
     """
@@ -277,7 +277,7 @@ def trace_all(given: Iterable[str | Location]) -> list[Step]:
 
 
 def all_steps(*ends: Step) -> list[Step]:
-    """The steps behind some outputs and those themselves, each once, none before one that it was made from."""
+    """The steps that led to some outputs and these themselves, each once, none before one that it was made from."""
     found: dict[int, Step] = {}
 
     def visit(step: Step) -> None:
@@ -289,6 +289,16 @@ def all_steps(*ends: Step) -> list[Step]:
     for end in ends:
         visit(end)
     return list(found.values())
+
+
+def record_place(output: Location, *, is_prefix: bool) -> Location:
+    """Where the record of an output lies that `--output` names: in its folder, or beside the files of a prefix."""
+    return output.with_name(f"{output.name}{TOKENS_SUFFIX}.json") if is_prefix else output / RECORD
+
+
+def state_place(output: Location, *, is_prefix: bool) -> Location:
+    """Where the state of an output lies, unless `--state` says otherwise."""
+    return output.with_name(f".{output.name}{TOKENS_SUFFIX}.state") if is_prefix else output / STATE
 
 
 def state_of(place: Path) -> Path:
@@ -375,7 +385,7 @@ class _Tracer:
                         yield from self._in_folder(entry)
 
     def _in_folder(self, folder: Location) -> list[tuple[Location, Location]]:
-        """The record of a folder, and those of the token files in it, each behind the place that it tells of."""
+        """The record of a folder, and those of the token files in it, each after the place that it tells of."""
         identity = storage.identity(folder)
         if identity not in self._records_in:
             found: list[tuple[Location, Location]] = []

@@ -36,8 +36,8 @@ def stage_of(call: Call) -> Any:
 
 
 def libraries_of(call: Call) -> tuple[str, ...]:
-    """The libraries of the stage whose method a call is; see `Stage.libraries_used`."""
-    named: tuple[str, ...] = getattr(stage_of(call), "libraries_used", tuple)()
+    """The libraries of the stage whose method a call is; see `Stage.libraries`."""
+    named: tuple[str, ...] = getattr(stage_of(call), "libraries", ())
     return named
 
 
