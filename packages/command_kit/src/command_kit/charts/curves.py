@@ -34,7 +34,7 @@ class Curve:
         name: in the legend.
         look: its number among the looks, from 0 on.
         points: (x, y), in the order of x.
-        faint: the same before it was smoothed, drawn thin behind it.
+        faint: the same before it was smoothed, drawn thin under it.
         dots: whether its points are marked, if they are few.
     """
 

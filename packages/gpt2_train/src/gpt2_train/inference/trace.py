@@ -50,7 +50,7 @@ class Source:
         url: None where the index knows none.
         token: the place of the passage in it, in tokens.
         before: what stands before the passage.
-        after: what stands behind it.
+        after: what stands after it.
     """
 
     data: str
@@ -67,7 +67,7 @@ class Passage:
 
     Attributes:
         begin: its first character in the text.
-        end: one behind its last.
+        end: one after its last.
         tokens: how many it has.
         text: its characters.
         occurrences: how often it stands in the corpus.
@@ -245,7 +245,7 @@ def _as_characters(
     """Bytes of a text as numbers of its characters; one that only a part of is inside counts as outside."""
     content = np.frombuffer(text.encode(), np.uint8)
     is_first = np.append((content & 0xC0) != 0x80, True)
-    # The number of characters that begin before each byte, the one behind the last included.
+    # The number of characters that begin before each byte, the one after the last included.
     before = np.cumsum(is_first) - is_first
     begins, ends = (np.clip(places, 0, len(content)) for places in (begins, ends))
     return before[begins], before[ends] - ~is_first[ends]

@@ -177,7 +177,7 @@ _DIGITS = 32
 
 
 def page_keys(document: Document, page: str) -> bytes:
-    """What stands before a document's line: the hash of its page, and behind it, for a piece, the hash of its identity.
+    """What stands before a document's line: the hash of its page, and after it, for a piece, the hash of its identity.
 
     Args:
         document: the document.

@@ -39,7 +39,7 @@ class TaskState:
     """What a task leaves to go on from: a small JSON-like value in a file among those between phases.
 
     It holds for the same key of the task, and until the machine restarts, since files between phases are not flushed to
-    the disk. The value should be written behind what it describes.
+    the disk. The value should be written after what it describes.
 
     Args:
         path: the file.
