@@ -37,7 +37,7 @@ PERPLEXITY = 20
 CONTEXT_TOKENS = 12
 """Tokens that are shown on both sides of a passage in its document."""
 FIRST_TOKENS = 32
-"""So many are looked up both ways to see how a text begins."""
+"""Tokens that are looked up both ways to see how a text begins."""
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ class Trace:
 def chance_length(corpus_tokens: int, text_tokens: int) -> int:
     """From how many tokens on a passage is hardly in a corpus by chance.
 
-    A passage of L tokens has a probability of about 1 / PERPLEXITY^L. With each of so many places of the text beside
+    A passage of L tokens has a probability of about 1 / PERPLEXITY^L. With each of the places of the text beside
     each of the corpus, one such passage is expected where corpus · text = PERPLEXITY^L. Set phrases come more often.
 
     >>> chance_length(1_000_000_000, 200)

@@ -156,7 +156,7 @@ def decode_url_row(line: bytes) -> Document | None:
 MOST = 256
 """Documents of a batch, at the most,"""
 CHARACTERS = 4 << 20
-"""or until their texts have so many characters."""
+"""or until their texts have this many characters."""
 
 
 def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:

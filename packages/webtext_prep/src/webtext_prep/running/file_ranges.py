@@ -101,7 +101,7 @@ def run_file(task: Task, number: int) -> Location:
 
 
 def cutting_task(folder: Location, path: Location, run_bytes: int) -> Task:
-    """The task that cuts a file into runs of about so many bytes in a folder, by `cut_into_runs`."""
+    """The task that cuts a file into runs of about a size in bytes in a folder, by `cut_into_runs`."""
     return Task(folder.name, (path,), (folder / "state.json",), {"run_bytes": run_bytes}, folders=(folder,))
 
 
