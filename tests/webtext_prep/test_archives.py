@@ -12,18 +12,19 @@ import sys
 
 import pytest
 from added_engines.nodes import Nodes
+from jobs import job_of
 from web_archives import FILES, INDEX, WAYBACK, Captured, WebArchives
 
+from command_kit import UsageError
 from webtext_prep import cli
 from webtext_prep.crawl.archives import cluster_index
 from webtext_prep.crawl.frontier import politeness, rounds
 from webtext_prep.crawl.state.page_cache import PageReader
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.shards import read_documents, write_documents
-from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running import staging
-from webtext_prep.running.job import Job
 from webtext_prep.stages.download import Download
 from webtext_prep.stages.extract import Extract
 
@@ -58,7 +59,7 @@ def download(archives, inputs, output, *, workers=1, engine=None, shared="", **s
     values |= {"archive_requests": int(3600 / PAUSE), "retries": 1, **archives.settings, **settings}
     inputs = inputs if isinstance(inputs, list) else [inputs]
     with contextlib.suppress(WebtextError):  # nothing kept: the outcomes are there nevertheless
-        return Job(Download(**values), inputs, output, workers=workers, engine=engine, shared_scratch=shared).run()
+        return job_of(Download(**values), inputs, output, workers=workers, engine=engine, shared_scratch=shared).run()
 
 
 def made(output):
@@ -350,7 +351,7 @@ def test_what_an_archive_forbids_by_its_robots_txt_is_not_asked_for(archives, tm
     ],
 )
 def test_settings_that_make_no_sense_are_refused(settings, says):
-    with pytest.raises(InputError, match=says):
+    with pytest.raises(UsageError, match=says):
         Download(**settings)
 
 
@@ -469,7 +470,7 @@ def test_saved_captures_give_the_same_documents_without_fetching(archives, tmp_p
     download(archives, write_list(tmp_path / "urls.jsonl.zst", rows), tmp_path / "out", save_pages=True)
     archives.asked.clear()
     found = made(tmp_path / "out")[1]
-    Job(Extract(extractor="resiliparse"), [*(tmp_path / "out" / "pages").iterdir()], tmp_path / "again").run()
+    job_of(Extract(extractor="resiliparse"), [*(tmp_path / "out" / "pages").iterdir()], tmp_path / "again").run()
     again = made(tmp_path / "again")[1]
     assert sorted((d.url, d.text, sorted(d.metadata.items())) for d in again) == sorted(
         (d.url, d.text, sorted(d.metadata.items())) for d in found

@@ -211,7 +211,7 @@ def test_extracting_saved_pages_again_gives_the_same_documents(site, tmp_path):
     download(lists, tmp_path / "reference", extractor="resiliparse")
     site.asked.clear()
     again = ["--input", str(tmp_path / "out"), "--output", str(tmp_path / "again")]
-    assert cli.main(["extract", *again, "--extractor", "trafilatura"]) == 0
+    assert cli.main(["extract", *again, "--extractor", "learned"]) == 0
     other = ["--input", str(tmp_path / "out" / "pages"), "--output", str(tmp_path / "other")]
     assert cli.main(["extract", *other, "--extractor", "resiliparse"]) == 0
     assert site.asked == []

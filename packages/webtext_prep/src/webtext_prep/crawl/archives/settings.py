@@ -51,14 +51,10 @@ class ArchiveSettings:
     )
 
     def check_archives(self) -> None:
-        """Raise InputError for an archive, a date or an address that is none; `a,b` is two archives."""
+        """Raise InputError for a date or an address that is none."""
         from webtext_prep.crawl.archives.captures import timestamp
         from webtext_prep.urls.urls import host_of
 
-        names = dict.fromkeys(name.strip() for value in self.archive for name in value.split(","))
-        object.__setattr__(self, "archive", tuple(filter(None, names)))
-        if unknown := [name for name in self.archive if name not in NAMES]:
-            raise InputError(f"--archive {unknown[0]} is not known: choose of {', '.join(NAMES)}.")
         if self.archive_date not in ("", NEWEST) and not timestamp(self.archive_date):
             raise InputError(f"--archive-date {self.archive_date} is no date: give one such as 2019-04, or {NEWEST}.")
         for name in ("wayback_address", "common_crawl_address", "common_crawl_index_address"):
