@@ -417,7 +417,7 @@ def test_the_same_bytes_whoever_asks_and_however_often_it_is_killed(archives, tm
 @pytest.mark.parametrize(
     ("few", "on_nodes"),
     [
-        pytest.param(10_000, False, id="one task for all archives at the end"),
+        pytest.param(10_000, False, id="one task for all archives at the end", marks=pytest.mark.exhaustive),
         pytest.param(0, False, id="a round of tasks", marks=pytest.mark.exhaustive),
         pytest.param(0, True, id="nodes that share storage alone"),
     ],
