@@ -218,7 +218,10 @@ class Result:
 
 @pytest.fixture
 def webtext(capsys, monkeypatch) -> Iterator[Callable[..., Result]]:
-    """`webtext("clean", "--input", folder, ...)` runs a command in this process, practice stages included."""
+    """`webtext("clean", "--input", folder, ...)` runs a command in this process, practice stages included.
+
+    A stage has one worker, which is this process, unless its flags say otherwise.
+    """
     import practice_webtext
 
     from webtext_prep import cli
@@ -228,8 +231,11 @@ def webtext(capsys, monkeypatch) -> Iterator[Callable[..., Result]]:
 
     def run(*arguments: object) -> Result:
         capsys.readouterr()
+        words = [str(argument) for argument in arguments]
+        if {*words[:1]} & practice_webtext.with_practice_stages().keys() and "--config" not in words:
+            words[1:1] = ["--workers", "1"]
         try:
-            code = cli.main([str(argument) for argument in arguments])
+            code = cli.main(words)
         except SystemExit as end:
             code = int(end.code or 0)
         return Result(code, *capsys.readouterr())
