@@ -138,6 +138,8 @@ def learned_from(examples: list[Example]) -> str:
     weights = np.concatenate([example.weights for example in used]) * 1000
     data = lightgbm.Dataset(rows, labels, weight=weights, params={"max_bin": SETTINGS["max_bin"]})
     trees = trees_of(lightgbm.train(SETTINGS, data, TREES))
+    # A page without its text, as some that are built by scripts, says nothing of its kind.
+    used = [example for example in used if example.labels @ example.features.words >= LEAST_WORDS]
     kinds = sorted({example.page.kind for example in used})
     by_kind: list[dict[str, Any]] = []
     if len(kinds) > 1:

@@ -352,6 +352,7 @@ def test_the_libraries_of_a_stage_are_those_that_its_settings_ask():
     clean, extract = stages["clean"], stages["extract"]
     assert set(clean(fix_text=False, language="any").libraries) == {"tiktoken"}
     assert set(clean(language_detector="py3langid").libraries) == {"ftfy", "py3langid", "tiktoken"}
+    assert "lxml" in stages["download"]().libraries
     assert {"trafilatura", "lxml"} <= set(stages["download"](extractor="trafilatura").libraries)
     assert "trafilatura" not in extract(extractor="resiliparse").libraries
     used = [

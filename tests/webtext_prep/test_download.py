@@ -252,7 +252,7 @@ def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_droppe
     summary = download(
         write_list(tmp_path / "urls.jsonl.zst", wanted),
         tmp_path / "out",
-        extractor="trafilatura", timeout=3.0, max_bytes=1_000_000, retries=1, per_host=8,
+        extractor="learned", timeout=3.0, max_bytes=1_000_000, retries=1, per_host=8,
     )  # fmt: skip
     rows = outcome_rows(tmp_path / "out")
     assert {row["url"]: row["outcome"] for row in rows} == wanted
@@ -264,7 +264,7 @@ def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_droppe
     found = {document.url: document for document in documents(tmp_path / "out")}
     assert found[site.url("/gzip")].text.startswith(SENTENCE.strip())
     assert found[site.url("/plain")].text == "Some <plain> text."
-    assert found[site.url("/")].metadata == {"title": "Page /", "domain": "127.0.0.1"}
+    assert found[site.url("/")].metadata == {"title": "Page /", "kind": "article", "domain": "127.0.0.1"}
     assert found[site.url("/hop5")].metadata["final_url"] == site.url("/end")
     counts = site.counts()
     assert counts["/trouble"] == 2 and counts["/gone"] == 1 and counts["/closed"] == counts["/closed/page"] == 0
@@ -279,7 +279,7 @@ def test_a_charset_in_the_header_is_believed(site, tmp_path):
     assert document.metadata["title"] == "Bäume" and text.strip() in document.text
 
 
-@pytest.mark.parametrize("extractor", ["trafilatura", "newspaper", "resiliparse"])
+@pytest.mark.parametrize("extractor", ["learned", "trafilatura", "newspaper", "resiliparse"])
 def test_the_text_is_kept_by_default_and_flags_can_be_switched_off(site, tmp_path, extractor):
     """Pitfall 7: the downloader's flags could not be switched off, and by default it kept none of the text."""
     site.routes["/robots.txt"] = lambda r: r.answer(body=b"User-agent: *\nDisallow: /", kind="text/plain")

@@ -147,13 +147,34 @@ def test_archives_are_read_however_they_are_compressed(tmp_path, name, pack):
     assert [document.url for document in documents_of(tmp_path / "out")] == [f"http://a.org/{n}" for n in range(5)]
 
 
-@pytest.mark.parametrize("extractor", ["trafilatura", "newspaper", "resiliparse"])
+@pytest.mark.parametrize("extractor", ["learned", "trafilatura", "newspaper", "resiliparse"])
 def test_the_text_is_that_of_the_extractor_that_is_chosen(tmp_path, extractor):
     (tmp_path / "a.warc.gz").write_bytes(Archive().response("http://a.org/1", page()).data)
     extract(tmp_path / "a.warc.gz", tmp_path / "out", extractor=extractor)
     (document,) = documents_of(tmp_path / "out")
     assert TEXT in document.text
-    assert document.metadata == {"title": "A page", "domain": "a.org"}
+    kind = {"kind": "article"} if extractor == "learned" else {}
+    assert document.metadata == {"title": "A page", "domain": "a.org", **kind}
+
+
+def test_kinds_of_pages_are_told_and_some_alone_may_be_kept(tmp_path):
+    posts = "".join(f"<div class=post><a class=author>user{n}</a><p>Post {n}. {TEXT * 2}</p></div>" for n in range(4))
+    thread = f"<title>A thread</title><body><main class=forum-thread><h1>A thread</h1>{posts}</main></body>"
+    archive = Archive()
+    archive.response("http://a.org/1", page())
+    archive.response("http://forum.a.org/t/a-thread/2", thread)
+    (tmp_path / "a.warc.gz").write_bytes(archive.data)
+    extract(tmp_path / "a.warc.gz", tmp_path / "all", extractor="learned")
+    assert [document.metadata["kind"] for document in documents_of(tmp_path / "all")] == ["article", "forum"]
+    found = extract(tmp_path / "a.warc.gz", tmp_path / "out", extractor="learned", kinds=("forum",))
+    assert [document.url for document in documents_of(tmp_path / "out")] == ["http://forum.a.org/t/a-thread/2"]
+    assert [(row["outcome"], row["kind"]) for row in rows_of(tmp_path / "out")] == [
+        ("other_kind", "article"),
+        ("ok", "forum"),
+    ]
+    assert found.tally.dropped == {"other_kind": 1}
+    with pytest.raises(InputError, match="--kinds needs --extractor learned: newspaper does not tell"):
+        Extract(extractor="newspaper", kinds=("forum",))
 
 
 def test_urls_are_taken_as_they_were_meant(tmp_path):

@@ -233,6 +233,15 @@ def test_lists_of_urls_have_domains_and_no_lengths(tmp_path, webtext):
     assert '<section id="lengths">' not in found
 
 
+def test_kinds_of_pages_have_documents_and_bytes(tmp_path, webtext):
+    rows = [{"url": f"http://a.org/{n}", "text": "x" * 100, "kind": ["forum", "article"][n == 0]} for n in range(4)]
+    (tmp_path / "texts.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    assert webtext("merge", "--input", tmp_path / "texts.jsonl", "--output", tmp_path / "texts").code == 0
+    assert webtext("report", tmp_path / "texts", "--output", tmp_path / "r.html").code == 0
+    found = rows_of((tmp_path / "r.html").read_text(encoding="utf-8"), "kinds-of-pages")
+    assert found[1:] == [["forum", "3 75%", "300 bytes 75%"], ["article", "1 25%", "100 bytes 25%"]]
+
+
 def test_what_cannot_be_shown_is_a_sentence(corpus, webtext, tmp_path):
     (tmp_path / "empty").mkdir()
     where = ("--output", tmp_path / "r.html")

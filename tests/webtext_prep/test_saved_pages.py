@@ -207,7 +207,7 @@ def test_extracting_saved_pages_again_gives_the_same_documents(site, tmp_path):
         rows = [Document(url, metadata={"score": n, "tags": [{"a": None}]}) for url in urls]
         lists.append(write_list(tmp_path / f"list{n}.jsonl.zst", rows))
     shards = ("part-00000.jsonl.zst", "part-00001.jsonl.zst")
-    download(lists, tmp_path / "out", extractor="trafilatura")
+    download(lists, tmp_path / "out", extractor="learned")
     download(lists, tmp_path / "reference", extractor="resiliparse")
     site.asked.clear()
     again = ["--input", str(tmp_path / "out"), "--output", str(tmp_path / "again")]

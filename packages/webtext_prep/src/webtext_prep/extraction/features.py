@@ -151,7 +151,10 @@ class Features:
 
     @property
     def of_page(self) -> tuple[list[str], npt.NDArray[np.float32]]:
-        """(names, values) of the page as a whole: its own, and MEANS of its blocks, by words and by blocks."""
+        """(names, values) of the page as a whole: its own, and MEANS of its blocks, by words and by blocks.
+
+        Not the length of its HTML: a page without decoration is an article as well.
+        """
         columns = self.rows[:, [self.names.index(name) for name in MEANS]]
         names = [f"{name} by {unit}" for unit in ("words", "blocks") for name in MEANS]
         # Not by `@`, whose last digits differ between machines.
@@ -190,7 +193,6 @@ def page_features(html: str, url: str) -> dict[str, float]:
     path = url.partition("://")[2].partition("/")[2].partition("?")[0]
     last = path.rstrip("/").rpartition("/")[2]
     return {
-        "html length": np.log1p(len(html)),
         "images": np.log1p(lower.count("<img")),
         "forms": lower.count("<form"),
         "list items": np.log1p(lower.count("<li")),
@@ -394,6 +396,7 @@ def features_of(blocks: Blocks, html: str, url: str, title: str) -> Features:
         inside = (landmarks & bit) > 0
         found[f"in <{name}>"] = inside.astype(np.float64)
         page[f"page <{name}>"] = float(words @ inside) / total
+    found["html length"] = np.full(number, np.log1p(len(html)))
     page |= page_features(html, url)
     matrix = np.empty((number, len(found) + len(page)), np.float32)
     for column, value in enumerate(found.values()):
