@@ -252,7 +252,7 @@ def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_droppe
     summary = download(
         write_list(tmp_path / "urls.jsonl.zst", wanted),
         tmp_path / "out",
-        extractor="learned", timeout=3.0, max_bytes=1_000_000, retries=1, per_host=8,
+        extractor="learned", timeout=2.0, max_bytes=1_000_000, retries=1, per_host=8,
     )  # fmt: skip
     rows = outcome_rows(tmp_path / "out")
     assert {row["url"]: row["outcome"] for row in rows} == wanted
@@ -593,15 +593,15 @@ def test_trying_again_comes_to_an_end_and_can_be_prolonged(site, tmp_path):
 
 def test_what_is_left_to_do_gets_all_the_connections(site, tmp_path, monkeypatch):
     """Connections and parsers were divided by the number of all shards: the one of 64 that was left ran with three."""
-    lists = [write_list(tmp_path / f"list{n}.jsonl.zst", site.urls(f"/{n}")) for n in range(4)]
-    download(lists, tmp_path / "out", workers=4, concurrency=40)
-    write_list(lists[2], site.urls("/new"))
+    lists = [write_list(tmp_path / f"list{n}.jsonl.zst", site.urls(f"/{n}")) for n in range(2)]
+    download(lists, tmp_path / "out", workers=2, concurrency=40)
+    write_list(lists[1], site.urls("/new"))
     asked_for = []
     real = fetch_loop.Client
     monkeypatch.setattr(
         fetch_loop, "Client", lambda **settings: asked_for.append(settings["connections"]) or real(**settings)
     )
-    download(lists, tmp_path / "out", workers=4, concurrency=40)
+    download(lists, tmp_path / "out", workers=2, concurrency=40)
     assert asked_for == [40]
 
 
