@@ -32,6 +32,7 @@ sys.path.insert(0, str(SUPPORT))
 import practice_storage  # noqa: E402, F401 - a file system for tests
 import processes  # noqa: E402
 from object_store import ObjectStore  # noqa: E402
+from pages_on_loopback import Site  # noqa: E402
 from processes import descendants, is_alive, until  # noqa: E402
 from ray_nodes import RayNodes  # noqa: E402
 
@@ -118,6 +119,15 @@ def home(request, tmp_path) -> Location:
     if kind == "s3":
         return request.getfixturevalue("bucket")
     return location(f"memory://{uuid.uuid4().hex}" if kind == "memory" else f"practice://{tmp_path}/remote")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A web server on loopback."""
+    site = Site()
+    yield site
+    site.server.shutdown()
+    site.server.server_close()
 
 
 @pytest.fixture
