@@ -126,8 +126,7 @@ def site() -> Iterator[Site]:
     """A web server on loopback."""
     site = Site()
     yield site
-    site.server.shutdown()
-    site.server.server_close()
+    site.stop()
 
 
 @pytest.fixture

@@ -3,16 +3,14 @@ written."""
 
 import gzip
 import hashlib
-import http.server
 import json
 import random
 import shutil
 import subprocess
 import sys
-import threading
 
 import pytest
-from pages_on_loopback import QuietServer
+from pages_on_loopback import Site
 
 from indexed_tokens import IndexedTokens
 from webtext_prep.cli import main
@@ -34,44 +32,28 @@ TWIN = text(1)
 """The text of two pages, of which dedup keeps the first."""
 
 
-class Site:
-    """A web server on loopback: a page at each number, and others that it refuses."""
+class Pages(Site):
+    """A page at each number, and others that are refused."""
 
-    def __init__(self):
-        self.asked = []
-        site = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                site.asked.append(self.path)
-                name = self.path[1:]
-                status = 200 if name.isdigit() else {"busy": 503}.get(name, 404)
-                own = TWIN if name in ("1", "11") else text(name)
-                self.send_response(status)
-                self.send_header("Content-Type", "text/html")
-                self.end_headers()
-                self.wfile.write(f"<html><body><article><p>{own}</p></article></body></html>".encode())
-
-            def log_message(self, *arguments):
-                pass
-
-        self.server = QuietServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+    def page(self, request):
+        name = request.path[1:]
+        status = 200 if name.isdigit() else {"busy": 503}.get(name, 404)
+        own = TWIN if name in ("1", "11") else text(name)
+        request.answer(status, f"<html><body><article><p>{own}</p></article></body></html>".encode())
 
 
 @pytest.fixture(scope="module")
 def site():
-    site = Site()
+    site = Pages()
     yield site
-    site.server.shutdown()
-    site.server.server_close()
+    site.stop()
 
 
 @pytest.fixture(scope="module")
 def pages(site):
     """URLs on several hosts: twins at /1 and /11, a page that is missing, and one that fails for the time being."""
     paths = [*map(str, range(20)), "gone", "busy"]
-    port = site.server.server_port
+    port = site.port
     return [f"http://{('127.0.0.1', 'localhost')[number % 2]}:{port}/{path}" for number, path in enumerate(paths)]
 
 

@@ -97,6 +97,10 @@ class Site:
         threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
         self.routes["/robots.txt"] = lambda request: request.answer(404)
 
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()
+
     def page(self, request):
         request.answer(body=html(f"Page {request.path}"))
 
