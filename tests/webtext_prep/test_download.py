@@ -660,7 +660,7 @@ def fetched_in_pass(output, retry_pass):
 
 
 def run_and_kill(site, command, output, *, answers, retry_pass=1):
-    """Start the real command against a site that answers so many requests and then no more; kill it, workers and all,
+    """Start the real command against a site that answers some requests and then no more; kill it, workers and all,
     when it has finished a few of them."""
     site.answers = answers
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:

@@ -1,6 +1,6 @@
 """What the runner promises for every stage: resuming, the same bytes, every document accounted for, no file lost.
 
-The stages here are those of `support/practice_stages.py`; commands that are killed are real processes.
+The stages here are in `support/practice_stages.py`; commands that are killed are real processes.
 """
 
 import json
@@ -456,7 +456,7 @@ def uninterrupted(write_shards, shout, contents, home):
 
 @pytest.fixture
 def command(uninterrupted, gate, home, state_of):
-    """The arguments of the command over `waiting_shards`, for so many workers."""
+    """The arguments of the command over `waiting_shards`, for a number of workers."""
 
     def arguments(workers: int) -> list[object]:
         output = home / "output"

@@ -61,7 +61,7 @@ class Site:
     def __init__(self):
         self.routes = {}
         self.asked = []  # (path, headers, time)
-        self.answers = None  # after so many requests it says nothing more
+        self.answers = None  # after this many requests it says nothing more
         self.condition = threading.Condition()
         site = self
 
