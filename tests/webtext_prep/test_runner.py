@@ -534,12 +534,14 @@ def test_a_worker_that_is_killed_costs_nothing_but_its_task(uninterrupted, comma
     assert contents(home / "output") == uninterrupted[1]
 
 
-def test_a_second_command_on_the_same_folder_waits_its_turn(uninterrupted, command, start, gate, contents, home):
+def test_a_second_command_on_the_same_folder_waits_its_turn(
+    uninterrupted, command, start, webtext, gate, contents, home
+):
     gate.close()
     running = start(*command(2), "--json")
     running.wait_until(lambda: len(running.at_the_gate()) == 2, "the gate")
     for options in ([], ["--restart"]):
-        second = start(*command(1), *options).end()
+        second = webtext(*command(1), *options)
         assert second.code == 2
         assert f"another webtext command is at work on {home / 'output'}: wait for it" in second.sentence
     gate.open()
