@@ -5,7 +5,6 @@ import contextlib
 import gzip
 import itertools
 import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -874,13 +873,6 @@ def test_the_pace_may_change_between_runs_and_what_decides_the_result_may_not(si
     download(source, tmp_path / "out", extractor="newspaper", restart=True)
     assert json.loads((tmp_path / "out" / "stage.json").read_text())["settings"]["extractor"] == "newspaper"
     assert site.counts()["/a"] == 2
-
-
-def test_help_comes_without_the_libraries_that_take_long():
-    heavy = ["aiohttp", "trafilatura", "newspaper", "resiliparse", "lxml"]
-    code = f"import sys, webtext_prep.cli as c; c.find_stages(); print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
-    assert done.stdout.strip() == "[]"
 
 
 def test_shards_and_pages_go_to_object_storage(site, bucket, tmp_path, webtext, contents):
