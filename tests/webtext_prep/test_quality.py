@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from command_kit.errors import UsageError
 from webtext_prep.documents.document import Document
-from webtext_prep.errors import InputError
 from webtext_prep.running.tasks import Tally
 from webtext_prep.stages.clean import Clean, known_rules
 from webtext_prep.text.quality import gopher
@@ -273,7 +273,7 @@ def test_a_document_that_a_rule_shortens_must_still_be_long_enough():
 
 
 def test_an_unknown_rule_is_refused():
-    with pytest.raises(InputError, match="--rules gopher is not known: choose among c4, fineweb, gopher-quality, "):
+    with pytest.raises(UsageError, match="--rules gopher is not known: choose among c4, fineweb, gopher-quality, "):
         Clean(rules=("c4,gopher",))
 
 

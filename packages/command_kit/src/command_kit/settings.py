@@ -310,6 +310,23 @@ def check_limits(settings: Any, names: Mapping[str, str] | None = None) -> None:
         _check_field(field, getattr(settings, field.name), (names or {}).get(field.name, flag_name(field.name)))
 
 
+def check_choices(settings: Any) -> None:
+    """Make `a,b` two values in the fields of `settings` that take several choices, which may be a frozen dataclass.
+
+    Raises UsageError for a value that is none of them. Classes with such fields call it in their `__post_init__`.
+    """
+    for field in dataclasses.fields(settings):
+        given = getattr(settings, field.name)
+        if isinstance(given, tuple) and given and field.metadata.get("choices"):
+            values = tuple(part.strip() for entry in given for part in entry.split(",") if part.strip())
+            known = tuple(field.metadata["choices"]())
+            for value in values:
+                if value not in known:
+                    names = ", ".join(sorted(known))
+                    raise UsageError(f"{flag_name(field.name)} {value} is not known: choose among {names}.")
+            object.__setattr__(settings, field.name, values)
+
+
 def _check_field(field: dataclasses.Field[Any], value: Any, name: str) -> None:
     limits: Limits | None = field.metadata.get("limits")
     for number in value if isinstance(value, tuple) else (value,):

@@ -71,7 +71,7 @@ class Part:
     """Some documents whose suffixes are sorted together.
 
     Attributes:
-        documents: the first, and one behind the last.
+        documents: the first, and one after the last.
         tokens: the same of their tokens.
         crc32: of the file; None before it is written.
     """
@@ -324,11 +324,11 @@ def _bisect(
         part: the number of the part.
         query: a text.
         begins: of each sequence in it, shape (k,).
-        ends: one behind the last token of each.
-        is_behind: behind the suffixes that begin with the sequence, rather than before them.
+        ends: one after the last token of each.
+        is_behind: after the suffixes that begin with the sequence, rather than before them.
 
     Returns:
-        how many suffixes come before each; and how many tokens the last of these, and the one behind it, have in
+        how many suffixes come before each; and how many tokens the last of these, and the one after it, have in
         common with the sequence: each of shape (k,).
     """
     positions, size = index.positions[part], index.parts[part].size

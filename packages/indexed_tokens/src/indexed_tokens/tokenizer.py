@@ -101,7 +101,8 @@ def _check_tables(
             f"{name}: the merges make the token {missing!r}, which the vocabulary lacks: "
             "give a vocabulary and merges of the same tokenizer."
         )
-    foreign = next((token for token in tokens if not set(token).issubset(alphabet)), None)
+    strange = set("".join(tokens)) - set(alphabet)
+    foreign = next((token for token in tokens if not strange.isdisjoint(token)), None) if strange else None
     if foreign is not None:
         raise IndexedTokensError(
             f"{name}: the token {foreign!r} is not written in GPT-2's byte alphabet: "
@@ -140,15 +141,17 @@ class Tokenizer:
         single_bytes = sorted(alphabet, key=lambda character: vocabulary.get(character, -1))
         by_rank = [*single_bytes, *("".join(pair) for pair in merges)]
         _check_tables(vocabulary, merges, by_rank, alphabet.keys(), name)
+        of_character = str.maketrans(alphabet)
+        in_bytes = {token: token.translate(of_character).encode("latin-1") for token in by_rank}
         ranks = {
-            bytes(alphabet[c] for c in token): len(single_bytes) + rank if rank >= 0 else single_bytes.index(token)
+            in_bytes[token]: len(single_bytes) + rank if rank >= 0 else single_bytes.index(token)
             for token, rank in _rank_of_tokens(merges, single_bytes).items()
         }
         self._engine = tiktoken.Encoding(name, pat_str=_WORDS, mergeable_ranks=ranks, special_tokens={})
         # The engine's ids are ranks: bytes, then merges in order. GPT-2's own ids are the same; others' may differ.
         ids = [vocabulary[token] for token in by_rank]
         self._id_of_rank = None if ids == list(range(len(ids))) else np.array(ids, dtype=np.int64)
-        self._bytes_of_id = {vocabulary[token]: bytes(alphabet[c] for c in token) for token in by_rank}
+        self._bytes_of_id = {vocabulary[token]: in_bytes[token] for token in by_rank}
         for token, number in vocabulary.items():
             self._bytes_of_id.setdefault(number, token.encode("utf-8"))
         self.vocabulary_size = max(vocabulary.values()) + 1

@@ -34,7 +34,7 @@ class Curve:
         name: in the legend.
         look: its number among the looks, from 0 on.
         points: (x, y), in the order of x.
-        faint: the same before it was smoothed, drawn thin behind it.
+        faint: the same before it was smoothed, drawn thin under it.
         dots: whether its points are marked, if they are few.
     """
 
@@ -66,7 +66,7 @@ def classes(look: int) -> str:
 
 
 def at_width(points: Sequence[Point], columns: int = COLUMNS) -> list[Point]:
-    """What can be seen of `points` in so many columns: of each its first, lowest, highest and last point.
+    """What can be seen of `points` in a number of columns: of each its first, lowest, highest and last point.
 
     A line through them covers the same pixels as one through all (M4, Jugel et al. 2014): no spike gets lost.
     """

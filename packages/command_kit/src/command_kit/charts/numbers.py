@@ -61,7 +61,7 @@ def nice_steps(most: float, wanted: int = 3) -> list[float]:
 
 
 def round_between(low: float, high: float, wanted: int = 3) -> list[float]:
-    """Round values between two others, about so many."""
+    """Round values between two others, about `wanted` of them."""
     steps = nice_steps(high - low, wanted)
     step = steps[0] if steps else 1.0
     near = 1e-6 * step
@@ -108,7 +108,7 @@ class Scale:
         return (value - self.low) / ((self.high - self.low) or 1.0)
 
     def ticks(self, wanted: int = 4) -> list[float]:
-        """Round values between the ends, about so many."""
+        """Round values between the ends, about `wanted` of them."""
         if not self.log or self.high / self.low < 8:
             return [value for value in round_between(self.low, self.high, wanted) if not self.log or value > 0]
         first, last = math.floor(math.log10(self.low)), math.ceil(math.log10(self.high))

@@ -185,7 +185,7 @@ class DividedLayer(nn.Module):
             whole.register_parameter(name, nn.Parameter(values))
 
     def take_parameters(self) -> None:
-        """Set `here`: before a forward pass, behind what FSDP2 gathers, and outside of compiled graphs."""
+        """Set `here`: before a forward pass, after what FSDP2 gathers, and outside of compiled graphs."""
         weight, bias = self._parameters["weight"], self._parameters.get("bias")
         self.here = _as_plain(weight), _as_plain(bias)
 

@@ -113,7 +113,7 @@ class HarnessModel(TemplateLM):
         return answers
 
     def loglikelihood_rolling(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[float]:
-        """The log-probability of each whole text, behind `<|endoftext|>`."""
+        """The log-probability of each whole text, after `<|endoftext|>`."""
         windows = [
             [
                 make_disjoint_window(window)
@@ -132,7 +132,7 @@ class HarnessModel(TemplateLM):
         return answers
 
     def generate_until(self, requests: Sequence[Instance], disable_tqdm: bool = False) -> list[str]:
-        """What the model writes behind each context, up to the first of its stop strings."""
+        """What the model writes after each context, up to the first of its stop strings."""
         orders = [_order(context, settings) for context, settings in (request.args for request in requests)]
         with Progress("generate_until", "tokens", sum(order.tokens for order in orders)) as progress:
             texts = [text.text for text in self.generator.generate(orders, on_tokens=progress.update)]

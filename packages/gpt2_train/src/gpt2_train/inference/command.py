@@ -187,14 +187,14 @@ def show_text(text: str) -> None:
 
 
 def write_one(generator: TextGenerator, request: GenerationRequest, tracer: Tracer | None) -> None:
-    """Write a text and print it, behind its prompt, as it comes; then what it echoes."""
+    """Write a text and print it, after its prompt, as it comes; then what it echoes."""
     show_text(request.prompt)
     text = generator.generate([request], on_text=lambda _, piece: show_text(piece))[0]
     show_text(echo(tracer, text) + "\n")
 
 
 def echo(tracer: Tracer | None, text: GeneratedText) -> str:
-    """What is printed behind a text with --trace: the same, marked, and the documents that hold its passages."""
+    """What is printed after a text with --trace: the same, marked, and the documents that hold its passages."""
     if tracer is None:
         return ""
     return f"\n\n{shown(tracer.trace(text.text, prompt=text.prompt), colours=has_colours(sys.stdout))}\n"

@@ -95,7 +95,7 @@ class GeneratedText:
     Attributes:
         prompt: how it begins.
         sample: its number among the texts of that prompt.
-        text: what was written behind the prompt.
+        text: what was written after the prompt.
         tokens: how many tokens were written, a closing `<|endoftext|>` and those of a stop string included.
         finished: `end_of_text` if the model ended it, `stop` if a stop string came, `length` if it has all tokens
             asked for.
@@ -161,7 +161,7 @@ class StopStrings:
         return next((at for at in places if any(stop.startswith(text[at:]) for stop in self._stops)), len(text))
 
     def _release(self, end: int) -> list[TextToken]:
-        """The tokens that lie before `end` as a whole, but for those of an unfinished character behind them."""
+        """The tokens that lie before `end` as a whole, but for those of an unfinished character after them."""
         count = at = 0
         for number, held in enumerate(self._held, 1):
             at += len(held.text)
@@ -245,7 +245,7 @@ class TextSession:
         rows: texts written at once; further ones wait in the order in which they came, those of several clients in
             turns.
         length: positions that a text may take, prompt included; those of the model without it, which are enough for
-            any length: a text then goes on behind the last half of them.
+            any length: a text then goes on after the last half of them.
 
     Raises Gpt2UsageError if the model has no tokenizer or its weights are damaged.
     """

@@ -196,7 +196,7 @@ class StaticSteps:
         self._pool: Any = None
 
     def feed(self, rows: Sequence[int], tokens: Sequence[int], lengths: Sequence[int]) -> Tensor:
-        """Logits (len(rows), padded vocabulary) behind one new token for each of `rows`.
+        """Logits (len(rows), padded vocabulary) after one new token for each of `rows`.
 
         `lengths` are those of all rows of the cache, the new tokens not included.
         """

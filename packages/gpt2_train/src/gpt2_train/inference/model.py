@@ -116,7 +116,7 @@ class InferenceModel:
 
     @property
     def masks_end_of_text(self) -> bool:
-        """Whether it was trained without predictions behind the end of a text."""
+        """Whether it was trained without predictions after the end of a text."""
         return bool(self.settings.get("mask_end_of_text"))
 
 

@@ -51,7 +51,7 @@ def choose_tokens(logits: Tensor, uniform: Tensor, sampling: Sampling) -> Tensor
     cumulated = probabilities.cumsum(dim=1)
     total = cumulated[:, -1:]
     wanted = uniform.to(cumulated.dtype).to(cumulated.device, non_blocking=True)[:, None] * total
-    # Rounding may put a number at the very end, behind which there is nothing.
+    # Rounding may put a number at the very end, after which there is nothing.
     wanted = torch.minimum(wanted, total * (1 - torch.finfo(total.dtype).eps))
     places = torch.searchsorted(cumulated, wanted, right=True)
     return (places if ids is None else ids.gather(1, places)).squeeze(1)

@@ -77,7 +77,7 @@ class Scorer:
         batch_size: windows scored at once; without it as many as make 8,192 tokens, or 1,024 on CPU.
         precision: `fp32`, `bf16` or `fp16` by autocast; without it what suits the device.
 
-    A model that was trained with attention inside documents, or without predictions behind the end of a text, is
+    A model that was trained with attention inside documents, or without predictions after the end of a text, is
     measured in the same way. Raises Gpt2UsageError if such a model has no tokenizer that knows the end of a text.
 
     Attributes:
@@ -177,7 +177,7 @@ class Scorer:
     def overlapping_loss(
         self, tokens: npt.NDArray[np.int64], step: int, count: Callable[[int], object] | None = None
     ) -> float:
-        """Summed loss in nats of all of `tokens`, int64 (n,), but the first, each behind as much of the text as fits.
+        """Summed loss in nats of all of `tokens`, int64 (n,), but the first, each after as much of the text as fits.
 
         The first window scores all its tokens; each further one moves on by `step` tokens and scores its last `step`
         alone, so that every token has at least `length` - `step` before it. Costs `length` / `step` times as much as
@@ -221,7 +221,7 @@ def _whole(rows: npt.NDArray[np.int64]) -> Batch:
 
 
 def _filled(rows: Sequence[Sequence[int]]) -> Batch:
-    """`rows` of like length as one batch: shorter ones are filled up behind their end.
+    """`rows` of like length as one batch: shorter ones are filled up after their end.
 
     Attention looks back only, so what is behind the end of a row changes nothing before it.
     """

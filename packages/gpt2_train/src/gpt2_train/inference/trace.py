@@ -37,7 +37,7 @@ PERPLEXITY = 20
 CONTEXT_TOKENS = 12
 """Tokens that are shown on both sides of a passage in its document."""
 FIRST_TOKENS = 32
-"""So many are looked up both ways to see how a text begins."""
+"""Tokens that are looked up both ways to see how a text begins."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Source:
         url: None where the index knows none.
         token: the place of the passage in it, in tokens.
         before: what stands before the passage.
-        after: what stands behind it.
+        after: what stands after it.
     """
 
     data: str
@@ -67,7 +67,7 @@ class Passage:
 
     Attributes:
         begin: its first character in the text.
-        end: one behind its last.
+        end: one after its last.
         tokens: how many it has.
         text: its characters.
         occurrences: how often it stands in the corpus.
@@ -108,7 +108,7 @@ class Trace:
 def chance_length(corpus_tokens: int, text_tokens: int) -> int:
     """From how many tokens on a passage is hardly in a corpus by chance.
 
-    A passage of L tokens has a probability of about 1 / PERPLEXITY^L. With each of so many places of the text beside
+    A passage of L tokens has a probability of about 1 / PERPLEXITY^L. With each of the places of the text beside
     each of the corpus, one such passage is expected where corpus · text = PERPLEXITY^L. Set phrases come more often.
 
     >>> chance_length(1_000_000_000, 200)
@@ -245,7 +245,7 @@ def _as_characters(
     """Bytes of a text as numbers of its characters; one that only a part of is inside counts as outside."""
     content = np.frombuffer(text.encode(), np.uint8)
     is_first = np.append((content & 0xC0) != 0x80, True)
-    # The number of characters that begin before each byte, the one behind the last included.
+    # The number of characters that begin before each byte, the one after the last included.
     before = np.cumsum(is_first) - is_first
     begins, ends = (np.clip(places, 0, len(content)) for places in (begins, ends))
     return before[begins], before[ends] - ~is_first[ends]

@@ -175,7 +175,7 @@ def model_name(checkpoint: str) -> str:
 
 
 def address(settings: ServeSettings, listener: socket.socket, token: str | None) -> str:
-    """What to open in a browser; a browser sends no server what stands behind #."""
+    """What to open in a browser; a browser sends no server what stands after #."""
     host = settings.host
     with contextlib.suppress(ValueError):
         if ipaddress.ip_address(host).is_unspecified:

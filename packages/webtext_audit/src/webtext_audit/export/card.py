@@ -176,7 +176,24 @@ def _licences(corpus: Corpus) -> Iterable[str]:
             f"Whoever exported this dataset states the licence {plain(corpus.license)}. The licences of the single "
             "documents were not looked up."
         )
-    yield "No stage of `webtext` looks for personal data; what is in the documents is in the dataset."
+    yield from _personal_data(corpus)
+
+
+def _personal_data(corpus: Corpus) -> Iterable[str]:
+    """What `clean --mask` has replaced, over all steps."""
+    names = {"masked_email": "e-mail address", "masked_ip": "public IP address"}
+    masked = {name: sum(step.get("notes", {}).get(name, 0) for step in corpus.steps) for name in names}
+    asked = {f"masked_{name}" for step in corpus.steps for name in step.get("settings", {}).get("mask", ())}
+    parts = [
+        f"{number:,} {names[name]}{'' if number == 1 else 'es'}" for name, number in masked.items() if name in asked
+    ]
+    if parts:
+        yield (
+            f"{' and '.join(parts)} were replaced by placeholders. No stage looks for other personal data: "
+            "what is in the documents is in the dataset."
+        )
+    else:
+        yield "No stage of `webtext` has looked for personal data; what is in the documents is in the dataset."
 
 
 def _making(corpus: Corpus) -> Iterable[str]:

@@ -215,7 +215,7 @@ class Measures(Figures):
     kinds: dict[str, dict[str, int]] = field(default_factory=dict)
 
     def add(self, document: Document, size: int, tokens: int) -> None:
-        """Count one document of `size` bytes and so many tokens."""
+        """Count one document of `size` bytes and `tokens` tokens."""
         for count in (
             self.total,
             self.domains.setdefault(proper_domain(document.url), [0, 0, 0]),
@@ -278,7 +278,7 @@ class TopDomains:
         raise InputError(f"--top-domains {text}: give a share such as 10%, or a number such as 1000.")
 
     def of(self, domains: int) -> int:
-        """How many of so many."""
+        """How many are listed of a number of domains."""
         if self.share is not None:
             # 10% of 30 is 3, though 0.1 * 30 is a little more.
             return math.ceil(round(self.share * domains, 6))

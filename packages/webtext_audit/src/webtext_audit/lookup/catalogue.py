@@ -262,7 +262,7 @@ def _by_reading(wanted: str, step: Step, most: int, workers: int) -> list[str]:
 
 
 def _read_shard(task: Task, context: Context) -> list[str]:
-    """Task: the identities of up to so many documents of a shard that hold a passage."""
+    """Task: the identities of documents of a shard, up to a number, that hold a passage."""
     found: list[str] = []
     for count, document in enumerate(read_documents(task.inputs[0]), 1):
         if task.hints["wanted"] in normalised(document.text):

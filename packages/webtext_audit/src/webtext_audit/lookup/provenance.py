@@ -29,7 +29,7 @@ from webtext_prep.running.stage import Stage
 from webtext_prep.storage.stores.base import Location
 
 MOST_PLACES = 5
-"""So many places of one URL are told of each step."""
+"""Places of one URL that are told of each step, at most."""
 EXCERPT = 300
 """Characters of a text."""
 KEPT, DROPPED, ABSENT, UNKNOWN = "kept", "dropped", "absent", "unknown"

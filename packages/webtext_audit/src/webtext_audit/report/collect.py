@@ -41,7 +41,7 @@ from webtext_prep.running.stage import Stage
 EXAMPLES = 3
 """Of each reason."""
 MOST_DROPPED = 200_000
-"""So many dropped documents are looked at for examples, at most."""
+"""Dropped documents that are looked at for examples, at most."""
 MOST_JUDGED = 5_000
 """Documents of the input that are judged once more, where they were not kept."""
 MOST_REASONS = 60
@@ -109,7 +109,7 @@ def gather(
 
     Args:
         ends: the outputs to report on.
-        sample: from a folder of more rows than this, about so many are read; 0 for all.
+        sample: from a folder of more rows than this, about this many are read; 0 for all.
         workers: processes.
         run: a training run to show.
         plan: what was expected of the steps.

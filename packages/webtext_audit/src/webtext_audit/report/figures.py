@@ -248,7 +248,7 @@ class DocumentFigures(Figures):
     examples: Lowest = field(default_factory=lambda: Lowest(KEPT_EXAMPLES))
 
     def tokens_in(self, bytes_: float, counted_bytes: float = 0.0, counted_tokens: float = 0.0) -> float:
-        """The tokens of so many bytes: as many a byte as where they were counted, or else as many as in all."""
+        """The tokens of a number of bytes: as many a byte as where they were counted, or else as many as in all."""
         if counted_bytes:
             return bytes_ * counted_tokens / counted_bytes
         return bytes_ * self.counted[1] / self.counted[0] if self.counted[0] else 0.0

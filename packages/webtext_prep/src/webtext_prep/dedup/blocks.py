@@ -44,7 +44,7 @@ class Blocks:
 
     Attributes:
         shards: the number of the shard of each block, shape (blocks,), rising.
-        firsts: the number of the first document of each, and behind them that of all documents, shape (blocks + 1,).
+        firsts: the number of the first document of each, and after them that of all documents, shape (blocks + 1,).
     """
 
     shards: npt.NDArray[np.int64]

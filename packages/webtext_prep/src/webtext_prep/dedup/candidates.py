@@ -147,7 +147,7 @@ BATCH_DOCUMENTS = 256
 PLAIN_DOCUMENTS = 1 << 16
 """Corpora of more documents are divided into parts by machine code."""
 PARTS = 1024
-"""So many parts keep all cores at work: larger corpora have larger ones, up to the most."""
+"""Parts that keep all cores at work: larger corpora have larger ones, up to the most."""
 
 
 def fingerprint_blocks(

@@ -325,7 +325,7 @@ class Part:
         shingling: Shingling,
         most_characters: int,
     ) -> Iterator[Duplicate]:
-        """Those of one frame that go, with at most so many characters of matching text."""
+        """Those of one frame that go, with up to a number of characters of matching text."""
         found = Suspects.unpack(frame)
         first = int(np.searchsorted(self.numbers, np.frombuffer(found.numbers, np.int64)[0]))
         for row, content in enumerate(found.texts):

@@ -21,7 +21,7 @@ from webtext_prep.documents.document import Document
 LEAST = 20
 """Groups of fewer documents are not reported: one family of pages is most of them."""
 MOST_LISTED = 1000
-"""So many groups are listed, those that lose the greatest share."""
+"""Groups that are listed: those that lose the greatest share."""
 
 
 KINDS = ("domain", "source")
@@ -110,7 +110,7 @@ class Loss:
 def largest_losses(
     shards: Iterable[Callable[[], tuple[Groups, npt.NDArray[np.int64]]]], share: float, least: int = LEAST
 ) -> list[Loss]:
-    """The groups of at least so many documents that lose more than a share of them, the greatest share first.
+    """The groups of at least a number of documents that lose more than a share of them, the greatest share first.
 
     Args:
         shards: functions that load the groups of a shard and which of its documents go; each is called twice.

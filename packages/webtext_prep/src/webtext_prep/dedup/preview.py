@@ -43,7 +43,7 @@ def sample_hash(url: bytes) -> int:
 
 
 def choose(hashes: npt.NDArray[np.uint64], size: int) -> int:
-    """The highest hash of a sample of so many documents; of all of them if `size` is 0."""
+    """The highest hash of a sample of `size` documents; of all of them if `size` is 0."""
     return EVERYTHING if not size or size >= len(hashes) else int(np.partition(hashes, size - 1)[size - 1])
 
 

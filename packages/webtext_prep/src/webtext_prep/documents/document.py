@@ -156,7 +156,7 @@ def decode_url_row(line: bytes) -> Document | None:
 MOST = 256
 """Documents of a batch, at the most,"""
 CHARACTERS = 4 << 20
-"""or until their texts have so many characters."""
+"""or until their texts have this many characters."""
 
 
 def batches(documents: Iterable[Document]) -> Iterator[list[Document]]:
@@ -177,7 +177,7 @@ _DIGITS = 32
 
 
 def page_keys(document: Document, page: str) -> bytes:
-    """What stands before a document's line: the hash of its page, and behind it, for a piece, the hash of its identity.
+    """What stands before a document's line: the hash of its page, and after it, for a piece, the hash of its identity.
 
     Args:
         document: the document.

@@ -19,7 +19,7 @@ Result = TypeVar("Result")
 BATCH = 64
 """Items that are read together at most,"""
 BATCH_BYTES = 1 << 20
-"""and no more of them once they have so many bytes."""
+"""and the bytes of them from which on no more are begun."""
 
 
 async def in_order(
@@ -37,7 +37,7 @@ async def in_order(
         work: what to do with one.
         size: bytes of one.
         most: how many are worked on at once, those included that wait for one before them.
-        most_bytes: no further one is begun while these have so many bytes; two batches beyond that may be held.
+        most_bytes: no further one is begun while these have that many bytes; two batches beyond that may be held.
     """
     loop = asyncio.get_running_loop()
     begun: collections.deque[tuple[Item, asyncio.Future[Result]]] = collections.deque()

@@ -8,7 +8,7 @@ from importlib import resources
 from typing import TYPE_CHECKING, Literal
 
 from command_kit import available_cores, setting
-from command_kit.settings import check_limits
+from command_kit.settings import check_choices, check_limits
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
 from webtext_prep.running.tasks import Context
@@ -46,6 +46,7 @@ class PageStage(Stage):
 
     def __post_init__(self) -> None:
         check_limits(self)
+        check_choices(self)
         if self.kinds and self.extractor != "learned":
             raise InputError(f"--kinds needs --extractor learned: {self.extractor} does not tell kinds of pages.")
 

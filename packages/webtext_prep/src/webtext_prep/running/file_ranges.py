@@ -39,7 +39,7 @@ class TaskState:
     """What a task leaves to go on from: a small JSON-like value in a file among those between phases.
 
     It holds for the same key of the task, and until the machine restarts, since files between phases are not flushed to
-    the disk. The value should be written behind what it describes.
+    the disk. The value should be written after what it describes.
 
     Args:
         path: the file.
@@ -101,7 +101,7 @@ def run_file(task: Task, number: int) -> Location:
 
 
 def cutting_task(folder: Location, path: Location, run_bytes: int) -> Task:
-    """The task that cuts a file into runs of about so many bytes in a folder, by `cut_into_runs`."""
+    """The task that cuts a file into runs of about a size in bytes in a folder, by `cut_into_runs`."""
     return Task(folder.name, (path,), (folder / "state.json",), {"run_bytes": run_bytes}, folders=(folder,))
 
 

@@ -30,7 +30,7 @@ from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.storage.stores.base import Location, Note
 
 LEASE = ".webtext-lease.json"
-"""In an output folder; beside an output that is a prefix, behind that."""
+"""In an output folder; beside an output that is a prefix, after that."""
 LASTS_SECONDS = 180
 """How long a lease holds without being renewed."""
 RENEWED_SECONDS = 30
@@ -194,7 +194,7 @@ def held(place: Location, output: Location, state: Path) -> Iterator[Lease | Non
 
 
 def lease_place(output: Location, *, is_prefix: bool) -> Location:
-    """Where the lease on an output lies: in the folder, or behind the name of a prefix."""
+    """Where the lease on an output lies: in the folder, or after the name of a prefix."""
     return output.with_name(f".{output.name}{LEASE}") if is_prefix else output / LEASE
 
 

@@ -240,7 +240,7 @@ class Problems:
     def check(self, unreadable: int, read: int, records: str, *, is_allowed: bool) -> None:
         """Raise InputError if a tenth of all `records` (how messages call them) are unreadable, unless it is allowed.
 
-        Where so many are, the keys or the files are wrong.
+        Where that many are, the keys or the files are wrong.
         """
         if unreadable > UNREADABLE_SHARE * read and not is_allowed:
             first = " ".join(self.sentences()[:3])

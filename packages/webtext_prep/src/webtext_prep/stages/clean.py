@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 
 from command_kit import setting
 from command_kit.plugins import find_plugins
+from command_kit.settings import check_choices
 from indexed_tokens import Tokenizer
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.stage_record import recorded_documents
@@ -25,6 +26,7 @@ from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text import languages, quality
 from webtext_prep.text.languages.base import Guess, LanguageDetector, is_in
+from webtext_prep.text.masks import MASKS
 from webtext_prep.text.quality.base import Rule
 from webtext_prep.text.repair import repair
 
@@ -34,6 +36,8 @@ def known_detectors() -> dict[str, type[LanguageDetector]]:
     return {found.name: found for found in find_plugins(languages, LanguageDetector, group="webtext.languages")}
 
 
+TITLES = ("title", "reddit_title")
+"""Metadata that people have written: addresses in it are masked, too."""
 FEW_DOCUMENTS = 2000
 """Documents that are done without machine code before it would be compiled."""
 
@@ -94,17 +98,15 @@ class Clean(DocumentStage):
     min_tokens: int = setting(128, "drop documents with fewer GPT-2 tokens")
     fix_text: bool = setting(True, "repair wrongly decoded text with ftfy")
 
+    mask: tuple[str, ...] = setting(
+        (), "what to replace by placeholders: addresses of people, of machines", choices=lambda: MASKS
+    )
     rules: tuple[str, ...] = setting((), "quality rules, applied in this order", choices=known_rules)
 
     def __post_init__(self) -> None:
         if self.min_tokens < 0:
             raise InputError(f"--min-tokens must not be negative, but is {self.min_tokens}.")
-        # `a,b` and `a b` are the same rules.
-        object.__setattr__(self, "rules", tuple(name for entry in self.rules for name in entry.split(",") if name))
-        known = known_rules() if self.rules else {}
-        for name in self.rules:
-            if name not in known:
-                raise InputError(f"--rules {name} is not known: choose among {', '.join(sorted(known))}.")
+        check_choices(self)
         if self.language != "any":
             self._check_language()
 
@@ -157,6 +159,9 @@ class Clean(DocumentStage):
         """Yield the repaired documents that are kept, with their language in the metadata."""
         tokenizer = Tokenizer.gpt2()
         for document in documents:
+            for name in TITLES if self.mask else ():
+                if isinstance(title := document.metadata.get(name), str):
+                    document.metadata[name] = self._masked(title, tally, None)
             reason = self._clean(document, tokenizer, tally)
             if reason is None:
                 yield document
@@ -183,13 +188,23 @@ class Clean(DocumentStage):
             values |= {"repaired": text != document.text, "tokens": tokens, "min_tokens": self.min_tokens}
         if text != document.text:
             tally.notes["repaired"] += 1
-            document.text = text
+        text = document.text = self._masked(text, tally, values)
         if not text.strip():
             return "empty"
         if not has_tokens(text, self.min_tokens, tokenizer):
             return "too_short"
         reason = None if self.language == "any" else self._judge_language(document, values)
         return reason or self._apply_rules(document, tokenizer, tally, values)
+
+    def _masked(self, text: str, tally: Tally, values: dict[str, Any] | None) -> str:
+        """`text` with placeholders for what `mask` names; each is counted."""
+        for name in self.mask:
+            text, number = MASKS[name](text)
+            if number:
+                tally.notes[f"masked_{name}"] += number
+            if values is not None:
+                values[f"masked_{name}"] = number
+        return text
 
     def _apply_rules(
         self, document: Document, tokenizer: Tokenizer, tally: Tally, values: dict[str, Any] | None

@@ -171,7 +171,7 @@ class Extract(PageStage):
         return outcome
 
     def _ranges(self, job: Run, sizes: dict[Location, int]) -> dict[Location, list[tuple[Any, Any]]]:
-        """Large archives, each with its ranges of pages: the place behind which one begins, and that of its last page.
+        """Large archives, each with its ranges of pages: the place after which one begins, and that of its last page.
 
         None stands for the beginning and for the end.
         """
@@ -183,7 +183,7 @@ class Extract(PageStage):
         }
 
     def find_ranges(self, task: Task, context: Context) -> list[list[Any]]:
-        """Task: the places in an archive behind which a range of its pages begins."""
+        """Task: the places in an archive after which a range of its pages begins."""
         places = self._reader(task.inputs[0]).entrances(self.pages_per_range, context.report)
         return [list(astuple(place)) for place in places]
 

@@ -116,7 +116,7 @@ BEGIN = len(WHOLE)
 GROWTH = 3
 """The factor by which case folding makes a text longer at most (U+0390 grows from 2 bytes to 6)."""
 CROWD = 64
-"""So many hashes with the same upper bits are sorted by insertion."""
+"""Hashes with the same upper bits, up to this number, are sorted by insertion."""
 CHUNK = 1024
 """Shingles hashed before the next step: what they need stays in the processor's nearest cache."""
 

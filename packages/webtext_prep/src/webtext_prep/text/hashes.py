@@ -23,7 +23,7 @@ Bytes = npt.NDArray[np.uint8]
 
 
 def _load(bits: int) -> Any:
-    """Intrinsic that loads an integer of so many bits."""
+    """Intrinsic that loads an integer of a width in bits."""
     result = getattr(types, f"uint{bits}")
 
     @intrinsic

@@ -52,7 +52,7 @@ def _changes(values: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
 
 
 def _first_keys(tokens: npt.NDArray[Any], limits: npt.NDArray[np.int32]) -> tuple[npt.NDArray[np.int64], int]:
-    """As many tokens from each position on as fit into one number, 0 behind a document's end; and how many."""
+    """As many tokens from each position on as fit into one number, 0 after a document's end; and how many."""
     letters = np.unique(tokens, return_inverse=True)[1].astype(np.int64) + 1
     bits = int(letters.max()).bit_length()
     done = min(63 // bits, len(tokens))

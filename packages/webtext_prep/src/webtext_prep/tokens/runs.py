@@ -83,7 +83,7 @@ class RunWriter:
         self._tokens.close()
 
     def add(self, key: int, tokens: Sequence[int] | npt.NDArray[Any], end: Sequence[int] = ()) -> None:
-        """Add one document: `tokens`, and behind them those of `end`."""
+        """Add one document: `tokens`, and after them those of `end`."""
         count = len(tokens)
         document = np.empty(count + len(end), self.dtype)
         document[:count] = tokens
@@ -115,7 +115,7 @@ class Run:
 
     Attributes:
         keys: of its documents, ascending, shape (documents,).
-        ends: one behind the last token of each, counted from the first of the shard, shape (documents,).
+        ends: one after the last token of each, counted from the first of the shard, shape (documents,).
         begin: the first token of the run.
     """
 
@@ -236,7 +236,7 @@ class Part:
     """A part of the output: the documents of some shards whose keys are `low` to `high`, both included.
 
     Attributes:
-        shards: the first of the shards, and one behind the last.
+        shards: the first of the shards, and one after the last.
         document: the number of its first document in the output.
         token: the number of its first token in the output.
     """

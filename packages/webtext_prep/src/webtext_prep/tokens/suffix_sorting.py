@@ -1,7 +1,7 @@
 """Suffixes of token sequences in order, in time and memory that grow with their number alone: SA-IS.
 
 Nong, Zhang, Chan 2011, "Two Efficient Algorithms for Linear Time Suffix Array Construction",
-https://doi.org/10.1109/TC.2010.188. A suffix is S if it comes before the one behind it in the text, else L; an S behind
+https://doi.org/10.1109/TC.2010.188. A suffix is S if it comes before the one after it in the text, else L; an S after
 an L is the beginning of a block (LMS). Blocks are sorted by induction and named by rank, the text of the names is
 sorted the same way, and its order induces that of all suffixes. A million copies of one page cost no more than a
 million different ones, which sorting by comparison, or by a limited number of tokens, can't say.
@@ -31,7 +31,7 @@ def document_suffixes(tokens: npt.NDArray[Any], ends: npt.NDArray[np.int64]) -> 
 
     Args:
         tokens: of all documents, back to back, shape (n,), whole numbers of any type.
-        ends: one behind the last token of each document that has any, ascending, shape (documents,).
+        ends: one after the last token of each document that has any, ascending, shape (documents,).
     """
     if not len(tokens):
         return np.zeros(0, np.uint32)
@@ -134,7 +134,7 @@ def _bucket_begins(typed: Int32s, alphabet: int) -> Int32s:
 
 @compiled
 def _blocks(typed: Int32s) -> Int32s:
-    """The positions at which a block begins: an S behind an L."""
+    """The positions at which a block begins: an S after an L."""
     count = 0
     for at in range(1, len(typed)):
         count += typed[at] & 1 & ~typed[at - 1]

@@ -9,7 +9,7 @@ Which task may ask which host, where several fetch at once: each host belongs to
 
 So what holds for a host (requests at once, pauses, its robots.txt) is kept by one process that knows all of its
 requests, and no task waits for another. In the first round the tasks are those of the lists, and hosts are divided as
-`webtext blacklist` divides them, so that its lists hold no URL of another task's host. In the rounds behind it, sites
+`webtext blacklist` divides them, so that its lists hold no URL of another task's host. In the rounds after it, sites
 (registered domains) are divided, so that `example.org` leads to `www.example.org` in one task.
 """
 

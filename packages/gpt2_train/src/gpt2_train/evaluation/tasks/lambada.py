@@ -1,7 +1,7 @@
 """The task `lambada`: does the model guess the last word of a passage? (Paperno et al. 2016)
 
 Two rules are in use, and their figures differ by ten points and more; both are given, by name. The whole last word:
-each of its tokens must be the most likely one behind what comes before it. The last token only: what the first GPT-2
+each of its tokens must be the most likely one after what comes before it. The last token only: what the first GPT-2
 scripts measured, which is easier where a word has several tokens.
 """
 
@@ -33,7 +33,7 @@ class Lambada(Task):
     input: str = input_setting()
 
     def read(self, model: InferenceModel) -> tuple[Pairs, Pairs]:
-        """Last words and last tokens, each behind its passage. Raises Gpt2UsageError for a passage of one word."""
+        """Last words and last tokens, each after its passage. Raises Gpt2UsageError for a passage of one word."""
         passages = [row["text"] for row in read_rows(self.input, self.name, {"text": str})]
         tokenizer = model.required_tokenizer
         words, tokens = [], []

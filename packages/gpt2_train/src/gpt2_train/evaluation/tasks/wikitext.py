@@ -4,7 +4,7 @@ WikiText is distributed as words with spaces between them ("1 @,@ 000 , he said 
 first put back together. Perplexities of different tokenizers don't compare; per original word they do, and so do bits
 per byte. Two programs measure this in two ways, whose published figures don't compare with each other, so both are
 told: Megatron-LM reads the whole file as one text and counts the bytes of what was put back together;
-lm-evaluation-harness begins each page behind `<|endoftext|>`, and counts words and bytes as they are distributed.
+lm-evaluation-harness begins each page after `<|endoftext|>`, and counts words and bytes as they are distributed.
 """
 
 from __future__ import annotations

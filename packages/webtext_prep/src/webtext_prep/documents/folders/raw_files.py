@@ -108,7 +108,7 @@ def file_groups(
 ) -> list[list[Location]]:
     """Files in order, small ones together: each group is one task, so that a million small files are not a million.
 
-    Those in `alone` are groups of their own; others are together until they have `at_least` so many bytes.
+    Those in `alone` are groups of their own; others are together until they have at least `at_least` bytes.
     """
     whole = max(at_least, sum(sizes) // MOST_TASKS)
     groups: list[list[Location]] = []

@@ -30,7 +30,7 @@ _DELIMITERS = {".csv": (",", ";"), ".tsv": ("\t",)}
 def read_urls(location: Location, part: UrlPart | None = None) -> Iterator[Document]:
     """The rows of a URL list, or of a part of it, as documents without text; `#` begins a comment.
 
-    User names and passwords are taken out of URLs here, so that nothing behind knows them. What is not a URL is given
+    User names and passwords are taken out of URLs here, so that nothing after knows them. What is not a URL is given
     back as it is, for the caller to find that out.
 
     Raises InputError as its format does.
@@ -67,7 +67,7 @@ class UrlPart:
 
     Attributes:
         first: the number of the first one: of a line, from 1 on, or in Parquet of a row, from 0 on.
-        stop: for Parquet, the number of the row behind the last one.
+        stop: for Parquet, the number of the row after the last one.
         delimiter: for a run of lines that was cut out of a table: what separates its cells,
         names: and what its columns are called.
         has_header: whether the first row is the header.

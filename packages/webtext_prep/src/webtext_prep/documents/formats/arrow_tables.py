@@ -135,7 +135,7 @@ _ZSTD_LEVEL = 3
 _SEAL = b"webtext.footer_xxh3"
 _UNSEALED = b"0" * 16
 _TAIL = 8
-"""Bytes behind a footer: its length, and a mark."""
+"""Bytes after a footer: its length, and a mark."""
 _HEADER_BYTES = 32
 """More than the fields of a page's header take that are read here."""
 _DICTIONARY_PAGE = 2
@@ -305,7 +305,7 @@ def _largest_repeated(column: Any, stream: BinaryIO) -> int:
 
 
 def _number(data: bytes, at: int) -> tuple[int, int]:
-    """The zigzag varint at a place, and the place behind it."""
+    """The zigzag varint at a place, and the place after it."""
     found = shift = 0
     while at < len(data):
         found |= (data[at] & 0x7F) << shift

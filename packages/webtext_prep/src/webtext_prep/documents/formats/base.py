@@ -26,7 +26,7 @@ class DocumentWriter(abc.ABC):
         """Add one document."""
 
     def write_lines(self, lines: bytes | memoryview, count: int) -> None:
-        """Add `count` documents, given as `encode_document` writes them, with a newline behind each."""
+        """Add `count` documents, given as `encode_document` writes them, with a newline after each."""
         for line in bytes(lines).splitlines():
             self.write(decode_document(line))
 

@@ -1,7 +1,7 @@
 """Reading and writing files whose suffix says how they are compressed: .gz, .xz, .bz2, .zst, or none.
 
 A file that ends in the middle of its compressed data is an error that names it: a shortened download or a full disk
-must not pass for a shorter corpus. So is anything behind the data but more of it or zeros: the standard library's
+must not pass for a shorter corpus. So is anything after the data but more of it or zeros: the standard library's
 `bz2.open` and `lzma.open` leave out, without an error, a second stream that is damaged near its start.
 
 Memory is bounded whatever a file holds: one step gives at most 1 MiB, however densely it was compressed.

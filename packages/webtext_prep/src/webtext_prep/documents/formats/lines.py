@@ -197,7 +197,7 @@ def has_ranges(location: Location) -> bool:
 
 
 def read_range(location: Location, start: int, stop: int) -> Iterator[bytes]:
-    """The bytes of the lines that begin at `start` or behind it and before `stop`, about 1 MiB at a time.
+    """The bytes of the lines that begin at `start` or after it and before `stop`, about 1 MiB at a time.
 
     So ranges that meet have each line once. For files that `has_ranges`.
     """
@@ -212,7 +212,7 @@ def read_range(location: Location, start: int, stop: int) -> Iterator[bytes]:
 
 
 def _line_begin(file: BinaryIO, place: int) -> int:
-    """Where the first line begins that does so at `place` or behind it; the end of the file if there is none."""
+    """Where the first line begins that does so at `place` or after it; the end of the file if there is none."""
     if place == 0:
         return 0
     file.seek(place - 1)

@@ -30,7 +30,7 @@ REST = "metadata"
 GROUP_BYTES = 8 << 20
 """Bytes of text after which a row group is written,"""
 GROUP_ROWS = 10_000
-"""or so many rows."""
+"""or this many rows."""
 
 
 def _schema() -> pa.Schema:

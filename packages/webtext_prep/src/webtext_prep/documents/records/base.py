@@ -252,7 +252,7 @@ class RecordReader(abc.ABC):
         return []
 
     def count(self, location: Location, part: Part) -> int:
-        """How many records (lines, rows) a part has, by which the one behind it is numbered."""
+        """How many records (lines, rows) a part has, by which the one after it is numbered."""
         raise NotImplementedError
 
     def blocks(self, location: Location, chunks: Iterable[bytes], size: int, head: Any) -> Iterator[Block]:

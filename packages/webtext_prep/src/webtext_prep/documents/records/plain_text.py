@@ -39,7 +39,7 @@ _DELIMITED = re.compile(r"(---|\+\+\+)[ \t]*\r?\n")
 
 
 def split_front_matter(text: str) -> tuple[dict[str, Any], str]:
-    """The metadata at the beginning of `text`, and the text behind it; no metadata and all of the text if it has none.
+    """The metadata at the beginning of `text`, and the text after it; no metadata and all of the text if it has none.
 
     >>> split_front_matter("+++\\nn = 1\\n+++\\n\\nText.")
     ({'n': 1}, 'Text.')

@@ -23,7 +23,7 @@ from webtext_prep.storage.stores.base import Location
 
 _EMPTY = (b"", b"\r")
 _MANY_LINES = 100
-"""So many lines of a text do not have as many commas each as a row by chance."""
+"""Lines of a text that is no table have not all as many commas as a row, if they are this many."""
 _NOT_UTF8 = re.compile("[\udc80-\udcff]")
 
 

@@ -232,7 +232,7 @@ def _cores_here() -> int:
 AT_ONCE_PER_CORE = 2
 """Tasks in Ray's hands for each core of the cluster: one at work, and one ready."""
 LEAST_AT_ONCE = 4
-"""So many also while a cluster has no cores yet, to be grown for."""
+"""As many also while a cluster has no cores yet, to be grown for."""
 REPORTS_AFTER = 5.0
 """Seconds after which a phase has an actor for reports."""
 WAIT_SECONDS = 0.2

@@ -25,7 +25,7 @@ class Url:
 
     Attributes:
         scheme: what stands before `://`: a protocol, or several of fsspec's (`simplecache::sftp`).
-        path: what stands behind it: for an object its bucket and key.
+        path: what stands after it: for an object its bucket and key.
     """
 
     scheme: str

@@ -1,7 +1,7 @@
 """Local files, mounted file systems included.
 
 What a stage writes is left alone where the same bytes are there already: it keeps its time of change, by which the
-stages behind know that they have nothing to do. Files are compared only where their sizes are equal.
+stages after know that they have nothing to do. Files are compared only where their sizes are equal.
 """
 
 from __future__ import annotations

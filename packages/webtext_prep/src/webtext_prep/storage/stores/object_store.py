@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 FIRST_BYTES = 1 << 20
-"""The first range, and that behind a jump."""
+"""The first range, and that after a jump."""
 MOST_BYTES = 8 << 20
 """The largest range; two of them are held at once."""
 BUFFER_BYTES = 1 << 17
@@ -56,7 +56,7 @@ class ReadAhead(io.RawIOBase):
         self._fetch, self._size = fetch, size
         self._at = self._begin = 0
         self._block = memoryview(first)  # the range at hand
-        self._next: Future[Any] | None = None  # the range behind it
+        self._next: Future[Any] | None = None  # the range after it
         self._step = FIRST_BYTES
 
     def readable(self) -> bool:

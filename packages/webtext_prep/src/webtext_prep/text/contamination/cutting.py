@@ -61,7 +61,7 @@ def cut(text: str, hits: Sequence[tuple[int, int]], margin: int, shortest: int) 
 
 
 def _last_end(text: str, begin: int, before: int) -> int:
-    """Behind the last end of a sentence at or before `before`; `begin` if there is none after it."""
+    """After the last end of a sentence at or before `before`; `begin` if there is none after it."""
     if before <= begin:
         return begin
     found = max(text.rfind(mark, begin + 1, before + 1) for mark in SENTENCE_ENDS)
@@ -69,6 +69,6 @@ def _last_end(text: str, begin: int, before: int) -> int:
 
 
 def _next_end(text: str, behind: int) -> int:
-    """Behind the first end of a sentence at or after `behind`; the end of the text if there is none."""
+    """After the first end of a sentence at or after `behind`; the end of the text if there is none."""
     found = [place for mark in SENTENCE_ENDS if (place := text.find(mark, behind)) >= 0]
     return min(found) + 1 if found else len(text)

@@ -42,7 +42,7 @@ class LanguageDetector(abc.ABC):
         """Every language that it can name, sorted. It needs no model for that."""
 
     def use_machine_code(self, *, pays: bool) -> None:  # noqa: B027 - most detectors have none
-        """Is told by each task whether so many texts are to come that compiling for them pays."""
+        """Is told by each task whether enough texts are to come for compiling to pay."""
 
     @abc.abstractmethod
     def detect(self, text: str) -> Guess | None:
