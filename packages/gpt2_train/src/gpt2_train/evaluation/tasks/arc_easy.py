@@ -18,11 +18,12 @@ class ArcEasy(MultipleChoice):
 
     name: ClassVar[str] = "arc-easy"
     summary: ClassVar[str] = "the most likely of several answers"
-    keys = {"answerKey": str}  # noqa: RUF012
+    keys: ClassVar[dict[str, type]] = {"answerKey": str}
 
     def question(self, row: dict[str, Any]) -> Question:
         """See `MultipleChoice`. Also of `question` with `stem` and `choices` in it, as AI2 has it."""
-        asked, choices = row["question"], row.get("choices")
+        asked: Any = row["question"]
+        choices: Any = row.get("choices")
         if isinstance(asked, dict):
             asked, choices = asked["stem"], asked["choices"]
         if isinstance(choices, dict):

@@ -29,7 +29,7 @@ class Hellaswag(MultipleChoice):
 
     name: ClassVar[str] = "hellaswag"
     summary: ClassVar[str] = "the most likely of four endings"
-    keys = {"endings": list}  # noqa: RUF012
+    keys: ClassVar[dict[str, type]] = {"endings": list}
 
     def question(self, row: dict[str, Any]) -> Question:
         """See `MultipleChoice`."""
