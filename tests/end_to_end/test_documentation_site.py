@@ -1,13 +1,17 @@
 """The quickstart's own web site: the same pages every time, and nothing of this machine in them."""
 
 import ast
+import contextlib
 import os
 import shutil
 import socket
 import subprocess
 import sys
 import urllib.request
+from collections.abc import Callable, Iterator
 from pathlib import Path
+
+import pytest
 
 from webtext_run import documentation_site
 from webtext_run.documentation_site import docstrings, is_prose, paragraphs
@@ -18,7 +22,9 @@ NAMES = ["module/smtplib", "module/site", "module/numpy.lib._npyio_impl", "modul
 NAMES += ["module/sympy.core.expr", "topic/lambda", "topic/typesmapping"]
 
 
-def fetch(names: list[str], site: Path = SITE, port: int = 0, **variables: str) -> dict[str, str]:
+@contextlib.contextmanager
+def served(site: Path = SITE, port: int = 0, **variables: str) -> Iterator[Callable[[str], str]]:
+    """Gives what there is under a name while a site is served, with `BASE` for its address."""
     process = subprocess.Popen(
         [sys.executable, str(site), "--port", str(port)],
         stdin=subprocess.PIPE,
@@ -32,32 +38,33 @@ def fetch(names: list[str], site: Path = SITE, port: int = 0, **variables: str) 
     assert process.stdout is not None
     base = process.stdout.readline().strip()
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    pages = {name: opener.open(f"{base}/{name}").read().decode().replace(base, "BASE") for name in names}
+    yield lambda name: opener.open(f"{base}/{name}").read().decode().replace(base, "BASE")
     _, said = process.communicate()  # the site ends with its input
     assert process.returncode == 0
     assert said == "documentation_site.py: standard input ended, and the site with it.\n"
-    return pages
 
 
-def test_pages_are_the_same_in_every_run_whatever_the_order():
-    names = [*(f"{name}.html" for name in NAMES), "urls.txt", "robots.txt"]
-    first, second = fetch(names), fetch(names[::-1])
-    assert first == second
-    assert "SMTPRecipientsRefused" in first["module/smtplib.html"]
-    assert not [name for name, page in first.items() if sys.prefix in page or sys.base_prefix in page]
+@pytest.fixture(scope="module")
+def page() -> Iterator[Callable[[str], str]]:
+    """`page(name)` is a page of the site."""
+    with served(HOME="/elsewhere/else", TOKEN="hidden") as get:
+        yield get
 
 
-def test_pages_are_the_same_for_every_user_folder_and_port(tmp_path):
+def test_pages_are_the_same_in_any_order_and_for_every_user_folder_and_port(page, tmp_path):
     """A page showed the port, the user's folder and where the clone lies: the tokens, and the loss, differed by run."""
-    names = [f"{name}.html" for name in NAMES]
+    names = [*(f"{name}.html" for name in NAMES), "urls.txt", "robots.txt"]
+    first = {name: page(name) for name in names}
     elsewhere = shutil.copy(SITE, tmp_path)
     shutil.copytree(Path(documentation_site.__file__).parent, tmp_path / "webtext_run")
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    other = fetch(names, Path(elsewhere), port, HOME="/somewhere", LANG="C.UTF-8", PYTHONHASHSEED="7")
-    assert other == fetch(names, HOME="/elsewhere/else", TOKEN="hidden")
-    assert not [name for name, page in other.items() if "hidden" in page or str(tmp_path) in page or str(port) in page]
+    with served(Path(elsewhere), port, HOME="/somewhere", LANG="C.UTF-8", PYTHONHASHSEED="7") as other:
+        assert {name: other(name) for name in names[::-1]} == first
+    assert "SMTPRecipientsRefused" in first["module/smtplib.html"]
+    private = ("hidden", str(tmp_path), str(port), sys.prefix, sys.base_prefix)
+    assert not [name for name in names[:-2] for word in private if word in first[name]]
 
 
 def test_a_port_that_is_taken_is_a_sentence():
@@ -70,22 +77,22 @@ def test_a_port_that_is_taken_is_a_sentence():
     assert done.stderr.startswith(f"documentation_site.py: error: can't serve on port {port}")
 
 
-def test_its_list_holds_hundreds_of_pages_and_what_the_blacklist_must_drop():
-    urls = fetch(["urls.txt"])["urls.txt"].splitlines()
+def test_its_list_holds_hundreds_of_pages_and_what_the_blacklist_must_drop(page):
+    urls = page("urls.txt").splitlines()
     assert sum(url.startswith("BASE/module/") for url in urls) > 1000
     assert sum(url.startswith("BASE/topic/") for url in urls) > 50
     assert "https://www.youtube.com/watch?v=dQw4w9WgXcQ" in urls
 
 
-def test_its_list_leads_to_pages_that_each_stage_drops():
+def test_its_list_leads_to_pages_that_each_stage_drops(page):
     """A funnel that loses nothing shows nothing: copies, printed versions, other languages."""
-    urls = fetch(["urls.txt"])["urls.txt"].splitlines()
+    urls = page("urls.txt").splitlines()
     copies = [url.removeprefix("BASE/") for url in urls if url.startswith(("BASE/mirror/", "BASE/print/"))]
     assert len(copies) == 24
     name = copies[0].removeprefix("mirror/")
-    pages = fetch([f"module/{name}", f"mirror/{name}", f"print/{name}", "about/de.html", "about/fr.html"])
-    assert pages[f"module/{name}"] == pages[f"mirror/{name}"] != pages[f"print/{name}"]
-    assert "Dokumentation" in pages["about/de.html"]
+    assert page(f"module/{name}") == page(f"mirror/{name}") != page(f"print/{name}")
+    assert "Dokumentation" in page("about/de.html")
+    assert page("about/fr.html")
     assert {"BASE/gone/0.html", "BASE/drafts/0.html", "BASE/data"} <= set(urls)
 
 

@@ -582,18 +582,16 @@ def test_a_second_run_in_a_folder_says_that_one_is_at_work(tmp_path, monkeypatch
 
 
 @pytest.fixture
-def two_steps(tmp_path, monkeypatch, capfd) -> Callable[..., tuple[int, str]]:
+def two_steps(tmp_path, monkeypatch) -> Callable[..., tuple[int, str]]:
     """`two_steps(...)` is the exit code of a pipeline of [merge] and [clean] with such flags, and what it says."""
-    from webtext_run import command as run
-
     monkeypatch.chdir(tmp_path)
     Path("p.toml").write_text('[merge]\n[clean]\nlanguage = "any"\nmin_tokens = 1\n')
     Path("texts").mkdir()
     Path("texts/a.txt").write_text("a text")
 
     def played(*arguments: str) -> tuple[int, str]:
-        code = run.main(["p.toml", "--input", "texts", "--folder", "out", "--workers", "1", *arguments])
-        return code, capfd.readouterr().err
+        done = play(tmp_path / "p.toml", tmp_path / "out", "--input", "texts", "--workers", "1", *arguments)
+        return done.returncode, done.stderr
 
     return played
 

@@ -428,7 +428,7 @@ def test_a_task_is_added_by_one_file(last_word: None, tmp_path: Path, capsys: py
     shown = capsys.readouterr().out
     assert "--task last-word: last words guessed" in shown
     # Tasks that share their settings have no heading of their own; all are listed.
-    assert "--task hellaswag, lambada or wikitext:" in shown
+    assert "--task arc-easy, hellaswag, lambada or wikitext:" in shown
     assert [line.split()[0] for line in shown.partition("\ntasks:\n")[2].partition("\n\n")[0].splitlines()] == list(
         tasks.tasks()
     )

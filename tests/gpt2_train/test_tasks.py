@@ -61,7 +61,7 @@ def test_a_file_that_several_tasks_read_needs_the_name_of_one(
     run_folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     found = refusal(capsys, "--checkpoint", run_folder, "--input", "x")
-    assert "--input does not say what to measure: add --task hellaswag, lambada or wikitext." in found
+    assert "--input does not say what to measure: add --task arc-easy, hellaswag, lambada or wikitext." in found
     found = refusal(capsys, "--checkpoint", run_folder, "--text", "x", "--data", "y")
     assert "--text is a setting of --task text-loss" in found
 
@@ -257,6 +257,35 @@ def test_hellaswag_scores_endings_behind_their_beginning(
     found = report(capsys, "--checkpoint", run_folder, "--task", "hellaswag", "--input", rows)
     assert found["accuracy"] == 1
     assert found["length_normalised_accuracy"] == (by_length.index(max(by_length)) == best)
+
+
+# arc-easy, and bits per byte of right answers
+
+
+def test_arc_easy_reads_both_published_forms(
+    run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    answers, labels = ["the sun", "a lamp", "né"], ["A", "B", "C"]
+    scorer = Scorer(in_memory(random_model()))
+    totals = [
+        scorer.logprobs(list(b"Question: What shines?\nAnswer:"), list(f" {answer}".encode())).total
+        for answer in answers
+    ]
+    hub = {"question": "What shines?", "choices": {"text": answers, "label": labels}}
+    choices = [{"text": text, "label": label} for text, label in zip(answers, labels, strict=True)]
+    rows = [
+        *({**hub, "answerKey": label} for label in labels),
+        {"question": {"stem": "What shines?", "choices": choices}, "answerKey": "C"},
+    ]
+    file = write_rows(tmp_path / "arc.jsonl", rows)
+    found = report(capsys, "--checkpoint", run_folder, "--task", "arc-easy", "--input", file)
+    best = totals.index(max(totals))
+    assert (found["questions"], found["accuracy"]) == (4, (1 + (best == 2)) / 4)
+    bits = [-total / math.log(2) / len(f" {answer}".encode()) for total, answer in zip(totals, answers, strict=True)]
+    assert found["right_answer_bits_per_byte"] == pytest.approx((sum(bits) + bits[2]) / 4, rel=1e-4)
+    write_rows(tmp_path / "wrong.jsonl", [{**hub, "answerKey": "D"}])
+    asked = ("--checkpoint", run_folder, "--task", "arc-easy", "--input", tmp_path / "wrong.jsonl")
+    assert "question 1 can't be read (ValueError" in refusal(capsys, *asked)
 
 
 # text-loss, and which task is meant

@@ -32,6 +32,7 @@ sys.path.insert(0, str(SUPPORT))
 import practice_storage  # noqa: E402, F401 - a file system for tests
 import processes  # noqa: E402
 from object_store import ObjectStore  # noqa: E402
+from pages_on_loopback import Site  # noqa: E402
 from processes import descendants, is_alive, until  # noqa: E402
 from ray_nodes import RayNodes  # noqa: E402
 
@@ -118,6 +119,14 @@ def home(request, tmp_path) -> Location:
     if kind == "s3":
         return request.getfixturevalue("bucket")
     return location(f"memory://{uuid.uuid4().hex}" if kind == "memory" else f"practice://{tmp_path}/remote")
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """A web server on loopback."""
+    site = Site()
+    yield site
+    site.stop()
 
 
 @pytest.fixture
@@ -218,7 +227,10 @@ class Result:
 
 @pytest.fixture
 def webtext(capsys, monkeypatch) -> Iterator[Callable[..., Result]]:
-    """`webtext("clean", "--input", folder, ...)` runs a command in this process, practice stages included."""
+    """`webtext("clean", "--input", folder, ...)` runs a command in this process, practice stages included.
+
+    A stage has one worker, which is this process, unless its flags say otherwise.
+    """
     import practice_webtext
 
     from webtext_prep import cli
@@ -228,8 +240,11 @@ def webtext(capsys, monkeypatch) -> Iterator[Callable[..., Result]]:
 
     def run(*arguments: object) -> Result:
         capsys.readouterr()
+        words = [str(argument) for argument in arguments]
+        if {*words[:1]} & practice_webtext.with_practice_stages().keys() and "--config" not in words:
+            words[1:1] = ["--workers", "1"]
         try:
-            code = cli.main([str(argument) for argument in arguments])
+            code = cli.main(words)
         except SystemExit as end:
             code = int(end.code or 0)
         return Result(code, *capsys.readouterr())

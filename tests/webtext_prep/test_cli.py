@@ -1,6 +1,7 @@
 """The command line: what is printed where, settings from flags and files, and what is said of wrong ones."""
 
 import dataclasses
+import io
 import json
 import os
 import subprocess
@@ -36,7 +37,7 @@ def run(webtext, pages, tmp_path):
 
 def test_json_is_one_object_and_the_only_thing_on_standard_output(pages, tmp_path):
     arguments = ["clean", "--input", pages, "--output", tmp_path / "out", "--min-tokens", "1", "--language", "any"]
-    done = subprocess.run([WEBTEXT, *arguments, "--json"], capture_output=True, text=True)
+    done = subprocess.run([WEBTEXT, *arguments, "--workers", "1", "--json"], capture_output=True, text=True)
     assert done.returncode == 0
     summary = json.loads(done.stdout)
     assert done.stdout.count("\n") == 1
@@ -236,31 +237,49 @@ def test_an_unfinished_stage_is_no_input(webtext, pages, tmp_path):
 # Standard input
 
 
-def piped(content: bytes, *arguments: object) -> subprocess.CompletedProcess:
-    return subprocess.run([WEBTEXT, *map(str, arguments), "--json"], input=content, capture_output=True)
+@pytest.fixture
+def piped(webtext, tmp_path, monkeypatch):
+    """`piped(text, ...)` is `webtext blacklist` with that standard input."""
+
+    def run(content, *arguments):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content.encode())))
+        return webtext("blacklist", "--output", tmp_path / "out", *arguments, "--json")
+
+    return run
 
 
-def test_standard_input_is_read_when_nothing_else_is_given_and_the_same_again_is_done_already(tmp_path):
-    for given in ([], ["--input", "-"]):
-        done = piped(b"http://a.org/1\nhttp://b.org/2\n", "blacklist", *given, "--output", tmp_path / "out")
-        assert json.loads(done.stdout)["in"] == 2
-    assert json.loads(done.stdout)["resumed"] is True
+def test_standard_input_is_read_when_nothing_else_is_given_and_the_same_again_is_done_already(piped):
+    assert piped("http://a.org/1\nhttp://b.org/2\n").json["in"] == 2
+    again = piped("http://a.org/1\nhttp://b.org/2\n", "--input", "-").json
+    assert (again["in"], again["resumed"]) == (2, True)
 
 
-def test_an_empty_standard_input_is_an_error(tmp_path):
+def test_an_empty_standard_input_is_an_error(piped):
     """Pitfall 5: no input is an error."""
-    done = piped(b"", "blacklist", "--output", tmp_path / "out")
-    assert done.returncode == 2
-    assert b"no URLs in the input" in done.stderr
+    assert "no URLs in the input" in piped("").sentence
 
 
-def test_standard_input_into_a_folder_with_other_files_leaves_no_trace(tmp_path):
-    (tmp_path / "precious").write_text("mine")
+def test_standard_input_into_a_folder_with_other_files_leaves_no_trace(piped, tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "precious").write_text("mine")
     for _ in range(2):
-        done = piped(b"http://a.org/1\n", "blacklist", "--output", tmp_path)
-        assert done.returncode == 2
-        assert b"holds other files (precious): give an empty or new folder" in done.stderr
-    assert [path.name for path in tmp_path.iterdir()] == ["precious"]
+        assert "holds other files (precious): give an empty or new folder" in piped("http://a.org/1\n").sentence
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["precious"]
+
+
+def test_two_commands_on_one_output_do_not_mix_what_they_read(piped, tmp_path):
+    """Two commands that read standard input into one output wrote one file, and mixed what they read."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
+    command = [WEBTEXT, "blacklist", "--input", "-", "--output", tmp_path / "out", "--json", "--workers", "1"]
+    with subprocess.Popen(command, **pipes) as first:
+        first.stdin.write("".join(f"http://example{number}.com/\n" for number in range(200)))
+        first.stdin.flush()
+        while not (tmp_path / "out" / ".state" / "job.json").exists():
+            assert first.poll() is None, first.communicate()
+        assert "another webtext command is at work on" in piped("http://other.org/\n" * 1000).sentence
+        out, err = first.communicate()
+    assert first.returncode == 0, err
+    assert json.loads(out)["in"] == 200
 
 
 def test_token_files_of_somebody_else_are_not_written_over(webtext, pages, tmp_path):
@@ -271,25 +290,19 @@ def test_token_files_of_somebody_else_are_not_written_over(webtext, pages, tmp_p
     assert (tmp_path / "corpus_text_document.bin").read_bytes() == b"mine"
 
 
-def test_the_version_is_said_without_numpy_and_stages():
-    """`webtext --version` imported every stage, and numpy, tiktoken and pyarrow's readers with them."""
+def test_the_version_and_help_come_without_what_takes_long_to_load():
+    """`webtext --version` imported every stage, and numpy, tiktoken and pyarrow's readers with them. No command line
+    needs numba, of which the import takes most of a second, extractors or the page of a report."""
     code = (
         "import sys; from webtext_prep import cli\n"
         "try:\n    cli.main(['--version'])\nexcept SystemExit:\n"
-        "    print({'numpy', 'tiktoken', 'webtext_prep.stages.clean'} & set(sys.modules))"
+        "    print({'numpy', 'tiktoken', 'webtext_prep.stages.clean'} & set(sys.modules))\n"
+        "cli.build_parser(cli.find_stages(), cli.find_commands())\n"
+        "heavy = {'numba', 'datasketch', 'aiohttp', 'trafilatura', 'newspaper', 'resiliparse', 'lxml'}\n"
+        "print((heavy | {'command_kit.charts', 'webtext_audit.report.page'}) & set(sys.modules))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout.endswith("\nset()\n")
-
-
-def test_commands_are_parsed_without_compiled_code():
-    """Importing numba takes most of a second: no command line needs it."""
-    code = (
-        "import sys; from webtext_prep import cli; cli.build_parser(cli.find_stages(), cli.find_commands()); "
-        "print({'numba', 'datasketch', 'trafilatura'} & set(sys.modules))"
-    )
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert found.stdout == "set()\n"
+    assert found.stdout.endswith("\nset()\nset()\n")
 
 
 # What is mistyped

@@ -16,49 +16,32 @@ OUTER = "from webtext_prep.text.compiled import compiled\nfrom webtext_prep.inne
 OUTER += "@compiled\ndef outer(x):\n    return inner(x)\n"
 
 
-def test_a_change_in_another_file_is_noticed(tmp_path):
-    """numba looks at a function's own file alone: code from the other file ran on as it was."""
-    package = tmp_path / "webtext_prep"
-    (package / "text").mkdir(parents=True)
-    for name in ("__init__.py", "text/__init__.py", "text/compiled.py"):
-        shutil.copy(PACKAGE / name, package / name)
-    (package / "outer.py").write_text(OUTER)
-    for number in (1, 20):
-        (package / "inner.py").write_text(INNER.format(number))
-        command = "from webtext_prep.outer import outer; print(outer(5), len(outer.stats.cache_hits))"
-        for hits in (0, 1):
-            found = subprocess.run(
-                [sys.executable, "-c", command], cwd=tmp_path, capture_output=True, text=True, check=True
-            )
-            assert found.stdout.split() == [str(5 + number), str(hits)]
-        (folder,) = (package / "__pycache__").glob(module.PREFIX + "*")
-        assert folder.name == module.PREFIX + digest_of(package)
-
-
-def test_one_process_compiles_and_the_others_load(tmp_path):
-    """Every worker of a first run compiled the same functions for itself, 19 s each."""
+def test_one_process_compiles_the_others_load_and_a_change_in_another_file_is_noticed(tmp_path):
+    """Every worker of a first run compiled the same functions for itself, 19 s each. And numba looks at a function's
+    own file alone: code from the other file ran on as it was."""
     package = tmp_path / "webtext_prep"
     (package / "text").mkdir(parents=True)
     for name in ("__init__.py", "text/__init__.py", "text/compiled.py"):
         shutil.copy(PACKAGE / name, package / name)
     (package / "inner.py").write_text(INNER.format(1))
     (package / "outer.py").write_text(OUTER)
-    command = "from webtext_prep.outer import outer; print(flush=True); outer(5); print(len(outer.stats.cache_misses))"
+    code = "from webtext_prep.outer import outer; print(flush=True); print(outer(5), len(outer.stats.cache_hits))"
+    command, pipes = [sys.executable, "-c", code], {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
     folder = package / "__pycache__" / (module.PREFIX + digest_of(package))
     folder.mkdir(parents=True)
     with (folder / "compiling").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)  # until all are about to compile
-        processes = [
-            subprocess.Popen(
-                [sys.executable, "-c", command], cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
-            )
-            for _ in range(2)
-        ]
+        fcntl.flock(lock, fcntl.LOCK_EX)  # until both are about to compile
+        processes = [subprocess.Popen(command, cwd=tmp_path, **pipes) for _ in range(2)]
         for process in processes:
             assert process.stdout.readline() == "\n"
     answers = [process.communicate() for process in processes]
-    assert sorted(out.strip() for out, _ in answers) == ["0", "1"]
+    assert sorted(out.strip() for out, _ in answers) == ["6 0", "6 1"]
     assert sorted(err for _, err in answers) == ["", "compiling for this machine, the first time only, up to 15 s\n"]
+    (package / "inner.py").write_text(INNER.format(20))
+    found = subprocess.run(command, cwd=tmp_path, check=True, **pipes)
+    assert found.stdout.split() == ["25", "0"]
+    (folder,) = (package / "__pycache__").glob(module.PREFIX + "*")
+    assert folder.name == module.PREFIX + digest_of(package)
 
 
 def test_without_a_folder_it_compiles_all_the_same(tmp_path, monkeypatch):

@@ -3,10 +3,8 @@
 import collections
 import contextlib
 import gzip
-import http.server
 import itertools
 import json
-import os
 import signal
 import sqlite3
 import subprocess
@@ -18,7 +16,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from jobs import job_of
-from pages_on_loopback import QuietServer
+from pages_on_loopback import PATIENCE, SENTENCE, html
 
 from command_kit import UsageError
 from webtext_prep import cli
@@ -31,84 +29,6 @@ from webtext_prep.documents.folders.shards import read_documents, write_document
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.stages.download import Download
-
-SENTENCE = "This is a sentence of the page, long enough for anybody to see that it is text. "
-PATIENCE = 60
-"""Seconds after which a test that waits for something has failed."""
-
-
-def html(title, text=SENTENCE * 5):
-    return f"<html><head><title>{title}</title></head><body><article><p>{text}</p></article></body></html>".encode()
-
-
-class Site:
-    """A web server on loopback. `routes` maps a path to a function of the request; other paths are pages."""
-
-    def __init__(self):
-        self.routes = {}
-        self.asked = []  # (path, headers, time)
-        self.answers = None  # after so many requests it says nothing more
-        self.condition = threading.Condition()
-        site = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self):
-                asked = (self.path, dict(self.headers), time.monotonic())
-                with site.condition:
-                    site.asked.append(asked)
-                    site.condition.notify_all()
-                with contextlib.suppress(ConnectionError):
-                    if site.answers is not None and len(site.asked) > site.answers:
-                        site.asked.remove(asked)  # as if it had not been there: it was not answered
-                        self.connection.recv(1)
-                        return
-                    site.routes.get(self.path, site.page)(self)
-
-            def answer(self, status=200, body=b"", kind="text/html; charset=utf-8", **headers):
-                self.send_response(status)
-                if kind is not None:
-                    self.send_header("Content-Type", kind)
-                for name, value in {"Content_Length": len(body), **headers}.items():
-                    self.send_header(name.replace("_", "-"), str(value))
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *arguments):
-                pass
-
-        self.server = QuietServer(("127.0.0.1", 0), Handler)
-        self.port = self.server.server_port
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
-        self.routes["/robots.txt"] = lambda request: request.answer(404)
-
-    def page(self, request):
-        request.answer(body=html(f"Page {request.path}"))
-
-    def url(self, path, host="127.0.0.1"):
-        return f"http://{host}:{self.port}{path}"
-
-    def urls(self, *paths):
-        return [self.url(path) for path in paths]
-
-    def counts(self):
-        return collections.Counter(path for path, _, _ in self.asked)
-
-    def times(self, path):
-        return [when for asked, _, when in self.asked if asked == path]
-
-    def wait_for(self, condition):
-        with self.condition:
-            assert self.condition.wait_for(lambda: condition(self.counts()), PATIENCE)
-
-
-@pytest.fixture
-def site():
-    site = Site()
-    yield site
-    site.server.shutdown()
-    site.server.server_close()
 
 
 @pytest.fixture(autouse=True)
@@ -252,7 +172,7 @@ def test_every_way_to_fail_ends_in_its_own_outcome_and_in_equals_out_plus_droppe
     summary = download(
         write_list(tmp_path / "urls.jsonl.zst", wanted),
         tmp_path / "out",
-        extractor="learned", timeout=3.0, max_bytes=1_000_000, retries=1, per_host=8,
+        extractor="learned", timeout=2.0, max_bytes=1_000_000, retries=1, per_host=8,
     )  # fmt: skip
     rows = outcome_rows(tmp_path / "out")
     assert {row["url"]: row["outcome"] for row in rows} == wanted
@@ -593,15 +513,15 @@ def test_trying_again_comes_to_an_end_and_can_be_prolonged(site, tmp_path):
 
 def test_what_is_left_to_do_gets_all_the_connections(site, tmp_path, monkeypatch):
     """Connections and parsers were divided by the number of all shards: the one of 64 that was left ran with three."""
-    lists = [write_list(tmp_path / f"list{n}.jsonl.zst", site.urls(f"/{n}")) for n in range(4)]
-    download(lists, tmp_path / "out", workers=4, concurrency=40)
-    write_list(lists[2], site.urls("/new"))
+    lists = [write_list(tmp_path / f"list{n}.jsonl.zst", site.urls(f"/{n}")) for n in range(2)]
+    download(lists, tmp_path / "out", workers=2, concurrency=40)
+    write_list(lists[1], site.urls("/new"))
     asked_for = []
     real = fetch_loop.Client
     monkeypatch.setattr(
         fetch_loop, "Client", lambda **settings: asked_for.append(settings["connections"]) or real(**settings)
     )
-    download(lists, tmp_path / "out", workers=4, concurrency=40)
+    download(lists, tmp_path / "out", workers=2, concurrency=40)
     assert asked_for == [40]
 
 
@@ -739,7 +659,7 @@ def fetched_in_pass(output, retry_pass):
 
 
 def run_and_kill(site, command, output, *, answers, retry_pass=1):
-    """Start the real command against a site that answers so many requests and then no more; kill it, workers and all,
+    """Start the real command against a site that answers some requests and then no more; kill it, workers and all,
     when it has finished a few of them."""
     site.answers = answers
     with subprocess.Popen(command, stderr=subprocess.PIPE) as process:
@@ -953,13 +873,6 @@ def test_the_pace_may_change_between_runs_and_what_decides_the_result_may_not(si
     download(source, tmp_path / "out", extractor="newspaper", restart=True)
     assert json.loads((tmp_path / "out" / "stage.json").read_text())["settings"]["extractor"] == "newspaper"
     assert site.counts()["/a"] == 2
-
-
-def test_help_comes_without_the_libraries_that_take_long():
-    heavy = ["aiohttp", "trafilatura", "newspaper", "resiliparse", "lxml"]
-    code = f"import sys, webtext_prep.cli as c; c.find_stages(); print([m for m in {heavy} if m in sys.modules])"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=os.environ)
-    assert done.stdout.strip() == "[]"
 
 
 def test_shards_and_pages_go_to_object_storage(site, bucket, tmp_path, webtext, contents):

@@ -46,7 +46,7 @@ class Web:
         self.condition = threading.Condition()
         self.at_once, self.most_at_once = collections.Counter(), collections.Counter()
         self.waits = {}
-        self.pages = None  # so many are given, and then it says nothing more
+        self.pages = None  # after this many pages it says nothing more
         web = self
 
         class Handler(http.server.BaseHTTPRequestHandler):

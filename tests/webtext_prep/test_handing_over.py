@@ -33,12 +33,17 @@ def test_a_download_takes_what_it_has_to_nodes_also_when_its_lists_change(webtex
         (tmp_path / "one.txt").write_text("\n".join(urls[:4]))
         (tmp_path / "two.txt").write_text("\n".join(reversed(urls)))
         flags = ("--output", tmp_path / "pages", "--allow-private-addresses", "loopback", "--no-robots", "--json")
-        flags = (*flags, "--save-pages", "--delay", 0)
+        flags = (*flags, "--save-pages", "--delay", 0, "--extractor", "resiliparse")
         assert on_nodes("download", "--input", tmp_path / "one.txt", *flags).json["out"] == 4
         assert on_nodes("download", "--input", tmp_path / "two.txt", *flags).json["out"] == 6
     assert len(asked) == len(set(asked)) == 6
     assert [found.url for found in read_shards(tmp_path / "pages")] == urls[::-1]
-    assert on_nodes("extract", "--input", tmp_path / "pages", "--output", tmp_path / "again", "--json").json["out"] == 6
+    assert (
+        on_nodes("extract", "--input", tmp_path / "pages", "--output", tmp_path / "again", *flags[-2:], "--json").json[
+            "out"
+        ]
+        == 6
+    )
 
 
 # A call by itself

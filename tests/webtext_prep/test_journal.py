@@ -39,10 +39,9 @@ def full(path):
 
 def found(path) -> tuple[set[str], list[str]]:
     with Journal(path) as journal:
-        for url in journal.urls():
-            document = entry_of(journal, url).document
-            assert document == entry(url).document
-        return set(journal.urls()), journal.notes
+        documents = {found.row["url"]: found.document for found in journal.entries()}
+        assert documents == {url: entry(url).document for url in journal.urls()}
+        return set(documents), journal.notes
 
 
 def test_what_was_added_is_found_by_url_and_replaced_by_what_comes_later(path):
@@ -94,7 +93,8 @@ def test_a_kill_loses_nothing_that_was_added(path):
         said += [int(line) for line in process.stdout.read().split(b"\n")[:-1]]
     with Journal(path) as journal:
         assert journal.notes == []
-        assert all(entry_of(journal, f"http://a.org/{n}").document.text == "text " * n for n in said)
+        texts = {found.row["url"]: found.document.text for found in journal.entries()}
+        assert all(texts[f"http://a.org/{n}"] == "text " * n for n in said)
         assert len(journal) in (len(said), len(said) + 1)
 
 

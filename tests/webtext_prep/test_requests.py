@@ -132,7 +132,7 @@ def names(monkeypatch):
 def test_dead_names_do_not_keep_live_ones_waiting_and_are_named_dns(names, monkeypatch):
     """Each look-up of a dead name held one of 32 threads until the system gave up: healthy URLs behind them ended as
     `timeout`."""
-    monkeypatch.setattr(client, "DNS_SECONDS", 3.0)
+    monkeypatch.setattr(client, "DNS_SECONDS", 1.5)
     names["live.example"] = ["127.0.0.1"]
 
     async def run():

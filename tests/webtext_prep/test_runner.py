@@ -1,6 +1,6 @@
 """What the runner promises for every stage: resuming, the same bytes, every document accounted for, no file lost.
 
-The stages here are those of `support/practice_stages.py`; commands that are killed are real processes.
+The stages here are in `support/practice_stages.py`; commands that are killed are real processes.
 """
 
 import json
@@ -456,7 +456,7 @@ def uninterrupted(write_shards, shout, contents, home):
 
 @pytest.fixture
 def command(uninterrupted, gate, home, state_of):
-    """The arguments of the command over `waiting_shards`, for so many workers."""
+    """The arguments of the command over `waiting_shards`, for a number of workers."""
 
     def arguments(workers: int) -> list[object]:
         output = home / "output"
@@ -534,12 +534,14 @@ def test_a_worker_that_is_killed_costs_nothing_but_its_task(uninterrupted, comma
     assert contents(home / "output") == uninterrupted[1]
 
 
-def test_a_second_command_on_the_same_folder_waits_its_turn(uninterrupted, command, start, gate, contents, home):
+def test_a_second_command_on_the_same_folder_waits_its_turn(
+    uninterrupted, command, start, webtext, gate, contents, home
+):
     gate.close()
     running = start(*command(2), "--json")
     running.wait_until(lambda: len(running.at_the_gate()) == 2, "the gate")
     for options in ([], ["--restart"]):
-        second = start(*command(1), *options).end()
+        second = webtext(*command(1), *options)
         assert second.code == 2
         assert f"another webtext command is at work on {home / 'output'}: wait for it" in second.sentence
     gate.open()

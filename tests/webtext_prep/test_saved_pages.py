@@ -2,7 +2,6 @@
 
 import contextlib
 import gzip
-import http.server
 import io
 import json
 import os
@@ -10,7 +9,6 @@ import signal
 import sqlite3
 import subprocess
 import sys
-import threading
 import time
 from pathlib import Path
 
@@ -19,6 +17,7 @@ import warcio
 import warcio.archiveiterator
 from fastwarc.warc import ArchiveIterator
 from jobs import job_of
+from pages_on_loopback import PATIENCE
 
 from webtext_prep import cli
 from webtext_prep.crawl.archives.warc_writing import Answer
@@ -34,65 +33,15 @@ from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.stages.download import Download
 
-PATIENCE = 60
-
 
 def html(words="Some words of a page, long enough to be its text. ", head=""):
     return f"<html><head>{head}</head><body><article><p>{words * 5}</p></article></body></html>"
 
 
-class Site(http.server.ThreadingHTTPServer):
-    """A web server on loopback. `routes` maps a path to (status, headers, body); other paths are pages."""
-
-    daemon_threads = True
-    request_queue_size = 128
-
-    def __init__(self):
-        self.routes, self.asked, self.stuck_after, self.lock = {}, [], None, threading.Lock()
-        site = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            protocol_version = "HTTP/1.1"
-
-            def do_GET(self):
-                with site.lock:
-                    if site.stuck_after is not None and len(site.asked) >= site.stuck_after:
-                        is_stuck = True
-                    else:
-                        is_stuck = False
-                        site.asked.append(self.path)
-                if is_stuck:
-                    with contextlib.suppress(ConnectionError):
-                        self.connection.recv(1)
-                    return
-                body = html(f"This is the page {self.path}, and there is text on it. ")
-                status, headers, body = site.routes.get(self.path, (200, {"Content-Type": "text/html"}, body))
-                body = body.encode() if isinstance(body, str) else body
-                self.send_response(status)
-                for name, value in {**headers, "Content-Length": str(len(body))}.items():
-                    self.send_header(name, value)
-                self.end_headers()
-                self.wfile.write(body)
-
-            def log_message(self, *arguments):
-                pass
-
-        super().__init__(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.serve_forever, args=(0.01,), daemon=True).start()
-
-    def handle_error(self, request, client_address):
-        pass
-
-    def urls(self, *paths):
-        return [f"http://127.0.0.1:{self.server_port}{path}" for path in paths]
-
-
-@pytest.fixture
-def site():
-    site = Site()
-    yield site
-    site.shutdown()
-    site.server_close()
+def answer(status, headers, body):
+    """A route of a `Site`."""
+    kind, body = headers.pop("Content-Type", None), body.encode() if isinstance(body, str) else body
+    return lambda request: request.answer(status, body, kind, **headers)
 
 
 def write_list(path, rows):
@@ -129,12 +78,12 @@ def saved(output):
 def test_saved_pages_are_standard_records_that_other_programs_read_and_check(site, tmp_path):
     packed = gzip.compress(html("Packed. ").encode())
     site.routes |= {
-        "/packed": (200, {"Content-Type": "text/html; charset=utf-8", "Content-Encoding": "gzip"}, packed),
-        "/moved": (301, {"Location": "/b"}, ""),
-        "/list": (200, {"Content-Type": "text/html"}, html("<ul><li>One of a list.<li>Another one.</ul>")),
-        "/gone": (404, {"Content-Type": "text/html"}, html()),
-        "/picture": (200, {"Content-Type": "image/png"}, b"\x89PNG"),
-        "/nothing": (200, {"Content-Type": "text/html"}, "<html></html>"),
+        "/packed": answer(200, {"Content-Type": "text/html; charset=utf-8", "Content-Encoding": "gzip"}, packed),
+        "/moved": answer(301, {"Location": "/b"}, ""),
+        "/list": answer(200, {"Content-Type": "text/html"}, html("<ul><li>One of a list.<li>Another one.</ul>")),
+        "/gone": answer(404, {"Content-Type": "text/html"}, html()),
+        "/picture": answer(200, {"Content-Type": "image/png"}, b"\x89PNG"),
+        "/nothing": answer(200, {"Content-Type": "text/html"}, "<html></html>"),
     }
     urls = site.urls("/a", "/packed", "/gone", "/moved", "/picture", "/nothing", "/a")
     list_of_urls = [Document(urls[0], metadata={"score": 5, "title": "Größe"}), *urls[1:]]
@@ -181,18 +130,20 @@ def test_the_row_of_a_url_says_where_its_page_lies(site, tmp_path):
 
 
 ODD = {
-    "/latin": (200, {"Content-Type": "text/html; charset=windows-1252"}, html("Größe und Übermut. ").encode("cp1252")),
-    "/meta": (200, {"Content-Type": "text/html"}, html("Ärger. ", "<meta charset=iso-8859-1>").encode("latin-1")),
-    "/text": (200, {"Content-Type": "text/plain"}, "Plain <b>text</b> & more."),
-    "/untyped": (200, {}, html("Without a type. ")),
-    "/odd-type": (200, {"Content-Type": "text/html charset=utf-8"}, html("An odd type. ")),
-    "/packed": (200, {"Content-Type": "text/html", "Content-Encoding": "gzip"}, gzip.compress(html().encode())),
-    "/moved": (302, {"Location": "/end?a=b#c"}, ""),
-    "/proxied": (203, {"Content-Type": "text/html"}, html("By a proxy. ")),
-    "/empty": (200, {"Content-Type": "text/html"}, "<html></html>"),
-    "/list": (200, {"Content-Type": "text/html"}, html("<ul><li>One of a list.<li>Another one.</ul>")),
-    "/gone": (404, {"Content-Type": "text/html"}, html()),
-    "/nul": (200, {"Content-Type": "text/html"}, html("Between\0 the words. ")),
+    "/latin": answer(
+        200, {"Content-Type": "text/html; charset=windows-1252"}, html("Größe und Übermut. ").encode("cp1252")
+    ),
+    "/meta": answer(200, {"Content-Type": "text/html"}, html("Ärger. ", "<meta charset=iso-8859-1>").encode("latin-1")),
+    "/text": answer(200, {"Content-Type": "text/plain"}, "Plain <b>text</b> & more."),
+    "/untyped": answer(200, {}, html("Without a type. ")),
+    "/odd-type": answer(200, {"Content-Type": "text/html charset=utf-8"}, html("An odd type. ")),
+    "/packed": answer(200, {"Content-Type": "text/html", "Content-Encoding": "gzip"}, gzip.compress(html().encode())),
+    "/moved": answer(302, {"Location": "/end?a=b#c"}, ""),
+    "/proxied": answer(203, {"Content-Type": "text/html"}, html("By a proxy. ")),
+    "/empty": answer(200, {"Content-Type": "text/html"}, "<html></html>"),
+    "/list": answer(200, {"Content-Type": "text/html"}, html("<ul><li>One of a list.<li>Another one.</ul>")),
+    "/gone": answer(404, {"Content-Type": "text/html"}, html()),
+    "/nul": answer(200, {"Content-Type": "text/html"}, html("Between\0 the words. ")),
 }
 
 FOLDERS = ("out", "reference", "again", "other")
@@ -210,11 +161,10 @@ def test_extracting_saved_pages_again_gives_the_same_documents(site, tmp_path):
     download(lists, tmp_path / "out", extractor="learned")
     download(lists, tmp_path / "reference", extractor="resiliparse")
     site.asked.clear()
-    again = ["--input", str(tmp_path / "out"), "--output", str(tmp_path / "again")]
-    assert cli.main(["extract", *again, "--extractor", "learned"]) == 0
+    assert cli.main(["extract", "--input", str(tmp_path / "out"), "--output", str(tmp_path / "again")]) == 0
     other = ["--input", str(tmp_path / "out" / "pages"), "--output", str(tmp_path / "other")]
     assert cli.main(["extract", *other, "--extractor", "resiliparse"]) == 0
-    assert site.asked == []
+    assert site.paths == []
     found = {name: [(tmp_path / name / shard).read_bytes() for shard in shards] for name in FOLDERS}
     assert found["again"] == found["out"]
     assert found["other"] == found["reference"]
@@ -239,13 +189,13 @@ def test_no_pages_are_saved_unless_asked_for(site, tmp_path):
 
 
 def test_a_retry_keeps_the_pages_that_were_there(site, tmp_path):
-    site.routes["/trouble"] = (503, {}, "")
+    site.routes["/trouble"] = answer(503, {}, "")
     source = write_list(tmp_path / "urls.jsonl.zst", site.urls("/a", "/trouble", "/b"))
     download(source, tmp_path / "out", retries=0)
     first = saved(tmp_path / "out")
     del site.routes["/trouble"]
     download(source, tmp_path / "out", retries=0)
-    assert site.asked.count("/a") == 1
+    assert site.paths.count("/a") == 1
     after = saved(tmp_path / "out")
     assert [url for url, _ in after] == site.urls("/a", "/trouble", "/b")
     assert [after[0], after[2]] == first
@@ -259,7 +209,7 @@ def test_a_list_that_changes_keeps_the_pages_of_its_urls(site, tmp_path):
     site.asked.clear()
     write_list(lists[0], site.urls("/2", "/new", "/0x"))
     download([lists[2], lists[0]], tmp_path / "out")
-    assert site.asked == ["/new"]
+    assert site.paths == ["/new"]
     after = saved(tmp_path / "out")
     assert [url for url, _ in after] == site.urls("/2", "/2x", "/2", "/new", "/0x")  # /2 is in both lists
     assert all(before.get(url, body) == body for url, body in after)
@@ -277,7 +227,7 @@ def test_a_page_whose_saved_file_is_lost_is_fetched_again(site, tmp_path):
     file.write_bytes(file.read_bytes()[: place["offset"] + place["length"]])  # /b is cut off
     site.asked.clear()
     download(source, tmp_path / "out")
-    assert site.asked == ["/b"]
+    assert site.paths == ["/b"]
     assert saved(tmp_path / "out") == before
 
 
@@ -297,7 +247,7 @@ def test_a_killed_run_resumes_and_every_page_is_saved_once(site, tmp_path):
         sys.executable, "-m", "webtext_prep", "download", "--input", source, "--output", tmp_path / "out",
         "--allow-private-addresses", "--extractor", "resiliparse", "--delay", "0", "--no-robots", "--save-pages",
     ]  # fmt: skip
-    site.stuck_after = 20
+    site.answers = 20
     journal = tmp_path / "out" / ".state" / "scratch" / "journals" / "part-00000.sqlite"
     with subprocess.Popen([*map(str, command)], stderr=subprocess.DEVNULL, start_new_session=True) as process:
         deadline = time.monotonic() + PATIENCE
@@ -306,15 +256,15 @@ def test_a_killed_run_resumes_and_every_page_is_saved_once(site, tmp_path):
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGKILL)
     assert not list((tmp_path / "out").glob("pages/*"))
-    site.stuck_after = None
+    site.answers = None
     with Journal(journal) as opened:
         finished = {url.rpartition("/")[2] for url in opened.urls()}
     assert finished
     asked = len(site.asked)
     download(source, tmp_path / "out", allow_private_addresses="all")
-    assert not finished & {path[1:] for path in site.asked[asked:]}
+    assert not finished & {path[1:] for path in site.paths[asked:]}
     assert [url for url, _ in saved(tmp_path / "out")] == site.urls(*paths)
-    assert all(f"page /{n}," in body.decode() for n, (_, body) in enumerate(saved(tmp_path / "out")))
+    assert all(f"Page /{n}<" in body.decode() for n, (_, body) in enumerate(saved(tmp_path / "out")))
     download(source, tmp_path / "other")
     assert saved(tmp_path / "other") == saved(tmp_path / "out")
     for name in ("part-00000.jsonl.zst", "stage.json"):

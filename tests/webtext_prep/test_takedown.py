@@ -3,16 +3,14 @@ written."""
 
 import gzip
 import hashlib
-import http.server
 import json
 import random
 import shutil
 import subprocess
 import sys
-import threading
 
 import pytest
-from pages_on_loopback import QuietServer
+from pages_on_loopback import Site
 
 from indexed_tokens import IndexedTokens
 from webtext_prep.cli import main
@@ -34,44 +32,28 @@ TWIN = text(1)
 """The text of two pages, of which dedup keeps the first."""
 
 
-class Site:
-    """A web server on loopback: a page at each number, and others that it refuses."""
+class Pages(Site):
+    """A page at each number, and others that are refused."""
 
-    def __init__(self):
-        self.asked = []
-        site = self
-
-        class Handler(http.server.BaseHTTPRequestHandler):
-            def do_GET(self):
-                site.asked.append(self.path)
-                name = self.path[1:]
-                status = 200 if name.isdigit() else {"busy": 503}.get(name, 404)
-                own = TWIN if name in ("1", "11") else text(name)
-                self.send_response(status)
-                self.send_header("Content-Type", "text/html")
-                self.end_headers()
-                self.wfile.write(f"<html><body><article><p>{own}</p></article></body></html>".encode())
-
-            def log_message(self, *arguments):
-                pass
-
-        self.server = QuietServer(("127.0.0.1", 0), Handler)
-        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+    def page(self, request):
+        name = request.path[1:]
+        status = 200 if name.isdigit() else {"busy": 503}.get(name, 404)
+        own = TWIN if name in ("1", "11") else text(name)
+        request.answer(status, f"<html><body><article><p>{own}</p></article></body></html>".encode())
 
 
 @pytest.fixture(scope="module")
 def site():
-    site = Site()
+    site = Pages()
     yield site
-    site.server.shutdown()
-    site.server.server_close()
+    site.stop()
 
 
 @pytest.fixture(scope="module")
 def pages(site):
     """URLs on several hosts: twins at /1 and /11, a page that is missing, and one that fails for the time being."""
     paths = [*map(str, range(20)), "gone", "busy"]
-    port = site.server.server_port
+    port = site.port
     return [f"http://{('127.0.0.1', 'localhost')[number % 2]}:{port}/{path}" for number, path in enumerate(paths)]
 
 
@@ -138,10 +120,22 @@ def removed(pages):
     return [pages[1], pages[5], pages[20]]
 
 
+@pytest.fixture(scope="module")
+def made(pages, tmp_path_factory):
+    """What a run makes, and a copy of it."""
+    home = tmp_path_factory.mktemp("made") / "work"
+    run(home, write_lists(home / "lists", pages))
+    return home, shutil.copytree(home, tmp_path_factory.mktemp("copied") / "work")
+
+
 @pytest.fixture
-def work(pages, removed, tmp_path):
-    (tmp_path / "remove.txt").write_text("\n".join(removed) + "\n")
-    return run(tmp_path / "work", write_lists(tmp_path / "work" / "lists", pages))
+def work(made, removed):
+    """The outputs of a run, as it made them; the pages to be removed are in `remove.txt` beside the folder."""
+    home, copied = made
+    shutil.rmtree(home)
+    shutil.copytree(copied, home)
+    (home.parent / "remove.txt").write_text("\n".join(removed) + "\n")
+    return home
 
 
 @pytest.fixture(scope="module")
@@ -158,16 +152,16 @@ def clean_lists(work, removed):
         path.write_text("".join(line for line in path.open() if line.strip() not in removed))
 
 
-def takedown(webtext, tmp_path, *more):
-    return webtext("takedown", "--urls", tmp_path / "remove.txt", tmp_path / "work" / "corpus", "--workers", 1, *more)
+def takedown(webtext, work, *more):
+    return webtext("takedown", "--urls", work.parent / "remove.txt", work / "corpus", "--workers", 1, *more)
 
 
-def test_all_outputs_are_those_of_a_run_that_never_had_the_pages(webtext, site, tmp_path, work, removed, never):
+def test_all_outputs_are_those_of_a_run_that_never_had_the_pages(webtext, site, work, removed, never):
     assert outputs(work) != never
     assert len(set(holding(work, removed))) > 10
     asked = len(site.asked)
     clean_lists(work, removed)
-    found = takedown(webtext, tmp_path, "--apply", "--json").json
+    found = takedown(webtext, work, "--apply", "--json").json
     after = outputs(work)
     assert after.keys() == never.keys()
     assert {name for name in after if after[name] != never[name]} == set()
@@ -178,21 +172,21 @@ def test_all_outputs_are_those_of_a_run_that_never_had_the_pages(webtext, site, 
     assert [path for names in found["written"].values() for path in names]
 
 
-def test_only_what_differs_is_written(webtext, tmp_path, work, removed, pages):
-    (tmp_path / "remove.txt").write_text(pages[5] + "\n")
+def test_only_what_differs_is_written(webtext, work, pages):
+    (work.parent / "remove.txt").write_text(pages[5] + "\n")
     before = {path: path.stat().st_mtime_ns for path in work.rglob("part-*.zst") if ".state" not in str(path)}
     holders = {path for path in before if any(document.url == pages[5] for document in read_documents(path))}
     assert 0 < len(holders) < len(before)
     clean_lists(work, [pages[5]])
-    written = takedown(webtext, tmp_path, "--apply", "--json").json["written"]
+    written = takedown(webtext, work, "--apply", "--json").json["written"]
     assert {path for path in before if path.stat().st_mtime_ns != before[path]} == holders
     told = {name for names in written.values() for name in names if name.endswith(".zst")}
     assert told == set(map(str, holders))
 
 
-def test_lists_that_still_name_the_pages_are_told_and_nothing_is_done(webtext, tmp_path, work, removed):
+def test_lists_that_still_name_the_pages_are_told_and_nothing_is_done(webtext, work):
     before = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file() and "why" not in str(path)}
-    sentence = takedown(webtext, tmp_path, "--apply").sentence
+    sentence = takedown(webtext, work, "--apply").sentence
     assert str(work / "lists" / "a.txt") in sentence
     assert "in row 2, 6," in sentence
     now = {path: path.stat().st_mtime_ns for path in work.rglob("*") if path.is_file() and "why" not in str(path)}
@@ -202,7 +196,7 @@ def test_lists_that_still_name_the_pages_are_told_and_nothing_is_done(webtext, t
 @pytest.mark.parametrize(
     "stage", ["download", *(pytest.param(stage, marks=pytest.mark.exhaustive) for stage in ("blacklist", "dedup"))]
 )
-def test_what_was_killed_is_finished_by_the_same_command(webtext, tmp_path, work, removed, never, stage):
+def test_what_was_killed_is_finished_by_the_same_command(webtext, work, removed, never, stage):
     clean_lists(work, removed)
     # Dies with the first shard of that stage that is published, as by kill -9.
     code = (
@@ -214,14 +208,14 @@ def test_what_was_killed_is_finished_by_the_same_command(webtext, tmp_path, work
         "import command_kit.atomic as atomic; atomic.same_bytes = same\n"
         "main(sys.argv[1:])\n"
     )
-    words = ["takedown", "--urls", tmp_path / "remove.txt", work / "corpus", "--apply", "--workers", 1]
+    words = ["takedown", "--urls", work.parent / "remove.txt", work / "corpus", "--apply", "--workers", 1]
     killed = subprocess.run([sys.executable, "-c", code, *map(str, words)], capture_output=True, text=True)
     assert killed.returncode == -9, killed.stderr
     assert outputs(work) != never
-    assert "was interrupted" in takedown(webtext, tmp_path).sentence
-    assert takedown(webtext, tmp_path, "--apply").code == 0
+    assert "was interrupted" in takedown(webtext, work).sentence
+    assert takedown(webtext, work, "--apply").code == 0
     assert outputs(work) == never
-    assert takedown(webtext, tmp_path).code == 0
+    assert takedown(webtext, work).code == 0
 
 
 def own_documents(home, *, removed):
@@ -259,16 +253,13 @@ def take_out(home, texts=True):
 def test_documents_of_ones_own(webtext, tmp_path):
     work, never = (own_documents(tmp_path / name, removed=name == "never") for name in ("work", "never"))
     (tmp_path / "remove.txt").write_text("http://own.org/3\nhttp://own.org/page\n")
-    assert (
-        f"{work / 'own' / 'a.jsonl'} still names the pages, in row 4:"
-        in takedown(webtext, tmp_path, "--apply").sentence
-    )
+    assert f"{work / 'own' / 'a.jsonl'} still names the pages, in row 4:" in takedown(webtext, work, "--apply").sentence
     lines = (work / "own" / "a.jsonl").read_text()
     take_out(work, texts=False)
-    assert "what lies there still holds 1 of the pages" in takedown(webtext, tmp_path, "--apply").err
+    assert "what lies there still holds 1 of the pages" in takedown(webtext, work, "--apply").err
     (work / "own" / "a.jsonl").write_text(lines)
     take_out(work)
-    assert takedown(webtext, tmp_path, "--apply").code == 0
+    assert takedown(webtext, work, "--apply").code == 0
     after, expected = (outputs(home) for home in (work, never))
     assert after.keys() == expected.keys()
     different = {name for name in after if after[name] != expected[name]}
@@ -282,7 +273,7 @@ def test_a_second_output_of_the_same_steps_follows(webtext, tmp_path):
     assert main(list(map(str, words))) == 0
     (tmp_path / "remove.txt").write_text("http://own.org/3\nhttp://own.org/page\n")
     take_out(work)
-    assert takedown(webtext, tmp_path, "--apply").code == 0
+    assert takedown(webtext, work, "--apply").code == 0
     words = ("takedown", "--urls", tmp_path / "remove.txt", work / "other", "--apply")
     assert webtext(*words).code == 0
     assert IndexedTokens(str(work / "other_text_document")).documents == 8

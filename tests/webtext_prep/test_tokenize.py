@@ -17,7 +17,7 @@ from webtext_prep.tokens.runs import shuffle_key
 
 
 def run(capsys, *arguments: object) -> dict:
-    assert main(["tokenize", *map(str, arguments), "--json"]) == 0
+    assert main(["tokenize", "--workers", "1", *map(str, arguments), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 

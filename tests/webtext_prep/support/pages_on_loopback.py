@@ -1,8 +1,10 @@
-"""A web server on loopback for tests that need no more than pages."""
+"""Web servers on loopback: one of pages alone, and one whose answers the tests choose."""
 
+import collections
 import contextlib
 import http.server
 import threading
+import time
 from collections.abc import Callable, Iterator
 
 
@@ -42,3 +44,83 @@ def serve_pages(page: Callable[[str], str | None]) -> Iterator[str]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+SENTENCE = "This is a sentence of the page, long enough for anybody to see that it is text. "
+PATIENCE = 60
+"""Seconds after which a test that waits for something has failed."""
+
+
+def html(title, text=SENTENCE * 5):
+    return f"<html><head><title>{title}</title></head><body><article><p>{text}</p></article></body></html>".encode()
+
+
+class Site:
+    """A web server on loopback. `routes` maps a path to a function of the request; other paths are pages."""
+
+    def __init__(self):
+        self.routes = {}
+        self.asked = []  # (path, headers, time)
+        self.answers = None  # after this many requests it says nothing more
+        self.condition = threading.Condition()
+        site = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                asked = (self.path, dict(self.headers), time.monotonic())
+                with site.condition:
+                    site.asked.append(asked)
+                    site.condition.notify_all()
+                with contextlib.suppress(ConnectionError):
+                    if site.answers is not None and len(site.asked) > site.answers:
+                        site.asked.remove(asked)  # as if it had not been there: it was not answered
+                        self.connection.recv(1)
+                        return
+                    site.routes.get(self.path, site.page)(self)
+
+            def answer(self, status=200, body=b"", kind="text/html; charset=utf-8", **headers):
+                self.send_response(status)
+                if kind is not None:
+                    self.send_header("Content-Type", kind)
+                for name, value in {"Content_Length": len(body), **headers}.items():
+                    self.send_header(name.replace("_", "-"), str(value))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *arguments):
+                pass
+
+        self.server = QuietServer(("127.0.0.1", 0), Handler)
+        self.port = self.server.server_port
+        threading.Thread(target=self.server.serve_forever, args=(0.01,), daemon=True).start()
+        self.routes["/robots.txt"] = lambda request: request.answer(404)
+
+    def stop(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+    def page(self, request):
+        request.answer(body=html(f"Page {request.path}"))
+
+    def url(self, path, host="127.0.0.1"):
+        return f"http://{host}:{self.port}{path}"
+
+    def urls(self, *paths):
+        return [self.url(path) for path in paths]
+
+    @property
+    def paths(self):
+        """What was asked for, in order."""
+        return [path for path, _, _ in self.asked]
+
+    def counts(self):
+        return collections.Counter(self.paths)
+
+    def times(self, path):
+        return [when for asked, _, when in self.asked if asked == path]
+
+    def wait_for(self, condition):
+        with self.condition:
+            assert self.condition.wait_for(lambda: condition(self.counts()), PATIENCE)

@@ -111,9 +111,7 @@ def _number(text: str) -> int | float | str:
 
 def input_setting() -> Any:
     """The field `input`, the same in every task that has it."""
-    return setting(
-        "", "file of the evaluation set: a text (wikitext), or JSON lines (lambada, hellaswag)", metavar="FILE"
-    )
+    return setting("", "file of the evaluation set: a text (wikitext), or JSON lines (the others)", metavar="FILE")
 
 
 def check_readable(path: str) -> None:
