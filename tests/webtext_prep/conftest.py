@@ -213,7 +213,7 @@ class Result:
     @property
     def messages(self) -> str:
         """Standard error without lines of progress, of which a busy machine leaves time for some."""
-        return re.sub(r"(?m)^\S+  [\d,]+ .*/s  .*\n", "", self.err)
+        return re.sub(r"(?m)^\S+  [\d,]+ .*/s(?:  .*)?\n", "", self.err)
 
     @property
     def sentence(self) -> str:

@@ -10,7 +10,6 @@ with human-reviewed text.
 from __future__ import annotations
 
 import functools
-import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib import resources
@@ -18,6 +17,7 @@ from importlib import resources
 import numpy as np
 import numpy.typing as npt
 
+from command_kit import parse_json
 from webtext_prep.extraction.blocks import Blocks, blocks_of
 from webtext_prep.extraction.features import Features, features_of
 from webtext_prep.extraction.forest import Forest
@@ -43,7 +43,7 @@ class Parameters:
     @classmethod
     def parse(cls, text: str) -> Parameters:
         """From a JSON object with `features` and `trees`, `page_features`, and `kinds`: of each its trees."""
-        read = json.loads(text)
+        read = parse_json(text)
         kinds = {kind: Forest.of(read["page_features"], trees) for kind, trees in read["kinds"].items()}
         return cls(Forest.of(read["features"], read["trees"]), kinds)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from importlib import resources
 from typing import TYPE_CHECKING, Literal
 
-from command_kit import available_cores, setting
+from command_kit import available_cores, parse_json, setting
 from command_kit.settings import check_choices, check_limits
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
@@ -27,7 +26,7 @@ PARSER_BYTES = 250 << 20
 def known_kinds() -> list[str]:
     """The kinds of pages that `learned` tells apart."""
     parameters = resources.files(__package__).joinpath("learned.json").read_text(encoding="utf-8")
-    return list(json.loads(parameters)["kinds"])
+    return list(parse_json(parameters)["kinds"])
 
 
 @dataclass(frozen=True)

@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import datetime
 import io
-import json
 import re
 from collections import OrderedDict
 from collections.abc import Generator, Iterator
 from pathlib import Path
 from typing import Any, BinaryIO, ClassVar
 
+from command_kit import parse_json
 from webtext_prep.crawl.archives.captures import (
     CAPTURES,
     Capture,
@@ -184,8 +184,8 @@ def pages_in(data: bytes, max_bytes: int) -> Iterator[Found]:
 def _crawls(body: bytes) -> list[tuple[str, str]]:
     """Of each crawl the `timestamp` of its beginning, and its id."""
     try:
-        listed = [entry for entry in json.loads(body) if isinstance(entry, dict)]
-    except (ValueError, TypeError, RecursionError):
+        listed = [entry for entry in parse_json(body) if isinstance(entry, dict)]
+    except (ValueError, TypeError):
         return []
     found = []
     for entry in listed:
@@ -205,10 +205,10 @@ def _captures(lines: list[bytes]) -> Iterator[tuple[str, dict[str, Any]]]:
     for line in lines:
         try:
             _, time, values = line.split(b" ", 2)
-            entry = json.loads(values)
+            entry = parse_json(values)
             entry = {**entry, "offset": int(entry["offset"]), "length": int(entry["length"])}
             is_page = str(entry.get("status")) == "200" and may_be_page(str(entry.get("mime", "")).lower())
             if is_page and entry["offset"] >= 0 < entry["length"] and str(entry["filename"]).endswith(".warc.gz"):
                 yield time.decode("ascii"), entry
-        except (ValueError, KeyError, TypeError, RecursionError):
+        except (ValueError, KeyError, TypeError):
             continue

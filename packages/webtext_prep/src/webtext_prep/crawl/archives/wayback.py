@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import contextlib
 import email.utils
-import json
 import re
 from collections.abc import Generator
 from time import strftime
 from typing import ClassVar
 from urllib.parse import urlencode
 
+from command_kit import parse_json
 from webtext_prep.crawl.archives.captures import CAPTURES, READABLE, Capture, Request, Search, nearest
 from webtext_prep.crawl.http.bodies import (
     CutShortError,
@@ -132,7 +132,7 @@ def _rows(body: bytes) -> list[tuple[str, str]] | None:
     if not body.strip():
         return []
     try:
-        rows = json.loads(body)
+        rows = parse_json(body)
         return [(str(time), str(original)) for time, original in rows if time != "timestamp"]
-    except (ValueError, TypeError, RecursionError):
+    except (ValueError, TypeError):
         return None
