@@ -224,7 +224,7 @@ def _writing(count: int, folder: Path) -> Row:
         outputs = [folder / "written.jsonl.zst", folder / "outcomes.jsonl.zst"]
         row = rate_of(
             "ours: writing a shard from its journal",
-            lambda: write_list(listed, Work(journal), outputs, folder / "new", stage.user_agent),
+            lambda: write_list(listed, Work(journal), outputs, folder / "new", stage._fetching(1, 1)),
             count,
         )
     assert row.rate is not None
