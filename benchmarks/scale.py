@@ -73,7 +73,7 @@ class Work:
 PLAN = (
     Work("urls", "urls", "urls", "ours: the whole stage, 2% kept", "submissions", "n", {"min_score": 200}),
     Work("blacklist", "blacklist", "blacklist", "ours: the whole stage", "urls", "n", {}),
-    Work("download", "download, trafilatura", "download", "ours: download with trafilatura", "pages", "n", {}),
+    Work("download", "download, learned", "download", "ours: download with learned", "pages", "n", {}),
     Work("download", "download, resiliparse", "download", "ours: download with resiliparse", "pages", "n",
          {"extractor": "resiliparse"}),
     Work("extract", "extract, resiliparse", "extract", "ours: the whole stage, resiliparse", "pages", "n",
@@ -93,7 +93,7 @@ PLAN = (
 
 @dataclass(frozen=True)
 class Corpus:
-    """So many URLs, and the text behind them, in bytes."""
+    """A number of URLs, and the text of their pages, in bytes."""
 
     urls: int
     text: int
