@@ -153,8 +153,8 @@ def main() -> None:
         folds = arguments.folds or Path(folder) / "folds.json"
         if arguments.folds is None:
             learn_extraction.write_folds(arguments.folder, folds)
-        found = json.loads(folds.read_text(encoding="utf-8"))
-    unseen = {name: text for name, (text, _) in found.items()}
+        by_folds = json.loads(folds.read_text(encoding="utf-8"))
+    unseen = {name: text for name, (text, _) in by_folds.items()}
     rows, best = [], {}
     for name, extract in peers().items():
         texts, seconds = extracted(extract, pages)
@@ -166,7 +166,7 @@ def main() -> None:
             if found >= best.get(page.name, (-1.0, ""))[0]:
                 best[page.name] = (found, texts[page.name])
     rows.append(row_of("the best for each page", pages, {name: text for name, (_, text) in best.items()}, None))
-    kinds = kinds_of(pages, {name: kind for name, (_, kind) in found.items()})
+    kinds = kinds_of(pages, {name: kind for name, (_, kind) in by_folds.items()})
     save("extraction", {"machine": describe(*PACKAGES), "pages": len(pages), "rows": rows, "kinds": kinds})
     write_tables("extraction.py", f"{as_markdown(rows, pages)}\n\n{kinds_as_markdown(kinds)}\n")
 
