@@ -185,7 +185,7 @@ def figure(value: Any) -> str:
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, list):
-        return ", ".join(map(str, value))
+        return ", ".join(map(str, value)) or "(none)"
     return f"{value:,}" if isinstance(value, int) else str(value) or "(none)"
 
 
