@@ -76,7 +76,7 @@ WRONG_PLACES = {
     errno.EISDIR: "is a folder, where a file belongs",
     errno.ENAMETOOLONG: "has too long a name",
 }
-"""Errors of the system that another path mends: what is said of the path."""
+"""Errors of the system that another path would avoid: what is said of the path."""
 
 
 def sentence_for(error: BaseException) -> str:

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from webtext_prep.crawl.http.client import Reply
+from webtext_prep.extraction.outcomes import is_retryable
 
 CAPTURES = 3
 """Of one URL that an archive is asked for, the nearest ones, before it is taken for having none."""
@@ -58,6 +59,24 @@ class Capture:
 
 Search = Generator[Request | Capture, Reply, str]
 """Is sent, for a capture that is no page, a reply with the outcome that says why."""
+
+
+def tried(attempts: Iterable[Generator[Request | Capture, Reply, Capture | str]], answer: str) -> Search:
+    """Try captures one after the other. Ends with why the last of them was no page, `answer` if there is none.
+
+    Args:
+        attempts: each asks for a capture, and ends with it, or with why there is none; a retryable outcome is the last.
+        answer: what is known without them.
+    """
+    for attempt in attempts:
+        found = yield from attempt
+        if isinstance(found, Capture):
+            answer = (yield found).outcome
+        elif is_retryable(found):
+            return found
+        else:
+            answer = found
+    return answer
 
 
 class Archive(Protocol):

@@ -24,6 +24,7 @@ from webtext_prep.crawl.archives.captures import (
     nearest,
     readable_time,
     timestamp,
+    tried,
 )
 from webtext_prep.crawl.archives.cluster_index import MOST_BLOCKS, Block, ClusterIndex, Pieces
 from webtext_prep.crawl.archives.warc import ArchiveReader, Damage, Found
@@ -91,14 +92,10 @@ class CommonCrawl:
                     return lines
                 answer = lines if lines != "http_404" else answer  # some early crawls have no such index
                 continue
-            for time, entry in nearest(_captures(lines), date)[:CAPTURES]:
-                found = yield from self._record(entry, key, time)
-                if isinstance(found, Capture):
-                    answer = (yield found).outcome
-                elif is_retryable(found):
-                    return found
-                else:
-                    answer = found
+            captures = nearest(_captures(lines), date)[:CAPTURES]
+            answer = yield from tried((self._record(entry, key, time) for time, entry in captures), answer)
+            if is_retryable(answer):
+                return answer
         return answer
 
     def _lines(self, crawl: str, key: bytes) -> Generator[Request | Capture, Reply, list[bytes] | str]:

@@ -14,7 +14,7 @@ from typing import ClassVar
 from urllib.parse import urlencode
 
 from command_kit import parse_json
-from webtext_prep.crawl.archives.captures import CAPTURES, READABLE, Capture, Request, Search, nearest
+from webtext_prep.crawl.archives.captures import CAPTURES, READABLE, Capture, Request, Search, nearest, tried
 from webtext_prep.crawl.http.bodies import (
     CutShortError,
     DamagedBodyError,
@@ -25,7 +25,7 @@ from webtext_prep.crawl.http.bodies import (
     may_be_page,
 )
 from webtext_prep.crawl.http.client import Reply, next_url
-from webtext_prep.extraction.outcomes import PageOutcome, is_retryable
+from webtext_prep.extraction.outcomes import PageOutcome
 from webtext_prep.urls.surt import surt
 
 LISTED = 10
@@ -69,16 +69,8 @@ class Wayback:
         rows = _rows(reply.body)
         if rows is None:
             return PageOutcome.MALFORMED_RESPONSE
-        answer: str = PageOutcome.NOT_ARCHIVED
-        for time, original in nearest(rows, date)[:CAPTURES]:
-            found = yield from self._capture(time, original)
-            if isinstance(found, Capture):
-                answer = (yield found).outcome
-            elif is_retryable(found):
-                return found
-            else:
-                answer = found
-        return answer
+        attempts = (self._capture(time, original) for time, original in nearest(rows, date)[:CAPTURES])
+        return (yield from tried(attempts, PageOutcome.NOT_ARCHIVED))
 
     def _capture(self, time: str, original: str) -> Generator[Request | Capture, Reply, Capture | str]:
         """A capture, or why there is none."""

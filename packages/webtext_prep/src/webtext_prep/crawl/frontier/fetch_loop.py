@@ -99,7 +99,7 @@ def left_row(visit: Visit, *, needs_all: bool) -> dict[str, Any]:
     """The row of a visit that another task has to go on with."""
     values = {name: getattr(visit, name) for name in _LEFT}
     values |= {name: value for name in _LEFT_OF_GONE if (value := getattr(visit, name))}
-    if visit.retrieval is not None:  # the search begins anew
+    if visit.retrieval is not None:  # the search starts over
         values |= {"archive": visit.retrieval.archive, "known": visit.retrieval.known}
     return {"url": visit.asked, "outcome": str(PageOutcome.REDIRECT), "next": visit.url, "all": needs_all, **values}
 
@@ -170,7 +170,7 @@ class Visiting:
                 yield visit
 
     def _where_asked(self, visit: Visit) -> Visit:
-        """A visit as it goes on; one that was left for an archive that is asked no more begins anew."""
+        """A visit as it goes on; one that was left for an archive that is asked no more starts over."""
         if visit.retrieval is None or visit.retrieval.archive in self._archives.names:
             return visit
         values = {name: getattr(visit, name) for name in ("earlier_attempts", "earlier_rounds", "date")}
