@@ -13,6 +13,7 @@ import sys
 import pytest
 from added_engines.nodes import Nodes
 from jobs import job_of
+from pages_on_loopback import write_list
 from web_archives import FILES, INDEX, WAYBACK, Captured, WebArchives
 
 from command_kit import UsageError
@@ -21,7 +22,7 @@ from webtext_prep.crawl.archives import cluster_index
 from webtext_prep.crawl.frontier import politeness, rounds
 from webtext_prep.crawl.state.page_cache import PageReader
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.shards import read_documents, write_documents
+from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.running import staging
@@ -70,14 +71,6 @@ def made(output):
         for row in read_documents(shard)
     ]
     return rows, [document for shard in sorted(output.glob("part-*")) for document in read_documents(shard)]
-
-
-def write_list(path, urls):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with write_documents(path) as writer:
-        for url in urls:
-            writer.write(url if isinstance(url, Document) else Document(url))
-    return path
 
 
 def check_limits(archives, pause=PAUSE):

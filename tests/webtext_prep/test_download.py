@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 import zstandard
 from jobs import job_of
-from pages_on_loopback import PATIENCE, SENTENCE, html
+from pages_on_loopback import PATIENCE, SENTENCE, html, write_list
 
 from command_kit import UsageError
 from webtext_prep import cli
@@ -25,7 +25,7 @@ from webtext_prep.crawl.http import addresses
 from webtext_prep.crawl.state.database import Journal
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.inputs import find_inputs
-from webtext_prep.documents.folders.shards import read_documents, write_documents
+from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
 from webtext_prep.stages.download import Download
@@ -34,14 +34,6 @@ from webtext_prep.stages.download import Download
 @pytest.fixture(autouse=True)
 def no_long_waits(monkeypatch):
     monkeypatch.setattr(politeness, "BACKOFF_SECONDS", 0.01)
-
-
-def write_list(path, urls):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with write_documents(path) as writer:
-        for url in urls:
-            writer.write(url if isinstance(url, Document) else Document(url))
-    return path
 
 
 def download(inputs, output, *, restart=False, keep_dropped=False, workers=1, **settings):

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from added_engines.nodes import Nodes
 from jobs import job_of
-from pages_on_loopback import QuietServer
+from pages_on_loopback import servers_of
 from processes import until
 
 from webtext_prep.crawl.frontier import rounds
@@ -77,23 +77,8 @@ class Web:
             def log_message(self, *arguments):
                 pass
 
-        self.servers = self._start(Handler)
+        self.servers = servers_of(HOSTS, Handler)
         self.port = self.servers[0].server_port
-
-    @staticmethod
-    def _start(handler):
-        while True:  # until there is a port that is free at all addresses
-            found = []
-            try:
-                for host in HOSTS:
-                    found.append(QuietServer((host, found[0].server_port if found else 0), handler))
-            except OSError:
-                for one in found:
-                    one.server_close()
-                continue
-            for one in found:
-                threading.Thread(target=one.serve_forever, args=(0.01,), daemon=True).start()
-            return found
 
     def stop(self):
         for server in self.servers:

@@ -7,6 +7,9 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from webtext_prep.documents.document import Document
+from webtext_prep.documents.folders.shards import write_documents
+
 
 class QuietServer(http.server.ThreadingHTTPServer):
     """For clients that hang up, or are killed: that is what is tested."""
@@ -16,6 +19,31 @@ class QuietServer(http.server.ThreadingHTTPServer):
 
     def handle_error(self, request, client_address):
         pass
+
+
+def servers_of(hosts, handler):
+    """Running servers, one for each address, all at one port."""
+    while True:  # until there is a port that is free at all addresses
+        found = []
+        try:
+            for host in hosts:
+                found.append(QuietServer((host, found[0].server_port if found else 0), handler))
+        except OSError:
+            for one in found:
+                one.server_close()
+            continue
+        for one in found:
+            threading.Thread(target=one.serve_forever, args=(0.01,), daemon=True).start()
+        return found
+
+
+def write_list(path, urls):
+    """A list for a download, of URLs or of rows with metadata."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with write_documents(path) as writer:
+        for url in urls:
+            writer.write(url if isinstance(url, Document) else Document(url))
+    return path
 
 
 @contextlib.contextmanager

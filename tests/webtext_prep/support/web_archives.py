@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 from archives import Archive
-from pages_on_loopback import QuietServer
+from pages_on_loopback import servers_of
 
 from webtext_prep.urls.surt import surt
 
@@ -104,23 +104,8 @@ class WebArchives:
             def log_message(self, *arguments: object) -> None:
                 pass
 
-        self.servers = self._start(Handler)
+        self.servers = servers_of((WAYBACK, FILES, INDEX, LIVE), Handler)
         self.port = self.servers[0].server_port
-
-    @staticmethod
-    def _start(handler: type[http.server.BaseHTTPRequestHandler]) -> list[QuietServer]:
-        while True:  # until there is a port that is free at all addresses
-            found: list[QuietServer] = []
-            try:
-                for host in (WAYBACK, FILES, INDEX, LIVE):
-                    found.append(QuietServer((host, found[0].server_port if found else 0), handler))
-            except OSError:
-                for one in found:
-                    one.server_close()
-                continue
-            for one in found:
-                threading.Thread(target=one.serve_forever, args=(0.01,), daemon=True).start()
-            return found
 
     def stop(self) -> None:
         for server in self.servers:
