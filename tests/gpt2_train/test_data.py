@@ -410,3 +410,42 @@ def test_an_empty_corpus_is_a_clear_error(tmp_path: Path) -> None:
         pass
     with pytest.raises(Gpt2UsageError, match="holds no tokens"):
         Corpus(str(tmp_path / "empty"), [949, 50, 1])
+
+
+@pytest.fixture
+def held_out_corpus(tmp_path: Path) -> Path:
+    """Ten documents to train on and four held out, as their records say."""
+    for name, documents, share in (("c", 10, 0.2), ("c_held_out", 4, 0.2)):
+        with IndexedTokensWriter(tmp_path / f"{name}_text_document") as writer:
+            for number in range(documents):
+                writer.add([number + 100 * (name != "c")] * 3)
+        (tmp_path / f"{name}_text_document.json").write_text(json.dumps({"facts": {"hold_out": share}}))
+    return tmp_path / "c_text_document"
+
+
+def test_held_out_documents_are_the_validation_split_and_all_others_are_for_training(held_out_corpus, tmp_path) -> None:
+    corpus = Corpus(str(held_out_corpus), [5, 5, 0])
+    assert corpus.ranges == {"train": (0, 10), "valid": (0, 0), "test": (0, 0)}
+    options = {"sequence_length": 3, "seed": 1, "cache": IndexCache(tmp_path / "cache"), "say": lambda line: None}
+    seen = {}
+    for split in ("train", "valid"):
+        blend = blend_split([corpus], None, split, **options)
+        assert blend is not None
+        seen[split] = set(np.unique(blend.read(blend.prepare(0, blend.epoch_samples))).tolist())
+    assert seen["train"] <= set(range(10)) and len(seen["train"]) > 8
+    assert seen["valid"] <= set(range(100, 104)) and len(seen["valid"]) > 2
+    alone = Corpus(f"{tmp_path}/c_held_out_text_document", [1, 0, 0])
+    assert corpus.identity()["held_out"] == alone.identity()["digest"] and "held_out" not in alone.identity()
+
+
+def test_pages_that_may_be_on_both_sides_are_refused(held_out_corpus) -> None:
+    record = Path(f"{held_out_corpus}.json")
+    record.write_text(json.dumps({"facts": {}}))
+    with pytest.raises(Gpt2UsageError, match=r"c_held_out_text_document holds the pages of .*--hold-out 0.2"):
+        Corpus(str(held_out_corpus), [1, 0, 0])
+    record.write_text(json.dumps({"facts": {"hold_out": 0.2, "tokenizer": "a"}}))
+    Path(f"{held_out_corpus.parent}/c_held_out_text_document.json").write_text(
+        json.dumps({"facts": {"tokenizer": "b"}})
+    )
+    with pytest.raises(Gpt2UsageError, match="have different tokenizers"):
+        Corpus(str(held_out_corpus), [1, 0, 0])

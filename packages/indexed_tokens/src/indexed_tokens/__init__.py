@@ -6,7 +6,7 @@ memory-mapped `.bin/.idx` pairs, byte-compatible with Megatron-LM both ways.
 
 from indexed_tokens.checksums import check_token_files
 from indexed_tokens.errors import IndexedTokensError
-from indexed_tokens.reader import IndexedTokens, bin_path, idx_path, prefix_of
+from indexed_tokens.reader import IndexedTokens, bin_path, held_out_prefix, idx_path, prefix_of
 from indexed_tokens.tokenizer import (
     GPT2_VOCABULARY_SIZE,
     Tokenizer,
@@ -27,6 +27,7 @@ __all__ = [
     "bin_path",
     "check_token_files",
     "corpus_tokenizer",
+    "held_out_prefix",
     "idx_path",
     "prefix_of",
     "save_corpus_tokenizer",

@@ -42,6 +42,10 @@ DTYPE_OF_CODE: dict[int, np.dtype[Any]] = {
 }
 
 
+TOKENS_SUFFIX = "_text_document"
+"""What Megatron-LM's users expect between a prefix and `.bin`."""
+
+
 def prefix_of(path: str | Path) -> Path:
     """The prefix that `path` names: itself, or what is before `.bin` or `.idx`."""
     path = Path(path)
@@ -50,7 +54,7 @@ def prefix_of(path: str | Path) -> Path:
 
 def _near(prefix: Path) -> list[Path]:
     """Indices that `prefix` was probably meant to name: of the files that a command called so, or in that folder."""
-    named = idx_path(f"{prefix}_text_document")
+    named = idx_path(f"{prefix}{TOKENS_SUFFIX}")
     return [named] if named.is_file() else sorted(prefix.glob("*.idx"))
 
 
@@ -62,6 +66,17 @@ def bin_path(prefix: str | Path) -> Path:
 def idx_path(prefix: str | Path) -> Path:
     """`corpus_text_document` -> `corpus_text_document.idx`."""
     return Path(f"{prefix}.idx")
+
+
+def held_out_prefix(prefix: str | Path) -> Path:
+    """The token files of the documents that are held out of others.
+
+    >>> held_out_prefix("work/corpus_text_document").name
+    'corpus_held_out_text_document'
+    """
+    path = prefix_of(prefix)
+    stem = path.name.removesuffix(TOKENS_SUFFIX)
+    return path.with_name(f"{stem}_held_out{path.name[len(stem) :]}")
 
 
 class IndexedTokens:

@@ -116,7 +116,7 @@ def compressed(found: dict[str, Any]) -> dict[str, float]:
     from gpt2_train.data.corpus import Corpus
     from gpt2_train.evaluation.tasks.held_out_loss import split_pieces
 
-    corpus = Corpus(found["data"], parse_split(found["split_weights"] or "1"))
+    corpus = Corpus(found["data"], parse_split(found["split_weights"] or "1")).holding(found["split"])
     tokenizer = corpus_tokenizer(found["data"]) or Tokenizer.gpt2()
     pieces = split_pieces(corpus, found["split"], most=COMPRESSED_TOKENS)
     text = b"".join(tokenizer.decode_bytes(piece.tolist()) for piece in pieces)
@@ -145,7 +145,7 @@ def nothing_held_out(step: Step, train: Step | None) -> str:
     if split == "all" or settings.data not in train.settings.data:
         return ""
     shares = settings.split_weights or train.settings.split
-    corpus = Corpus(settings.data, parse_split(shares))
+    corpus = Corpus(settings.data, parse_split(shares)).holding(split)
     if corpus.split_tokens(split) > 1:
         return ""
     return (

@@ -1,20 +1,22 @@
 """Token files and their splits: which documents are for training, which for validation and test.
 
 A split is a contiguous range of sequences, as in Megatron-LM, moved to the end of a document so that no document is in
-two splits. Opening costs what `IndexedTokens` costs; no tokens are read. Nothing here knows of other processes.
+two splits. Where `webtext tokenize --hold-out` left PREFIX_held_out, that is the validation split, and all of PREFIX is
+for training. Opening costs what `IndexedTokens` costs; no tokens are read. Nothing here knows of other processes.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from gpt2_train.config.errors import Gpt2UsageError
-from indexed_tokens import IndexedTokens, check_token_files, corpus_tokenizer
+from indexed_tokens import IndexedTokens, check_token_files, corpus_tokenizer, held_out_prefix, idx_path
 from indexed_tokens.checksums import recorded_facts
 
 SPLITS = ("train", "valid", "test")
@@ -47,31 +49,45 @@ class Corpus:
 
     Args:
         prefix: path of the files without `.bin` and `.idx`.
-        weights: shares of the documents for training, validation and test, of any sum above 0.
+        weights: shares of the documents for training, validation and test, of any sum above 0; without effect where
+            documents were held out.
 
     Attributes:
         tokens: the files.
-        ranges: the sequences [begin, end) of each split.
-        shares: the share of each split, as asked for; they sum to 1.
+        held_out: the documents that were held out of them, which are the validation split; None where there are none.
+        ranges: the sequences [begin, end) of each split in `tokens`.
+        shares: the share of each split, as asked for.
 
     Raises IndexedTokensError for files that are missing or damaged, as far as sizes and the index tell (the tokens are
-    not read), Gpt2UsageError for an empty one.
+    not read), Gpt2UsageError for an empty one, or if held-out documents may be among the others.
     """
 
     def __init__(self, prefix: str, weights: Sequence[float]) -> None:
         self.prefix = prefix
-        self.tokens = IndexedTokens(prefix)
-        check_token_files(prefix)
-        if self.tokens.dtype.kind not in "iu":
-            raise Gpt2UsageError(f"{prefix} stores tokens as {self.tokens.dtype}: token ids are whole numbers.")
-        if self.tokens.total_tokens == 0:
-            raise Gpt2UsageError(f"{prefix} holds no tokens: make it again with `webtext tokenize`, or give another.")
-        ranges = split_ranges(self.tokens.document_index, weights)
-        self.ranges = dict(zip(SPLITS, ranges, strict=True))
-        self.shares = {split: weight / sum(weights) for split, weight in zip(SPLITS, weights, strict=True)}
+        self.tokens = _opened(prefix)
+        self.held_out: Corpus | None = None
+        held_out = held_out_prefix(prefix)
+        if idx_path(held_out).is_file():
+            _check_held_out(prefix, held_out)
+            self._split(train=(0, len(self.tokens)))
+            self.held_out = Corpus(str(held_out), [1])
+            self.held_out._split(valid=(0, len(self.held_out.tokens)))
+        else:
+            weights = [*weights, *[0] * (len(SPLITS) - len(weights))]
+            self.ranges = dict(zip(SPLITS, split_ranges(self.tokens.document_index, weights), strict=True))
+            self.shares = {split: weight / sum(weights) for split, weight in zip(SPLITS, weights, strict=True)}
+
+    def _split(self, **ranges: tuple[int, int]) -> None:
+        """Give all sequences to one split."""
+        self.ranges = {split: ranges.get(split, (0, 0)) for split in SPLITS}
+        self.shares = {split: float(split in ranges) for split in SPLITS}
+
+    def holding(self, split: str) -> Corpus:
+        """The corpus whose files hold a split: this one, or of the validation split what was held out of it."""
+        return self.held_out if split == "valid" and self.held_out is not None else self
 
     def split_tokens(self, split: str) -> int:
-        """Tokens in one split."""
+        """Tokens in one split of these files."""
         begin, end = self.ranges[split]
         return int(self.tokens.lengths[begin:end].sum(dtype=np.int64))
 
@@ -108,7 +124,32 @@ class Corpus:
 
     def identity(self) -> dict[str, Any]:
         """What this corpus is, so that a changed one is noticed: sizes, and a digest of lengths and sampled tokens."""
-        return self.tokens.identity()
+        held_out = {"held_out": self.held_out.tokens.identity()["digest"]} if self.held_out is not None else {}
+        return {**self.tokens.identity(), **held_out}
+
+
+def _opened(prefix: str) -> IndexedTokens:
+    tokens = IndexedTokens(prefix)
+    check_token_files(prefix)
+    if tokens.dtype.kind not in "iu":
+        raise Gpt2UsageError(f"{prefix} stores tokens as {tokens.dtype}: token ids are whole numbers.")
+    if tokens.total_tokens == 0:
+        raise Gpt2UsageError(f"{prefix} holds no tokens: make it again with `webtext tokenize`, or give another.")
+    return tokens
+
+
+def _check_held_out(prefix: str, held_out: Path) -> None:
+    """Raise Gpt2UsageError if by their records the training files may hold documents that are held out, or two
+    tokenizers made them."""
+    shares = [recorded_facts(path).get("hold_out", 0) for path in (prefix, held_out)]
+    if shares[0] < shares[1]:
+        raise Gpt2UsageError(
+            f"{held_out} holds the pages of `webtext tokenize --hold-out {shares[1]:g}`, and {prefix} was made with "
+            f"{shares[0]:g}, so that it may hold them, too: tokenize it again with the same share, or move those files."
+        )
+    known = [made_with(str(path)) for path in (prefix, held_out)]
+    if None not in known and known[0] != known[1]:
+        raise Gpt2UsageError(f"{prefix} and {held_out} have different tokenizers: tokenize one of them again.")
 
 
 def open_corpora(

@@ -278,6 +278,7 @@ def blend_split(
 
     `say` gets that line, and one about each split that is shorter than a sequence.
     """
+    corpora = [corpus.holding(split) for corpus in corpora]
     used = [number for number, corpus in enumerate(corpora) if corpus.split_tokens(split)]
     if not used and all(corpus.shares[split] == 0 for corpus in corpora):
         say(f"no {split} split: its share in --split is 0.")

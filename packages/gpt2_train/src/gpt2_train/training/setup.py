@@ -367,10 +367,13 @@ def describe_run(run: Run) -> list[str]:
     length = f"{run.settings.minutes or 0:g} minutes in steps of {plan.tokens_per_step:,} tokens"
     if plan.steps is not None:
         length = f"{plan.steps:,} steps of {plan.tokens_per_step:,} tokens ({run.epochs(plan.steps):.2f} epochs)"
+    held_out = [stream.corpus.prefix for stream in run.validation.streams] if run.validation else []
+    trained_on = {stream.corpus.prefix for stream in run.training.streams}
+    of_files = f" ({', '.join(held_out)})" if trained_on.isdisjoint(held_out) and held_out else ""
     return [
         size_line(config, memory),
         f"data: {run.training.epoch_tokens:,} tokens to train on ({run.training.epoch_samples:,} sequences per epoch), "
-        f"{run.validation.epoch_tokens if run.validation else 0:,} to validate",
+        f"{run.validation.epoch_tokens if run.validation else 0:,} to validate{of_files}",
         f"run: {length} on {world.size} process{'es' if world.size > 1 else ''} ({world.device.type}, "
         f"{plan.precision}): data parallel {data_parallel}, tensor parallel {world.tp_size}, "
         f"{plan.micro_batch} × {plan.accumulation} sequences each",

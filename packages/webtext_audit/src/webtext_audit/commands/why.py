@@ -13,11 +13,13 @@ import subprocess
 import sys
 import tempfile
 import tomllib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
 from command_kit import available_cores, setting
+from indexed_tokens import held_out_prefix
 from webtext_audit.commands.inspect import figure, printable
 from webtext_audit.lineage.tables import has_dropped
 from webtext_audit.lookup.catalogue import MOST_DUMP_BYTES, Catalogue, find_passage, is_too_large
@@ -102,17 +104,19 @@ class Why(Command):
 
 
 def steps_of(folder: str, run: str) -> list[Step]:
-    """The steps behind an output, and those behind the token files of a training run, if one is given."""
-    trained_on = _with_record(_prefixes(run)) if run else []
-    return all_steps(*trace_all([folder, *trained_on]))
+    """The steps that made an output, the token files of a run, if one is given, and what was held out of each."""
+    ends = [folder, *(_with_record(_prefixes(run)) if run else [])]
+    steps = all_steps(*trace_all(ends))
+    held_out = _with_record(str(held_out_prefix(step.place)) for step in steps if isinstance(step.place, Path))
+    return all_steps(*trace_all([*ends, *held_out])) if held_out else steps
 
 
-def _with_record(prefixes: list[str]) -> list[str]:
-    """The token files whose record is there."""
+def _with_record(places: Iterable[str]) -> list[str]:
+    """The folders and token files whose record is there."""
     found = []
-    for prefix in prefixes:
+    for place in places:
         with contextlib.suppress(InputError):
-            found.append(trace(prefix).name)
+            found.append(trace(place).name)
     return found
 
 

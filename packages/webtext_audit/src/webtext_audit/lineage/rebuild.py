@@ -16,6 +16,7 @@ from typing import Any
 
 import msgspec
 
+from indexed_tokens import held_out_prefix
 from webtext_audit.lineage.tables import stage_of
 from webtext_prep import storage
 from webtext_prep.documents.folders.shards import DEFAULT_FORMAT
@@ -208,11 +209,12 @@ def _resolved(place: Any) -> Any:
 
 
 def stamps_of(place: Path) -> dict[str, Any]:
-    """What changes when a file of an output does: its shards, dropped documents and side tables, or token files."""
-    if place.is_dir():
-        below = [
-            path for path in place.rglob("*") if path.is_file() and not path.relative_to(place).parts[0].startswith(".")
-        ]
-    else:
-        below = [path for path in place.parent.glob(f"{place.name}.*") if path.is_file()]
+    """What changes when a file of an output does: its shards, dropped documents and side tables, or token files; the
+    same of what was held out of it."""
+    below: list[Path] = []
+    for one in (place, held_out_prefix(place)):
+        is_folder = one.is_dir()
+        found = one.rglob("*") if is_folder else one.parent.glob(f"{one.name}.*")
+        top = one if is_folder else one.parent
+        below += [path for path in found if path.is_file() and not path.relative_to(top).parts[0].startswith(".")]
     return {str(path): storage.stamp(path) for path in sorted(below)}

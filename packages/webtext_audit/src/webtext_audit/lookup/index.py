@@ -45,7 +45,7 @@ from webtext_prep.reddit.rows import Submission, link_or_own_url, read_blocks, r
 from webtext_prep.running.engines.local import run_tasks
 from webtext_prep.running.tasks import Context, Task
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.tokens.runs import shuffle_key
+from webtext_prep.tokens.runs import encoding_refused, shuffle_key
 from webtext_prep.urls.urls import url_key, without_any_credentials, without_credentials
 
 FOLDER = "why"
@@ -338,8 +338,12 @@ def row_of(place: Location, number: int) -> Document | None:
 
 def order(shard: Location, options: dict[str, Any], report: Report) -> Entries:
     """Where the documents of a shard come in token files: by the key of their shuffle, or by number without one."""
-    shuffled, seed = options["shuffle"], options["seed"]
-    kept = ((row, document) for row, document in enumerate(read_documents(shard)) if document.text)
+    shuffled, seed, held_out = options["shuffle"], options["seed"], options["hold_out"]
+    kept = (
+        (row, document)
+        for row, document in enumerate(read_documents(shard))
+        if not encoding_refused(document, held_out, only_held_out=options["only_held_out"])
+    )
     return _entries(((shuffle_key(document, seed) if shuffled else row, row) for row, document in kept), report=report)
 
 

@@ -27,6 +27,7 @@ from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
 from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.held_out import HELD_OUT
 
 MOST_PLACES = 5
 """Places of one URL that are told of each step, at most."""
@@ -60,7 +61,8 @@ class Story:
         self._catalogue, self._known = catalogue, known
         self._came: dict[int, list[Hit]] = {}
         self._unknown: set[int] = set()
-        self.events = [self._event(step) for step in steps]
+        events = map(self._event, steps)
+        self.events = [event for event in events if event.get("reason") != f"not_{HELD_OUT}"]
 
     @property
     def is_found(self) -> bool:
@@ -241,8 +243,9 @@ class Story:
             self._unknown.add(id(step))
             return {"note": "its input is gone, so that documents can't be found in it"}
         if not numbers:
-            came = any(self._came.get(id(before)) for before in step.inputs)
-            return {"verdict": DROPPED, "reason": "empty"} if came else {"verdict": ABSENT}
+            came = [hit for before in step.inputs for hit in self._came.get(id(before), [])]
+            judged = self._judged(step, _document(came[0].file, came[0].row)) if came else {}
+            return {"verdict": DROPPED, **judged} if came else {"verdict": ABSENT}
         try:
             tokens = IndexedTokens(step.name)
         except IndexedTokensError as error:

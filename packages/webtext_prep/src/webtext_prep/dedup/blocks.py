@@ -176,10 +176,12 @@ class Against(NamedTuple):
     Attributes:
         first: the number of the first of them; they come after all new documents.
         loses: one of `LOSERS`.
+        hold_out: the share of pages that are held out of training; their documents go last.
     """
 
     first: int
     loses: str = LOSERS[0]
+    hold_out: float = 0.0
 
 
 NOTHING = Against(sys.maxsize)

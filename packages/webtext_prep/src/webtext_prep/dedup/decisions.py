@@ -23,6 +23,7 @@ from webtext_prep.dedup.blocks import NOTHING, Against, Packed
 from webtext_prep.dedup.candidates import shared_buckets
 from webtext_prep.documents.document import Document, encode_document
 from webtext_prep.text.fingerprints import Shingling, jaccard, shingle_sets, shingle_spans
+from webtext_prep.urls.held_out import is_held_out
 
 MEMORY_BYTES = 256 << 20
 """Sets that take more than this are kept in a file mapped into memory: those of one large component."""
@@ -287,14 +288,15 @@ class Part:
         against: Against = NOTHING,
         report: Callable[[int], None] = lambda decided: None,
     ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.float64]]:
-        """Who goes at a threshold.
+        """Who goes at a threshold. Documents of pages that are held out come before others, whatever their length.
 
         Returns, for each document, the place in this part of its representative, or -1 if it stays; and how similar
         they are.
         """
         is_old = self.numbers >= against.first
-        yields = {"new": ~is_old, "old": is_old}.get(against.loses, np.zeros(0, np.bool_)).tolist()
-        order = ranking(self.lengths.tolist(), self.urls, self.numbers.tolist(), yields)
+        yields = {"new": ~is_old, "old": is_old}.get(against.loses, np.zeros(len(is_old), np.bool_))
+        yields = 2 * yields + ~self.held_out(against.hold_out)
+        order = ranking(self.lengths.tolist(), self.urls, self.numbers.tolist(), yields.tolist())
         starts = np.append(0, self.ends[:-1])
         keys = self.keys[order]
         decide: Any = find_duplicates
@@ -316,6 +318,18 @@ class Part:
         representatives[order] = np.where(by_rank >= 0, order[by_rank], -1)
         similarities[order] = similarity_by_rank
         return representatives, similarities
+
+    def held_out(self, share: float) -> npt.NDArray[np.bool_]:
+        """Which documents are of pages that are held out, shape (documents,)."""
+        if not share:
+            return np.zeros(len(self.urls), np.bool_)
+        return np.fromiter((is_held_out(as_text(url), share) for url in self.urls), np.bool_, len(self.urls))
+
+    def copies_of_held_out(self, representatives: npt.NDArray[np.int64], against: Against) -> int:
+        """How many new documents go since they repeat one that is held out, and are not held out themselves."""
+        is_held_out = self.held_out(against.hold_out)
+        goes = (representatives >= 0) & (self.numbers < against.first)
+        return int((goes & is_held_out[representatives] & ~is_held_out).sum())
 
     def receipts(
         self,
@@ -347,7 +361,7 @@ class Part:
 
 
 def ranking(
-    lengths: Sequence[int], urls: Sequence[bytes], numbers: Sequence[int], yields: Sequence[bool] = ()
+    lengths: Sequence[int], urls: Sequence[bytes], numbers: Sequence[int], yields: Sequence[int] = ()
 ) -> npt.NDArray[np.int64]:
     """The order in which documents are visited: the longest first, equals by URL, then by number.
 
@@ -355,10 +369,11 @@ def ranking(
         lengths: of the texts, in characters.
         urls: in UTF-8.
         numbers: their places in the input.
-        yields: which documents come after all others, whatever their length; none if empty.
+        yields: documents with a higher number come after those with a lower one, whatever their length; all have 0 if
+            it is empty.
 
     Returns positions, shape (documents,).
     """
-    last = yields or [False] * len(urls)
+    last = yields or [0] * len(urls)
     order = sorted(range(len(urls)), key=lambda at: (last[at], -lengths[at], urls[at], numbers[at]))
     return np.array(order, dtype=np.int64)

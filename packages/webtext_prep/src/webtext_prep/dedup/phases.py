@@ -48,6 +48,7 @@ class DedupPhases(Previews):
     shingle: str
     against: tuple[str, ...]
     against_loses: str
+    hold_out: float
     sample: int
 
     def all_shards(self, job: Run) -> list[Location]:
@@ -218,7 +219,7 @@ class DedupPhases(Previews):
             lambda read: context.report(read // 2),
             compiled=task.hints["compiled"],
         )
-        count, against = len(part.numbers), Against(task.options["new"], self.against_loses)
+        count, against = len(part.numbers), Against(task.options["new"], self.against_loses, self.hold_out)
         found = part.duplicates_at(
             self.similarity, against, lambda decided: context.report(count // 2 + (decided + 1) // 2)
         )
@@ -230,7 +231,11 @@ class DedupPhases(Previews):
                     relation = "duplicate_of" if numbers[0] < against.first else "superseded_by"
                     rows = [duplicate.row(relation) for duplicate in gone]
                     writer.write(block, Decided(numbers.tobytes(), rows).pack())
-        return {"digest": writer.digest, "groups": len(np.unique(found[0][found[0] >= 0]))}
+        return {
+            "digest": writer.digest,
+            "groups": len(np.unique(found[0][found[0] >= 0])),
+            "copies_of_held_out": part.copies_of_held_out(found[0], against),
+        }
 
     def examine_part(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: what would become of the documents of one part at each similarity."""
@@ -244,7 +249,7 @@ class DedupPhases(Previews):
 
         hint = task.hints["compiled"]
         part = Part.read(frames(), shingling, context.scratch, lambda read: None, compiled=hint)
-        count, against = len(part.numbers), Against(task.options["new"], self.against_loses)
+        count, against = len(part.numbers), Against(task.options["new"], self.against_loses, self.hold_out)
         return examine(
             part, frames, against, task.options["last"], shingling,
             lambda done: context.report(done * count // len(THRESHOLDS)),
@@ -310,7 +315,8 @@ class DedupPhases(Previews):
         ]
         counts = job.map("receipts", self.sort_receipts, sorting, unit="duplicates")
         superseded = sum(counts[len(job.inputs) :])
-        return {"groups": sum(result["groups"] for result in results), "superseded": superseded}
+        facts = {key: sum(result[key] for result in results) for key in ("groups", "copies_of_held_out")}
+        return {**facts, "superseded": superseded}
 
     def suspects(self, job: Run) -> tuple[Location, ...]:
         """For each shard, the documents that may be alike others."""

@@ -97,11 +97,18 @@ class Job(Run):
         self.local_scratch, self.shared = self._own.scratch, self._own.shared
 
     def run(self) -> Summary:
-        """Do what is left to do and return the summary.
+        """Do what is left to do, also in the runs that belong to this one, and return the summary.
 
         Raises InputError if the output belongs to another stage, other settings, or a command at work; WebtextError
         if nothing comes out.
         """
+        summary = self._run()
+        for stage, of_stage in self.stage.companions(self.settings):
+            job = Job(stage, of_stage, self.engine, restart=self.restart, machine=self._machine)
+            summary.companions.append(job.run())
+        return summary
+
+    def _run(self) -> Summary:
         start = time.monotonic()
         allow_open_files()
         place = lease.lease_place(self.output, is_prefix=self._own.is_prefix)
@@ -215,7 +222,7 @@ class Job(Run):
         if tally.read == 0:
             names = ", ".join(str(path) for path in self.inputs[:3])
             raise InputError(f"{self.stage.name}: no {unit} in the input ({names}): check what made it.")
-        if tally.kept == 0:
+        if tally.kept == 0 and not self.stage.may_be_empty:
             reasons = ", ".join(f"{reason} {count:,}" for reason, count in tally.dropped.most_common())
             problems = " " + " ".join(tally.problems[:1]) if tally.problems else ""
             raise WebtextError(

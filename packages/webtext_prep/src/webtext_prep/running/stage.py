@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -36,6 +36,9 @@ from webtext_prep.running.run import DROPPED, Run
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import CollectingTally, Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
+
+if TYPE_CHECKING:
+    from webtext_prep.running.settings import RunSettings
 
 Transform = Callable[[Iterable[Document], Tally], Iterable[Document]]
 """Yields what is kept of some documents, and has the tally drop the others."""
@@ -157,6 +160,15 @@ class Writes:
     def output_beside(given: Sequence[str]) -> str:
         """Where it always writes, with such values of `--input`; empty for a stage that `--output` tells."""
         return ""
+
+    def companions(self, run: RunSettings) -> list[tuple[Stage, RunSettings]]:
+        """Runs that follow one, as they belong to it: each a stage, and where it reads and writes."""
+        return []
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Whether it may write no document at all."""
+        return False
 
     def outputs_in(self, output: Location) -> list[Location]:
         """Every file of this stage that an output holds now."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from command_kit import duration
@@ -25,6 +25,7 @@ class Summary:
         seconds: how long this run took.
         resumed: whether an earlier run had done all of it.
         unit: what is counted.
+        companions: the runs that belong to it.
     """
 
     stage: str
@@ -34,10 +35,12 @@ class Summary:
     seconds: float = 0.0
     resumed: bool = False
     unit: str = "documents"
+    companions: list[Summary] = field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
         """The JSON object that `--json` prints: stage, in, out, dropped, seconds, and the stage's own facts."""
         return {
+            **({"companions": [one.as_dict() for one in self.companions]} if self.companions else {}),
             **self.facts,
             "stage": self.stage,
             **self.tally.as_dict(),
@@ -70,7 +73,7 @@ class Summary:
             if isinstance(value, int | float | str)
         ]
         lines += [f"  {paint('note:', YELLOW)} {in_words(sentence)}" for sentence in self.tally.problems]
-        return "\n".join(lines)
+        return "\n".join([*lines, *(one.table(paint) for one in self.companions)])
 
 
 def show(summary: Summary, *, as_json: bool, stream: TextIO | None = None) -> None:

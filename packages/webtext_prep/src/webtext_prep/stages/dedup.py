@@ -103,6 +103,12 @@ class Dedup(DedupPhases):
     against_loses: str = setting(
         "new", "which goes, of a new document and one of --against that are alike", choices=lambda: LOSERS
     )
+    hold_out: float = setting(
+        0.0,
+        "of the pages that `tokenize --hold-out` with this share keeps out of training, drop the copies, never them",
+        ge=0,
+        lt=1,
+    )
     alarm_share: float = setting(0.5, "list domains and sources that lose more than this share of 20 or more documents")
     stop_share: float = setting(
         1.0, "stop before writing anything if a domain or source loses more than this share", identity=False
@@ -229,6 +235,8 @@ class Dedup(DedupPhases):
         outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=found["new"]))
         outcome.outputs.append(_write_table(job.output / TABLE, receipts[: len(job.inputs)]))
         outcome.facts["groups"] = decided["groups"]
+        if self.hold_out:
+            outcome.facts["copies_of_held_out"] = decided["copies_of_held_out"]
         if self._old_shards and self.against_loses != "new":
             outcome.outputs.append(_write_table(job.output / SUPERSEDED, receipts[len(job.inputs) :]))
             outcome.facts["superseded"] = decided["superseded"]

@@ -46,9 +46,10 @@ from webtext_prep.documents.records.base import Keys, Part, Record, SourceFile, 
 from webtext_prep.documents.records.plain_text import looks_like_html
 from webtext_prep.errors import InputError
 from webtext_prep.running.file_ranges import cut_into_runs, cut_runs, cutting_task
+from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage, shard_writer, shards_outcome
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, shard_writer, shards_outcome
 from webtext_prep.running.tasks import (
     REPORT_EVERY,
     CollectingTally,
@@ -60,6 +61,7 @@ from webtext_prep.running.tasks import (
     with_reason,
 )
 from webtext_prep.storage.stores.base import Location
+from webtext_prep.urls.held_out import held_out_reason
 from webtext_prep.urls.urls import bucket_of, shards_for, url_key
 
 BYTES_PER_SHARD = 64 << 20
@@ -75,7 +77,7 @@ HTML_ADVICE = "looks like HTML, and is taken as it is; for the text of pages nam
 
 
 @dataclass(frozen=True)
-class Merge(Stage):
+class Merge(HoldsOut):
     """Collect documents from files of many kinds, compressed or not, and drop repeated URLs.
 
     A text file (.txt, .md) is one document; its URL (and metadata) is in a .json file of the same name beside it, in
@@ -83,7 +85,8 @@ class Merge(Stage):
     per line; .csv and .tsv files have a header, .parquet and .arrow files columns. Folders of Hugging Face datasets are
     read as they are, also those of save_to_disk. What has no URL is called by its file, such as
     file:folder/name.jsonl:3, as seen from the folder that all the files lie in; a number 5 under --url-key id is id:5.
-    Drops: unreadable (with file and line), empty, duplicate_url."""
+    With --hold-out some pages go to OUTPUT_held_out instead, before any filter.
+    Drops: unreadable (with file and line), empty, duplicate_url, held_out (with --only-held-out: not_held_out)."""
 
     name: ClassVar[str] = "merge"
     order: ClassVar[int] = 40
@@ -110,6 +113,7 @@ class Merge(Stage):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         for name, keys in (("--text-key", self.text_key), ("--url-key", self.url_key)):
             if not keys or not all(keys):
                 raise InputError(f"{name} must name at least one key, and none that is empty.")
@@ -174,10 +178,12 @@ class Merge(Stage):
                 problems.add("HTML", HTML_ADVICE, [str(shown)])
             if document.url == record.url and document.url.startswith("file:"):
                 tally.notes["named by file"] += 1
-            if document.text.strip():
-                yield document
-            else:
+            if not document.text.strip():
                 tally.drop(document, "empty")
+            elif reason := held_out_reason(document.url, self.hold_out, is_only=self.only_held_out):
+                tally.drop(document, reason)
+            else:
+                yield document
 
     def judged_again(self, files: Sequence[Location], most: int | None = None) -> Iterator[Document | None]:
         """See `Replays.judged_again`; the unreadable come before the next document that is not."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -20,6 +20,7 @@ from indexed_tokens import (
     bin_path,
     check_token_files,
     corpus_tokenizer,
+    held_out_prefix,
     idx_path,
     prefix_of,
     tokenizer_path,
@@ -33,10 +34,12 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome
+from webtext_prep.running.settings import RunSettings
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
 from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.tokens.token_stage import Checksums, TokenFileStage, open_draft, pair_named, publish, token_files
+from webtext_prep.urls.held_out import HELD_OUT
 
 Shape = tuple[str, int, int, int]
 """Of a draft: the type of a token, sequences, documents, and bytes of tokens."""
@@ -59,7 +62,8 @@ class MergeTokens(TokenFileStage):
     """Join token files to PREFIX_text_document.bin and .idx, in the order in which they are given.
 
     Reads pairs of token files, each named by its prefix (A_text_document, or A), as `webtext tokenize` or Megatron-LM
-    wrote them. They must store tokens of one type and have been made with one tokenizer."""
+    wrote them. They must store tokens of one type and have been made with one tokenizer. What was held out of
+    them (A_held_out) is joined to PREFIX_held_out."""
 
     name: ClassVar[str] = "merge-tokens"
     order: ClassVar[int] = 85
@@ -85,6 +89,14 @@ class MergeTokens(TokenFileStage):
             return [given]
         sidecar = tokenizer_path(prefix)
         return [str(bin_path(prefix)), str(idx_path(prefix)), *([str(sidecar)] if sidecar.is_file() else [])]
+
+    def companions(self, run: RunSettings) -> list[tuple[Stage, RunSettings]]:
+        """The pairs that were held out of some of these, joined."""
+        given = [held_out_prefix(pair) for pair in map(pair_named, run.input) if pair is not None]
+        held_out = tuple(str(pair) for pair in given if idx_path(pair).is_file())
+        state = f"{run.state}-{HELD_OUT}" if run.state else ""
+        output = f"{run.output}_{HELD_OUT}"
+        return [(self, replace(run, input=held_out, output=output, state=state))] if held_out else []
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """As much as there is."""

@@ -7,6 +7,9 @@ however many shards, documents and workers there are, and adding a document leav
 Tasks on other machines can't write to one file: there one task writes all parts, one after another.
 
 A shard may be of any size: an encoder that is killed goes on after its last run, which is some seconds old.
+
+What `--hold-out` keeps out of training is written by a run of its own over the same input: its token files have a
+record, a state and a lineage like any others.
 """
 
 from __future__ import annotations
@@ -27,20 +30,23 @@ from indexed_tokens.gigatoken_encoder import HARD_TEXTS, GigatokenEncoder
 from indexed_tokens.tokenizer_files import files_of
 from indexed_tokens.writer import Written
 from webtext_prep import storage
+from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.folders.stage_record import RECORD, TOKENS_SUFFIX, read_record
 from webtext_prep.errors import InputError
+from webtext_prep.running.held_out import HoldsOut
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.stage import PROCESS_BYTES, Outcome
-from webtext_prep.running.tasks import Context, Tally, Task
+from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Verdict
+from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.tokens.runs import (
     EncodedShard,
     Plan,
     RunWriter,
+    encoding_refused,
     parts_by_key,
     parts_in_order,
     read_plan,
@@ -72,13 +78,14 @@ def gigatoken_encoder(tokenizer: Tokenizer) -> GigatokenEncoder:
 
 
 @dataclass(frozen=True)
-class Tokenize(TokenFileStage):
+class Tokenize(HoldsOut, TokenFileStage):
     """Encode documents with GPT-2's tokenizer into PREFIX_text_document.bin and .idx, in one seeded shuffle.
 
     Reads document shards. <|endoftext|> follows each document; inside a document it is plain text. The order follows
     from the seed and, for each document, its URL and text. The tokenizer is written beside the token files, as
-    PREFIX_text_document.tokenizer.json.
-    Drops: empty."""
+    PREFIX_text_document.tokenizer.json. With --hold-out some pages go to PREFIX_held_out instead, on which `gpt2 train`
+    validates.
+    Drops: empty, held_out (with --only-held-out: not_held_out)."""
 
     name: ClassVar[str] = "tokenize"
     order: ClassVar[int] = 80
@@ -107,10 +114,20 @@ class Tokenize(TokenFileStage):
     )
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if bool(self.vocabulary) != bool(self.merges):
             raise InputError("--vocabulary and --merges belong together: give both or neither.")
         if self.vocabulary and self.tokenizer:
             raise InputError("--tokenizer stands for --vocabulary and --merges: leave these out.")
+
+    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
+        """See `Replays.judge_again`."""
+        reason = encoding_refused(document, self.hold_out, only_held_out=self.only_held_out)
+        return Verdict(with_reason(document, reason) if reason else None)
+
+    def is_judged_again(self, reason: str) -> bool:
+        """All reasons."""
+        return True
 
     def open_tokenizer(self) -> Tokenizer:
         """GPT-2's tokenizer, or the one that the settings name. Raises IndexedTokensError."""
@@ -189,12 +206,13 @@ class Tokenize(TokenFileStage):
         end = [tokenizer.end_of_text] if self.append_eod else []
         with RunWriter(tokens, table, smallest_dtype(tokenizer.vocabulary_size)) as writer:
             for document in tally.counted(context.counted(read_documents(task.inputs[0]))):
-                ids = encode(document.text)
-                if len(ids):
-                    writer.add(shuffle_key(document, self.seed) if self.shuffle else tally.read, ids, end)
-                    tally.kept += 1
-                else:
-                    tally.drop(document, "empty")
+                reason = encoding_refused(document, self.hold_out, only_held_out=self.only_held_out)
+                if reason:
+                    tally.drop(document, reason)
+                    continue
+                key = shuffle_key(document, self.seed) if self.shuffle else tally.read
+                writer.add(key, encode(document.text), end)
+                tally.kept += 1
                 if writer.pending >= self.run_bytes:
                     writer.flush()
             writer.flush()
@@ -258,6 +276,8 @@ class Tokenize(TokenFileStage):
             "data": job.output.name + TOKENS_SUFFIX,
             "checksums": checksums,
         }
+        if self.hold_out:
+            facts["hold_out"] = self.hold_out
         return Outcome(tally, list(outputs), facts=facts)
 
     def _write_together(self, job: Run, shards: Sequence[EncodedShard], outputs: Files, documents: int) -> Checksums:

@@ -34,6 +34,7 @@ from command_kit import atomic_file
 from indexed_tokens.writer import PairDraft, Written
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import WebtextError
+from webtext_prep.urls.held_out import held_out_reason
 
 Keys = npt.NDArray[np.uint64]
 DOCUMENT_BYTES = 160
@@ -51,6 +52,11 @@ def shuffle_key(document: Document, seed: int) -> int:
     text = xxhash.xxh3_128_digest(document.text.encode("utf-8", "surrogatepass"))
     url = _PORT.sub(r"\1", document.url)
     return xxhash.xxh3_64_intdigest(b"%d %b %b" % (seed, text, url.encode("utf-8", "surrogatepass")))
+
+
+def encoding_refused(document: Document, hold_out: float, *, only_held_out: bool) -> str:
+    """Why a document does not go into token files, by the settings of `webtext tokenize`; empty if it does."""
+    return held_out_reason(document.url, hold_out, is_only=only_held_out) if document.text else "empty"
 
 
 class RunWriter:

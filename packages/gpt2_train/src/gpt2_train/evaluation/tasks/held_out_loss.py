@@ -22,7 +22,7 @@ from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.config.settings import DataSettings, parse_split
 from gpt2_train.data.corpus import SPLITS, Corpus, made_with
 from gpt2_train.evaluation.tasks import Task, figure, perplexity
-from indexed_tokens import Tokenizer
+from indexed_tokens import Tokenizer, held_out_prefix
 
 if TYPE_CHECKING:
     from gpt2_train.inference.model import InferenceModel
@@ -109,9 +109,9 @@ class ScoredSplit(NamedTuple):
     """A split that is to be scored.
 
     Attributes:
-        corpus: the token files.
+        corpus: the token files that hold it.
         split: `train`, `valid`, `test` or `all`.
-        weights: shares of the documents.
+        weights: shares of the documents; empty where they were held out when they were tokenized.
         tokens: to score.
         size: tokens of the split.
         bytes: of the text to score; None without a tokenizer.
@@ -167,24 +167,25 @@ class HeldOutLoss(Task):
         corpus = Corpus(self.data, parse_split(weights, "--split-weights"))
         check_tokenizer(model, self.data)
         split = self._choose_split(model, corpus)
-        size = token_count(corpus, split)
+        held_in = corpus.holding(split)
+        size = token_count(held_in, split)
         if size < 2:
             raise Gpt2UsageError(
-                f"the {split} split of {self.data} holds {size} tokens ({corpus.tokens.documents:,} documents, "
+                f"the {split} split of {self.data} holds {size} tokens ({held_in.tokens.documents:,} documents, "
                 f"--split-weights {weights}), and the first can't be predicted: give it more with --split-weights, "
                 "or take --split all."
             )
         tokens = min(size - 1, self.max_tokens or size)
         known = model.config.vocabulary_size
-        targets, first = count_tokens(split_pieces(corpus, split, most=tokens + 1), known, self.data)
+        targets, first = count_tokens(split_pieces(held_in, split, most=tokens + 1), known, self.data)
         targets[first] -= 1
         if model.masks_end_of_text:
-            targets -= count_behind(split_pieces(corpus, split, most=tokens + 1), model.end_of_text, known)
+            targets -= count_behind(split_pieces(held_in, split, most=tokens + 1), model.end_of_text, known)
         tokenizer = model.tokenizer
         return ScoredSplit(
-            corpus,
+            held_in,
             split,
-            weights,
+            "" if corpus.held_out is not None else weights,
             tokens,
             size,
             bytes=text_bytes(targets, tokenizer, model.end_of_text) if tokenizer is not None else None,
@@ -200,7 +201,7 @@ class HeldOutLoss(Task):
         return {
             "data": self.data,
             "split": found.split,
-            "split_weights": found.weights if found.split != "all" else None,
+            "split_weights": (found.weights or None) if found.split != "all" else None,
             "documents": count_documents(found.corpus, found.split),
             "tokens": scored,
             "of_tokens": found.size,
@@ -217,8 +218,14 @@ class HeldOutLoss(Task):
         Says on standard error what makes a result less than it seems: text that the model was trained on.
         """
         digest = corpus.identity()["digest"]
-        is_training_data = any(entry.get("digest") == digest for entry in source.data)
+        known = [entry for entry in source.data if entry.get("digest") == digest]
+        is_training_data = bool(known)
         split = self.split or ("valid" if is_training_data else "all")
+        if split in HELD_OUT and corpus.held_out is None and any("held_out" in entry for entry in known):
+            raise Gpt2UsageError(
+                f"the model was trained on all of {self.data}, and {held_out_prefix(self.data)}, which was held out of "
+                "it, is gone: bring it back, or give other --data."
+            )
         trained_weights = source.settings.get("split")
         if is_training_data and split in ("train", "all"):
             print(f"gpt2: the model was trained on {self.data}: this is not a held-out loss.", file=sys.stderr)
@@ -233,6 +240,8 @@ class HeldOutLoss(Task):
     def describe(self, result: dict[str, Any]) -> list[str]:
         """Loss, perplexity, bits per byte and baseline."""
         weights = f" of {result['split_weights']}" if result["split_weights"] else ""
+        if result["split"] in HELD_OUT and not weights:
+            weights = ", held out when it was tokenized"
         all_but_first = result["tokens"] == result["of_tokens"] - 1
         share = "all but the first" if all_but_first else f"the first of {result['of_tokens']:,}"
         if not all_but_first and self.max_tokens is None:

@@ -1,0 +1,57 @@
+"""Stages that hold pages out of training: what they keep out is written by a run of its own over the same input.
+
+So it has a record, a state and a lineage like any output, and every command that looks at one finds its way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from command_kit import setting
+from webtext_prep.documents.document import Document
+from webtext_prep.errors import InputError
+from webtext_prep.running.settings import RunSettings
+from webtext_prep.running.stage import Stage, Verdict
+from webtext_prep.running.tasks import with_reason
+from webtext_prep.urls.held_out import HELD_OUT, held_out_reason
+
+_GROUP = "held-out pages"
+
+
+@dataclass(frozen=True)
+class HoldsOut(Stage):
+    """A stage that keeps a share of the pages out of its output, and writes them to `OUTPUT_held_out`."""
+
+    hold_out: float = setting(
+        0.0,
+        "keep this share of the pages out of training, chosen by a hash of the URL alone: they go to OUTPUT_held_out",
+        ge=0,
+        lt=1,
+        group=_GROUP,
+    )
+    only_held_out: bool = setting(
+        False, "write only the pages that --hold-out SHARE chooses, to the output that is named", group=_GROUP
+    )
+
+    def __post_init__(self) -> None:
+        if self.only_held_out and not self.hold_out:
+            raise InputError("--only-held-out needs --hold-out SHARE: say which share of the pages that is.")
+
+    def companions(self, run: RunSettings) -> list[tuple[Stage, RunSettings]]:
+        """The run that writes what is held out."""
+        if not self.hold_out or self.only_held_out:
+            return []
+        state = f"{run.state}-{HELD_OUT}" if run.state else ""
+        its_run = replace(run, output=f"{run.output.rstrip('/')}_{HELD_OUT}", state=state, keep_dropped=False)
+        return [(replace(self, only_held_out=True), its_run)]
+
+    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
+        """See `Replays.judge_again`."""
+        reason = held_out_reason(document.url, self.hold_out, is_only=self.only_held_out)
+        reason = reason if document.text.strip() else "empty"
+        return Verdict(with_reason(document, reason) if reason else None)
+
+    @property
+    def may_be_empty(self) -> bool:
+        """Where it writes what is held out, as a small share of few pages may be none."""
+        return self.only_held_out
