@@ -42,8 +42,8 @@ def urls_in(folder):
     return [document.url for shard in shards_in(folder) for document in read_documents(shard)]
 
 
-def files(*prefixes):
-    return [path.read_bytes() for prefix in prefixes for path in sorted(prefix.parent.glob(f"{prefix.name}_text*.*"))]
+def files(folder):
+    return {path.name: path.read_bytes() for path in folder.glob("c_*")}
 
 
 @given(st.lists(st.floats(0, 1), min_size=2, max_size=2).map(sorted), st.integers(0, 10**6))
@@ -69,15 +69,15 @@ def test_each_document_is_in_one_of_two_pairs(write_shards, tmp_path, webtext):
     source = write_shards([[page(number) for number in range(part, 60, 3)] for part in range(3)])
     for name, workers in (("one", 1), ("two", 2)):
         words = ("--hold-out", SHARE, "--workers", workers, "--json")
-        done = webtext("tokenize", source, "--output", tmp_path / name, *words).json
+        done = webtext("tokenize", source, "--output", tmp_path / name / "c", *words).json
         mine = held_out(range(60))
         assert 5 < len(mine) < 40
         assert (done["in"], done["out"], done["dropped"]) == (60, 60 - len(mine), {"held_out": len(mine)})
         (other,) = done["companions"]
         assert (other["in"], other["out"], other["dropped"]) == (60, len(mine), {"not_held_out": 60 - len(mine)})
-        assert texts(tmp_path / name) == texts_of(set(range(60)) - mine)
-        assert texts(tmp_path / f"{name}_held_out") == texts_of(mine)
-    one, two = (files(tmp_path / name, tmp_path / f"{name}_held_out") for name in ("one", "two"))
+        assert texts(tmp_path / name / "c") == texts_of(set(range(60)) - mine)
+        assert texts(tmp_path / name / "c_held_out") == texts_of(mine)
+    one, two = (files(tmp_path / name) for name in ("one", "two"))
     assert len(one) == 8
     assert one == two
 
@@ -104,28 +104,21 @@ def test_a_corpus_of_which_no_page_is_held_out(write_shards, tmp_path, webtext):
 
 def test_a_kill_between_the_two_leaves_the_rest_to_the_same_command(write_shards, tmp_path, webtext, monkeypatch):
     words = ("tokenize", write_shards([[page(number) for number in range(30)]]), "--hold-out", SHARE)
-    webtext(*words, "--output", tmp_path / "whole")
-    both, run = [tmp_path / name for name in ("killed", "killed_held_out")], Job._run
+    webtext(*words, "--output", tmp_path / "whole" / "c")
+    killed, run = tmp_path / "killed", Job._run
 
-    def killed(job):
-        if job.output == both[1]:
+    def run_or_end(job):
+        if job.output == killed / "c_held_out":
             raise KeyboardInterrupt
         return run(job)
 
-    monkeypatch.setattr(Job, "_run", killed)
-    assert webtext(*words, "--output", both[0]).code == 130
-    assert len(files(*both)) == 4
+    monkeypatch.setattr(Job, "_run", run_or_end)
+    assert webtext(*words, "--output", killed / "c").code == 130
+    assert len(files(killed)) == 4
     monkeypatch.setattr(Job, "_run", run)
-    again = webtext(*words, "--output", both[0], "--json").json
+    again = webtext(*words, "--output", killed / "c", "--json").json
     assert (again["resumed"], again["companions"][0]["resumed"]) == (True, False)
-    assert files(*both) == files(tmp_path / "whole", tmp_path / "whole_held_out") or _but_names(both, tmp_path)
-
-
-def _but_names(both, folder):
-    """Records name their files."""
-    binaries = [[(folder / f"{name}_text_document{kind}").read_bytes() for kind in (".bin", ".idx")] for name in (
-        both[0].name, both[1].name, "whole", "whole_held_out")]  # fmt: skip
-    return binaries[:2] == binaries[2:]
+    assert files(killed) == files(tmp_path / "whole")
 
 
 @pytest.fixture
