@@ -295,8 +295,8 @@ class Part:
         """
         is_old = self.numbers >= against.first
         yields = {"new": ~is_old, "old": is_old}.get(against.loses, np.zeros(len(is_old), np.bool_))
-        yields = 2 * yields + ~self.held_out(against.hold_out)
-        order = ranking(self.lengths.tolist(), self.urls, self.numbers.tolist(), yields.tolist())
+        ranks = 2 * yields.astype(np.int64) + ~self.held_out(against.hold_out)
+        order = ranking(self.lengths.tolist(), self.urls, self.numbers.tolist(), ranks.tolist())
         starts = np.append(0, self.ends[:-1])
         keys = self.keys[order]
         decide: Any = find_duplicates

@@ -5,12 +5,12 @@ So it has a record, a state and a lineage like any output, and every command tha
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from command_kit import setting
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import Stage, Verdict
 from webtext_prep.running.tasks import with_reason
 from webtext_prep.urls.held_out import HELD_OUT, held_out_reason
@@ -37,13 +37,11 @@ class HoldsOut(Stage):
         if self.only_held_out and not self.hold_out:
             raise InputError("--only-held-out needs --hold-out SHARE: say which share of the pages that is.")
 
-    def companions(self, run: RunSettings) -> list[tuple[Stage, RunSettings]]:
+    def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
         """The run that writes what is held out."""
         if not self.hold_out or self.only_held_out:
             return []
-        state = f"{run.state}-{HELD_OUT}" if run.state else ""
-        its_run = replace(run, output=f"{run.output.rstrip('/')}_{HELD_OUT}", state=state, keep_dropped=False)
-        return [(replace(self, only_held_out=True), its_run)]
+        return [(replace(self, only_held_out=True), given, f"{output.rstrip('/')}_{HELD_OUT}")]
 
     def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
         """See `Replays.judge_again`."""

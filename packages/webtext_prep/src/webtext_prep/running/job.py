@@ -102,9 +102,11 @@ class Job(Run):
         Raises InputError if the output belongs to another stage, other settings, or a command at work; WebtextError
         if nothing comes out.
         """
-        summary = self._run()
-        for stage, of_stage in self.stage.companions(self.settings):
-            job = Job(stage, of_stage, self.engine, restart=self.restart, machine=self._machine)
+        summary, own = self._run(), self.settings
+        for stage, given, output in self.stage.companions(own.input, own.output):
+            state = f"{own.state}-{location(output).name}" if own.state else ""
+            its = dataclasses.replace(own, input=tuple(given), output=output, state=state, keep_dropped=False)
+            job = Job(stage, its, self.engine, restart=self.restart, machine=self._machine)
             summary.companions.append(job.run())
         return summary
 

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -36,9 +36,6 @@ from webtext_prep.running.run import DROPPED, Run
 from webtext_prep.running.summary import Findings
 from webtext_prep.running.tasks import CollectingTally, Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
-
-if TYPE_CHECKING:
-    from webtext_prep.running.settings import RunSettings
 
 Transform = Callable[[Iterable[Document], Tally], Iterable[Document]]
 """Yields what is kept of some documents, and has the tally drop the others."""
@@ -161,8 +158,8 @@ class Writes:
         """Where it always writes, with such values of `--input`; empty for a stage that `--output` tells."""
         return ""
 
-    def companions(self, run: RunSettings) -> list[tuple[Stage, RunSettings]]:
-        """Runs that follow one, as they belong to it: each a stage, and where it reads and writes."""
+    def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
+        """Runs that follow one with such an `--input` and `--output`, as they belong to it: a stage and its own."""
         return []
 
     @property

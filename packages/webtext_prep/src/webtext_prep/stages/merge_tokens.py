@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -34,7 +34,6 @@ from webtext_prep.errors import InputError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
-from webtext_prep.running.settings import RunSettings
 from webtext_prep.running.stage import PROCESS_BYTES, Outcome, Stage
 from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
@@ -90,13 +89,11 @@ class MergeTokens(TokenFileStage):
         sidecar = tokenizer_path(prefix)
         return [str(bin_path(prefix)), str(idx_path(prefix)), *([str(sidecar)] if sidecar.is_file() else [])]
 
-    def companions(self, run: RunSettings) -> list[tuple[Stage, RunSettings]]:
+    def companions(self, given: Sequence[str], output: str) -> list[tuple[Stage, Sequence[str], str]]:
         """The pairs that were held out of some of these, joined."""
-        given = [held_out_prefix(pair) for pair in map(pair_named, run.input) if pair is not None]
-        held_out = tuple(str(pair) for pair in given if idx_path(pair).is_file())
-        state = f"{run.state}-{HELD_OUT}" if run.state else ""
-        output = f"{run.output}_{HELD_OUT}"
-        return [(self, replace(run, input=held_out, output=output, state=state))] if held_out else []
+        pairs = [held_out_prefix(pair) for pair in map(pair_named, given) if pair is not None]
+        held_out = [str(pair) for pair in pairs if idx_path(pair).is_file()]
+        return [(self, held_out, f"{output}_{HELD_OUT}")] if held_out else []
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """As much as there is."""
