@@ -1,4 +1,4 @@
-"""Runs the quickstart, and writes what the README shows of it: what it prints, and the picture of its funnel.
+"""Runs the quickstart, and writes what it prints into docs/quickstart.md, and what the README shows of it.
 
     ./uvw run docs/make_quickstart.py
 
@@ -24,7 +24,6 @@ FIRST_STEPS, LAST_STEPS = 2, 3
 PROGRESS = re.compile(r"[\w-]+(: [\w ]+)?  [\d,]+(/[\d,]+)? \w+  .*(/s|left|new)")
 """Lines of progress, which are other ones in each run."""
 ALL_THAT_IT_SAYS: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT}
-ONE_TEXT = "\n\n  | "
 
 
 def main() -> None:
@@ -34,9 +33,9 @@ def main() -> None:
     printed = run([sys.executable, "pipelines/run.py", "quickstart"])
     report = ("webtext", "report", FOLDER / "corpus", "--output", FOLDER / "funnel.html", "--funnel", PICTURE)
     run([Path(sys.executable).with_name(report[0]), *report[1:]])
-    readme = ROOT / "README.md"
-    text = replace_block(readme.read_text(encoding="utf-8"), "quickstart: ", shortened(printed))
-    write_text(readme, replace_block(text, "Done in ", outcome(printed)))
+    page, readme = ROOT / "docs" / "quickstart.md", ROOT / "README.md"
+    write_text(page, replace_block(page.read_text(encoding="utf-8"), "quickstart: ", shortened(printed)))
+    write_text(readme, with_result(readme.read_text(encoding="utf-8"), printed))
 
 
 def run(words: list[object]) -> str:
@@ -61,17 +60,25 @@ def shortened(printed: str) -> str:
     return "\n".join(line for line, at in kept if at == left_out.start or at not in left_out)
 
 
-def outcome(printed: str) -> str:
-    """The closing lines up to the first text that the model writes."""
-    closing = printed[printed.index("Done in ") : printed.index("\nWhere everything is:")].rstrip()
-    return ONE_TEXT.join(closing.split(ONE_TEXT)[:2])
+def with_result(text: str, printed: str) -> str:
+    """The README with this run's URLs and bits per byte, and the longest sentence in one line that the model wrote."""
+    found = {
+        r"(?<=What the quickstart's )[\d,]+": re.search(r"^  URLs in +([\d,]+)", printed, re.MULTILINE),
+        r"(?<=\*\*)[\d.]+(?= bits per byte)": re.search(r"^    this model +([\d.]+)", printed, re.MULTILINE),
+        r"(?<=\(zstd: )[\d.]+": re.search(r"^    zstd -19 +([\d.]+)", printed, re.MULTILINE),
+    }
+    for pattern, value in found.items():
+        assert value is not None
+        text = re.sub(pattern, value[1], text)
+    lines = re.findall(r"^  \| ([A-Z].{20,80}\.)$", printed, re.MULTILINE)
+    return re.sub(r"^> .*", lambda _: f"> {max(lines, key=len)}", text, flags=re.MULTILINE)
 
 
 def replace_block(text: str, begins: str, content: str) -> str:
     """A page with another content of the block of text that begins so."""
     found = re.search(r"(?<=^```text\n)" + re.escape(begins) + r".*?(?=^```$)", text, re.MULTILINE | re.DOTALL)
     if found is None:
-        sys.exit(f"README.md has no block that begins with {begins!r}.")
+        sys.exit(f"the page has no block that begins with {begins!r}.")
     return text[: found.start()] + content.rstrip() + "\n" + text[found.end() :]
 
 

@@ -90,9 +90,12 @@ def test_every_link_and_path_of_the_documentation_leads_somewhere() -> None:
 
 def test_one_run_of_the_quickstart_is_shown_everywhere() -> None:
     """The README's picture and the pages of the guide showed other runs than the README's text."""
-    text = (ROOT / "README.md").read_text(encoding="utf-8")
-    outcome, *more = re.findall(r"^Done in .*?(?=^What the model writes)", text, re.MULTILINE | re.DOTALL)
-    assert more == [outcome]
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    (outcome,) = re.findall(r"^Done in .*?(?=^What the model writes)", text, re.MULTILINE | re.DOTALL)
+    assert re.search(r"\*\*([\d.]+) bits per byte\*\*", readme)[1] == re.search(r"this model +([\d.]+)", outcome)[1]
+    assert re.search(r"\(zstd: ([\d.]+)\)", readme)[1] == re.search(r"zstd -19 +([\d.]+)", outcome)[1]
+    assert f"  | {re.search(r'^> (.*)', readme, re.MULTILINE)[1]}" in text
     stages = re.findall(r"^  (\S+) +([\d,]+)  ->  ([\d,]+)", outcome, re.MULTILINE)
     (tokens,) = set(re.findall(r"([\d,]+) tokens", outcome))
     (parameters,) = set(re.findall(r"([\d,]+) parameters", text))
@@ -114,4 +117,4 @@ def test_one_run_of_the_quickstart_is_shown_everywhere() -> None:
     assert f"  URLs in                              {urls}" in guide["blacklist"]
     assert f"model/checkpoints/step-{int(steps.replace(',', '')):07}" in guide["serve"]
     assert f"({parameters} parameters)" in guide["serve"]
-    assert f"What the quickstart's {urls} URLs became" in text
+    assert f"What the quickstart's {urls} URLs became" in readme
