@@ -258,7 +258,7 @@ def test_bytes_do_not_depend_on_machine_code(tmp_path, capsys, monkeypatch, cont
     with monkeypatch.context() as patched:
         patched.setattr(decisions, "MOST_PAIRS", 0)
         assert outputs("crowded") == plain
-    monkeypatch.setattr(phases, "PLAIN_BYTES", -1)
+    monkeypatch.setattr(phases, "PLAIN_CHARACTERS", -1)
     monkeypatch.setattr(candidates, "PLAIN_DOCUMENTS", 0)
     assert outputs("compiled") == plain
 

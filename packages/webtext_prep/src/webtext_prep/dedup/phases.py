@@ -15,6 +15,7 @@ from webtext_prep import storage
 from webtext_prep.dedup.blocks import Against, Blocks, FrameWriter, read_frame, runs_of
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import load_array, save_array
+from webtext_prep.documents.folders.sampling import take_sample
 from webtext_prep.documents.folders.shards import read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import write_zstd
 from webtext_prep.running.markers import digest
@@ -30,9 +31,9 @@ if TYPE_CHECKING:
 BLOCKS = "blocks.npy"
 PARTS = "components/parts.npy"
 """How all shards are divided into blocks, and which part decides about each document, in the scratch folder."""
-PLAIN_BYTES = 4 << 20
-"""Shards of so few bytes are done with before machine code would be loaded; a quarter of it in n-grams of characters,
-which there are more of."""
+PLAIN_CHARACTERS = 12 << 20
+"""Texts of this many characters in all are done before machine code would be loaded; a quarter of it in n-grams of
+characters, which there are more of. Shards say little of it: pages of one template take a fiftieth of their text."""
 SORTED_DOCUMENTS = 1 << 23
 """Keys of a band that a task sorts, about, at most."""
 
@@ -57,8 +58,9 @@ class DedupPhases(Previews):
 
     def hints(self, job: Run) -> dict[str, bool]:
         """Whether there are enough texts for machine code, as `DocumentStage.hints`."""
-        size = _bytes_of(tuple(self.all_shards(job)))
-        return {"compiled": size > PLAIN_BYTES // (1 if Shingling.parse(self.shingle).kind == "word" else 4)}
+        characters = _characters_of(tuple(self.all_shards(job)))
+        most = PLAIN_CHARACTERS // (1 if Shingling.parse(self.shingle).kind == "word" else 4)
+        return {"compiled": characters > most}
 
     def _fingerprints(self, task: Task, **files: Mapping[int, Location]) -> Fingerprints:
         """What `fingerprint_shard` wrote; the first input of a task says how all shards are divided."""
@@ -344,9 +346,9 @@ def _frames(task: Task, blocks: Blocks) -> Iterator[tuple[int, bytes]]:
 
 
 @functools.lru_cache(maxsize=1)
-def _bytes_of(shards: tuple[Location, ...]) -> int:
-    """The size of some shards, asked for once: in storage each is a request."""
-    return sum(storage.sizes(shards))
+def _characters_of(shards: tuple[Location, ...]) -> int:
+    """About how many characters the texts of some shards have, asked for once: in storage each is a request."""
+    return take_sample(shards, storage.sizes(shards)).text
 
 
 def _with_urls(documents: Iterable[Document], urls: list[bytes]) -> Iterator[Document]:
