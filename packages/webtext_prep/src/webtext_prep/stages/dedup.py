@@ -23,7 +23,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
@@ -41,6 +40,7 @@ from webtext_prep.documents.folders.inputs import find_inputs
 from webtext_prep.documents.folders.partitions import load_array
 from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.shards import DUPLICATES, SUPERSEDED, read_documents
+from webtext_prep.documents.formats.compression import join_zstd
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
@@ -233,12 +233,13 @@ class Dedup(DedupPhases):
             for shard, path in enumerate(job.inputs)
         ]
         outcome = shards_outcome(tasks, job.map("shards", self.drop_shard, tasks, total=found["new"]))
-        outcome.outputs.append(_write_table(job.output / TABLE, receipts[: len(job.inputs)]))
+        tables = [rows for _, rows in receipts]
+        outcome.outputs.append(join_zstd(tables[: len(job.inputs)], job.output / TABLE))
         outcome.facts["groups"] = decided["groups"]
         if self.hold_out:
             outcome.facts["copies_of_held_out"] = decided["copies_of_held_out"]
         if self._old_shards and self.against_loses != "new":
-            outcome.outputs.append(_write_table(job.output / SUPERSEDED, receipts[len(job.inputs) :]))
+            outcome.outputs.append(join_zstd(tables[len(job.inputs) :], job.output / SUPERSEDED))
             outcome.facts["superseded"] = decided["superseded"]
         for loss in losses:
             outcome.tally.problem(f"{loss}: look at its rows in {TABLE}.")
@@ -287,15 +288,6 @@ class Dedup(DedupPhases):
                 "written. See with --dry-run what goes, change --similarity, or give a higher --stop-share."
             )
         return [loss for loss in losses if loss.share > self.alarm_share]
-
-
-def _write_table(place: Location, receipts: list[tuple[Location, Location]]) -> Location:
-    """The rows of several shards as one file."""
-    with storage.create(place) as table:
-        for _, rows in receipts:
-            with storage.open_for_reading(rows) as part:
-                shutil.copyfileobj(part, table, 1 << 20)
-    return place
 
 
 def _remove_scratch(job: Run, *folders: str) -> None:

@@ -1,4 +1,4 @@
-"""Files between two phases of a stage: arrays, and lines of text split into many buckets, in one file for each task.
+"""Files between two phases of a stage: arrays, and lines or bytes split into many buckets, in one file for each task.
 
     with write_partitions(path, buckets=4096) as writer:
         writer.add(bucket, line)                         # any number of times, in any order of the buckets
@@ -70,10 +70,12 @@ class PartitionWriter:
 
     def add(self, bucket: int, line: bytes) -> None:
         """Add one line, given without its newline, to a bucket."""
-        part = self._parts[bucket]
-        part += line
-        part += b"\n"
-        self._size += len(line) + 1
+        self.add_bytes(bucket, line + b"\n")
+
+    def add_bytes(self, bucket: int, content: bytes) -> None:
+        """Add lines, or whatever else is read as bytes, to a bucket; they stay in one run."""
+        self._parts[bucket] += content
+        self._size += len(content)
         if self._size >= self._run_bytes:
             self.flush()
 

@@ -13,9 +13,10 @@ import bz2
 import contextlib
 import gzip
 import lzma
+import shutil
 import sys
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import BinaryIO, Protocol, cast
 
 import zstandard
@@ -224,3 +225,12 @@ def write_zstd(location: Location, *, durable: bool = True) -> Iterator[BinaryIO
     """Open a file for writing zstandard-compressed bytes; it appears complete or not at all."""
     with storage.create(location, durable=durable) as file, compressed(file, ".zst") as stream:
         yield stream
+
+
+def join_zstd(parts: Iterable[Location], place: Location) -> Location:
+    """Write what several files of `write_zstd` hold, in order, as one such file; returns its place."""
+    with storage.create(place) as joined:
+        for part in parts:
+            with storage.open_for_reading(part) as file:
+                shutil.copyfileobj(file, joined, 1 << 20)
+    return place

@@ -6,6 +6,7 @@ into pieces, and short ones go, too. (Brown et al. 2020, appendix C; Megatron-LM
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,6 +28,8 @@ def places_of(text: str) -> list[tuple[int, int]]:
 
 
 SENTENCE_ENDS = ".!?"
+LINE_ENDS = SENTENCE_ENDS + "\n。！？"
+"""Of sentences in more languages, and of lines: lists and poems have no other."""
 
 
 @dataclass(frozen=True)
@@ -42,17 +45,19 @@ class Cut:
     used: list[int]
 
 
-def cut(text: str, hits: Sequence[tuple[int, int]], margin: int, shortest: int) -> Cut:
+def cut(
+    text: str, hits: Sequence[tuple[int, int]], margin: int, shortest: int, ends_of_sentences: str = SENTENCE_ENDS
+) -> Cut:
     """Cut `hits`, (start, end) in order of their starts, out of `text`; pieces of `shortest` characters or fewer go."""
     pieces, used, rest = [], [], 0
     for number, (start, end) in enumerate(hits):
         if start < rest:
             continue
         used.append(number)
-        before = _last_end(text, rest, start - margin)
+        before = _last_end(text, rest, start - margin, ends_of_sentences)
         if before - rest > shortest:
             pieces.append(text[rest:before])
-        rest = _next_end(text, end + margin)
+        rest = _next_end(text, end + margin, ends_of_sentences)
         if len(text) - rest <= shortest:
             break
     else:
@@ -60,15 +65,32 @@ def cut(text: str, hits: Sequence[tuple[int, int]], margin: int, shortest: int) 
     return Cut([piece.strip() for piece in pieces], used)
 
 
-def _last_end(text: str, begin: int, before: int) -> int:
+def joined(text: str, hits: Sequence[tuple[int, int]], ends_of_sentences: str) -> list[tuple[int, int]]:
+    """The same hits, with those put together that begin in what the cut of an earlier one takes along."""
+    found: list[tuple[int, int]] = []
+    rest = 0
+    for start, end in hits:
+        if found and start < rest:
+            start, end = found[-1][0], max(found.pop()[1], end)
+        found.append((start, end))
+        rest = _next_end(text, end, ends_of_sentences)
+    return found
+
+
+def _last_end(text: str, begin: int, before: int, marks: str) -> int:
     """After the last end of a sentence at or before `before`; `begin` if there is none after it."""
     if before <= begin:
         return begin
-    found = max(text.rfind(mark, begin + 1, before + 1) for mark in SENTENCE_ENDS)
+    found = max(text.rfind(mark, begin + 1, before + 1) for mark in marks)
     return found + 1 if found >= 0 else begin
 
 
-def _next_end(text: str, behind: int) -> int:
+def _next_end(text: str, behind: int, marks: str) -> int:
     """After the first end of a sentence at or after `behind`; the end of the text if there is none."""
-    found = [place for mark in SENTENCE_ENDS if (place := text.find(mark, behind)) >= 0]
-    return min(found) + 1 if found else len(text)
+    found = _any_of(marks).search(text, behind)
+    return found.end() if found else len(text)
+
+
+@functools.cache
+def _any_of(marks: str) -> re.Pattern[str]:
+    return re.compile(f"[{re.escape(marks)}]")

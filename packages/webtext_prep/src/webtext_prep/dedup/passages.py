@@ -1,0 +1,182 @@
+"""Repeated passages of a corpus, found exactly: windows of N words that begin earlier in the corpus, too.
+
+Every window of N words has N - k + 1 n-grams of k = N // 2 + 1 words; the one with the lowest hash is its anchor
+(winnowing: Schleimer, Wilkerson and Aiken, 2003). Equal windows have equal anchors at the same place, so that a window
+whose anchor the corpus has once is not repeated. There are about 2 anchors in N - k + 2 words: only they are sorted for
+the whole corpus. Then windows with repeated anchors are compared, each by 128 bits of hashes. Two different ones among
+10^10 share those with a probability of 1.5e-19.
+
+Words are those of `fingerprints.shingles`: case and punctuation put aside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from webtext_prep.documents.folders.partitions import PartitionWriter, read_partitions
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.text.fingerprints import Shingling, shingle_spans
+
+Hashes = npt.NDArray[np.uint64]
+Records = npt.NDArray[np.void]
+Flags = npt.NDArray[np.bool_]
+
+WINDOW = np.dtype(
+    [("key", "<u8"), ("check", "<u8"), ("document", "<u4"), ("word", "<u4"), ("start", "<u4")],
+)
+"""A window: its two hashes; where it begins: the document in its shard, the word, and the character."""
+REPEAT = np.dtype(
+    [("document", "<u4"), ("word", "<u4"), ("shard", "<u4"), ("first", "<u4"), ("first_word", "<u4"), ("start", "<u4")],
+)
+"""A window that begins earlier: document and word; and the shard, document, word and character of the first such."""
+
+_ORDER = np.uint64(0xFFFFFFFF80000000)
+"""The bits of a hash that n-grams are ordered by; places, in words, take the others."""
+_FACTOR = np.uint64(0x9E3779B97F4A7C15)
+
+
+def _minima(hashes: Hashes, size: int) -> npt.NDArray[np.int64]:
+    """Where in each run of `size` hashes the lowest one is, the first of equal ones; shape (runs,)."""
+    lowest, width = (hashes & _ORDER) | np.arange(len(hashes), dtype=np.uint64), 1
+    while 2 * width <= size:
+        lowest, width = np.minimum(lowest[:-width], lowest[width:]), 2 * width
+    rest = size - width
+    lowest = np.minimum(lowest[: len(lowest) - rest], lowest[rest:])
+    return (lowest & ~_ORDER).astype(np.int64)
+
+
+class Anchored:
+    """The windows of one text, and their anchors.
+
+    Args:
+        text: the text.
+        size: words of a window, 3 or more.
+        compiled: whether there is enough to do for machine code.
+
+    Attributes:
+        anchors: the hashes of its anchors, in the order of the text.
+        of_window: the number of each window's anchor, shape (windows,), rising.
+    """
+
+    def __init__(self, text: str, size: int, *, compiled: bool = True) -> None:
+        self._text, self._size, self._compiled = text, size, compiled
+        self._within = size - size // 2
+        gram = Shingling("word", size // 2 + 1)
+        found = shingle_spans(text, gram, compiled=compiled)[0] if len(text) >= size else np.zeros(0, np.uint64)
+        self._grams = found if len(found) >= self._within else np.zeros(0, np.uint64)
+        if not len(self._grams):
+            self.anchors, self.of_window = self._grams, np.zeros(0, np.int64)
+            return
+        places = _minima(self._grams, self._within)
+        is_new = np.append(True, places[1:] != places[:-1])
+        self.anchors, self.of_window = self._grams[places[is_new]], np.cumsum(is_new) - 1
+
+    def windows(self, is_chosen: Flags, document: int) -> Records:
+        """The windows of the chosen anchors, as `WINDOW`, in order."""
+        words = np.flatnonzero(is_chosen[self.of_window])
+        hashes, starts, _ = shingle_spans(self._text, Shingling("word", self._size), compiled=self._compiled)
+        found = np.empty(len(words), WINDOW)
+        found["key"] = hashes[words]
+        # Both halves of the window: with the hash of the whole, 128 bits differ wherever a word does.
+        found["check"] = self._grams[words] * _FACTOR + self._grams[words + self._within - 1]
+        found["document"], found["word"], found["start"] = document, words, starts[words]
+        return found
+
+
+def range_of(hashes: Hashes, ranges: int) -> npt.NDArray[np.uint16]:
+    """Which of equal `ranges` of all hashes, at most 65,536, each one is in."""
+    return ((hashes >> np.uint64(32)) * np.uint64(ranges) >> np.uint64(32)).astype(np.uint16)
+
+
+def add_by_range(writer: PartitionWriter, values: npt.NDArray[np.generic], within: npt.NDArray[np.uint16]) -> None:
+    """Add values to the buckets of their ranges, each in the order given."""
+    order = np.argsort(within, kind="stable")
+    bounds = np.flatnonzero(np.diff(within[order])) + 1
+    for chosen in np.split(order, bounds) if len(order) else []:
+        writer.add_bytes(int(within[chosen[0]]), values[chosen].tobytes())
+
+
+def read_range(place: Location, number: int, kind: npt.DTypeLike) -> npt.NDArray[np.generic]:
+    """What `add_by_range` added for one range."""
+    return np.frombuffer(b"".join(read_partitions([place], number)), kind)
+
+
+def batches_of(
+    places: Sequence[Location], number: int, kind: npt.DTypeLike, most: int
+) -> Iterator[list[tuple[int, npt.NDArray[np.generic]]]]:
+    """What the files of all shards have of one range: in each batch the numbers of shards, in order, and their values.
+
+    Batches end with a shard, once they have `most` values.
+    """
+    batch: list[tuple[int, npt.NDArray[np.generic]]] = []
+    count = 0
+    for shard, place in enumerate(places):
+        batch.append((shard, read_range(place, number, kind)))
+        count += len(batch[-1][1])
+        if count >= most:
+            yield batch
+            batch, count = [], 0
+    if batch:
+        yield batch
+
+
+def repeated(batches: Iterable[Hashes]) -> Hashes:
+    """The hashes that come more than once, sorted. Memory is that of one batch, and of the different hashes."""
+    once = twice = np.zeros(0, np.uint64)
+    for batch in batches:
+        values, counts = np.unique(batch, return_counts=True)
+        twice = np.union1d(twice, values[(counts > 1) | is_in(values, once)])
+        once = np.union1d(once, values)
+    return twice
+
+
+def is_in(values: Hashes, known: Hashes) -> Flags:
+    """Of each value whether it is among `known`, which are sorted."""
+    if not len(known):
+        return np.zeros(len(values), np.bool_)
+    return known[np.searchsorted(known, values).clip(max=len(known) - 1)] == values
+
+
+class Firsts:
+    """Where windows begin first; windows are given in the order of the corpus, batch after batch.
+
+    Memory is that of one batch, and of the different windows.
+    """
+
+    def __init__(self) -> None:
+        self._known = np.zeros(0, WINDOW)
+        self._shards = np.zeros(0, np.uint32)
+
+    def add(self, windows: Records, shards: npt.NDArray[np.uint32]) -> tuple[npt.NDArray[np.int64], Records]:
+        """Which of these windows, each of a shard, begin earlier; and those as `REPEAT`."""
+        before = len(self._known)
+        joined, of = np.concatenate([self._known, windows]), np.concatenate([self._shards, shards])
+        order = np.lexsort((joined["check"], joined["key"]))  # stable: of equal ones the first one is first
+        ranked = joined[order]
+        is_first = np.append(
+            True, (ranked["key"][1:] != ranked["key"][:-1]) | (ranked["check"][1:] != ranked["check"][:-1])
+        )[: len(order)]
+        first = np.empty(len(order), np.int64)
+        first[order] = order[is_first][np.cumsum(is_first) - 1]
+        kept = np.sort(order[is_first])
+        self._known, self._shards = joined[kept], of[kept]
+        chosen = np.flatnonzero(first != np.arange(len(first)))
+        found = np.empty(len(chosen), REPEAT)
+        found["document"], found["word"] = joined["document"][chosen], joined["word"][chosen]
+        origin = first[chosen]
+        found["shard"], found["first"] = of[origin], joined["document"][origin]
+        found["first_word"], found["start"] = joined["word"][origin], joined["start"][origin]
+        return chosen - before, found
+
+
+def passages_of(repeats: Records) -> Iterator[tuple[int, int]]:
+    """The first and the last of each longest run of repeats of one document, in order, that is one earlier passage."""
+    words, firsts = repeats["word"].astype(np.int64), repeats["first_word"].astype(np.int64)
+    goes_on = (np.diff(words) == 1) & (np.diff(firsts) == 1)
+    for name in ("shard", "first"):
+        goes_on &= repeats[name][1:] == repeats[name][:-1]
+    ends = np.append(np.flatnonzero(~goes_on), len(repeats) - 1)
+    yield from zip([0, *(ends[:-1] + 1).tolist()], ends.tolist(), strict=True)
