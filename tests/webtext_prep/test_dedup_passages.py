@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from jobs import job_of
 
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.shards import PASSAGES, read_documents, shards_in, write_documents
+from webtext_prep.documents.folders.shards import REPEATS, read_documents, shards_in, write_documents
 from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.stages import dedup_passages
 from webtext_prep.stages.dedup_passages import DedupPassages
@@ -29,7 +29,7 @@ def sentence(seed: int, words: int = 60) -> str:
 
 def rows(folder) -> list[dict]:
     """The table of passages."""
-    return [json.loads(line) for line in b"".join(read_chunks(folder / PASSAGES)).splitlines()]
+    return [json.loads(line) for line in b"".join(read_chunks(folder / REPEATS)).splitlines()]
 
 
 # The definition, as it reads
@@ -115,3 +115,130 @@ def test_what_is_cut_equals_the_simple_definition(shards, size, shortest):
         job_of(DedupPassages(size, shortest), shards_in(folder / "in"), folder / "out").run()
         assert [found for shard in shards_in(folder / "out") for found in read_documents(shard)] == expected
         assert rows(folder / "out") == table
+
+
+@pytest.fixture
+def run(webtext, tmp_path):
+    """Runs the stage on a folder; returns its summary."""
+
+    def call(folder, *flags, output="out"):
+        done = webtext("dedup-passages", "--input", folder, "--output", tmp_path / output, "--json", *flags)
+        assert done.code == 0, done.err
+        return done.json
+
+    return call
+
+
+NOTICE = sentence(1)
+
+
+@pytest.fixture
+def notices(write_shards):
+    """Three pages with one notice, one of them with little else; and a page without."""
+    pages = {
+        "a": f"{sentence(2)}\n{NOTICE}\n{sentence(3)}",
+        "b": sentence(4),
+        "c": f"{sentence(5)} {NOTICE.upper()} {sentence(6)}",
+        "d": f"Read this. {NOTICE[:-1]}!",
+    }
+    documents = [Document(f"http://{name}.org/", text, {"title": name}) for name, text in pages.items()]
+    return write_shards([documents[:2], documents[2:]])
+
+
+def test_the_first_place_keeps_a_passage_and_the_others_have_a_receipt(run, notices, read_shards, tmp_path):
+    done = run(notices, "--keep-dropped")
+    assert (done["in"], done["added"], done["out"], done["dropped"]) == (4, 1, 4, {"repeated": 1})
+    assert done["notes"] == {"cut": 1, "passages": 2}
+    a, b, first, second = read_shards(tmp_path / "out")
+    assert [a, b] == read_shards(notices)[:2]
+    assert [(first.id, first.text), (second.id, second.text)] == [
+        ("http://c.org/#piece-1", sentence(5)),
+        ("http://c.org/#piece-2", sentence(6)),
+    ]
+    assert first.metadata == {"title": "c", "piece": 1}
+    (gone,) = read_shards(tmp_path / "out" / "dropped")
+    assert (gone.url, gone.metadata["reason"]) == ("http://d.org/", "repeated")
+    words, begin = NOTICE[:-1], len(sentence(5)) + 1
+    kept = {"duplicate_of": "http://a.org/", "duplicate_of_start": len(sentence(2)) + 1}
+    assert rows(tmp_path / "out") == [
+        {"url": "http://c.org/", "start": begin, "end": begin + len(words), "match": words.upper()[:200], **kept},
+        {"url": "http://d.org/", "start": 11, "end": 11 + len(words), "match": words[:200], **kept},
+    ]
+
+
+def test_a_sentence_is_left_whole_and_a_list_line_by_line(run, write_shards, read_shards, tmp_path):
+    """Only sentences ended what is cut along: of a list, or of Chinese text, nothing was left."""
+    lines = "\n".join(f"{number} lines of a list" for number in range(100))
+    begin = " ".join(WORDS[:60])
+    folder = write_shards([[begin, f"{lines}\nHere: {begin} and so on\n{lines}"]])
+    run(folder)
+    _, before, after = read_shards(tmp_path / "out")
+    assert (before.text, after.text) == (lines, lines) or lines.startswith(after.text)
+
+
+def test_what_repeats_itself_is_left_once(run, write_shards, read_shards, tmp_path):
+    text = "To be, or not to be? " * 50
+    assert run(write_shards([[text, sentence(1)]]), "--shortest-piece", 10)["notes"] == {"cut": 1, "passages": 1}
+    assert read_shards(tmp_path / "out")[0].text == "To be, or not to be?"
+
+
+def test_the_same_bytes_at_any_number_of_workers_with_and_without_machine_code(
+    run, write_shards, contents, tmp_path, monkeypatch
+):
+    source = random.Random(1)
+    shards = [[" ".join(sentence(source.randrange(40), 70) for _ in range(5)) for _ in range(12)] for _ in range(3)]
+    folder = write_shards(shards)
+    assert run(folder)["dropped"] == {"repeated": 16}
+    monkeypatch.setattr(dedup_passages, "PLAIN_BYTES", 0)
+    run(folder, "--workers", 2, output="compiled")
+    assert contents(tmp_path / "out") == contents(tmp_path / "compiled")
+
+
+@pytest.fixture
+def corpus(notices, webtext, tmp_path):
+    """The pages as token files, from files that may change."""
+    (place, other) = shards_in(notices)
+    for number, shard in enumerate((place, other)):
+        shard.rename(shard.with_name(f"pages-{number}.jsonl.zst"))
+    for stage, read, output in (
+        ("merge", "input", "merged"),
+        ("dedup-passages", "merged", "cut"),
+        ("tokenize", "cut", "corpus"),
+    ):
+        done = webtext(stage, "--input", tmp_path / read, "--output", tmp_path / output)
+        assert done.code == 0, done.err
+    return tmp_path
+
+
+def test_what_was_cut_out_and_who_keeps_it_is_told(corpus, webtext):
+    def events(url):
+        found = webtext("why", url, corpus / "corpus", "--json").json["stories"]
+        return [next(event for event in story["events"] if event["stage"] == "dedup-passages") for story in found]
+
+    (kept,) = events("http://a.org/")
+    assert (kept["verdict"], kept["kept_instead_of"]) == ("kept", 2)
+    pieces = events("http://c.org/")
+    assert [(event["verdict"], event["cut_out"][0]["duplicate_of"]) for event in pieces] == [
+        ("kept", "http://a.org/")
+    ] * 2
+    (dropped,) = events("http://d.org/")
+    assert (dropped["verdict"], dropped["reason"]) == ("dropped", "repeated")
+    assert "(from http://a.org/)" in webtext("why", "http://d.org/", corpus / "corpus").out
+    page = corpus / "report.html"
+    assert webtext("report", corpus / "corpus", "--output", page, "--workers", 1).code == 0
+    shown = page.read_text(encoding="utf-8")
+    assert "What is repeated most" in shown
+    assert "2 passages were cut out; they stand first in 1 places." in shown
+
+
+def test_a_removed_page_gives_its_passages_back(corpus, webtext, read_shards):
+    """As with duplicates: the second place is then the first one."""
+    (corpus / "remove.txt").write_text("http://a.org/\n")
+    source = corpus / "input" / "pages-0.jsonl.zst"
+    (_, b), others = read_documents(source), read_shards(corpus / "merged")[2:]
+    with write_documents(source) as writer:
+        writer.write(b)
+    done = webtext("takedown", "--urls", corpus / "remove.txt", corpus / "corpus", "--apply", "--workers", 1)
+    assert done.code == 0, done.err
+    assert read_shards(corpus / "cut") == [b, others[0]]
+    assert [row["duplicate_of"] for row in rows(corpus / "cut")] == ["http://c.org/"]

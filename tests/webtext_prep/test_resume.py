@@ -51,6 +51,13 @@ def decontaminate(folder, write_shards):
     return shards(folder, write_shards), ["--evaluation", folder / "e.jsonl", "--margin", 0, "--shortest-piece", 10]
 
 
+def passages(folder, write_shards):
+    repeating = [
+        Document(f"http://{n}.org/", f"{text(n)}. {text(n % 4, 30)}. {text(n + 50, 9 * (n % 3))}") for n in range(20)
+    ]
+    return write_shards([repeating[:9], repeating[9:]]), ["--shortest-piece", 100, "--words", 20]
+
+
 def urls_list(folder, write_shards):
     (folder / "urls.txt").write_text("".join(f"http://h{n % 23}.org/{n % 170}\n" for n in range(400)))
     return folder / "urls.txt", ["--shards", 2]
@@ -95,6 +102,7 @@ STAGES = {
     "filter": filtered,
     "dedup": lambda *folder: (shards(*folder), []),
     "decontaminate": decontaminate,
+    "dedup-passages": passages,
     "small-tokenize": lambda *folder: (shards(*folder), ["--no-shuffle"]),
     "train-tokenizer": lambda *folder: (shards(*folder), ["--vocabulary-size", 300]),
     "export": lambda *folder: (shards(*folder), ["--shard-bytes", 4000]),

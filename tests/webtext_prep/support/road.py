@@ -98,6 +98,7 @@ def steps(settings: Path, tokenizer: Path) -> list[Step]:
         Step("clean", ("merged",), "clean", ("--language", "any")),
         Step("filter", ("clean",), "mine", ("--function", f"{settings / 'keep.py'}:keep")),
         Step("dedup", ("mine",), "unique"),
+        Step("dedup-passages", ("merged",), "passages", ("--shortest-piece", 20)),
         Step("decontaminate", ("unique",), "decontaminated", ("--evaluation", settings / "questions.txt")),
         Step("train-tokenizer", ("decontaminated",), "tokenizer", ("--vocabulary-size", 300)),
         Step("tokenize", ("decontaminated",), "corpus", ("--tokenizer", tokenizer, "--hold-out", 0.3)),

@@ -195,7 +195,7 @@ def _value_lines(name: str, value: Any, verdict: str) -> list[str]:
     if name == "values":
         return [f"{key.replace('_', ' ')}: {figure(entry)}" for key, entry in value.items()]
     if name == "cut_out":
-        return [f"cut out: {row['match']!r} (from {row.get('evaluation', '?')})" for row in value]
+        return [f"cut out: {row['match']!r} (from {row.get('evaluation') or row['duplicate_of']})" for row in value]
     if name == "note":
         return [str(value)]
     if isinstance(value, dict):

@@ -25,6 +25,7 @@ from webtext_prep.documents.folders.inputs import is_url_list
 from webtext_prep.documents.folders.shards import (
     DUPLICATES,
     MATCHES,
+    REPEATS,
     format_of,
     read_chosen_documents,
     read_documents,
@@ -86,10 +87,12 @@ class Catalogue:
             add(URLS, step.shards(), rows=sum((step.record.get("shards") or {}).values()))
             add(OUTCOME, shards_in(place / OUTCOMES))
             add(GONE, shards_in(place / DROPPED))
-            tables = {name: [place / name] if (place / name).is_file() else [] for name in (DUPLICATES, MATCHES)}
-            add(LOST, tables[DUPLICATES])
-            add(WON, tables[DUPLICATES], key="duplicate_of")
-            add(CUT, tables[MATCHES])
+            duplicates, *cut = (
+                [place / name] if (place / name).is_file() else [] for name in (DUPLICATES, MATCHES, REPEATS)
+            )
+            add(LOST, duplicates)
+            add(WON, duplicates or cut[-1], key="duplicate_of")
+            add(CUT, [*itertools.chain(*cut)])
         return found
 
     def _is_list(self, step: Step, file: Location) -> bool:

@@ -32,7 +32,7 @@ from webtext_audit.report.scan import TOKEN_DOCUMENTS, DocumentPass, DuplicatePa
 from webtext_audit.report.training import TrainingRun
 from webtext_prep import stages, storage
 from webtext_prep.documents.document import Document
-from webtext_prep.documents.folders.shards import DUPLICATES, shards_in
+from webtext_prep.documents.folders.shards import DUPLICATES, REPEATS, shards_in
 from webtext_prep.documents.folders.stage_record import Step, all_steps
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.extraction.outcomes import OUTCOMES
@@ -116,7 +116,8 @@ def gather(
     """
     ends = _with_shared_steps(ends)
     steps = all_steps(*ends)
-    duplicates = [(step, _duplicates(step, sample, workers)) for step in steps if _has(step, DUPLICATES)]
+    tables = [(step, name) for step in steps for name in (DUPLICATES, REPEATS) if _has(step, name)]
+    duplicates = [(step, _duplicates(step, name, sample, workers)) for step, name in tables]
     outcomes = [found for step in steps if (found := _outcomes(step, sample, workers)) is not None]
     examples = [entry for step in steps for entry in _examples(step, {id(s): f for s, f, _ in outcomes}, duplicates)]
     return Gathered(
@@ -201,10 +202,10 @@ def _outcomes(step: Step, sample: int, workers: int) -> tuple[Step, OutcomeFigur
     return step, found, counted / step.record["in"] if share < 1 and counted else 1.0
 
 
-def _duplicates(step: Step, sample: int, workers: int) -> DuplicateFigures:
+def _duplicates(step: Step, table: str, sample: int, workers: int) -> DuplicateFigures:
     assert step.place is not None
-    share = _share(step.record["dropped"].get("duplicate", 0), sample)
-    return DuplicatePass(share).over([step.place / DUPLICATES], None, workers)
+    rows = step.record["dropped"].get("duplicate", 0) + step.record.get("notes", {}).get("passages", 0)
+    return DuplicatePass(_share(rows, sample)).over([step.place / table], None, workers)
 
 
 def _examples(
@@ -218,7 +219,7 @@ def _examples(
     for reason, urls in outcomes[id(step)].examples.items() if id(step) in outcomes else ():
         if reason in found:
             found[reason].entries = [{"url": url} for url in urls.ordered()]
-    for _, figures in (entry for entry in duplicates if entry[0] is step):
+    for _, figures in (entry for entry in duplicates if entry[0] is step and "duplicate" in found):
         found["duplicate"].entries = [_pair(row) for row in figures.examples.ordered()[:EXAMPLES]]
     documents = dropped_of(step) if has_dropped(step) else _judged_again(step)
     # Rows of outcomes and of duplicates say more than the documents themselves.

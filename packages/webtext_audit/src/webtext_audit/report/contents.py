@@ -218,9 +218,13 @@ MOST_GROUPS = 10
 
 
 def duplicates(step: Step, found: DuplicateFigures) -> Markup | None:
-    """How similar duplicates are, and the largest groups."""
-    if not found.similarities:
+    """How similar duplicates are, and the largest groups; of passages those that are repeated most."""
+    if not found.rows:
         return None
+    if not found.similarities:
+        firsts = count(len(found.groups.names))
+        note = f"{count(found.rows)} passages were cut out; places where such a passage stands first: {firsts}."
+        return join([tag("h3", "What is repeated most"), _groups(found), tag("p", note, class_="note")])
     dropped = step.record.get("dropped", {}).get("duplicate", 0)
     exact, groups = found.similarities.get(100, 0), len(found.groups.names)
     return join(

@@ -274,9 +274,9 @@ class DuplicateFigures(Figures):
     """What duplicates what.
 
     Attributes:
-        rows: dropped documents.
-        similarities: by per cent, rounded down.
-        groups: dropped documents by the URL of what stays.
+        rows: dropped documents, or passages that were cut out.
+        similarities: of documents, by per cent, rounded down.
+        groups: rows by what stays: its URL, and of a passage where in it that begins.
         matches: the URL of what stays, to a passage that one of its group has, too.
         examples: some rows.
     """

@@ -174,7 +174,7 @@ class OutcomePass(Pass[OutcomeFigures]):
 
 @dataclass(frozen=True)
 class DuplicatePass(Pass[DuplicateFigures]):
-    """Counts what `dedup` dropped."""
+    """Counts what `dedup` dropped, or what `dedup-passages` cut out."""
 
     figures = DuplicateFigures
     what = "duplicates"
@@ -186,10 +186,13 @@ class DuplicatePass(Pass[DuplicateFigures]):
         for row in self.rows(task.inputs[0], context):
             kept = str(row.metadata.get("duplicate_of", ""))[:NAME_CHARACTERS]
             match = str(row.metadata.get("match", ""))[:NAME_CHARACTERS]
-            similarity = row.metadata.get("similarity", 0)
-            percent = int(100 * similarity + 1e-9) if isinstance(similarity, int | float) else 0
+            similarity, start = row.metadata.get("similarity", 0), row.metadata.get("duplicate_of_start")
             found.rows += 1
-            found.similarities[percent] = found.similarities.get(percent, 0) + 1
+            if start is None:
+                percent = int(100 * similarity + 1e-9) if isinstance(similarity, int | float) else 0
+                found.similarities[percent] = found.similarities.get(percent, 0) + 1
+            else:
+                kept = f"{kept}, character {start}"
             found.groups.add(kept, 1)
             found.matches.setdefault(kept, match)
             if len(found.matches) > 2 * len(found.groups.names):

@@ -44,7 +44,7 @@ from webtext_prep.dedup.passages import (
 from webtext_prep.documents.document import Document, batches, without_surrogates
 from webtext_prep.documents.folders.partitions import load_array, save_array, write_partitions
 from webtext_prep.documents.folders.sampling import Sample
-from webtext_prep.documents.folders.shards import PASSAGES, read_chosen_documents, read_documents
+from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
 from webtext_prep.running.markers import digest
 from webtext_prep.running.preflight import Needs
@@ -85,7 +85,7 @@ class DedupPassages(Stage):
     name: ClassVar[str] = "dedup-passages"
     order: ClassVar[int] = 65
     summary: ClassVar[str] = "documents -> documents without passages that stand in an earlier one"
-    side_files: ClassVar[tuple[str, ...]] = (PASSAGES,)
+    side_files: ClassVar[tuple[str, ...]] = (REPEATS,)
     grows_with_corpus: ClassVar[tuple[str, ...]] = ("repeated",)
     compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.fingerprint_kernels",)
     process_bytes: ClassVar[int] = 600 << 20
@@ -294,14 +294,14 @@ class DedupPassages(Stage):
             for shard, path in enumerate(job.inputs)
         ]
         outcome = shards_outcome(cutting, job.map("shards", self.cut_shard, cutting, total=documents))
-        table = job.output / PASSAGES
+        table = job.output / REPEATS
         join_zstd(rows, table)
         outcome.outputs = [*(path for path in outcome.outputs if path not in rows), table]
         return outcome
 
 
 class _Identities:
-    """The `Document.id` of documents of all shards, by the files of `find_windows`: one after another, and their ends."""
+    """The `Document.id` of documents of all shards, by the files of `find_windows`: all of them, and their ends."""
 
     def __init__(self, places: Sequence[Location]) -> None:
         self._places = places
