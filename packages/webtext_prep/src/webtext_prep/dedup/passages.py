@@ -28,10 +28,9 @@ WINDOW = np.dtype(
     [("key", "<u8"), ("check", "<u8"), ("document", "<u4"), ("word", "<u4"), ("start", "<u4")],
 )
 """A window: its two hashes; where it begins: the document in its shard, the word, and the character."""
-REPEAT = np.dtype(
-    [("document", "<u4"), ("word", "<u4"), ("shard", "<u4"), ("first", "<u4"), ("first_word", "<u4"), ("start", "<u4")],
-)
-"""A window that begins earlier: document and word; and the shard, document, word and character of the first such."""
+REPEAT = np.dtype([(name, "<u4") for name in ("document", "word", "count", "shard", "first", "start")])
+"""A run of windows that begin earlier: document, word, and how many they are; and the document that has all of them
+first, by its shard and number, and the character where the first of them stands there."""
 
 _ORDER = np.uint64(0xFFFFFFFF80000000)
 """The bits of a hash that n-grams are ordered by; places, in words, take the others."""
@@ -74,8 +73,8 @@ class Anchored:
         is_new = np.append(True, places[1:] != places[:-1])
         self.anchors, self.of_window = self._grams[places[is_new]], np.cumsum(is_new) - 1
 
-    def windows(self, is_chosen: Flags, document: int) -> Records:
-        """The windows of the chosen anchors, as `WINDOW`, in order."""
+    def windows(self, is_chosen: Flags, document: int) -> tuple[Records, Hashes]:
+        """The windows of the chosen anchors, as `WINDOW`, in order, and the anchor of each."""
         words = np.flatnonzero(is_chosen[self.of_window])
         hashes, starts, _ = shingle_spans(self._text, Shingling("word", self._size), compiled=self._compiled)
         found = np.empty(len(words), WINDOW)
@@ -83,7 +82,7 @@ class Anchored:
         # Both halves of the window: with the hash of the whole, 128 bits differ wherever a word does.
         found["check"] = self._grams[words] * _FACTOR + self._grams[words + self._within - 1]
         found["document"], found["word"], found["start"] = document, words, starts[words]
-        return found
+        return found, self.anchors[self.of_window[words]]
 
 
 def range_of(hashes: Hashes, ranges: int) -> npt.NDArray[np.uint16]:
@@ -164,19 +163,19 @@ class Firsts:
         kept = np.sort(order[is_first])
         self._known, self._shards = joined[kept], of[kept]
         chosen = np.flatnonzero(first != np.arange(len(first)))
-        found = np.empty(len(chosen), REPEAT)
-        found["document"], found["word"] = joined["document"][chosen], joined["word"][chosen]
-        origin = first[chosen]
-        found["shard"], found["first"] = of[origin], joined["document"][origin]
-        found["first_word"], found["start"] = joined["word"][origin], joined["start"][origin]
+        origin, found = first[chosen], np.empty(len(chosen), REPEAT)
+        found["document"], found["word"], found["count"] = joined["document"][chosen], joined["word"][chosen], 1
+        found["shard"], found["first"], found["start"] = of[origin], joined["document"][origin], joined["start"][origin]
         return chosen - before, found
 
 
-def passages_of(repeats: Records) -> Iterator[tuple[int, int]]:
-    """The first and the last of each longest run of repeats of one document, in order, that is one earlier passage."""
-    words, firsts = repeats["word"].astype(np.int64), repeats["first_word"].astype(np.int64)
-    goes_on = (np.diff(words) == 1) & (np.diff(firsts) == 1)
-    for name in ("shard", "first"):
-        goes_on &= repeats[name][1:] == repeats[name][:-1]
-    ends = np.append(np.flatnonzero(~goes_on), len(repeats) - 1)
-    yield from zip([0, *(ends[:-1] + 1).tolist()], ends.tolist(), strict=True)
+def longest_runs(repeats: Records) -> Records:
+    """The same repeats, in order, with those as one that follow one another and stand first in one document."""
+    is_new = np.ones(len(repeats), np.bool_)
+    is_new[1:] = repeats["word"][1:] != repeats["word"][:-1] + repeats["count"][:-1]
+    for name in ("document", "shard", "first"):
+        is_new[1:] |= repeats[name][1:] != repeats[name][:-1]
+    found = repeats[is_new]
+    if len(found):
+        found["count"] = np.add.reduceat(repeats["count"], np.flatnonzero(is_new))
+    return found

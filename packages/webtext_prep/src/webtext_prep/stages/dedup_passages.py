@@ -4,8 +4,8 @@ A window of `--words` words is repeated if the same words begin anywhere earlier
 of the input, or further up in the same one. Whatever repeated windows cover is cut out. The phases, on all cores:
 
     anchors   each shard's windows to anchors, some 8 for 100 words, divided by ranges of their hashes
-    repeated  each range: which anchors the corpus has more than once
-    windows   each shard's windows that have such an anchor, divided by ranges of their hashes
+    repeated  each range: which of them the corpus has more than once
+    windows   each shard's windows that have such an anchor, divided by ranges of that
     firsts    each range: which windows begin earlier, and where first
     shards    each shard without what they cover, and a row for each passage
 
@@ -36,7 +36,7 @@ from webtext_prep.dedup.passages import (
     add_by_range,
     batches_of,
     is_in,
-    passages_of,
+    longest_runs,
     range_of,
     read_range,
     repeated,
@@ -94,12 +94,12 @@ class DedupPassages(Stage):
     shortest_piece: int = setting(200, "drop pieces of this many characters or fewer", ge=0)
 
     def needs(self, sample: Sample, workers: int) -> Needs:
-        """Anchors of all windows, and twice a record of a tenth of them: see REPEATED."""
+        """Anchors of all windows, and records of a tenth of them: see REPEATED."""
         words = sample.text / WORD_BYTES
-        anchors = words * 2 / (self.words - self.words // 2 + 1) * 10
-        records = words * REPEATED * (WINDOW.itemsize + REPEAT.itemsize)
+        anchors = words * 2 / (self.words - self.words // 2 + 1)
+        scratch = 10 * anchors + REPEATED * (words * WINDOW.itemsize + anchors * REPEAT.itemsize)
         memory = workers * (self.process_bytes + int(0.2 * sample.largest_share * sample.text))
-        return Needs(sample.written, int(anchors + records), memory, sample.documents)
+        return Needs(sample.written, int(scratch), memory, sample.documents)
 
     # Tasks
 
@@ -134,7 +134,7 @@ class DedupPassages(Stage):
 
     def find_windows(self, task: Task, context: Context) -> int:
         """Task: the windows of one shard whose anchors are repeated, by range; and the identities of the documents that
-        have any, with where that of each document ends. Returns how many windows they are."""
+        have any, with where that of each document ends. Returns how many windows there are."""
         shard, shards, ranges = (task.options[name] for name in ("shard", "shards", "ranges"))
         counts, within = map(load_array, task.inputs[1:])
         sizes = np.bincount(within, minlength=len(task.reads))
@@ -153,8 +153,8 @@ class DedupPassages(Stage):
         ):
             for number, document in read_chosen_documents(task.inputs[0], is_chosen.tobytes().__getitem__):
                 anchored = Anchored(document.text, self.words, compiled=task.hints["compiled"])
-                found = anchored.windows(is_repeated[ends[number] : ends[number + 1]], number)
-                add_by_range(writer, found, range_of(found["key"], ranges))
+                found, anchors = anchored.windows(is_repeated[ends[number] : ends[number + 1]], number)
+                add_by_range(writer, found, range_of(anchors, ranges))
                 identity = document.id.encode("utf-8", "surrogatepass")
                 identities.write(identity)
                 names[number + 1] = len(identity)
@@ -174,7 +174,7 @@ class DedupPassages(Stage):
                 chosen, repeats = firsts.add(windows, shards)
                 of_block = np.array(blocks)[shards[chosen]] + repeats["document"] // BLOCK
                 for block, rows in runs_of(of_block):
-                    writer.write(block, repeats[rows].tobytes())
+                    writer.write(block, longest_runs(repeats[rows]).tobytes())
                 done += len(windows)
                 context.report(done)
         return writer.digest
@@ -207,16 +207,15 @@ class DedupPassages(Stage):
     ) -> Iterator[dict[str, Any]]:
         """A row for each passage of a document, given its repeated windows."""
         _, starts, ends = shingle_spans(document.text, Shingling("word", self.words), compiled=compiled)
-        for begin, last in passages_of(repeats):
-            first = repeats[begin]
-            start, end = int(starts[first["word"]]), int(ends[repeats[last]["word"]])
+        for _, word, count, shard, first, place in longest_runs(repeats).tolist():
+            start, end = int(starts[word]), int(ends[word + count - 1])
             yield {
                 "url": document.id,
                 "start": start,
                 "end": end,
                 "match": document.text[start : min(end, start + SHOWN)],
-                "duplicate_of": identities.of(int(first["shard"]), int(first["first"])),
-                "duplicate_of_start": int(first["start"]),
+                "duplicate_of": identities.of(shard, first),
+                "duplicate_of_start": place,
             }
 
     def _pieces(self, document: Document, passages: list[tuple[int, int]], tally: Tally) -> Iterator[Document]:
