@@ -83,7 +83,7 @@ def plain_pieces(text: str, hits: list[tuple[int, int]], shortest: int) -> list[
 
 few_words = st.lists(st.sampled_from(["a", "B", "ß", "ΐ", "İx", "\u0345", "—"]), min_size=1, max_size=6)
 known = [" ".join(random.Random(seed).choices("abcde", k=9 + 3 * seed)) for seed in range(4)] + ["A b, c a B " * 6]
-chunks = st.one_of(st.sampled_from(known), few_words.map(" ".join), st.sampled_from([known[0].upper(), "... !!"]))
+chunks = st.one_of(st.sampled_from(known), few_words.map(" ".join), st.sampled_from([known[0].upper(), "... !! " * 7]))
 ends = st.sampled_from([" ", ". ", "\n", ", ", "。", "! "])
 texts = st.lists(st.tuples(chunks, ends).map("".join), max_size=7).map("".join)
 

@@ -6,11 +6,12 @@ whose anchor the corpus has once is not repeated. There are about 2 anchors in N
 the whole corpus. Then windows with repeated anchors are compared, each by 128 bits of hashes. Two different ones among
 10^10 share those with a probability of 1.5e-19.
 
-Words are those of `fingerprints.shingles`: case and punctuation put aside.
+Words are those of `fingerprints.shingles`: case and punctuation put aside. A text of punctuation alone has none.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -35,6 +36,7 @@ first, by its shard and number, and the character where the first of them stands
 _ORDER = np.uint64(0xFFFFFFFF80000000)
 """The bits of a hash that n-grams are ordered by; places, in words, take the others."""
 _FACTOR = np.uint64(0x9E3779B97F4A7C15)
+_WORD = re.compile(r"\w")
 
 
 def _minima(hashes: Hashes, size: int) -> npt.NDArray[np.int64]:
@@ -64,13 +66,13 @@ class Anchored:
         self._text, self._size, self._compiled = text, size, compiled
         self._within = size - size // 2
         gram = Shingling("word", size // 2 + 1)
-        found = shingle_spans(text, gram, compiled=compiled)[0] if len(text) >= size else np.zeros(0, np.uint64)
-        self._grams = found if len(found) >= self._within else np.zeros(0, np.uint64)
-        if not len(self._grams):
-            self.anchors, self.of_window = self._grams, np.zeros(0, np.int64)
-            return
-        places = _minima(self._grams, self._within)
-        is_new = np.append(True, places[1:] != places[:-1])
+        self._grams, places = np.zeros(0, np.uint64), np.zeros(0, np.int64)
+        if len(text) >= size and _WORD.search(text):
+            self._grams = shingle_spans(text, gram, compiled=compiled)[0]
+        if len(self._grams) >= self._within:
+            places = _minima(self._grams, self._within)
+        is_new = np.ones(len(places), np.bool_)
+        is_new[1:] = places[1:] != places[:-1]
         self.anchors, self.of_window = self._grams[places[is_new]], np.cumsum(is_new) - 1
 
     def windows(self, is_chosen: Flags, document: int) -> tuple[Records, Hashes]:
@@ -86,8 +88,8 @@ class Anchored:
 
 
 def range_of(hashes: Hashes, ranges: int) -> npt.NDArray[np.uint16]:
-    """Which of equal `ranges` of all hashes, at most 65,536, each one is in."""
-    return ((hashes >> np.uint64(32)) * np.uint64(ranges) >> np.uint64(32)).astype(np.uint16)
+    """Which of `ranges` (at most 65,536) of its lower bits each hash is in: the upper ones of anchors are low."""
+    return ((hashes & np.uint64(0xFFFFFFFF)) * np.uint64(ranges) >> np.uint64(32)).astype(np.uint16)
 
 
 def add_by_range(writer: PartitionWriter, values: npt.NDArray[np.generic], within: npt.NDArray[np.uint16]) -> None:
@@ -154,10 +156,9 @@ class Firsts:
         before = len(self._known)
         joined, of = np.concatenate([self._known, windows]), np.concatenate([self._shards, shards])
         order = np.lexsort((joined["check"], joined["key"]))  # stable: of equal ones the first one is first
-        ranked = joined[order]
-        is_first = np.append(
-            True, (ranked["key"][1:] != ranked["key"][:-1]) | (ranked["check"][1:] != ranked["check"][:-1])
-        )[: len(order)]
+        is_first = np.ones(len(order), np.bool_)
+        keys, checks = joined["key"][order], joined["check"][order]
+        is_first[1:] = (keys[1:] != keys[:-1]) | (checks[1:] != checks[:-1])
         first = np.empty(len(order), np.int64)
         first[order] = order[is_first][np.cumsum(is_first) - 1]
         kept = np.sort(order[is_first])

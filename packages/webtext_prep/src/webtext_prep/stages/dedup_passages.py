@@ -146,7 +146,7 @@ class DedupPassages(Stage):
         is_repeated[np.argsort(within, kind="stable")] = np.concatenate(bits)
         ends = np.append(0, np.cumsum(counts, dtype=np.int64))
         is_chosen = np.diff(np.append(0, np.cumsum(is_repeated))[ends]) > 0
-        names, total = np.zeros(len(counts) + 1, np.uint64), 0
+        names, total = np.zeros(len(counts) + 1, np.int64), 0
         with (
             write_partitions(task.outputs[0], ranges) as writer,
             storage.create(task.outputs[2], durable=False) as identities,
@@ -160,7 +160,8 @@ class DedupPassages(Stage):
                 names[number + 1] = len(identity)
                 total += len(found)
                 context.report(number + 1)
-        save_array(task.outputs[1], np.cumsum(names, dtype=np.uint64))
+        with storage.create(task.outputs[1], durable=False) as file:
+            file.write(np.cumsum(names).tobytes())
         return total
 
     def find_firsts(self, task: Task, context: Context) -> str:
@@ -304,15 +305,12 @@ class _Identities:
 
     def __init__(self, places: Sequence[Location]) -> None:
         self._places = places
-        self._open: dict[int, tuple[Any, Any]] = {}
 
     def of(self, shard: int, document: int) -> str:
         """The identity of one document, by the numbers of its shard, and of itself there."""
-        if shard not in self._open:
-            ends, names = (storage.local_path(place) for place in self._places[2 * shard : 2 * shard + 2])
-            self._open[shard] = np.load(ends, mmap_mode="r"), np.memmap(names, np.uint8, "r")
-        ends, names = self._open[shard]
-        return bytes(names[int(ends[document]) : int(ends[document + 1])]).decode("utf-8", "surrogatepass")
+        ends, names = (storage.local_path(place) for place in self._places[2 * shard : 2 * shard + 2])
+        begin, end = np.fromfile(ends, np.int64, 2, offset=8 * document).tolist()
+        return np.fromfile(names, np.uint8, end - begin, offset=begin).tobytes().decode("utf-8", "surrogatepass")
 
 
 def _repeats(places: Sequence[Location], block: int, blocks: int) -> dict[int, Records]:
