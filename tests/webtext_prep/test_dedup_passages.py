@@ -88,7 +88,7 @@ ends = st.sampled_from([" ", ". ", "\n", ", ", "。", "! "])
 texts = st.lists(st.tuples(chunks, ends).map("".join), max_size=7).map("".join)
 
 
-@given(st.lists(st.lists(texts, max_size=5), min_size=1, max_size=3), st.integers(10, 13), st.integers(1, 40))
+@given(st.lists(st.lists(texts, max_size=6), min_size=1, max_size=2), st.integers(10, 13), st.integers(1, 40))
 def test_what_is_cut_equals_the_simple_definition(shards, size, shortest):
     documents = [
         [Document(f"http://{number}.org/{row}", text) for row, text in enumerate(shard)]

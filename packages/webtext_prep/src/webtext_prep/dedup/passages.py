@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -92,7 +93,7 @@ def range_of(hashes: Hashes, ranges: int) -> npt.NDArray[np.uint16]:
     return ((hashes & np.uint64(0xFFFFFFFF)) * np.uint64(ranges) >> np.uint64(32)).astype(np.uint16)
 
 
-def add_by_range(writer: PartitionWriter, values: npt.NDArray[np.generic], within: npt.NDArray[np.uint16]) -> None:
+def add_by_range(writer: PartitionWriter, values: npt.NDArray[Any], within: npt.NDArray[np.uint16]) -> None:
     """Add values to the buckets of their ranges, each in the order given."""
     order = np.argsort(within, kind="stable")
     bounds = np.flatnonzero(np.diff(within[order])) + 1
@@ -100,19 +101,19 @@ def add_by_range(writer: PartitionWriter, values: npt.NDArray[np.generic], withi
         writer.add_bytes(int(within[chosen[0]]), values[chosen].tobytes())
 
 
-def read_range(place: Location, number: int, kind: npt.DTypeLike) -> npt.NDArray[np.generic]:
+def read_range(place: Location, number: int, kind: npt.DTypeLike) -> npt.NDArray[Any]:
     """What `add_by_range` added for one range."""
     return np.frombuffer(b"".join(read_partitions([place], number)), kind)
 
 
 def batches_of(
     places: Sequence[Location], number: int, kind: npt.DTypeLike, most: int
-) -> Iterator[list[tuple[int, npt.NDArray[np.generic]]]]:
+) -> Iterator[list[tuple[int, npt.NDArray[Any]]]]:
     """What the files of all shards have of one range: in each batch the numbers of shards, in order, and their values.
 
     Batches end with a shard, once they have `most` values.
     """
-    batch: list[tuple[int, npt.NDArray[np.generic]]] = []
+    batch: list[tuple[int, npt.NDArray[Any]]] = []
     count = 0
     for shard, place in enumerate(places):
         batch.append((shard, read_range(place, number, kind)))

@@ -182,8 +182,8 @@ class DedupPassages(Stage):
 
     def cut_shard(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: one shard without what repeated windows cover; the last output takes a row for each passage."""
-        ranges, first, blocks = (task.options[name] for name in ("ranges", "first", "blocks"))
-        identities = _Identities(task.reads[ranges:])
+        ranges, blocks = task.options["ranges"], task.options["blocks"]
+        first, identities = blocks[task.options["shard"]], _Identities(task.reads[ranges:])
         *outputs, table = task.outputs
 
         def pieces(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
@@ -191,7 +191,7 @@ class DedupPassages(Stage):
             for document in documents:
                 number = tally.read - 1
                 if number % BLOCK == 0:
-                    held = _repeats(task.reads[:ranges], first + number // BLOCK, blocks)
+                    held = _repeats(task.reads[:ranges], first + number // BLOCK, blocks[-1])
                 if number not in held:
                     yield document
                     continue
@@ -241,11 +241,16 @@ class DedupPassages(Stage):
         def files(kind: str, count: int = len(job.inputs)) -> list[Location]:
             return [job.scratch / kind / f"part-{number:05}" for number in range(count)]
 
-        def of_shards(*outputs: list[Location], also: Sequence[list[Location]] = (), **options: Any) -> list[Task]:
-            inputs, made = zip(job.inputs, *also, strict=True), zip(*outputs, strict=True)
+        def of_shards(
+            *outputs: Iterable[Location],
+            also: Sequence[list[Location]] = (),
+            reads: Iterable[Location] = (),
+            **options: Any,
+        ) -> list[Task]:
+            places = zip(zip(job.inputs, *also, strict=True), zip(*outputs, strict=True), strict=True)
             return [
-                Task(f"part-{shard:05}", given, places, {**options, "shard": shard}, hints)
-                for shard, (given, places) in enumerate(zip(inputs, made, strict=True))
+                Task(f"part-{shard:05}", given, made, {**options, "shard": shard}, hints, tuple(reads))
+                for shard, (given, made) in enumerate(places)
             ]
 
         def of_ranges(outputs: list[Location], reads: list[Location], **options: Any) -> list[Task]:
@@ -267,35 +272,21 @@ class DedupPassages(Stage):
         made = digest([result["digest"] for result in compared])
         # An anchor is that of half of the windows that hold it, about.
         expected = sum(result["repeated"] for result in compared) * (self.words // 4)
-        ranges = min(1 + expected // RANGE_WINDOWS, MOST_RANGES)
+        options = {"ranges": min(1 + expected // RANGE_WINDOWS, MOST_RANGES), "shards": len(job.inputs)}
         windows, ends, names = files("windows"), files("ends"), files("names")
-        options = {"made": made, "ranges": ranges, "shards": len(job.inputs)}
-        marking = of_shards(windows, ends, names, also=(counts, of_anchors), **options)
-        marking = [dataclasses.replace(task, reads=tuple(is_repeated)) for task in marking]
+        marking = of_shards(windows, ends, names, also=(counts, of_anchors), reads=is_repeated, made=made, **options)
         count = sum(job.map("windows", self.find_windows, marking, total=documents))
 
-        firsts, made = files("firsts", ranges), digest(storage.stamps(windows))
-        blocks = [0, *itertools.accumulate(-(-of_shard // BLOCK) for of_shard, _ in found)]
-        tracing = of_ranges(firsts, windows, made=made, blocks=blocks)
-        digests = job.map("firsts", self.find_firsts, tracing, unit="windows", total=count)
+        firsts, made = files("firsts", options["ranges"]), digest(storage.stamps(windows))
+        options["blocks"] = [0, *itertools.accumulate(-(-of_shard // BLOCK) for of_shard, _ in found)]
+        tracing = of_ranges(firsts, windows, made=made, **options)
+        made = digest(job.map("firsts", self.find_firsts, tracing, unit="windows", total=count))
 
-        reads = (*firsts, *itertools.chain.from_iterable(zip(ends, names, strict=True)))
-        options = {"made": digest(digests), "blocks": blocks[-1], "ranges": ranges}
-        rows = files("rows")
-        cutting = [
-            Task(
-                f"part-{shard:05}",
-                (path,),
-                (*job.shard_outputs(shard), rows[shard]),
-                {**options, "first": blocks[shard]},
-                hints,
-                reads,
-            )
-            for shard, path in enumerate(job.inputs)
-        ]
+        rows, reads = files("rows"), (*firsts, *itertools.chain(*zip(ends, names, strict=True)))
+        shards = zip(*map(job.shard_outputs, range(len(job.inputs))), strict=True)
+        cutting = of_shards(*shards, rows, reads=reads, made=made, **options)
         outcome = shards_outcome(cutting, job.map("shards", self.cut_shard, cutting, total=documents))
-        table = job.output / REPEATS
-        join_zstd(rows, table)
+        table = join_zstd(rows, job.output / REPEATS)
         outcome.outputs = [*(path for path in outcome.outputs if path not in rows), table]
         return outcome
 
