@@ -7,7 +7,13 @@ import pytest
 
 @pytest.mark.parametrize(
     ("stage", "shards", "settings"),
-    [("blacklist", 1, ["--shards", "120"]), ("merge", 1, ["--shards", "120"]), ("dedup", 60, []), ("tokenize", 60, [])],
+    [
+        ("blacklist", 1, ["--shards", "120"]),
+        ("merge", 1, ["--shards", "120"]),
+        ("dedup", 60, []),
+        ("dedup-passages", 60, []),
+        ("tokenize", 60, []),
+    ],
 )
 def test_more_shards_than_a_shell_allows_open_files_are_no_trouble(
     write_shards, webtext, tmp_path, stage, shards, settings
