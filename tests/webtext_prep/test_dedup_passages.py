@@ -102,7 +102,7 @@ def test_what_is_cut_equals_the_simple_definition(shards, size, shortest):
         expected += document.cut(plain_pieces(document.text, hits, shortest)) if hits else [document]
     # Small ranges, batches and blocks, as large corpora have them.
     with pytest.MonkeyPatch.context() as patched, tempfile.TemporaryDirectory() as name:
-        for constant, value in {"RANGE_BYTES": 150, "RANGE_WINDOWS": 50, "BLOCK": 2}.items():
+        for constant, value in {"RANGE_CHARACTERS": 400, "RANGE_WINDOWS": 50, "BLOCK": 2}.items():
             patched.setattr(dedup_passages, constant, value)
         folder = Path(name)
         for number, shard in enumerate(documents):
@@ -186,7 +186,7 @@ def test_the_same_bytes_at_any_number_of_workers_with_and_without_machine_code(
     shards = [[" ".join(sentence(source.randrange(40), 70) for _ in range(5)) for _ in range(12)] for _ in range(3)]
     folder = write_shards(shards)
     assert run(folder)["dropped"] == {"repeated": 18}
-    monkeypatch.setattr(dedup_passages, "PLAIN_BYTES", 0)
+    monkeypatch.setattr(dedup_passages, "PLAIN_CHARACTERS", 0)
     run(folder, "--workers", 2, output="compiled")
     assert contents(tmp_path / "out") == contents(tmp_path / "compiled")
 

@@ -43,7 +43,7 @@ from webtext_prep.dedup.passages import (
 )
 from webtext_prep.documents.document import Document, batches, without_surrogates
 from webtext_prep.documents.folders.partitions import load_array, save_array, write_partitions
-from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.shards import REPEATS, read_chosen_documents, read_documents
 from webtext_prep.documents.formats.compression import join_zstd, write_zstd
 from webtext_prep.running.markers import digest
@@ -55,10 +55,10 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.contamination.cutting import LINE_ENDS, cut, joined
 from webtext_prep.text.fingerprints import Shingling, shingle_spans
 
-PLAIN_BYTES = 1 << 20
-"""Shards of so few bytes are done with before machine code would be loaded."""
-RANGE_BYTES = 128 << 20
-"""Bytes of shards whose anchors a task compares, about."""
+PLAIN_CHARACTERS = 3 << 20
+"""Texts of this many characters in all are done before machine code would be loaded."""
+RANGE_CHARACTERS = 384 << 20
+"""Characters of text whose anchors a task compares, about."""
 RANGE_WINDOWS = 1 << 22
 """Windows that a task compares, about, and values of a batch."""
 MOST_RANGES = 1 << 16
@@ -235,8 +235,8 @@ class DedupPassages(Stage):
 
     def run(self, job: Run) -> Outcome:
         """Find the anchors that are repeated and the windows that begin earlier, and cut."""
-        size, total = sum(storage.sizes(job.inputs)), job.expected_documents()
-        hints = {"compiled": size > PLAIN_BYTES}
+        size, total = take_sample(job.inputs, storage.sizes(job.inputs)).text, job.expected_documents()
+        hints = {"compiled": size > PLAIN_CHARACTERS}
 
         def files(kind: str, count: int = len(job.inputs)) -> list[Location]:
             return [job.scratch / kind / f"part-{number:05}" for number in range(count)]
@@ -259,7 +259,7 @@ class DedupPassages(Stage):
                 for number, place in enumerate(outputs)
             ]
 
-        ranges = min(1 + size // RANGE_BYTES, MOST_RANGES)
+        ranges = min(1 + size // RANGE_CHARACTERS, MOST_RANGES)
         anchors, counts, of_anchors = files("anchors"), files("counts"), files("ranges")
         finding = of_shards(anchors, counts, of_anchors, ranges=ranges)
         found = job.map("anchors", self.find_anchors, finding, total=total)
