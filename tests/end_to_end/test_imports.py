@@ -15,7 +15,7 @@ ROOMS = {
         "documents", "urls", "storage", "errors",
     ],
     "gpt2_train": [
-        "training", "serving", "evaluation", "inference", "conversion", "metrics", "data", "checkpoint", "optim",
+        "ablation", "training", "serving", "evaluation", "inference", "conversion", "metrics", "data", "checkpoint", "optim",
         "distributed", "model", "config",
     ],
 }  # fmt: skip

@@ -22,6 +22,10 @@ COMMANDS = {
         "gpt2_train.evaluation.command",
         "measure a model: its loss on held-out or any other text, or a task such as lambada",
     ),
+    "ablate": (
+        "gpt2_train.ablation.command",
+        "say which of several corpora makes the better model, by how much, and how surely",
+    ),
     "generate": ("gpt2_train.inference.command", "write text with a checkpoint"),
     "serve": (
         "gpt2_train.serving.command",
@@ -94,7 +98,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     command = next((word for word in words if word in COMMANDS), None)
     parsed = make_parser(command).parse_args(words)
     module = importlib.import_module(COMMANDS[parsed.command][0])
-    return run_command("gpt2", lambda: module.run(parsed), debug=parsed.debug, resumes=parsed.command == "train")
+    return run_command(
+        "gpt2", lambda: module.run(parsed), debug=parsed.debug, resumes=parsed.command in ("train", "ablate")
+    )
 
 
 if __name__ == "__main__":

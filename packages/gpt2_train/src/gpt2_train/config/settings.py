@@ -117,7 +117,7 @@ class ModelConfig:
 
 
 _NOTHING = object()
-_ADDED_LATER = {"documents": "packed", "mask_end_of_text": False, "optimizer": "adamw"}
+_ADDED_LATER = {"documents": "packed", "mask_end_of_text": False, "optimizer": "adamw", "order": "shuffled"}
 
 _data = functools.partial(setting, group="data")
 _model = functools.partial(setting, group="model")
@@ -174,6 +174,11 @@ class DataSettings:
     )
     mask_end_of_text: bool = _data(
         False, "leave predictions after <|endoftext|>, of how a document begins, out of the loss"
+    )
+    order: Literal["shuffled", "hashed"] = _data(
+        "shuffled",
+        "order of the documents: shuffled by their places, as in Megatron-LM, or by hashes of what they hold, so that "
+        "runs on corpora that share documents read these in the same order (`gpt2 ablate`)",
     )
     seed: int = _data(1234, "seed of initial weights, order of the data and dropout", ge=0, lt=2**31)
 

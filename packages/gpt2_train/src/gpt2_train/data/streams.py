@@ -19,6 +19,7 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +27,7 @@ import numpy.typing as npt
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.data.corpus import Corpus
 from gpt2_train.data.index import EXTRA, INDEX_VERSION, IndexCache, SampleIndex, build_sample_index, stream_seed
+from gpt2_train.data.order import Hashes, sequence_hashes
 
 BLEND_BLOCK = 1 << 18
 """Samples for which the choice of corpus is worked out at a time, about a fifth of a second."""
@@ -40,13 +42,22 @@ class Stream:
         sequence_length: tokens in a sample, less the one extra.
         seed: the run's seed.
         cache: where the indices are kept; with a `SharedIndexCache` all processes call `prepare` together.
+        order: `shuffled` by position, or `hashed` by what the documents hold (see `data.order`).
 
     A split with fewer tokens than one sample has its documents repeated to fill one.
     Call `prepare` before reading samples of a pass not read before. Raises Gpt2UsageError for an empty split.
     """
 
-    def __init__(self, corpus: Corpus, split: str, sequence_length: int, seed: int, cache: IndexCache) -> None:
-        self.corpus, self.split, self.cache = corpus, split, cache
+    def __init__(
+        self,
+        corpus: Corpus,
+        split: str,
+        sequence_length: int,
+        seed: int,
+        cache: IndexCache,
+        order: Literal["shuffled", "hashed"] = "shuffled",
+    ) -> None:
+        self.corpus, self.split, self.cache, self.order = corpus, split, cache, order
         self.sequence_length, self.seed = sequence_length, seed
         self.epoch_tokens = corpus.split_tokens(split)
         if self.epoch_tokens == 0:
@@ -73,6 +84,7 @@ class Stream:
             "extra": EXTRA,
             "samples": self.per_epoch,
             "seed": stream_seed(self.seed, self.split, epoch),
+            **({"order": self.order} if self.order != "shuffled" else {}),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
@@ -83,7 +95,12 @@ class Stream:
             np.arange(begin, end),
             sequence_length=self.sequence_length,
             seed=stream_seed(self.seed, self.split, epoch),
+            hashes=self._hashes if self.order == "hashed" else None,
         )
+
+    @functools.cached_property
+    def _hashes(self) -> Hashes:
+        return sequence_hashes(self.corpus.tokens, *self.corpus.ranges[self.split])
 
     def pieces(self, number: int) -> Iterator[tuple[int, int, int]]:
         """(sequence, token offset in it, tokens) of each piece of sample `number`, in order; pieces may be empty.
@@ -273,6 +290,7 @@ def blend_split(
     seed: int,
     cache: IndexCache,
     say: Callable[[str], None],
+    order: Literal["shuffled", "hashed"] = "shuffled",
 ) -> Blend | None:
     """One split of all corpora; None, with the reason in one line, if no document falls into it.
 
@@ -287,7 +305,7 @@ def blend_split(
         documents = sum(corpus.tokens.documents for corpus in corpora)
         say(f"no documents for the {split} split: {documents:,} are too few for its share; give it more with --split.")
         return None
-    streams = [Stream(corpora[number], split, sequence_length, seed, cache) for number in used]
+    streams = [Stream(corpora[number], split, sequence_length, seed, cache, order) for number in used]
     for stream in streams:
         if stream.epoch_tokens < sequence_length + EXTRA:
             say(

@@ -123,6 +123,25 @@ class Scorer:
                 count(batch.tokens)
         return total, tokens
 
+    def document_losses(
+        self, documents: Sequence[npt.NDArray[np.int64]], count: Callable[[int], object] | None = None
+    ) -> npt.NDArray[np.float64]:
+        """Summed loss in nats of each of `documents`, token ids, one after another in one text: float64 (documents,).
+
+        The text begins with an end of text where the tokenizer has one, so that all tokens are scored; else all but the
+        first. `count` is told how many tokens each batch read. Raises Gpt2Error if the loss is not finite.
+        """
+        begin = [] if self.source.end_of_text is None else [self.source.end_of_text]
+        found = [np.zeros(1 - len(begin))]
+        text = np.concatenate([np.array(begin, np.int64), *documents])
+        for batch, scores in self._scored(_whole(rows) for rows in windows([text], self.length, self.batch_size)):
+            counts = torch.ne(batch.rows[:, :-1], self._masked) if self._masked is not None else 1
+            found.append((scores.losses * counts).double().cpu().numpy().ravel())
+            if count is not None:
+                count(batch.tokens)
+        starts = np.cumsum([0, *map(len, documents[:-1])])
+        return np.add.reduceat(np.concatenate(found), starts)
+
     def logprobs(self, context: Sequence[int], continuation: Sequence[int]) -> Continuation:
         """How likely the token ids `continuation` are after the token ids `context`. As `logprobs_of` a single pair."""
         return self.logprobs_of([(context, continuation)])[0]

@@ -90,7 +90,7 @@ def seen(settings: SeenSettings) -> dict[str, Any]:
     steps = max([0, *logged, *map(_step_of, checkpoints)])
     blend = blend_split(
         corpora, weights, "train", sequence_length=train.sequence_length, seed=train.seed,
-        cache=IndexCache(folder / CACHE_FOLDER), say=lambda line: None,
+        cache=IndexCache(folder / CACHE_FOLDER), say=lambda line: None, order=train.order,
     )  # fmt: skip
     result: dict[str, Any] = {"run": str(folder), "data": corpus.prefix, "steps": steps, "documents": []}
     first_steps: list[int] = []

@@ -168,6 +168,7 @@ def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
             seed=settings.seed,
             cache=SharedIndexCache(folder / CACHE_FOLDER),
             say=world.say,
+            order=settings.order,
         )
         for split in ("train", "valid")
     )

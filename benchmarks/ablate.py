@@ -1,0 +1,236 @@
+"""Does `gpt2 ablate` see what is there, and nothing that is not? Hundreds of small runs, and how often they mislead.
+
+    ./uvw run pipelines/run.py quickstart --until dedup          # the documents, once
+    ./uvw run benchmarks/ablate.py                               # the same command resumes
+
+Models of 2 layers and width 64 learn from some of the quickstart's documents, with a vocabulary of 1,024. Measured are
+
+- 40 comparisons of the corpus with itself, each of five seeds of its own: the same initial weights and the documents in
+  another order. No run is in two comparisons. At most 5% may say "better" or "worse". (The verdict of `gpt2 ablate`
+  without its check at a tenth of the learning rate, which only takes verdicts away.)
+- corpora with 20% of the documents replaced, by their words shuffled, by copies of a few others, and by menus: in how
+  many of eight comparisons of five seeds each is found worse. The baselines are runs of the comparisons above.
+- what pairing gains: the standard deviation over seeds of the difference to the corpus, if the runs of a pair have
+  nothing in common, the same initial weights and orders by position, and orders by hash.
+
+Some 630 runs, of three to four seconds each. `--minutes-run FOLDER` adds what a `gpt2 ablate` in that folder could see.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import statistics
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from command_kit import Progress, available_cores
+from gpt2_train.ablation.arms import Arm, open_arms
+from gpt2_train.ablation.held_out import HeldOut, held_out_sets
+from gpt2_train.ablation.plan import AGAIN, FULL, LOW, Plan, PlannedRun, half_of, recipe_of
+from gpt2_train.ablation.runs import Job, Workers, read_losses
+from gpt2_train.ablation.settings import AblateSettings
+from gpt2_train.ablation.statistics import Interval
+from gpt2_train.ablation.verdict import Losses, verdict_of
+from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, corpus_tokenizer, save_corpus_tokenizer
+from machine import describe, save
+from quickstart_models import token_files
+
+PLAIN, HALF_OF_IT = "plain", "random-71%"
+WORSE_ARMS = ("shuffled-words", "copies", "menus")
+REPLACED, KEPT_AT_RANDOM = 0.2, 0.71
+COPIED = 10
+"""Documents whose copies stand for others."""
+TRAIN_TOKENS, HELD_OUT = 230_000, 0.15
+COMPARISONS, FOUND_IN, SEEDS, PAIRED_SEEDS = 40, 8, 5, 15
+MODEL = {"layers": 2, "hidden": 64, "heads": 2, "sequence_length": 64, "global_batch_size": 16, "precision": "fp32"}
+STEPS = 250
+
+Tokens = npt.NDArray[np.int64]
+
+
+def make_arms(corpus: Path, work: Path) -> None:
+    """Token files of every arm and of what is held out, in `work`, from those of all documents."""
+    tokenizer = corpus_tokenizer(corpus)
+    assert tokenizer is not None
+    random = np.random.default_rng(1)
+    documents = [tokens.astype(np.int64) for tokens in IndexedTokens(corpus)]
+    documents = [documents[at] for at in random.permutation(len(documents))]
+    count = round(HELD_OUT * len(documents))
+    held_out, rest = documents[:count], documents[count:]
+    ends = np.cumsum([len(tokens) for tokens in rest])
+    plain = rest[: int(np.searchsorted(ends, TRAIN_TOKENS))]
+    spare = rest[len(plain) :]
+    write(work / "held_out", held_out, tokenizer)
+    write(work / PLAIN, plain, tokenizer)
+    write(work / HALF_OF_IT, [tokens for tokens in plain if random.random() < KEPT_AT_RANDOM], tokenizer)
+    replaced = random.random(len(plain)) < REPLACED
+    for arm in WORSE_ARMS:
+        others = [replacement(arm, tokens, plain, spare, tokenizer, random) for tokens in plain]
+        mixture = [other if changed else tokens
+                   for tokens, other, changed in zip(plain, others, replaced, strict=True)]  # fmt: skip
+        write(work / arm, mixture, tokenizer)
+
+
+def replacement(
+    arm: str, tokens: Tokens, plain: Sequence[Tokens], spare: Sequence[Tokens], tokenizer: Tokenizer, random: Any
+) -> Tokens:
+    """What stands for a document in an arm, about as long."""
+    if arm == "copies":
+        return plain[int(random.integers(COPIED))]
+    end = tokenizer.end_of_text
+    if arm == "shuffled-words":
+        words = tokenizer.decode(tokens[tokens != end].tolist()).split()
+        text = " ".join(words[at] for at in random.permutation(len(words)))
+    else:
+        text = ""
+        while len(text) < 4 * len(tokens):
+            other = spare[int(random.integers(len(spare)))]
+            title = tokenizer.decode(other[other != end][:24].tolist()).split("\n")[0]
+            text += " | ".join([" ".join(title.split()[:3]), ""])
+    return np.array([*tokenizer.encode(text)[: len(tokens)], end], np.int64)
+
+
+def write(prefix: Path, documents: Sequence[Tokens], tokenizer: Tokenizer) -> None:
+    """Token files with their tokenizer."""
+    with IndexedTokensWriter(prefix) as writer:
+        for tokens in documents:
+            writer.add(tokens)
+    save_corpus_tokenizer(prefix, tokenizer)
+
+
+def seeds_of(comparison: int) -> list[int]:
+    """The seeds of one comparison."""
+    return list(range(comparison * SEEDS + 1, (comparison + 1) * SEEDS + 1))
+
+
+def all_runs() -> Iterator[PlannedRun]:
+    """Every run, in an order in which results of all kinds come early."""
+    for comparison in range(COMPARISONS):
+        for seed in seeds_of(comparison):
+            yield PlannedRun(PLAIN, seed)
+            yield PlannedRun(PLAIN, seed, AGAIN)
+            if comparison < FOUND_IN:
+                yield from (PlannedRun(arm, seed) for arm in WORSE_ARMS)
+            if seed <= PAIRED_SEEDS:
+                yield PlannedRun(HALF_OF_IT, seed)
+                yield from (PlannedRun(arm, seed, AGAIN) for arm in (HALF_OF_IT, WORSE_ARMS[0]))
+        if comparison < FOUND_IN:
+            yield from (PlannedRun(arm, seed, LOW) for seed in half_of(seeds_of(comparison)) for arm in arms_of_all())
+
+
+def arms_of_all() -> list[str]:
+    """The corpus, and what is worse."""
+    return [PLAIN, *WORSE_ARMS]
+
+
+def measured(work: Path, steps: int, processes: int) -> tuple[dict[str, Any], HeldOut, list[Arm]]:
+    """The losses of all runs, which are made as far as they are not; the held-out set; the arms."""
+    names = [*arms_of_all(), HALF_OF_IT]
+    arms, tokenizer = open_arms({name: str(work / name) for name in names})
+    sets = held_out_sets(arms, tokenizer, held_out=str(work / "held_out"), want=(), most=60_000)
+    plan = Plan({}, recipe_of(AblateSettings(), (2, 64, 2), "cpu") | MODEL, steps, 0, [])
+    jobs = [Job(run.name, plan.settings_of(run, str(work / run.arm), work)) for run in all_runs()]
+    found = {job.name: kept for job in jobs if (kept := read_losses(job.losses)) is not None}
+    todo = [job for job in jobs if job.name not in found]
+    with Workers(processes, sets, ()) as workers, Progress("ablate", "runs", len(jobs), done=len(found)) as progress:
+        for job, result in workers.carry_out(todo):
+            found[job.name] = result
+            for name in ("checkpoints", "cache"):
+                shutil.rmtree(Path(job.settings.output) / name)
+            progress.advance(note=job.name)
+    return found, sets[0], arms
+
+
+def judged(losses: Losses, arm: str, seeds: Sequence[int], kind: str) -> dict[str, Any]:
+    """One comparison with the corpus: its intervals and its verdict."""
+    found = losses.compared(PLAIN, arm, seeds, kind)
+    intervals = [Interval(**found[name]) for name in ("seeds_interval", "documents_interval")]
+    low = [found["mean"]]
+    if kind == FULL:
+        low = [losses.per_byte(PLAIN, seed, LOW) - losses.per_byte(arm, seed, LOW) for seed in half_of(seeds)]
+    over_seeds = intervals[0]
+    return {
+        "verdict": verdict_of(intervals[0], intervals[1], low, max(one.p for one in intervals)),
+        "mean": round(found["mean"], 5),
+        "interval": [round(over_seeds.low, 5), round(over_seeds.high, 5)],
+        "over_seeds_alone": over_seeds.excludes_zero,
+        "low_rate": [round(value, 5) for value in low] if kind == FULL else None,
+    }
+
+
+def pairing(losses: Losses, arm: str) -> dict[str, float]:
+    """Standard deviations over seeds of the difference to the corpus, by what the runs of a pair share."""
+    seeds = range(1, PAIRED_SEEDS + 1)
+    plain_by_position = [PlannedRun(PLAIN, seed, AGAIN) for seed in seeds]
+    by_position = [PlannedRun(arm, seed, AGAIN) for seed in seeds]
+    plain_by_hash, by_hash = ([PlannedRun(name, seed) for seed in seeds] for name in (PLAIN, arm))
+    by = {
+        "nothing": (plain_by_hash, by_hash[1:] + by_hash[:1]),
+        "initial weights": (plain_by_position, by_hash),
+        "initial weights, order by position": (plain_by_position, by_position),
+        "initial weights, order by hash": (plain_by_hash, by_hash),
+    }
+    return {
+        name: statistics.stdev(
+            losses.per_byte(one.arm, one.seed, one.kind) - losses.per_byte(other.arm, other.seed, other.kind)
+            for one, other in zip(*pairs, strict=True)
+        )
+        for name, pairs in by.items()
+    }
+
+
+def minutes_run(folder: Path) -> dict[str, Any]:
+    """What an ablation by time could see."""
+    found = json.loads((folder / "ablation.json").read_text(encoding="utf-8"))
+    keys = ("steps", "seeds", "can_see", "slope", "arms")
+    return {key: found[key] for key in keys} | {"against_itself": found["against_itself"]}
+
+
+def main() -> int:
+    """Measure, print, and save."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--documents", type=Path, default=Path("runs/quickstart/dedup"), help="document shards")
+    parser.add_argument("--work", type=Path, default=Path("runs/ablate"), help="folder for token files and runs")
+    parser.add_argument("--steps", type=int, default=STEPS, help="of each run")
+    parser.add_argument("--processes", type=int, default=available_cores(), help="runs at a time")
+    parser.add_argument("--minutes-run", type=Path, help="folder of a `gpt2 ablate`, whose figures are added")
+    given = parser.parse_args()
+    given.work.mkdir(parents=True, exist_ok=True)
+    if not (given.work / "menus.idx").exists():
+        make_arms(token_files("1024", given.documents, given.work), given.work)
+    runs, held_out, arms = measured(given.work, given.steps, given.processes)
+    losses = Losses(runs, held_out)
+    itself = [judged(losses, PLAIN, seeds_of(number), AGAIN) for number in range(COMPARISONS)]
+    worse = {
+        arm: [judged(losses, arm, seeds_of(number), FULL) for number in range(FOUND_IN)] for arm in WORSE_ARMS
+    }  # fmt: skip
+    pairs = {arm: pairing(losses, arm) for arm in (HALF_OF_IT, WORSE_ARMS[0])}
+    wrong = sum(entry["verdict"] in ("better", "worse") for entry in itself)
+    print(f"the corpus against itself: {wrong} of {len(itself)} comparisons say better or worse")
+    print(f"  intervals over seeds alone: {sum(entry['over_seeds_alone'] for entry in itself)} exclude 0")
+    for arm, found in worse.items():
+        share = statistics.fmean(entry["verdict"] == "worse" for entry in found)
+        print(f"{arm}: worse by {-statistics.fmean(entry['mean'] for entry in found):.4f}, found in {share:.0%}")
+    for arm, by in pairs.items():
+        print(f"standard deviation of {arm}: " + ", ".join(f"{name} {value:.5f}" for name, value in by.items()))
+    epochs = {arm.name: runs[PlannedRun(arm.name, 1).name]["epochs"] for arm in arms}
+    content = {
+        "machine": describe("torch"), "steps": given.steps, "model": MODEL, "seeds": SEEDS, "epochs": epochs,
+        "held_out_documents": len(held_out.documents), "itself": itself, "worse": worse, "pairing": pairs,
+    }  # fmt: skip
+    if given.minutes_run is not None:
+        content["minutes_run"] = minutes_run(given.minutes_run)
+        print(f"20 minutes on two cores see {content['minutes_run']['can_see']:.4f} bits per byte")
+    save("ablate", content)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,57 @@
+"""The arms of an ablation: token files, what they hold, and what they share with the first of them."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+
+import numpy as np
+
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.settings import TrainSettings
+from gpt2_train.data.corpus import Corpus
+from gpt2_train.data.order import Hashes, sequence_hashes
+from gpt2_train.training.setup import open_tokenizer
+from indexed_tokens import Tokenizer
+
+
+@dataclasses.dataclass(frozen=True)
+class Arm:
+    """Token files that models learn from.
+
+    Attributes:
+        name: what the user calls them.
+        prefix: where they are.
+        corpus: the files.
+        hashes: of their documents.
+    """
+
+    name: str
+    prefix: str
+    corpus: Corpus
+    hashes: Hashes
+
+    @property
+    def tokens(self) -> int:
+        """Tokens in all."""
+        return self.corpus.tokens.total_tokens
+
+    def shared_with(self, other: Arm) -> int:
+        """How many of its documents `other` has, too."""
+        return int(np.isin(self.hashes, other.hashes).sum())
+
+
+def open_arms(prefixes: Mapping[str, str]) -> tuple[list[Arm], Tokenizer]:
+    """The arms, and the tokenizer of all of them.
+
+    Raises Gpt2UsageError where they have different ones, IndexedTokensError for files that are missing or damaged.
+    """
+    corpora = {name: Corpus(prefix, (1.0, 0.0, 0.0)) for name, prefix in prefixes.items()}
+    tokenizer = open_tokenizer(TrainSettings(data=tuple(prefixes.values())))
+    for name, corpus in corpora.items():
+        if corpus.tokens.documents < 2:
+            raise Gpt2UsageError(
+                f"the arm {name}, {corpus.prefix}, holds {corpus.tokens.documents} document: give more."
+            )
+    hashed = [Arm(name, corpus.prefix, corpus, sequence_hashes(corpus.tokens)) for name, corpus in corpora.items()]
+    return hashed, tokenizer

@@ -1,0 +1,192 @@
+"""`gpt2 ablate`: the comparison of corpora from the token files to the verdict."""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from command_kit import add_config_flag, add_flags, settings_from, write_json, write_text
+from command_kit.command import print_note
+from command_kit.settings import as_table, to_toml
+from gpt2_train.ablation.settings import AblateSettings
+from gpt2_train.config.errors import Gpt2UsageError
+from gpt2_train.config.files import CONFIG_FILE, METRICS_FILE
+from gpt2_train.config.loading import load_torch
+
+if TYPE_CHECKING:
+    from gpt2_train.ablation.arms import Arm
+    from gpt2_train.ablation.plan import Plan
+    from gpt2_train.ablation.runs import Workers
+
+EXAMPLE = """\
+example:
+  gpt2 ablate --data plain=work/a_text_document strict=work/b_text_document --want texts_i_like --output work/ablation
+  The same command again resumes; `gpt2 plot work/ablation/runs/*` draws the runs.
+"""
+RESULT_FILE = "ablation.json"
+CALIBRATION_MINUTES = 0.1
+
+SETTINGS = AblateSettings
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Add the flags of `gpt2 ablate` to `parser`."""
+    parser.epilog = EXAMPLE
+    add_config_flag(parser)
+    parser.add_argument(
+        "--restart", action="store_true", help="discard an earlier ablation in --output, and begin anew"
+    )
+    parser.add_argument("--json", action="store_true", help="print the result as one JSON object")
+    add_flags(parser, AblateSettings)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Compare as the flags ask, print what was found, return the exit code. Raises Gpt2Error."""
+    settings = settings_from(AblateSettings, arguments, command="ablate", config=arguments.config)
+    result = ablate(settings, restart=arguments.restart)
+    from gpt2_train.ablation.words import described
+
+    print(json.dumps(result) if arguments.json else described(result))
+    return 0
+
+
+def ablate(settings: AblateSettings, *, restart: bool = False) -> dict[str, Any]:
+    """Train and compare; returns what `ablation.json` holds.
+
+    Raises Gpt2UsageError for data that do not belong together, or an output that holds another ablation.
+    """
+    prefixes = settings.arms()
+    if not settings.output:
+        raise Gpt2UsageError("no --output: give a folder for the ablation.")
+    load_torch("reading the token files")
+    from gpt2_train.ablation.arms import open_arms
+    from gpt2_train.ablation.held_out import held_out_sets
+    from gpt2_train.ablation.plan import asked_for, planned_runs, read_plan, write_plan
+    from gpt2_train.ablation.runs import Job, Workers, all_runs, processes_for
+    from gpt2_train.ablation.verdict import result_of
+    from gpt2_train.distributed.device import choose_device
+    from gpt2_train.evaluation.tasks import check_readable, parse_task
+    from gpt2_train.training.run_folder import lock_folder
+
+    for task in map(parse_task, settings.eval_task):
+        check_readable(getattr(task, task.source))
+    arms, tokenizer = open_arms(prefixes)
+    sets = held_out_sets(arms, tokenizer, held_out=settings.held_out, want=settings.want, most=settings.held_out_tokens)
+    asked, output = asked_for(settings, arms, sets), Path(settings.output)
+    device = choose_device(settings.device).type
+    count = processes_for(device, settings.processes)
+    with lock_folder(output), Workers(count, sets, settings.eval_task) as workers:
+        if restart:
+            discard(output)
+        plan = read_plan(output, asked)
+        if plan is None:
+            # First of all: it says that the folder is an ablation's.
+            write_text(output / CONFIG_FILE, to_toml({"ablate": as_table(settings)}))
+            plan = dataclasses.replace(make_plan(settings, arms, output, workers, count, device), asked=asked)
+            write_plan(output, plan)
+        jobs = [
+            Job(run.name, plan.settings_of(run, prefixes[run.arm], output))
+            for run in planned_runs(list(prefixes), plan.seeds)
+        ]
+        print_note(f"{len(jobs)} runs of {plan.steps:,} steps, {count} at a time")
+        result = result_of(plan, arms, sets, all_runs(jobs, workers))
+        write_json(output / RESULT_FILE, result)
+    return result
+
+
+def discard(output: Path) -> None:
+    """Remove what an earlier ablation has left, and no other files."""
+    from gpt2_train.ablation.plan import PLAN_FILE, RUNS_FOLDER
+
+    for name in (RESULT_FILE, PLAN_FILE, CONFIG_FILE):
+        (output / name).unlink(missing_ok=True)
+    shutil.rmtree(output / RUNS_FOLDER, ignore_errors=True)
+
+
+def make_plan(
+    settings: AblateSettings, arms: list[Arm], output: Path, workers: Workers, count: int, device: str
+) -> Plan:
+    """The plan: the model's shape and steps that fit --minutes, by runs of some seconds on all processes at once.
+
+    Raises Gpt2UsageError for too little time.
+    """
+    from gpt2_train.ablation.plan import (
+        FEWEST_STEPS,
+        SAVE_SECONDS,
+        SHAPES,
+        Plan,
+        recipe_of,
+        rounds_of,
+        shape_for,
+        steps_in,
+    )
+    from gpt2_train.config.settings import ModelConfig
+
+    seeds = list(range(settings.seed, settings.seed + settings.seeds))
+    shape = SHAPES[0]
+    if settings.layers is not None and settings.hidden is not None and settings.heads is not None:
+        shape = (settings.layers, settings.hidden, settings.heads)
+    if settings.steps is not None:
+        return Plan({}, recipe_of(settings, shape, device), settings.steps, 0, seeds)
+    rounds = rounds_of(len(arms), settings.seeds, count)
+    seconds = (60 * settings.minutes - 2 * 60 * CALIBRATION_MINUTES) / rounds
+    while True:
+        recipe = recipe_of(settings, shape, device)
+        step, scoring, vocabulary = calibrated(recipe, arms, output, workers, count)
+        steps = steps_in(seconds, step, scoring)
+        if settings.layers is not None or shape != SHAPES[0]:
+            break
+        tokens = settings.global_batch_size * settings.sequence_length
+        flops = {
+            each: ModelConfig(*each, settings.sequence_length, vocabulary).flops_per_token for each in SHAPES
+        }  # fmt: skip
+        chosen = shape_for(steps, tokens, flops)
+        if chosen == shape:
+            break
+        shape = chosen
+    if steps < FEWEST_STEPS:
+        needed = (steps_in(0, step, scoring) - FEWEST_STEPS) * -step * rounds / 60 + 2 * CALIBRATION_MINUTES
+        raise Gpt2UsageError(
+            f"--minutes {settings.minutes:g} leaves each run {max(0, steps)} steps of {step:.2g} s, in which nothing is "
+            f"learned: give --minutes {int(needed) + 1}, fewer --seeds, or a smaller model."
+        )
+    return Plan({}, recipe, steps, max(1, int(SAVE_SECONDS / step)), seeds)
+
+
+def calibrated(
+    recipe: dict[str, Any], arms: list[Arm], output: Path, workers: Workers, count: int
+) -> tuple[float, float, int]:
+    """Seconds of a step and of scoring all sets with `count` runs at a time, and the size of the vocabulary."""
+    from gpt2_train.ablation.plan import RUNS_FOLDER
+    from gpt2_train.ablation.runs import Job
+    from gpt2_train.checkpoint.info import find_checkpoint, read_info
+    from gpt2_train.config.settings import TrainSettings
+    from gpt2_train.metrics.records import read_records
+
+    print_note(f"timing the steps of {recipe['layers']} layers of width {recipe['hidden']}")
+    folder = output / RUNS_FOLDER / "calibration"
+    shutil.rmtree(folder, ignore_errors=True)
+    jobs = [
+        Job(
+            "calibration",
+            TrainSettings(
+                **recipe, data=(arms[0].prefix,), output=str(folder / str(number)), minutes=CALIBRATION_MINUTES,
+                log_every=5,
+            ),
+        )
+        for number in range(count)
+    ]  # fmt: skip
+    steps, scorings = [], []
+    for job, found in workers.carry_out(jobs):
+        rows = list(read_records(Path(job.settings.output) / METRICS_FILE))
+        speeds = sorted(row["tokens_per_second"] for row in rows if "tokens_per_second" in row)
+        tokens = job.settings.global_batch_size * job.settings.sequence_length
+        steps.append(tokens / speeds[len(speeds) // 2])
+        scorings.append(found["scoring_seconds"])
+    vocabulary = read_info(find_checkpoint(folder / "0")).config.vocabulary_size
+    shutil.rmtree(folder)
+    return max(steps), max(scorings), vocabulary

@@ -1,0 +1,273 @@
+"""`gpt2 ablate`: its statistics against known values, the pairing of its runs, and whole comparisons of tiny models."""
+
+import json
+import math
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.gpt2_train.small_models import END, byte_tokenizer
+
+from gpt2_train.ablation.held_out import held_out_prefix
+from gpt2_train.ablation.plan import planned_runs, rounds_of, shape_for
+from gpt2_train.ablation.statistics import Interval, holm, over_documents, over_seeds, ratio, t_quantile, t_within
+from gpt2_train.ablation.verdict import BETTER, NO_DIFFERENCE, NO_VERDICT, WORSE, verdict_of
+from gpt2_train.ablation.words import described
+from gpt2_train.cli import main
+from gpt2_train.data.index import build_sample_index
+from gpt2_train.data.order import document_keys, occurrences
+from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
+
+# Statistics
+
+
+@pytest.mark.parametrize(
+    ("degrees", "quantile"),
+    [(1, 12.7062), (2, 4.30265), (3, 3.18245), (4, 2.77645), (9, 2.26216), (10, 2.22814), (120, 1.97993)],
+)
+def test_quantiles_of_t_are_those_of_the_tables(degrees, quantile):
+    assert t_quantile(degrees) == pytest.approx(quantile, rel=1e-5)
+    assert t_within(quantile, degrees) == pytest.approx(0.95, abs=1e-5)
+
+
+def test_the_interval_over_seeds_is_that_of_a_paired_t_test():
+    """Student's own example of 1908: hours of sleep gained by ten patients, t = 4.0621, p = 0.00283."""
+    found = over_seeds([1.2, 2.4, 1.3, 1.3, 0.0, 1.0, 1.8, 0.8, 4.6, 1.4])
+    assert found.value == pytest.approx(1.58)
+    assert (found.low, found.high) == pytest.approx((0.7001142, 2.4598858), abs=1e-6)
+    assert found.p == pytest.approx(0.002833, abs=1e-6)
+    assert over_seeds([0.5, 0.5]) == Interval(0.5, 0.5, 0.5, 0.0)
+
+
+def test_holm_corrects_for_the_number_of_arms():
+    assert holm([0.01, 0.04, 0.03]) == pytest.approx([0.03, 0.06, 0.06])
+    assert holm([0.5, 0.6]) == [1.0, 1.0]
+    assert holm([]) == []
+
+
+def test_the_bootstrap_over_documents_follows_from_its_seed():
+    random = np.random.default_rng(5)
+    sizes = random.integers(100, 1000, 400)
+    differences = sizes * 0.02 + random.normal(0, 30, 400)
+    found = over_documents(differences, sizes, seed=3)
+    assert found == over_documents(differences, sizes, seed=3) != over_documents(differences, sizes, seed=4)
+    assert found.value == pytest.approx(differences.sum() / sizes.sum())
+    # About as wide as the ratio estimator's own standard error says.
+    error = math.sqrt(((differences - found.value * sizes) ** 2).sum()) / sizes.sum()
+    assert found.half_width == pytest.approx(1.96 * error, rel=0.1)
+    assert over_documents(differences - found.value * sizes, sizes).p > 0.9
+
+
+def test_a_difference_is_told_in_training_with_the_uncertainty_of_the_slope():
+    difference = over_seeds([0.010, 0.012, 0.014])
+    exact = ratio(difference, [0.010, 0.012, 0.014], [0.1])
+    assert (exact.value, exact.low) == pytest.approx((0.12, difference.low / 0.1))
+    assert ratio(difference, [0.010, 0.012, 0.014], [0.09, 0.11]).half_width > exact.half_width
+
+
+def test_a_verdict_needs_both_intervals_and_both_learning_rates():
+    above, around = Interval(0.02, 0.01, 0.03, 0.001), Interval(0.02, -0.01, 0.05, 0.2)
+    below = Interval(-0.02, -0.03, -0.01, 0.001)
+    assert verdict_of(above, above, [0.01], 0.001) == BETTER
+    assert verdict_of(below, below, [-0.01], 0.001) == WORSE
+    assert verdict_of(above, above, [0.01, -0.02], 0.001) == NO_VERDICT
+    assert verdict_of(above, around, [0.01], 0.2) == verdict_of(around, above, [0.01], 0.2) == NO_DIFFERENCE
+    assert verdict_of(above, above, [0.01], 0.06) == NO_DIFFERENCE  # Holm: one of several arms
+
+
+# Pairing
+
+
+def order_of(hashes: list[int], lengths: list[int], seed: int) -> tuple[list[int], list[int]]:
+    """(the documents, the document in which each sample begins), by their hashes, in the order in which they come."""
+    index = build_sample_index(
+        np.array(lengths), np.arange(len(lengths)), sequence_length=8, seed=seed, hashes=np.array(hashes, np.uint64)
+    )
+    begins = index.documents[index.samples[index.shuffle.astype(np.int64), 0]]
+    return [hashes[at] for at in index.documents], [hashes[at] for at in begins]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_corpora_read_what_they_share_in_the_same_order(seed):
+    """Without every third document the others, and the samples in them, come one after another as before."""
+    random = np.random.default_rng(seed)
+    hashes = random.integers(0, 2**63, 60).tolist()
+    lengths = (8 * random.integers(1, 12, 60)).tolist()  # of whole samples, so that all begin where they did
+    kept = [at for at in range(60) if at % 3]
+    documents, samples = order_of(hashes, lengths, seed)
+    fewer, fewer_samples = order_of([hashes[at] for at in kept], [lengths[at] for at in kept], seed)
+    chosen = {hashes[at] for at in kept}
+    assert [key for key in documents if key in chosen] == fewer != sorted(fewer)
+    # The very last sample lacks the token after it.
+    ends = {documents[-1], fewer[-1]}
+    shared, others = ([key for key in found if key in chosen - ends] for found in (samples, fewer_samples))
+    assert shared == others
+    assert shared != sorted(shared, key=fewer.index)
+
+
+def test_seeds_give_other_orders_and_copies_do_not_come_at_once():
+    hashes = np.array([7] * 50 + list(range(100, 150)), np.uint64)
+    assert occurrences(hashes).tolist() == [*range(50), *[0] * 50]
+    keys = document_keys(hashes, 1)
+    assert len(set(keys.tolist())) == 100
+    order = np.argsort(keys)
+    assert not np.array_equal(order, np.argsort(document_keys(hashes, 2)))
+    assert 5 < (np.diff(order < 50).astype(bool)).sum()
+
+
+# The plan
+
+
+def test_the_plan_has_pairs_for_every_seed_and_more_for_half_of_them():
+    runs = list(planned_runs(["a", "b"], [1, 2, 3, 4, 5]))
+    names = [run.name for run in runs]
+    assert names[:3] == ["a-seed1", "b-seed1", "a-seed1-again"]
+    assert sum(name.endswith("low-rate") for name in names) == 4
+    assert sum(name.endswith("half-length") for name in names) == 2
+    assert rounds_of(2, 5, 1) == 20 == len(runs) - 1
+
+
+def test_more_time_gets_a_larger_model():
+    flops = {(3, 128, 4): 1e6, (4, 256, 4): 4e6, (6, 384, 6): 12e6}
+    assert shape_for(400, 2048, flops) == (3, 128, 4)
+    assert shape_for(150_000, 2048, flops) == (4, 256, 4)
+
+
+# Whole comparisons
+
+WORDS = "the a of tree river stone walks sees under bright old and then from light water".split()  # noqa: SIM905
+
+
+def write_texts(prefix: Path, count: int, noisy: float, seed: int) -> str:
+    """Token files of sentences, a share of them of random letters."""
+    random = np.random.default_rng(seed)
+    with IndexedTokensWriter(prefix) as writer:
+        for _ in range(count):
+            words = [str(word) for word in random.choice(WORDS, 12)]
+            text = " ".join(words).encode()
+            if random.random() < noisy:
+                text = bytes(random.integers(97, 123, len(text)).tolist())
+            writer.add([*text, END])
+    save_corpus_tokenizer(prefix, byte_tokenizer())
+    return str(prefix)
+
+
+@pytest.fixture(scope="module")
+def texts(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("texts")
+    write_texts(folder / "good", 400, 0.0, 1)
+    write_texts(folder / "bad", 400, 0.7, 2)
+    write_texts(folder / "pool", 40, 0.5, 3)
+    (folder / "wanted").mkdir()
+    for number in range(20):
+        random = np.random.default_rng(100 + number)
+        (folder / "wanted" / f"{number}.txt").write_text(" ".join(random.choice(WORDS, 15)))
+    return folder
+
+
+def words_for(texts: Path, output: Path, *more: object) -> list[str]:
+    return [
+        "ablate", "--data", f"bad={texts / 'bad'}", f"good={texts / 'good'}", "--held-out", str(texts / "pool"),
+        "--want", str(texts / "wanted"), "--output", str(output), "--seeds", "2", "--steps", "25",
+        "--layers", "1", "--hidden", "16", "--heads", "2", "--sequence-length", "16", "--global-batch-size", "8",
+        "--precision", "fp32", "--device", "cpu", "--processes", "2", *map(str, more),
+    ]  # fmt: skip
+
+
+def test_a_better_corpus_is_found_and_the_same_command_does_nothing_more(texts, tmp_path, capsys):
+    output = tmp_path / "ablation"
+    assert main(words_for(texts, output, "--json")) == 0
+    result = json.loads(capsys.readouterr().out)
+    assert json.loads((output / "ablation.json").read_text()) == result
+    assert [entry["set"] for entry in result["comparisons"]] == ["wanted", "the pool"]
+    assert result["comparisons"][0]["mean"] > 0.1
+    assert result["decides"] == "wanted"
+    assert result["arms"][1]["of_the_baseline"] == 0
+    runs = sorted(path.name for path in (output / "runs").iterdir())
+    assert len(runs) == 9
+    assert {"bad-seed1", "good-seed2", "bad-seed2-again", "good-seed1-low-rate", "bad-seed1-half-length"} < set(runs)
+    assert main(["plot", str(output / "runs" / "good-seed1")]) == 0
+    made = (output / "runs" / "good-seed1" / "held_out.json").stat().st_mtime_ns
+    assert main(words_for(texts, output)) == 0
+    assert described(result) in capsys.readouterr().out
+    assert (output / "runs" / "good-seed1" / "held_out.json").stat().st_mtime_ns == made
+    shutil.rmtree(output / "runs" / "bad-seed2")  # as if it had been killed there
+    (output / "ablation.json").unlink()
+    assert main(words_for(texts, output)) == 0
+    assert json.loads((output / "ablation.json").read_text()) == result
+    capsys.readouterr()
+    assert main(words_for(texts, output, "--lr", "1e-3")) == 2
+    assert "lr was 0.02, now 0.001" in (said := capsys.readouterr().err)
+    assert "--restart" in said
+
+
+@pytest.mark.exhaustive
+def test_a_killed_ablation_ends_as_one_that_was_not(texts, tmp_path):
+    whole = [sys.executable, "-m", "gpt2_train", *words_for(texts, tmp_path / "whole")]
+    assert subprocess.run(whole, capture_output=True).returncode == 0
+    output = tmp_path / "killed"
+    command = [sys.executable, "-m", "gpt2_train", *words_for(texts, output)]
+    for ended in range(1, 11, 3):
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        while process.poll() is None and len(list(output.glob("runs/*/held_out.json"))) < ended:
+            pass
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert subprocess.run(command, capture_output=True).returncode == 0
+    assert (output / "ablation.json").read_bytes() == (tmp_path / "whole" / "ablation.json").read_bytes()
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("changed", "sentence"),
+    [
+        (("--data", "again={texts}/bad", "again={texts}/good"), "--data names two arms again"),
+        (("--data", "{texts}/bad"), "should be NAME=PREFIX"),
+        (("--want", "{texts}/nothing"), "can't read --want"),
+        (("--want", "{texts}/wanted/1.txt"), "holds 1 documents to measure on"),
+        (("--layers", "2"), "--hidden and --heads missing"),
+    ],
+)
+def test_mistakes_are_told_in_a_sentence(texts, tmp_path, capsys, changed, sentence):
+    words = [word.replace("{texts}", str(texts)) for word in changed]
+    base = words_for(texts, tmp_path / "output")
+    if changed[0] == "--layers":
+        base = [
+            word for at, word in enumerate(base) if not {"--layers", "--hidden", "--heads"} & set(base[at - 1 : at + 1])
+        ]
+    assert main([*base, *words]) == 2
+    assert sentence in capsys.readouterr().err
+
+
+def test_one_arm_another_tokenizer_and_nothing_to_measure_on_are_told(texts, tmp_path, capsys):
+    one, two = f"one={texts / 'bad'}", f"two={texts / 'good'}"
+    assert main(["ablate", "--data", one, "--output", str(tmp_path / "o")]) == 2
+    assert "--data gives one arm" in capsys.readouterr().err
+    assert main(["ablate", "--data", one, two, "--output", str(tmp_path / "o")]) == 2
+    assert "nothing to measure on" in capsys.readouterr().err
+    assert main(["ablate", "--data", one, two, "--held-out", str(texts / "good"), "--output", str(tmp_path / "o")]) == 2
+    assert "stand in an arm's file" in capsys.readouterr().err
+    with IndexedTokensWriter(tmp_path / "gpt2") as writer:
+        writer.add([1, 2, 3])
+        writer.add([50256])
+    assert main(["ablate", "--data", one, f"two={tmp_path / 'gpt2'}", "--output", str(tmp_path / "o")]) == 2
+    assert "names no tokenizer" in capsys.readouterr().err
+
+
+def test_too_little_time_is_told_with_how_much_is_enough(texts, tmp_path, capsys):
+    words = words_for(texts, tmp_path / "o", "--minutes", "0.3")
+    at = words.index("--steps")
+    assert main([*words[:at], *words[at + 2 :]]) == 2
+    assert "in which nothing is learned: give --minutes" in capsys.readouterr().err
+
+
+def test_what_was_held_out_lies_beside_the_tokens(tmp_path):
+    assert held_out_prefix(str(tmp_path / "a_text_document")) is None
+    write_texts(tmp_path / "a_held_out_text_document", 2, 0, 1)
+    assert held_out_prefix(str(tmp_path / "a_text_document")) == tmp_path / "a_held_out_text_document"
