@@ -50,8 +50,6 @@ def open_arms(prefixes: Mapping[str, str]) -> tuple[list[Arm], Tokenizer]:
     tokenizer = open_tokenizer(TrainSettings(data=tuple(prefixes.values())))
     for name, corpus in corpora.items():
         if corpus.tokens.documents < 2:
-            raise Gpt2UsageError(
-                f"the arm {name}, {corpus.prefix}, holds {corpus.tokens.documents} document: give more."
-            )
+            raise Gpt2UsageError(f"the arm {name}, {corpus.prefix}, holds a single document: give more.")
     hashed = [Arm(name, corpus.prefix, corpus, sequence_hashes(corpus.tokens)) for name, corpus in corpora.items()]
     return hashed, tokenizer

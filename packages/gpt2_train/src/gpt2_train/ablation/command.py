@@ -151,8 +151,8 @@ def make_plan(
     if steps < FEWEST_STEPS:
         needed = (steps_in(0, step, scoring) - FEWEST_STEPS) * -step * rounds / 60 + 2 * CALIBRATION_MINUTES
         raise Gpt2UsageError(
-            f"--minutes {settings.minutes:g} leaves each run {max(0, steps)} steps of {step:.2g} s, in which nothing is "
-            f"learned: give --minutes {int(needed) + 1}, fewer --seeds, or a smaller model."
+            f"--minutes {settings.minutes:g} leaves each run {max(0, steps)} steps of {step:.2g} s, in which nothing "
+            f"is learned: give --minutes {int(needed) + 1}, fewer --seeds, or a smaller model."
         )
     return Plan({}, recipe, steps, max(1, int(SAVE_SECONDS / step)), seeds)
 

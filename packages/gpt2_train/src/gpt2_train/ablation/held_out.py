@@ -128,7 +128,7 @@ def _texts(path: Path) -> Iterator[str]:
             yield path.read_text(encoding="utf-8")
     except OSError as error:
         raise Gpt2UsageError(
-            f"can't read --want {path} ({error.strerror}): give a folder or file of texts, or the prefix of token files."
+            f"can't read --want {path} ({error.strerror}): give a folder or file of texts, or token files."
         ) from error
     except ValueError as error:
         raise Gpt2UsageError(

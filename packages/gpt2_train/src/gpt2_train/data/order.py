@@ -56,6 +56,6 @@ def numbered(keys: Hashes, numbers: npt.NDArray[np.integer]) -> Hashes:
 
 
 def document_keys(hashes: Hashes, seed: int) -> Hashes:
-    """By which documents are ordered: a function of each one's hash, of how many copies came before it, and the seed."""
+    """By which documents are ordered: of each one's hash, how many copies came before it, and the seed."""
     seeded = mixed(np.full(1, seed, np.uint64) * _STEP)
     return numbered(mixed(hashes ^ seeded), occurrences(hashes))
