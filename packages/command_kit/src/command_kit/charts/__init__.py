@@ -5,6 +5,29 @@ numbers; `numbers` writes numbers as people read them. Nothing but the standard 
 """
 
 from command_kit.charts.curves import at_width
-from command_kit.charts.drawing import Line, bar, histogram, legend, lines_chart, plain_table, stacked, table
+from command_kit.charts.drawing import (
+    Line,
+    Spread,
+    bar,
+    histogram,
+    intervals_chart,
+    legend,
+    lines_chart,
+    plain_table,
+    stacked,
+    table,
+)
 
-__all__ = ["Line", "at_width", "bar", "histogram", "legend", "lines_chart", "plain_table", "stacked", "table"]
+__all__ = [
+    "Line",
+    "Spread",
+    "at_width",
+    "bar",
+    "histogram",
+    "intervals_chart",
+    "legend",
+    "lines_chart",
+    "plain_table",
+    "stacked",
+    "table",
+]

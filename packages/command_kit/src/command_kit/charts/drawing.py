@@ -223,6 +223,68 @@ def lines_chart(
     )
 
 
+@dataclass(frozen=True)
+class Spread:
+    """A row of a chart of intervals.
+
+    Attributes:
+        name: what stands above it.
+        kind: its class in the style sheet.
+        points: single values, a dot each.
+        value: the estimate.
+        low, high: the ends of its interval.
+    """
+
+    name: str
+    kind: str
+    points: Sequence[float]
+    value: float
+    low: float
+    high: float
+
+
+SPREAD_HEIGHT = 44
+"""Pixels of a row of a chart of intervals."""
+
+
+def intervals_chart(rows: Sequence[Spread], *, title: str, show: Show = short) -> Markup:
+    """Rows of values over a common axis with a line at 0: a dot for each, a bar from end to end of the interval.
+
+    Args:
+        rows: at least one.
+        title: what the chart shows.
+        show: writes a value.
+    """
+    scale = Scale.of([0.0, *(end for row in rows for end in (*row.points, row.low, row.high))], room=0.05)
+    height = TOP + SPREAD_HEIGHT * len(rows) + BOTTOM
+    plot = _Plot(scale, Scale(0, 1), height)
+    zero = f"{plot.across(0):.2f}%"
+    shapes = [tag("line", class_="mark", x1=zero, x2=zero, y1=TOP, y2=TOP + plot.inner)]
+    for number, row in enumerate(rows):
+        middle = TOP + SPREAD_HEIGHT * number + 30
+        left, right, at = (plot.across(value) for value in (row.low, row.high, row.value))
+        told = tag("title", f"{show(row.value)} [{show(row.low)}, {show(row.high)}]")
+        bar_of = {
+            "x": f"{left:.2f}%",
+            "width": f"{max(right - left, 0.2):.2f}%",
+            "y": middle - 5,
+            "height": 10,
+            "rx": 5,
+        }
+        shapes += [
+            _text(row.name, 0, middle - 14, "tick", "start"),
+            tag("rect", told, class_=f"fill-{row.kind}", fill_opacity=0.25, **bar_of),
+            tag("rect", class_=f"fill-{row.kind}", x=f"{at:.2f}%", width=2, y=middle - 8, height=16),
+            *(_spread_dot(plot, row, value, middle, show) for value in row.points),
+        ]
+    return _chart(title, height, *shapes, *plot.axis(scale.ticks(5), show))
+
+
+def _spread_dot(plot: _Plot, row: Spread, value: float, middle: float, show: Show) -> Markup:
+    title = tag("title", show(value))
+    return tag("circle", title, class_=f"dot dot-{row.kind}", r=3, cx=f"{plot.across(value):.2f}%", cy=middle)
+
+
 def _stretched(plot: _Plot, line: Line) -> Markup:
     path = " ".join(f"{plot.across(x):.3f},{plot.down(y):.1f}" for x, y in line.points)
     return tag("polyline", class_=f"line line-{line.kind}", points=path)

@@ -68,6 +68,7 @@ def ablate(settings: AblateSettings, *, restart: bool = False) -> dict[str, Any]
     from gpt2_train.ablation.plan import asked_for, planned_runs, read_plan, write_plan
     from gpt2_train.ablation.runs import Job, Workers, all_runs, processes_for
     from gpt2_train.ablation.verdict import result_of
+    from gpt2_train.ablation.words import headlines
     from gpt2_train.distributed.device import choose_device
     from gpt2_train.evaluation.tasks import check_readable, parse_task
     from gpt2_train.training.run_folder import lock_folder
@@ -94,6 +95,7 @@ def ablate(settings: AblateSettings, *, restart: bool = False) -> dict[str, Any]
         ]
         print_note(f"{len(jobs)} runs of {plan.steps:,} steps, {count} at a time")
         result = result_of(plan, arms, sets, all_runs(jobs, workers))
+        result["sentences"] = headlines(result)
         write_json(output / RESULT_FILE, result)
     return result
 

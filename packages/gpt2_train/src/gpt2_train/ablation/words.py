@@ -34,13 +34,15 @@ def interval(found: Mapping[str, float], *, turned: bool = False) -> str:
 
 def described(result: Result) -> str:
     """All that is printed."""
-    lines: list[str] = []
-    for arm in result["arms"][1:]:
-        lines += sentences(result, arm["name"])
-    lines += [_seen(result), "", *matrix(result), "", *of_seeds(result)]
+    lines = [*result["sentences"], "", *matrix(result), "", *of_seeds(result)]
     if result["tasks"]:
         lines += ["", *tasks(result)]
     return "\n".join(lines)
+
+
+def headlines(result: Result) -> list[str]:
+    """What is found of every arm, and how far it is to be trusted, in sentences."""
+    return [line for arm in result["arms"][1:] for line in sentences(result, arm["name"])] + [_seen(result)]
 
 
 def sentences(result: Result, arm: str) -> Iterator[str]:

@@ -34,6 +34,7 @@ class Report(Command):
     output: str = setting("", "the page to write", metavar="FILE.html")
     run: str = setting("", "a training run, to show its losses", metavar="RUN")
     samples: str = setting("", "texts of the model, as `gpt2 generate --json` prints them", metavar="FILE.json")
+    ablation: str = setting("", "what `gpt2 ablate` found, to show it", metavar="DIR")
     plan: str = setting(
         "",
         "a plan of `webtext plan`, to compare; without it one that lies beside the folders, or in `plan` there",
@@ -56,6 +57,7 @@ class Report(Command):
     def find(self) -> Findings:
         """Write the page. Raises InputError for a folder that no stage has finished, or that is damaged."""
         # All of this is for this command alone.
+        from webtext_audit.report.ablation import read_ablation
         from webtext_audit.report.collect import gather
         from webtext_audit.report.page import picture, render
         from webtext_audit.report.training import read_run
@@ -68,9 +70,11 @@ class Report(Command):
             )
         plan = self._plan()
         run = read_run(Path(self.run), self.samples) if self.run else None
+        ablation = read_ablation(Path(self.ablation)) if self.ablation else None
         ends = [trace(folder) for folder in self.folders]
         sample, workers = 0 if self.all else self.sample, self.workers or available_cores()
         found = gather(ends, sample=sample, workers=workers, run=run, plan=plan)
+        found.ablation = ablation
         title = self.title or ", ".join(Path(end.name).name.removesuffix(TOKENS_SUFFIX) for end in ends)
         page = render(found, title)
         write_text(output, page)

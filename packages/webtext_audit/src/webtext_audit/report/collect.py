@@ -100,6 +100,7 @@ class Gathered:
     examples: list[Examples]
     run: TrainingRun | None = None
     plan: Plan | None = None
+    ablation: dict[str, Any] | None = None
 
 
 def gather(

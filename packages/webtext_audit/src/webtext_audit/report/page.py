@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from command_kit.charts.markup import Markup, digest_of, join, style_sheet, tag
-from webtext_audit.report import contents, origin, training
+from webtext_audit.report import ablation, contents, origin, training
 from webtext_audit.report.collect import Gathered
 
 
@@ -83,6 +83,7 @@ def _sections(found: Gathered) -> dict[str, list[Markup]]:
         "Duplicates": _headed([(step.name, contents.duplicates(step, of)) for step, of in found.duplicates]),
         "Examples": [*([tag("h3", "Kept")] if kept else []), *kept, *dropped],
         "Training": [training.training(found.run)] if found.run is not None else [],
+        "Ablation": [ablation.ablation(found.ablation)] if found.ablation is not None else [],
         "Plan and what happened": _planned(found),
         "How it was made": [origin.runs(found)],
     }
