@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from tests.gpt2_train.small_models import END, byte_tokenizer
 
-from gpt2_train.ablation.held_out import held_out_prefix
+from gpt2_train.ablation.arms import open_arms
+from gpt2_train.ablation.held_out import held_out_sets
 from gpt2_train.ablation.plan import planned_runs, rounds_of, shape_for
 from gpt2_train.ablation.statistics import Interval, holm, over_documents, over_seeds, ratio, t_quantile, t_within
 from gpt2_train.ablation.verdict import BETTER, NO_DIFFERENCE, NO_VERDICT, WORSE, verdict_of
@@ -267,7 +268,23 @@ def test_too_little_time_is_told_with_how_much_is_enough(texts, tmp_path, capsys
     assert "in which nothing is learned: give --minutes" in capsys.readouterr().err
 
 
-def test_what_was_held_out_lies_beside_the_tokens(tmp_path):
-    assert held_out_prefix(str(tmp_path / "a_text_document")) is None
-    write_texts(tmp_path / "a_held_out_text_document", 2, 0, 1)
-    assert held_out_prefix(str(tmp_path / "a_text_document")) == tmp_path / "a_held_out_text_document"
+def test_what_every_arm_holds_out_is_a_set_of_its_own(tmp_path):
+    """And what stands in an arm's file is left out of all sets, of which there is no copy."""
+    texts = [f"text number {number} of the pool" for number in range(60)]
+
+    def write(name: str, numbers: range) -> None:
+        with IndexedTokensWriter(tmp_path / name) as writer:
+            for number in numbers:
+                writer.add([*texts[number].encode(), END])
+        save_corpus_tokenizer(tmp_path / name, byte_tokenizer())
+
+    write("a_text_document", range(10))
+    write("b_text_document", range(5))
+    write("a_held_out_text_document", range(8, 60))
+    write("b_held_out_text_document", range(40, 60))
+    arms, tokenizer = open_arms({name: str(tmp_path / f"{name}_text_document") for name in "ab"})
+    pool, kept = held_out_sets(arms, tokenizer, held_out="", want=(), most=100_000)
+    assert (pool.name, len(pool.documents), pool.left_out) == ("the pool", 50, 2)
+    assert (kept.name, len(kept.documents), kept.left_out) == ("what every arm keeps", 20, 0)
+    assert sorted(kept.sizes.tolist()) == sorted(len(texts[number]) for number in range(40, 60))
+    assert arms[1].shared_with(arms[0]) == 5

@@ -21,8 +21,9 @@ import subprocess
 import sys
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from command_kit import CommandError, Parser, UsageError, add_flags, run_command, write_json, write_text
 from command_kit.colours import Paint, aligned
@@ -30,6 +31,7 @@ from command_kit.command import print_error, print_note
 from command_kit.settings import check_value, given_values, make_settings
 from webtext_prep.running.output import locked
 from webtext_prep.running.settings import RunSettings, add_engine_flags, engine_settings, find_engines
+from webtext_run.ablation import FOLDER, Arms, compare, parse_varied, plan_arms
 from webtext_run.preflight import check, count_gpus
 from webtext_run.runner import closing, run_steps
 from webtext_run.steps import (
@@ -129,6 +131,17 @@ def make_parser() -> Parser:
         metavar="STEP",
         help="discard what earlier runs made, from this step on, or of all steps if none is named, and begin anew",
     )
+    ablation = parser.add_argument_group("to compare values of one setting (docs/guide/ablate.md)")
+    ablation.add_argument(
+        "--ablate",
+        metavar="STAGE.SETTING=A,B,...",
+        help="make the token files once for each value, the first the baseline, and say which is better; none leaves "
+        "the setting out, a+b is a list",
+    )
+    ablation.add_argument("--minutes", type=float, help="for the training of all of them together; 20 without it")
+    ablation.add_argument(
+        "--want", nargs="+", default=[], metavar="PATH", help="texts that the corpus is for, which decide"
+    )
     parser.add_argument("--debug", action="store_true", help="show the traceback of an error")
     add_flags(
         parser,
@@ -143,7 +156,7 @@ def make_parser() -> Parser:
 def play(arguments: argparse.Namespace) -> int:
     """Check the steps of one pipeline, and run them in order; checking loads PyTorch, so a line comes before."""
     start = time.monotonic()
-    path, whole, folder, steps = prepared(arguments)
+    path, whole, folder, steps, arms = prepared(arguments)
     with contextlib.ExitStack() as stack:
         is_new = not folder.exists()
         lock = locked(folder / LOCK, folder, "run.py", "--folder")
@@ -165,13 +178,22 @@ def play(arguments: argparse.Namespace) -> int:
         if whole.site:
             print_note("looking for the documentation that comes with Python and its packages")
             stack.enter_context(documentation_site(folder))
+        if arms is not None:
+            run_steps(arms.shared, path, folder, arguments.debug)
+            for name, own in arms.of_each.items():
+                run_steps(own, path, folder / FOLDER / name, arguments.debug)
+            restarts = arguments.restart is not None
+            return compare(arms, folder, minutes=arguments.minutes, want=arguments.want, restart=restarts)
         run_steps(steps, path, folder, arguments.debug)
     print(closing(steps, folder, time.monotonic() - start, Paint.of(sys.stdout), is_first_try=whole.site))
     return 0
 
 
-def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[Step]]:
-    """A pipeline's file, what concerns the whole run, the folder, and the steps. Raises UsageError."""
+def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[Step], Arms | None]:
+    """A pipeline's file, what concerns the whole run, the folder, and the steps; with --ablate those of each arm, too.
+
+    Raises UsageError.
+    """
     path, tables = read_pipeline(arguments.pipeline)
     flags = change_settings(tables, arguments.set, path)
     everywhere = {*OF_ALL_STAGES, *engine_settings()}
@@ -190,10 +212,27 @@ def prepared(arguments: argparse.Namespace) -> tuple[Path, Pipeline, Path, list[
     print(f"{path.stem}: {whole.description or 'a pipeline'}, in {folder}", file=sys.stderr, flush=True)
     print_note("checking the settings of all steps against this machine")
     first = [*([str(folder / "urls.txt")] if whole.site else []), *arguments.input]
-    steps = plan(path, tables, folder, first, flags, site=whole.site, of_all_stages=of_all_stages)
+
+    def planned(
+        tables: Mapping[str, Any], folder: Path, given: Sequence[str], flags: Mapping[str, Sequence[str]]
+    ) -> list[Step]:
+        is_made = whole.site or given is not first
+        return plan(path, tables, folder, given, flags, site=is_made, of_all_stages=of_all_stages)
+
+    arms = None
+    if arguments.ablate is not None:
+        varied = parse_varied(arguments.ablate, tables, path)
+        arms = plan_arms(varied, path, tables, folder, first, flags, planned)
+        steps = [*arms.shared, *(step for own in arms.of_each.values() for step in own)]
+    elif arguments.minutes is not None or arguments.want:
+        raise UsageError("--minutes and --want are for --ablate: name the setting to compare, or leave them out.")
+    else:
+        steps = planned(tables, folder, first, flags)
     if arguments.restart is not None:
         restart(steps, arguments.restart)
     names = [step.name for step in steps]
     if arguments.until is not None and arguments.until not in names:
         raise UsageError(f"--until {arguments.until} is not in {path.name}: choose one of {', '.join(names)}.")
-    return path, whole, folder, steps[: names.index(arguments.until) + 1 if arguments.until else None]
+    if arms is not None and arguments.until is not None:
+        raise UsageError("--until stops before --ablate has compared anything: leave one of them out.")
+    return path, whole, folder, steps[: names.index(arguments.until) + 1 if arguments.until else None], arms

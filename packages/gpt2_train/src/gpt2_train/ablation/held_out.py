@@ -54,17 +54,6 @@ class HeldOut:
         return found.hexdigest()[:32]
 
 
-def held_out_prefix(prefix: str) -> Path | None:
-    """The token files of what was held out beside those of `prefix`; None if there are none.
-
-    `work/a_text_document` has it in `work/a_held_out_text_document`.
-    """
-    whole = prefix_of(prefix)
-    stem = whole.name.removesuffix("_text_document")
-    found = whole.with_name(f"{stem}_held_out{whole.name[len(stem) :]}")
-    return found if idx_path(found).is_file() else None
-
-
 def held_out_sets(
     arms: Sequence[Arm], tokenizer: Tokenizer, *, held_out: str, want: Sequence[str], most: int
 ) -> list[HeldOut]:
@@ -81,12 +70,13 @@ def held_out_sets(
     """
     trained = np.unique(np.concatenate([arm.hashes for arm in arms]))
     sets = [_chosen(name, documents, trained, tokenizer, most) for name, documents in _wanted(want, tokenizer)]
-    own = [held_out_prefix(arm.prefix) for arm in arms]
-    pool = held_out or own[0]
-    if pool is not None:
+    own = [arm.corpus.held_out.prefix for arm in arms if arm.corpus.held_out is not None]
+    has_own = arms[0].corpus.held_out is not None
+    pool = held_out or (own[0] if has_own else "")
+    if pool:
         sets.append(_chosen(POOL, _of_tokens(pool, tokenizer), trained, tokenizer, most))
-    if all(own):
-        kept = [{sequence_hash(tokens): tokens for tokens in _of_tokens(str(prefix), tokenizer)} for prefix in own]
+    if len(own) == len(arms):
+        kept = [{sequence_hash(tokens): tokens for tokens in _of_tokens(prefix, tokenizer)} for prefix in own]
         common = set(kept[0]).intersection(*kept[1:])
         documents = [tokens for key, tokens in kept[0].items() if key in common]
         if len(documents) >= FEWEST and len(documents) < len(kept[0]):
