@@ -16,7 +16,7 @@ import pytest
 from tests.gpt2_train import forks
 
 from gpt2_train.checkpoint.info import read_info
-from indexed_tokens import Tokenizer
+from indexed_tokens import Tokenizer, corpus_tokenizer
 from webtext_run.command import main
 
 RUN = Path(__file__).resolve().parents[2] / "pipelines" / "run.py"
@@ -104,3 +104,39 @@ def test_everything_is_checked_before_it_starts(texts, monkeypatch, capsys):
     assert main([*arguments, "--set", "train.vocabulary_size=100"]) == 2
     assert "[train]: vocabulary_size is 100, and the tokenizer has 512 tokens" in capsys.readouterr().err
     assert not (texts.parent / "planned").exists()
+
+
+def test_two_values_of_a_setting_share_what_comes_before_it_and_the_tokenizer(texts):
+    """The few texts of this corpus are too few to compare: that is told when all token files are there."""
+    ablation = ["--ablate", "clean.min_tokens=16,200", "--folder", "ablated", "--minutes", "1"]
+    done = play(texts, *ablation)
+    assert done.returncode == 2
+    folder = texts.parent / "ablated"
+    arms = " ".join(f"{value}=ablated/ablation/{value}/corpus_text_document" for value in (16, 200))
+    assert f"$ gpt2 ablate --data {arms} --output ablated/ablation/comparison --minutes 1" in done.stderr
+    assert "the pool holds" in done.stderr
+    assert done.stderr.count("$ webtext merge") == done.stderr.count("$ webtext train-tokenizer") == 1
+    assert (folder / "merge").is_dir()
+    assert not (folder / "clean").exists()
+    records = [
+        json.loads((folder / "ablation" / value / "clean" / "stage.json").read_text()) for value in ("16", "200")
+    ]
+    assert records[0]["out"] > records[1]["out"] > 0
+    tokenizers = [corpus_tokenizer(folder / "ablation" / value / "corpus_text_document") for value in ("16", "200")]
+    assert tokenizers[0].fingerprint == tokenizers[1].fingerprint
+    assert (folder / "ablation" / "16" / "corpus_held_out_text_document.idx").is_file()
+
+
+@pytest.mark.parametrize(
+    ("ablate", "sentence"),
+    [
+        ("clean.min_tokens=16", "is not STAGE.SETTING=A,B"),
+        ("train.lr=1,2", "it should be a setting of a stage before [tokenize]: merge, clean, dedup"),
+        ("clean.min_tokens=none,16", "sets min_tokens in [clean]"),
+        ("clean.min_tokns=1,2", "min_tokens"),
+    ],
+)
+def test_what_cannot_be_compared_is_told(texts, ablate, sentence):
+    done = play(texts, "--ablate", ablate, "--check")
+    assert done.returncode == 2
+    assert sentence in done.stderr

@@ -174,6 +174,44 @@ def test_texts_may_come_from_a_file(corpus, run, page, tmp_path):
     )
 
 
+ABLATION = {
+    "sentences": ["strict against plain: better by 0.012 bits per byte [0.008, 0.016] on <b>texts</b>"],
+    "baseline": "plain",
+    "arms": [
+        {"name": name, "documents": documents, "unique_tokens": 9_000, "epochs": 1.4}
+        for name, documents in (("plain", 1_200), ("strict", 800))
+    ],
+    "sets": [{"name": "<b>texts</b>"}],
+    "bits_per_byte": {"<b>texts</b>": {"plain": [1.5, 1.6], "strict": [1.49, 1.58]}},
+    "comparisons": [
+        {"arm": "strict", "set": "<b>texts</b>", "differences": [0.01, 0.014], "mean": 0.012, "median": 0.012,
+         "seeds_interval": {"low": 0.008, "high": 0.016}, "documents_interval": {"low": 0.005, "high": 0.02},
+         "verdict": "better"}
+    ],
+    "against_itself": [
+        {"set": "<b>texts</b>", "differences": [0.001, -0.002], "mean": -0.0005, "median": -0.0005,
+         "seeds_interval": {"low": -0.003, "high": 0.002}, "documents_interval": {"low": -0.004, "high": 0.003}}
+    ],
+}  # fmt: skip
+
+
+def test_an_ablation_shows_each_seed_and_the_intervals(corpus, page, webtext, tmp_path):
+    (tmp_path / "ablation.json").write_text(json.dumps(ABLATION))
+    found = page(corpus / "corpus", ablation=tmp_path)
+    section = found.partition('<section id="ablation">')[2].partition("</section>")[0]
+    assert ABLATION["sentences"][0] in words_in(section)
+    assert section.count('class="dot dot-c1"') == section.count('class="dot dot-c2"') == 2
+    assert ["strict", "800", "9,000", "1.40", "1.5350"] in rows_of(found, "ablation")
+    assert rows_of(found, "ablation")[1][1:] == [
+        "+0.0100 +0.0140", "+0.0120", "+0.0120", "[+0.0080, +0.0160]", "[+0.0050, +0.0200]", "better",
+    ]  # fmt: skip
+    assert "<b>" not in section
+    (tmp_path / "ablation.json").write_text("{}")
+    done = webtext("report", corpus / "corpus", "--output", tmp_path / "page.html", "--ablation", tmp_path)
+    assert done.code == 2
+    assert "ablation.json is damaged" in done.err
+
+
 def test_settings_versions_and_times_of_each_stage_are_there(corpus, page):
     found = words_in(page(corpus / "corpus"))
     run = json.loads((corpus / "clean" / ".state" / "run.json").read_text())

@@ -81,6 +81,9 @@ def held_out_sets(
         documents = [tokens for key, tokens in kept[0].items() if key in common]
         if len(documents) >= FEWEST and len(documents) < len(kept[0]):
             sets.append(_chosen(KEPT, documents, trained, tokenizer, most))
+    names = [entry.name for entry in sets]
+    if twice := next((name for name in names if names.count(name) > 1), None):
+        raise Gpt2UsageError(f"two sets of held-out texts are called {twice}: rename one of the folders or files.")
     if not sets:
         raise Gpt2UsageError(
             "nothing to measure on: give --want texts that the corpus is for, or --held-out PREFIX, token files of "

@@ -34,7 +34,7 @@ def sequence_hashes(tokens: IndexedTokens, begin: int = 0, end: int | None = Non
 
 
 def mixed(values: Hashes) -> Hashes:
-    """Each value as another that looks random: the output function of SplitMix64 (Steele et al. 2014, figure 16)."""
+    """Each value as another that looks random: the output function of SplitMix64 (Steele et al. 2014)."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
