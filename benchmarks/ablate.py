@@ -3,17 +3,18 @@
     ./uvw run pipelines/run.py quickstart --until dedup          # the documents, once
     ./uvw run benchmarks/ablate.py                               # the same command resumes
 
-Models of 2 layers and width 64 learn from some of the quickstart's documents, with a vocabulary of 1,024. Measured are
+Models of 1 layer and width 64 learn from some of the quickstart's documents, with a vocabulary of 1,024. Measured are
 
-- 40 comparisons of the corpus with itself, each of five seeds of its own: the same initial weights and the documents in
-  another order. No run is in two comparisons. At most 5% may say "better" or "worse". (The verdict of `gpt2 ablate`
+- 40 comparisons of a corpus with itself, each of three seeds of its own: the same initial weights and the documents in
+  another order (32 of the whole corpus, four each of two others below). No run is in two comparisons. At most 5% may say "better" or "worse". (The verdict of `gpt2 ablate`
   without its check at a tenth of the learning rate, which only takes verdicts away.)
 - corpora with 20% of the documents replaced, by their words shuffled, by copies of a few others, and by menus: in how
-  many of eight comparisons of five seeds each is found worse. The baselines are runs of the comparisons above.
+  many of six comparisons of five seeds each is found worse. The baselines are runs of the comparisons above.
 - what pairing gains: the standard deviation over seeds of the difference to the corpus, if the runs of a pair have
   nothing in common, the same initial weights and orders by position, and orders by hash.
 
-Some 630 runs, of three to four seconds each. `--minutes-run FOLDER` adds what a `gpt2 ablate` in that folder could see.
+Some 370 runs, of four seconds of CPU time each. `--minutes-run FOLDER` adds what a `gpt2 ablate` in that folder could
+see.
 """
 
 from __future__ import annotations
@@ -47,10 +48,14 @@ WORSE_ARMS = ("shuffled-words", "copies", "menus")
 REPLACED, KEPT_AT_RANDOM = 0.2, 0.71
 COPIED = 10
 """Documents whose copies stand for others."""
-TRAIN_TOKENS, HELD_OUT = 230_000, 0.15
-COMPARISONS, FOUND_IN, SEEDS, PAIRED_SEEDS = 40, 8, 5, 15
-MODEL = {"layers": 2, "hidden": 64, "heads": 2, "sequence_length": 64, "global_batch_size": 16, "precision": "fp32"}
-STEPS = 250
+TRAIN_TOKENS, HELD_OUT = 90_000, 0.15
+ITSELF, ITSELF_SEEDS = 32, 3
+"""Comparisons of the whole corpus with itself, and seeds of each;"""
+WORSE, WORSE_SEEDS = 6, 5
+"""and of those with each worse corpus."""
+PAIRED_SEEDS = 12
+MODEL = {"layers": 1, "hidden": 64, "heads": 2, "sequence_length": 64, "global_batch_size": 8, "precision": "fp32"}
+STEPS = 200
 
 Tokens = npt.NDArray[np.int64]
 
@@ -105,24 +110,25 @@ def write(prefix: Path, documents: Sequence[Tokens], tokenizer: Tokenizer) -> No
     save_corpus_tokenizer(prefix, tokenizer)
 
 
-def seeds_of(comparison: int) -> list[int]:
-    """The seeds of one comparison."""
-    return list(range(comparison * SEEDS + 1, (comparison + 1) * SEEDS + 1))
+def seeds_of(comparison: int, count: int) -> list[int]:
+    """The seeds of one comparison of `count` seeds."""
+    return list(range(comparison * count + 1, (comparison + 1) * count + 1))
 
 
 def all_runs() -> Iterator[PlannedRun]:
     """Every run, in an order in which results of all kinds come early."""
-    for comparison in range(COMPARISONS):
-        for seed in seeds_of(comparison):
-            yield PlannedRun(PLAIN, seed)
-            yield PlannedRun(PLAIN, seed, AGAIN)
-            if comparison < FOUND_IN:
-                yield from (PlannedRun(arm, seed) for arm in WORSE_ARMS)
-            if seed <= PAIRED_SEEDS:
-                yield PlannedRun(HALF_OF_IT, seed)
-                yield from (PlannedRun(arm, seed, AGAIN) for arm in (HALF_OF_IT, WORSE_ARMS[0]))
-        if comparison < FOUND_IN:
-            yield from (PlannedRun(arm, seed, LOW) for seed in half_of(seeds_of(comparison)) for arm in arms_of_all())
+    worse = [seeds_of(number, WORSE_SEEDS) for number in range(WORSE)]
+    low = [seed for seeds in worse for seed in half_of(seeds)]
+    for seed in range(1, ITSELF * ITSELF_SEEDS + 1):
+        yield PlannedRun(PLAIN, seed)
+        yield PlannedRun(PLAIN, seed, AGAIN)
+        if seed <= worse[-1][-1]:
+            yield from (PlannedRun(arm, seed) for arm in WORSE_ARMS)
+        if seed in low:
+            yield from (PlannedRun(arm, seed, LOW) for arm in arms_of_all())
+        if seed <= PAIRED_SEEDS:
+            yield PlannedRun(HALF_OF_IT, seed)
+            yield from (PlannedRun(arm, seed, AGAIN) for arm in (HALF_OF_IT, WORSE_ARMS[0]))
 
 
 def arms_of_all() -> list[str]:
@@ -134,8 +140,8 @@ def measured(work: Path, steps: int, processes: int) -> tuple[dict[str, Any], He
     """The losses of all runs, which are made as far as they are not; the held-out set; the arms."""
     names = [*arms_of_all(), HALF_OF_IT]
     arms, tokenizer = open_arms({name: str(work / name) for name in names})
-    sets = held_out_sets(arms, tokenizer, held_out=str(work / "held_out"), want=(), most=60_000)
-    plan = Plan({}, recipe_of(AblateSettings(), (2, 64, 2), "cpu") | MODEL, steps, 0, [])
+    sets = held_out_sets(arms, tokenizer, held_out=str(work / "held_out"), want=(), most=40_000)
+    plan = Plan({}, recipe_of(AblateSettings(), (1, 64, 2), "cpu") | MODEL, steps, 0, [])
     jobs = [Job(run.name, plan.settings_of(run, str(work / run.arm), work)) for run in all_runs()]
     found = {job.name: kept for job in jobs if (kept := read_losses(job.losses)) is not None}
     todo = [job for job in jobs if job.name not in found]
@@ -149,8 +155,8 @@ def measured(work: Path, steps: int, processes: int) -> tuple[dict[str, Any], He
 
 
 def judged(losses: Losses, arm: str, seeds: Sequence[int], kind: str) -> dict[str, Any]:
-    """One comparison with the corpus: its intervals and its verdict."""
-    found = losses.compared(PLAIN, arm, seeds, kind)
+    """One comparison, with the corpus or with the arm itself in another order: its intervals and its verdict."""
+    found = losses.compared(PLAIN if kind == FULL else arm, arm, seeds, kind)
     intervals = [Interval(**found[name]) for name in ("seeds_interval", "documents_interval")]
     low = [found["mean"]]
     if kind == FULL:
@@ -207,10 +213,13 @@ def main() -> int:
         make_arms(token_files("1024", given.documents, given.work), given.work)
     runs, held_out, arms = measured(given.work, given.steps, given.processes)
     losses = Losses(runs, held_out)
-    itself = [judged(losses, PLAIN, seeds_of(number), AGAIN) for number in range(COMPARISONS)]
+    paired = PAIRED_SEEDS // ITSELF_SEEDS
+    of_itself = [(PLAIN, number) for number in range(ITSELF)]
+    of_itself += [(arm, number) for arm in (HALF_OF_IT, WORSE_ARMS[0]) for number in range(paired)]
+    itself = [judged(losses, arm, seeds_of(number, ITSELF_SEEDS), AGAIN) for arm, number in of_itself]
     worse = {
-        arm: [judged(losses, arm, seeds_of(number), FULL) for number in range(FOUND_IN)] for arm in WORSE_ARMS
-    }  # fmt: skip
+        arm: [judged(losses, arm, seeds_of(number, WORSE_SEEDS), FULL) for number in range(WORSE)] for arm in WORSE_ARMS
+    }
     pairs = {arm: pairing(losses, arm) for arm in (HALF_OF_IT, WORSE_ARMS[0])}
     wrong = sum(entry["verdict"] in ("better", "worse") for entry in itself)
     print(f"the corpus against itself: {wrong} of {len(itself)} comparisons say better or worse")
@@ -222,7 +231,8 @@ def main() -> int:
         print(f"standard deviation of {arm}: " + ", ".join(f"{name} {value:.5f}" for name, value in by.items()))
     epochs = {arm.name: runs[PlannedRun(arm.name, 1).name]["epochs"] for arm in arms}
     content = {
-        "machine": describe("torch"), "steps": given.steps, "model": MODEL, "seeds": SEEDS, "epochs": epochs,
+        "machine": describe("torch"), "steps": given.steps, "model": MODEL,
+        "seeds": {"itself": ITSELF_SEEDS, "worse": WORSE_SEEDS}, "epochs": epochs,
         "held_out_documents": len(held_out.documents), "itself": itself, "worse": worse, "pairing": pairs,
     }  # fmt: skip
     if given.minutes_run is not None:

@@ -71,7 +71,7 @@ class Workers:
         while len(self._workers) < min(self._count, len(jobs)):
             preload = ["gpt2_train.training.launch", "gpt2_train.inference.scorer"]
             self._workers.append(WorkerProcess(_work, *self._arguments, preload=preload))
-        at_work: dict[Connection, tuple[WorkerProcess, Job]] = {}
+        at_work: dict[Any, tuple[WorkerProcess, Job]] = {}
         free = list(self._workers)
         while waiting or at_work:
             while waiting and free:
@@ -79,7 +79,7 @@ class Workers:
                 worker.tasks.send(job)
                 at_work[worker.results] = worker, job
             for ready in wait(list(at_work)):
-                worker, job = at_work.pop(ready)  # type: ignore[index]
+                worker, job = at_work.pop(ready)
                 try:
                     found = worker.results.recv()
                 except EOFError:

@@ -94,8 +94,9 @@ def result_of(plan: Plan, arms: Sequence[Arm], sets: Sequence[HeldOut], measured
         found = [_comparison(plan, losses, base.name, arm.name) for arm in others]
         corrected = holm([entry.pop("p") for entry in found])
         for entry, p in zip(found, corrected, strict=True):
-            intervals = (Interval(**entry[name]) for name in ("seeds_interval", "documents_interval"))
-            entry |= {"p": p, "verdict": verdict_of(*intervals, entry["low_rate_differences"], p)}
+            seeds, documents = (Interval(**entry[name]) for name in ("seeds_interval", "documents_interval"))
+            verdict = verdict_of(seeds, documents, entry["low_rate_differences"], p)
+            entry |= {"p": p, "verdict": verdict}
         comparisons += found
     deciding = Losses(measured, sets[0])
     some = half_of(plan.seeds)
