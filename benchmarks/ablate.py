@@ -6,8 +6,9 @@
 Models of 1 layer and width 64 learn from some of the quickstart's documents, with a vocabulary of 1,024. Measured are
 
 - 40 comparisons of a corpus with itself, each of three seeds of its own: the same initial weights and the documents in
-  another order (32 of the whole corpus, four each of two others below). No run is in two comparisons. At most 5% may say "better" or "worse". (The verdict of `gpt2 ablate`
-  without its check at a tenth of the learning rate, which only takes verdicts away.)
+  another order (32 of the whole corpus, four each of two others below). No run is in two comparisons. At most 5% may
+  say "better" or "worse". (The verdict of `gpt2 ablate` without its check at a tenth of the learning rate, which only
+  takes verdicts away.)
 - corpora with 20% of the documents replaced, by their words shuffled, by copies of a few others, and by menus: in how
   many of six comparisons of five seeds each is found worse. The baselines are runs of the comparisons above.
 - what pairing gains: the standard deviation over seeds of the difference to the corpus, if the runs of a pair have
