@@ -9,7 +9,7 @@ import types
 import pytest
 
 from webtext_prep.documents.document import Document
-from webtext_prep.stages.filter import sources_of
+from webtext_prep.documents.functions import sources_of
 
 
 @pytest.fixture

@@ -3,6 +3,7 @@
 import json
 import random
 
+import numpy as np
 import pytest
 import zstandard
 from archives import Archive, page
@@ -14,6 +15,7 @@ from webtext_prep.running.file_ranges import TaskState
 from webtext_prep.running.markers import Markers, OutputMarker
 from webtext_prep.running.output import Output
 from webtext_prep.stages import blacklist, extract, merge, urls
+from webtext_prep.text.classifiers.linear import LinearModel
 
 WORDS = [f"word{number}" for number in range(200)]
 
@@ -26,7 +28,9 @@ def similar(count: int = 30) -> list[Document]:
     """Documents of which every third repeats another one but for some words."""
     return [
         Document(
-            f"http://{n}.org/", f"{text(base, 40 + base)} {'more' * (n - base)}", {"title": "T", "domain": "a.org"}
+            f"http://{n}.org/",
+            f"{text(base, 40 + base)} {'more' * (n - base)}",
+            {"title": "T", "domain": "a.org", "score": n},
         )
         for n in range(count)
         for base in [n - n % 3]
@@ -42,8 +46,9 @@ def clean(folder, write_shards):
 
 
 def filtered(folder, write_shards):
-    (folder / "mine.py").write_text("def keep(document):\n    return '7' not in document.url\n")
-    return shards(folder, write_shards), ["--function", f"{folder / 'mine.py'}:keep"]
+    weights = np.random.default_rng(1).normal(size=256).astype(np.float32)
+    (folder / "model.filter").write_bytes(LinearModel(1, 8, weights).encode())
+    return shards(folder, write_shards), ["--model", folder / "model.filter", "--keep-share", 0.4]
 
 
 def decontaminate(folder, write_shards):
@@ -99,6 +104,7 @@ STAGES = {
     "extract": archive,
     "merge": files,
     "clean": clean,
+    "train-filter": lambda *folder: (shards(*folder), ["--good-when", "score >= 10", "--bits", 8]),
     "filter": filtered,
     "dedup": lambda *folder: (shards(*folder), []),
     "decontaminate": decontaminate,
@@ -154,7 +160,7 @@ def kill(monkeypatch):
     return met
 
 
-ORDINARY = {"merge", "dedup", "train-tokenizer"}
+ORDINARY = {"merge", "filter", "dedup", "train-tokenizer"}
 
 
 @pytest.mark.parametrize(
@@ -164,7 +170,7 @@ def test_killed_at_every_place_it_ends_with_the_same_bytes(
     name, tmp_path, write_shards, webtext, contents, small, request
 ):
     source, flags = STAGES[name](tmp_path, write_shards)
-    keeps = [] if name in ("small-tokenize", "train-tokenizer", "export") else ["--keep-dropped"]
+    keeps = [] if name in ("small-tokenize", "train-tokenizer", "train-filter", "export") else ["--keep-dropped"]
 
     def run(folder):
         output = tmp_path / folder / ("corpus" if name == "small-tokenize" else "")

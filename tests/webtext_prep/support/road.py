@@ -32,7 +32,10 @@ def input_files() -> dict[str, bytes]:
          "title": "T", "subreddit": "news", "created_utc": 1338508800, "num_comments": 0}
         for n in range(120)
     ]  # fmt: skip
-    texts = [{"url": f"http://a.com/{n}", "text": text_of(n % 17) + f" {QUESTION}." * (n == 5)} for n in range(40)]
+    texts = [
+        {"url": f"http://a.com/{n}", "score": n, "text": text_of(n % 17) + f" {QUESTION}." * (n == 5)}
+        for n in range(40)
+    ]
     found = {
         f"dump/RS_2012-0{month}.jsonl": _lines(rows[month - 6 :: 2]) for month in (6, 7)
     }  # fmt: skip
@@ -89,7 +92,8 @@ class Step:
 
 
 def steps(settings: Path, tokenizer: Path) -> list[Step]:
-    """All stages but download, given the folder of `write_settings`, and the tokenizer for `tokenize`."""
+    """All stages but download, given the folder of `write_settings`, and the tokenizer for `tokenize`, beside which the
+    classifier for `filter` lies."""
     return [
         Step("urls", ("input/dump",), "urls", ("--keep-dropped", "--shards", 2)),
         Step("blacklist", ("urls",), "clean_urls", ("--shards", 2)),
@@ -97,6 +101,8 @@ def steps(settings: Path, tokenizer: Path) -> list[Step]:
         Step("merge", ("input/texts",), "merged", ("--shards", 2, "--hold-out", 0.1)),
         Step("clean", ("merged",), "clean", ("--language", "any")),
         Step("filter", ("clean",), "mine", ("--function", f"{settings / 'keep.py'}:keep")),
+        Step("train-filter", ("clean",), "quality", ("--good-when", "score >= 25", "--bits", 10)),
+        Step("filter", ("clean",), "best", ("--model", tokenizer.parent / "quality", "--keep-share", 0.4)),
         Step("dedup", ("mine",), "unique"),
         Step("dedup-passages", ("merged",), "passages", ("--shortest-piece", 20)),
         Step("decontaminate", ("unique",), "decontaminated", ("--evaluation", settings / "questions.txt")),

@@ -126,7 +126,7 @@ def make_job(stage_class: type[Stage], arguments: argparse.Namespace) -> Job:
     paths = settings.input
     if not paths and stage.reads_standard_input and not sys.stdin.isatty():
         paths = ("-",)
-    if not paths:
+    if not paths and not any(stage.own_inputs()):
         raise InputError(f"webtext {stage.name} needs --input PATH: say what to read ({stage.input_kinds}).")
     if "-" in paths and not stage.reads_standard_input:
         raise InputError(f"webtext {stage.name} does not read standard input: give a file or folder.")

@@ -1,4 +1,5 @@
-"""`webtext inspect`: what a shard folder, a shard, a URL list or a pair of token files holds, with a decoded sample."""
+"""`webtext inspect`: what a shard folder, a shard, a URL list or a pair of token files holds, with a decoded sample;
+and what a classifier has learned."""
 
 from __future__ import annotations
 
@@ -34,6 +35,8 @@ from webtext_prep.documents.folders.stage_record import TOKENS_SUFFIX, read_reco
 from webtext_prep.documents.folders.url_lists import read_urls
 from webtext_prep.errors import InputError
 from webtext_prep.running.summary import Findings
+from webtext_prep.text.classifiers.files import FILE, classifier_file
+from webtext_prep.text.classifiers.linear import LinearModel
 
 SAMPLE_CHARACTERS = 300
 SAMPLE_TOKENS = 80
@@ -42,7 +45,7 @@ _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 @dataclass(frozen=True)
 class Inspect(Command):
-    """Show what a shard folder, a shard, or a .bin/.idx pair holds, with a decoded sample."""
+    """Show what a shard folder, a shard, a .bin/.idx pair or a classifier holds, with a decoded sample."""
 
     name: ClassVar[str] = "inspect"
     order: ClassVar[int] = 10
@@ -66,6 +69,9 @@ class Inspect(Command):
         if self.dropped:
             found = inspect_dropped(self.path, self.dropped, self.samples)
             return Findings(_shown(found), found)
+        if is_filter(self.path):
+            found = inspect_filter(self.path)
+            return Findings(_shown(found), found)
         prefix = _token_prefix(self.path)
         if self.verify:
             verify_tokens(prefix, self.path)
@@ -80,6 +86,29 @@ def _token_prefix(path: str) -> Path | None:
         if Path(path).suffix in (".bin", ".idx") or idx_path(prefix).is_file() or bin_path(prefix).is_file():
             return prefix
     return None
+
+
+def is_filter(path: str) -> bool:
+    """Whether a path is that of a classifier, or of what `webtext train-filter` wrote."""
+    return Path(path).suffix == Path(FILE).suffix or (Path(path) / FILE).is_file()
+
+
+def inspect_filter(path: str) -> dict[str, Any]:
+    """What a classifier has learned from, how well, and what speaks for a document. Raises InputError."""
+    file = classifier_file(path)
+    model = LinearModel.decode(storage.read_bytes(file), file)
+    facts = {name: value for name, value in model.facts.items() if value != ""}
+    speakers = {name: dict(facts.pop(name)) for name in ("speaks_for", "speaks_against") if name in facts}
+    return {
+        "path": hide_credentials(str(file)),
+        "bytes": storage.size(file),
+        "ngrams": model.orders,
+        "weights": len(model.weights),
+        "weights_not_0": int(np.count_nonzero(model.weights)),
+        **facts,
+        **speakers,
+        "samples": [],
+    }
 
 
 def inspect_documents(path: str, samples: int) -> dict[str, Any]:

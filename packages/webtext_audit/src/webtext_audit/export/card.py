@@ -89,6 +89,7 @@ def card(corpus: Corpus) -> str:
         *_sources(corpus),
         *_licences(corpus),
         *_making(corpus),
+        *_classification(corpus),
         *_deduplication(corpus),
         *_languages(corpus),
         *_columns(corpus),
@@ -237,6 +238,32 @@ def _without_folders(value: str) -> str:
 
 def _json(value: Any) -> str:
     return msgspec.json.encode(value).decode()
+
+
+def _classification(corpus: Corpus) -> Iterable[str]:
+    """How a classifier has chosen the documents, where one has."""
+    for step in corpus.steps:
+        settings, facts = step.get("settings", {}), step.get("facts", {})
+        if step["stage"] != "filter" or "scores" not in facts:
+            continue
+        how = "by a random number, the more likely the higher the score (the rule of GPT-3's paper)"
+        if "threshold" in settings:
+            how = f"those with a score of {settings['threshold']:g} or higher"
+        elif "lowest_score_kept" in facts:
+            how = (
+                f"the {settings['keep_share']:.1%} with the highest scores, which is {facts['lowest_score_kept']:g} on"
+            )
+        of = facts.get("classifier", {})
+        learned = (
+            f" It was learned from {of['good']:,} good documents and {of['against']:,} others" if "good" in of else ""
+        )
+        if learned and "auc" in of:
+            learned += f"; of held-out ones, a good one has the higher score in {of['auc']:.1%} of all pairs (AUC)"
+        yield "## Quality"
+        yield (
+            f"A classifier scored the documents from 0 to 1 (`quality_score`), and {step['out']:,} of {step['in']:,} "
+            f"were kept: {how}.{learned}{'.' if learned else ''} What it takes for good is what its examples had in common."
+        )
 
 
 def _deduplication(corpus: Corpus) -> Iterable[str]:

@@ -39,6 +39,7 @@ UNSUPPORTED = {
     "merge-tokens": "join the token files again by hand, once those that it joins have been made again",
     "index-tokens": "do it for the token files, and index those again",
     "train-tokenizer": "train the tokenizer again by hand",
+    "train-filter": "train the filter again by hand",
     "export": "do it for the folder that it was made from, and export that again by hand",
 }
 """Stages that are not made again, with what to do instead."""
@@ -166,7 +167,7 @@ def _planned(step: Step, inputs: Sequence[Step]) -> Planned:
         raise InputError(f"{step.name} is a copy of {was}, and reads what that one reads: give that one.")
     if settings.get("against"):
         raise InputError(f"{step.name} was compared with another corpus (--against): run its stages again by hand.")
-    _refuse_own_tokenizer(step, settings)
+    _refuse_learned(step, settings)
     if step.plain_files and inputs:
         raise InputError(f"{step.name} was made from other stages' output and from other files: run its stages again.")
     read = sum(source.record["out"] for source in step.inputs)  # as they were when it read them
@@ -191,17 +192,21 @@ def _output_of(step: Step) -> Path:
     return place.with_name(place.name.removesuffix(TOKENS_SUFFIX)) if step.is_tokens else place
 
 
-def _refuse_own_tokenizer(step: Step, settings: Mapping[str, Any]) -> None:
-    given = settings.get("tokenizer") or settings.get("vocabulary")
-    if not given or given == "gpt2":
-        return
-    for folder in (Path(given), Path(given).parent):
-        record = read_record(folder)
-        if record is not None and record["stage"] == "train-tokenizer":
-            raise InputError(
-                f"the tokenizer of {step.name} was trained on documents ({folder}): take the pages out of what it was "
-                "trained on, and train it and tokenize again by hand."
-            )
+def _refuse_learned(step: Step, settings: Mapping[str, Any]) -> None:
+    """Raise InputError where a tokenizer, or a classifier, of the step was learned from documents."""
+    for key, maker, what in (
+        ("tokenizer", "train-tokenizer", "tokenizer"),
+        ("vocabulary", "train-tokenizer", "tokenizer"),
+        ("model", "train-filter", "filter"),
+    ):
+        given = settings.get(key)
+        for folder in (Path(given), Path(given).parent) if given and given != "gpt2" else ():
+            record = read_record(folder)
+            if record is not None and record["stage"] == maker:
+                raise InputError(
+                    f"the {what} of {step.name} was trained on documents ({folder}): take the pages out of what it was "
+                    f"trained on, and train it and run `webtext {step.stage}` again by hand."
+                )
 
 
 def _resolved(place: Any) -> Any:

@@ -88,7 +88,7 @@ def stage_of(step: Step, known: Mapping[str, type[Stage]]) -> Stage:
         raise InputError(f"{step.name} was made with another {', '.join(changed)} than what is here now.")
     if others := processes.changed(step.record.get("libraries", {}), processes.versions_of(stage.libraries)):
         raise InputError(f"{step.name} was made with {others}: install that version, or make it again.")
-    return stage
+    return stage.recalling(step.record.get("facts", {}))
 
 
 REPORT_EVERY = 64
@@ -128,7 +128,7 @@ def _judged(step: Step, reason: str, stage: Stage) -> Iterator[Document]:
     """What the stage says again of each document of its input."""
     if not stage.is_judged_again(reason):
         found = f"{step.name} did not keep what it dropped as {reason}, and other documents decided that"
-        if stage.makes in ("tokens", "tokenizer"):
+        if stage.makes in ("tokens", "tokenizer", "filter"):
             raise InputError(f"{found}: it can't be shown.")
         raise InputError(f"{found}: run the same command again with --keep-dropped.")
     for document in _with_progress(step, stage.judged_again(step.input_files())):

@@ -26,6 +26,7 @@ from webtext_prep.documents.folders.stage_record import Step
 from webtext_prep.documents.formats.lines import read_lines
 from webtext_prep.errors import InputError
 from webtext_prep.running.stage import Stage
+from webtext_prep.stages.filter import SCORE
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.urls.held_out import HELD_OUT
 
@@ -120,8 +121,8 @@ class Story:
         event: Event = {}
         if lists:
             event["listed"] = [_place(hit, "line") for hit in lists[:MOST_PLACES]]
-        if self._makes_tokenizer(step):
-            return {**event, **self._in_tokenizer(step, sources)}
+        if self._only_learns(step):
+            return {**event, **self._in_learning(step, sources)}
         event |= self._outcome(step)
         if len(sources) > 1:
             event["copies_in"] = len(sources)
@@ -138,12 +139,13 @@ class Story:
             event["verdict"] = ABSENT
         return event
 
-    def _makes_tokenizer(self, step: Step) -> bool:
+    def _only_learns(self, step: Step) -> bool:
+        """Whether it makes no documents, but a tokenizer or a classifier of them."""
         stage = self._known.get(step.stage)
-        return stage is not None and stage.makes == "tokenizer"
+        return stage is not None and stage.makes in ("tokenizer", "filter")
 
-    def _in_tokenizer(self, step: Step, sources: list[Hit]) -> Event:
-        """Whether a tokenizer was learned from the document."""
+    def _in_learning(self, step: Step, sources: list[Hit]) -> Event:
+        """Whether a tokenizer, or a classifier, was learned from the document."""
         document = _source(sources[0]) if sources else None
         if document is None:
             return {"verdict": ABSENT}
@@ -151,7 +153,7 @@ class Story:
         if judged.get("reason") in step.record["dropped"]:
             return {"verdict": DROPPED, **judged}
         if step.record["dropped"].get("not_sampled") or "note" in judged:
-            return {"note": "not known whether it is in the sample that the tokenizer was learned from", **judged}
+            return {"note": "not known whether it is in the sample that was learned from", **judged}
         return {"verdict": KEPT}
 
     def _outcome(self, step: Step) -> Event:
@@ -168,6 +170,8 @@ class Story:
         matches = self._find(step, kinds.CUT)
         if matches:
             event["cut_out"] = [_row(hit) for hit in matches[:MOST_PLACES]]
+        if "scores" in step.record.get("facts", {}) and (document := _source(found[0])) is not None:
+            event["values"] = {name: document.metadata[name] for name in (SCORE,) if name in document.metadata}
         return event
 
     def _dropped(self, step: Step) -> Document | None:

@@ -1,8 +1,10 @@
-"""What a corpus holds, and what it lacks: domains, lengths, languages, outcomes of downloads, duplicates, examples."""
+"""What a corpus holds, and what it lacks: domains, lengths, languages, outcomes of downloads, scores, duplicates,
+examples."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 from command_kit import charts
@@ -212,6 +214,33 @@ def _hosts(found: OutcomeFigures, taken: float) -> Markup:
         )
         rows.append([name, join([words, charts.stacked(parts, most)])])
     return bars(["host", "URLs"], rows)
+
+
+def scores(step: Step) -> Markup | None:
+    """The scores that a classifier gave the documents of a step, and where they are cut."""
+    facts, settings = step.record.get("facts", {}), step.record.get("settings", {})
+    if step.stage != "filter" or "scores" not in facts:
+        return None
+    dropped, kept = facts["scores"]
+    cut = settings.get("threshold", facts.get("lowest_score_kept"))
+    charts_of = [("Documents by their score", [sum(pair) for pair in zip(dropped, kept, strict=True)])]
+    charts_of += [("Those that are kept", kept)] if cut is None else []
+    mark = None if cut is None else (cut, f"kept from {cut:g} on")
+    edges = [at / len(kept) for at in range(len(kept) + 1)]
+    parts: list[Markup] = []
+    for title, counts in charts_of:
+        columns = [(low, high, float(times)) for (low, high), times in zip(pairwise(edges), counts, strict=True)]
+        parts += [tag("h3", title), charts.histogram(columns, title=title, log=False, show=_score, mark=mark)]
+    rows = [
+        (f"{low:.2f} to {high:.2f}", count(stays), count(goes))
+        for (low, high), stays, goes in zip(pairwise(edges), kept, dropped, strict=True)
+        if stays or goes
+    ]
+    return join([*parts, charts.table(("score", "kept", "dropped"), rows)])
+
+
+def _score(value: float) -> str:
+    return f"{value:.2f}"
 
 
 MOST_GROUPS = 10

@@ -80,6 +80,7 @@ def _sections(found: Gathered) -> dict[str, list[Markup]]:
         "Languages": _headed([(corpus.end.name, contents.languages(corpus)) for corpus in corpora]),
         "Kinds of pages": _headed([(corpus.end.name, contents.kinds(corpus)) for corpus in corpora]),
         "Downloads": _headed([(step.name, contents.outcomes(of, taken)) for step, of, taken in found.outcomes]),
+        "Scores": _headed([(step.name, contents.scores(step)) for step in found.steps]),
         "Duplicates": _headed([(step.name, contents.duplicates(step, of)) for step, of in found.duplicates]),
         "Examples": [*([tag("h3", "Kept")] if kept else []), *kept, *dropped],
         "Training": [training.training(found.run)] if found.run is not None else [],

@@ -16,7 +16,7 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, Self
 
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
@@ -91,7 +91,7 @@ class Outcome:
         self.tally.kept -= read.kept
 
 
-Made = Literal["documents", "tokens", "tokenizer", "extras"]
+Made = Literal["documents", "tokens", "tokenizer", "filter", "extras"]
 
 
 class Reads:
@@ -110,6 +110,10 @@ class Reads:
     def is_one_document(path: Location) -> bool:
         """Whether a file that it reads is one document, whatever its lines."""
         return False
+
+    def own_inputs(self) -> tuple[Sequence[str], Sequence[str]]:
+        """What its own settings name as input: what is read before that of `--input`, and what behind it."""
+        return (), ()
 
     @staticmethod
     def files_named(given: str) -> list[str]:
@@ -223,6 +227,10 @@ class Replays:
     def is_judged_again(self, reason: str) -> bool:
         """Whether `judged_again` finds all that is dropped for that reason."""
         return reason == "empty"
+
+    def recalling(self, facts: dict[str, Any]) -> Self:
+        """The same stage, which also knows what a run of it has found out about all documents together."""
+        return self
 
 
 @dataclass(frozen=True)

@@ -65,13 +65,15 @@ class Summary:
             share = f"{count / self.tally.read:7.1%}" if self.tally.read else ""
             lines.append("  " + paint(f"{padded(name, width)}  {count:>12,}  {share}", *codes))
         lines += [f"  {name.replace('_', ' ')}: {count:,}" for name, count in sorted(self.tally.notes.items())]
-        lines += [
-            f"  {name.replace('_', ' ')}: {value}"
-            if isinstance(value, str)
-            else f"  {name.replace('_', ' ')}: {value:,}"
-            for name, value in self.facts.items()
-            if isinstance(value, int | float | str)
-        ]
+        for name, value in self.facts.items():
+            shown = ""
+            if isinstance(value, str):
+                shown = value
+            elif isinstance(value, int | float):
+                shown = f"{value:,}"
+            elif isinstance(value, list) and all(isinstance(entry, str) for entry in value):
+                shown = ", ".join(value)
+            lines += [f"  {name.replace('_', ' ')}: {shown}"] if shown else []
         lines += [f"  {paint('note:', YELLOW)} {in_words(sentence)}" for sentence in self.tally.problems]
         return "\n".join([*lines, *(one.table(paint) for one in self.companions)])
 

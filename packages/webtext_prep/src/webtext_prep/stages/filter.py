@@ -1,4 +1,4 @@
-"""`webtext filter`: keep the documents for which a function of your own says so.
+"""`webtext filter`: keep the documents for which a function of your own says so, or that a classifier scores highly.
 
     def keep(document):                      # my_filters.py
         if len(document.text) > 100_000:
@@ -6,67 +6,120 @@
         return "cookie" not in document.metadata.get("title", "").lower()
 
     webtext filter --function my_filters.py:keep --input work/clean --output work/mine
+    webtext filter --model work/quality --keep-share 0.3 --input work/clean --output work/mine
 
-The digest of the function's source is part of what the output depends on: after an edit it is made again. The source
-is the file that is named, those in which the function and what decorates it are defined, and what these import from the
-folder or package of their own (`sources_of`).
+The digest of the function's source, or of the classifier's file, is part of what the output depends on: after an edit
+it is made again.
+
+Scores are millionths, which the metadata hold, too. With `--keep-share` there are two phases: first all documents are
+scored, then those above the cut, of equal scores those with the larger hashes, are written. `--pareto` draws each
+document's random number from its hash. So the same documents are kept whatever the shards, order or workers.
 """
 
 from __future__ import annotations
 
-import ast
+import copy
+import dataclasses
 import functools
 import hashlib
-import importlib
-import importlib.util
 import inspect
 import sys
-import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
 
+import numpy as np
+
 from command_kit import setting
-from webtext_prep.documents.document import Document
+from command_kit.settings import flag_name
+from webtext_prep import storage
+from webtext_prep.documents.document import Document, batches
+from webtext_prep.documents.folders.partitions import load_array, save_array
+from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.shards import read_documents
+from webtext_prep.documents.functions import defined_in, load_function, sentence_on, sources_of
 from webtext_prep.errors import InputError
-from webtext_prep.running.stage import FilterStage
+from webtext_prep.running.preflight import Needs
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import DocumentStage, Outcome, Verdict, shards_outcome, write_shard
+from webtext_prep.running.tasks import Context, Tally, Task, with_reason
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.text.classifiers.files import Classifier, classifier_file, is_fasttext, read_classifier
+from webtext_prep.tokens.runs import shuffle_key
 
 DROPPED = "filtered"
 """The reason of a document for which the function says False."""
-_INSTALLED = ("site-packages", "dist-packages")
-"""Folders of installed packages."""
+LOW_SCORE = "low_score"
+"""The reason of a document that the classifier does not let pass."""
+SCORE = "quality_score"
+"""The key of metadata that holds the score, from 0 to 1."""
+UNITS = 1_000_000
+"""Of a score."""
+COLUMNS = 50
+"""Of the histogram of scores that the record holds."""
+CUTS = ("keep_share", "threshold", "pareto")
+"""The settings that say how scores decide: one of them."""
+
+COMPILER_BYTES = 250 << 20
+"""Memory of a process that has loaded compiled functions."""
+
+Cut = tuple[int, int]
+"""The lowest score, in units, that passes, and with this score the lowest key."""
 
 
 @dataclass(frozen=True)
-class Filter(FilterStage):
-    """Keep the documents for which a Python function returns True.
+class Filter(DocumentStage):
+    """Keep the documents for which a Python function returns True, or that a classifier scores highly.
 
     The function is called with each document (its attributes: url, text, metadata). It returns True to keep it, False
-    to drop it, or a text to drop it for that reason. It must depend on the document alone. Reads and writes document
-    shards. Drops: filtered, or the reasons that the function gives."""
+    to drop it, or a text to drop it for that reason. It must depend on the document alone. A classifier is what
+    `webtext train-filter` wrote, or a .bin or .ftz file of fastText's; scores go to the metadata, as quality_score.
+    Reads and writes document shards. Drops: filtered, or the reasons that the function gives; low_score."""
 
     name: ClassVar[str] = "filter"
     order: ClassVar[int] = 55
-    summary: ClassVar[str] = "documents -> documents that a function of your own keeps"
+    summary: ClassVar[str] = "documents -> documents that a function of your own, or a classifier, keeps"
+    is_independent: ClassVar[bool] = True
+    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifiers.kernels",)
 
     function: str = setting("", "the function, as FILE.py:NAME or MODULE:NAME", metavar="FILE.py:NAME")
+    model: str | None = setting(None, "a classifier: what train-filter or fastText wrote", metavar="FILTER")
+    keep_share: float | None = setting(None, "keep this share of the documents, with the highest scores", gt=0, le=1)
+    threshold: float | None = setting(None, "keep the documents with this score or a higher one", ge=0, le=1)
+    pareto: float | None = setting(
+        None, "keep a document if a Pareto random number of this shape is above 1 - score, as GPT-3's corpus (9)", gt=0
+    )
+    label: str | None = setting(None, "of fastText's labels that of good documents (default: hq, good, ..., 1)")
 
     def __post_init__(self) -> None:
-        if not self.function:
-            raise InputError("webtext filter needs --function FILE.py:NAME: say which function decides.")
-        _ = self._loaded  # one that can't be loaded is reported before anything is done
+        given = [name for name in CUTS if getattr(self, name) is not None]
+        if bool(self.function) == bool(self.model):
+            raise InputError(
+                "webtext filter needs --function FILE.py:NAME or --model FILTER: say which function, or which "
+                "classifier, decides."
+            )
+        if self.function and (given or self.label is not None):
+            raise InputError(f"{flag_name((given or ['label'])[0])} is for --model: leave it out with --function.")
+        if self.model and len(given) != 1:
+            raise InputError("--model needs one of --keep-share, --threshold and --pareto: say how scores decide.")
+        # One that can't be loaded is reported before anything is done.
+        _ = self._loaded if self.function else self._model_file
 
     @functools.cached_property
     def _loaded(self) -> tuple[Callable[[Document], Any], ModuleType]:
         return load_function(self.function)
 
+    @functools.cached_property
+    def _model_file(self) -> Path:
+        return classifier_file(str(self.model))
+
     @property
     def _source(self) -> Path:
         """The file in which the function is defined, without what decorates it."""
         function, module = self._loaded
-        return _defined_in(inspect.unwrap(function)) or Path(module.__file__ or "")
+        return defined_in(inspect.unwrap(function)) or Path(module.__file__ or "")
 
     @functools.cached_property
     def _sha256(self) -> str:
@@ -76,9 +129,25 @@ class Filter(FilterStage):
             return digests[0].hexdigest()
         return hashlib.sha256(b"".join(found.digest() for found in digests)).hexdigest()
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """The package that reads fastText's files."""
+        if not self.model or not is_fasttext(self._model_file):
+            return ()
+        return ("fasttext-predict" if sys.version_info < (3, 14) else "fasttext-predict-v2",)
+
     def identity(self) -> dict[str, Any]:
-        """The digest of the function's source."""
-        return {"function_sha256": self._sha256}
+        """The digest of the function's source, or of the classifier."""
+        if self.function:
+            return {"function_sha256": self._sha256}
+        with self._model_file.open("rb") as file:
+            return {"model_sha256": hashlib.file_digest(file, "sha256").hexdigest()}
+
+    def setting_files(self) -> list[Path]:
+        """The classifier's file."""
+        return [self._model_file] if self.model else []
+
+    # A function
 
     def judge(self, document: Document) -> str | None:
         """What the function says. Raises InputError naming file and line where it fails or says nothing."""
@@ -86,7 +155,7 @@ class Filter(FilterStage):
         try:
             verdict = function(document)
         except (Exception, SystemExit) as error:
-            raise InputError(_where(error, self._source, f"document {document.url}")) from error
+            raise InputError(sentence_on(error, self._source, f"document {document.url}")) from error
         if verdict is True:
             return None
         if verdict is False:
@@ -99,127 +168,155 @@ class Filter(FilterStage):
             f"{document.url}: return True to keep a document, False or a reason to drop it."
         )
 
+    def process(self, documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
+        """Yield the documents for which there is no reason to drop them."""
+        for document in documents:
+            reason = self.judge(document)
+            if reason is None:
+                yield document
+            else:
+                tally.drop(document, reason)
 
-def load_function(name: str) -> tuple[Callable[[Document], Any], ModuleType]:
-    """The function that `FILE.py:NAME` or `MODULE:NAME` names, and the module in which it has that name.
+    # A classifier
 
-    Raises InputError where there is none, or its file fails when it is imported.
+    @property
+    def _model(self) -> Classifier:
+        return _classifier(self._model_file, tuple(storage.stamp(self._model_file)), self.label or "")
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """With a classifier also the classifier in each process, and the scores and keys of all documents."""
+        found = super().needs(sample, workers)
+        if self.function:
+            return found
+        scratch = 12 * sample.documents if self.keep_share is not None else 0
+        memory = workers * (COMPILER_BYTES + 2 * storage.size(self._model_file))
+        return dataclasses.replace(found, scratch=scratch, memory=memory)
+
+    def scores_of(self, documents: Sequence[Document]) -> list[int]:
+        """The scores of some documents, in units."""
+        found = self._model.scores([document.text for document in documents])
+        return np.rint(UNITS * found).astype(np.int64).tolist()
+
+    def passes(self, document: Document, score: int, cut: Cut | None) -> bool:
+        """Whether a document is kept; `cut` is that of `--keep-share`."""
+        if self.threshold is not None:
+            return score >= UNITS * self.threshold
+        key = shuffle_key(document, 0)
+        if self.pareto is None:
+            assert cut is not None
+            return (score, key) >= cut
+        # Brown et al. 2020, appendix A: numpy.random.pareto(alpha) > 1 - score, whose probability is this.
+        return key < (2 - score / UNITS) ** -self.pareto * 2.0**64
+
+    def score_shard(self, task: Task, context: Context) -> None:
+        """Task: the scores of the documents of a shard, and their keys, to two files."""
+        scores, keys = list[int](), list[int]()
+        for some in batches(context.counted(read_documents(task.inputs[0]))):
+            scores += self.scores_of(some)
+            keys += (shuffle_key(document, 0) for document in some)
+        save_array(task.outputs[0], np.array(scores, np.int32))
+        save_array(task.outputs[1], np.array(keys, np.uint64))
+
+    def process_shard(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: one shard to one shard; a second input holds the scores, if they are known."""
+        if self.function:
+            return super().process_shard(task, context)
+        known = load_array(task.inputs[1]).tolist() if len(task.inputs) > 1 else None
+        cut = tuple(task.options["cut"]) if known is not None else None
+        counts = np.zeros((2, COLUMNS), np.int64)
+
+        def kept(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
+            for some in batches(documents):
+                scores = self.scores_of(some) if known is None else known[tally.read - len(some) : tally.read]
+                for document, score in zip(some, scores, strict=True):
+                    document.metadata[SCORE] = score / UNITS
+                    is_kept = self.passes(document, score, cut)
+                    counts[int(is_kept), min(score * COLUMNS // UNITS, COLUMNS - 1)] += 1
+                    if is_kept:
+                        yield document
+                    else:
+                        tally.drop(document, LOW_SCORE)
+
+        result = write_shard(task, context, read_documents(task.inputs[0]), kept)
+        return {**result, "scores": counts.tolist()}
+
+    def run(self, job: Run) -> Outcome:
+        """All shards, each by itself; where the cut depends on all documents, once they are scored."""
+        if self.function:
+            return super().run(job)
+        total, hints = job.expected_documents(), {"compiled": not is_fasttext(self._model_file)}
+        names = [f"part-{number:05}" for number in range(len(job.inputs))]
+        places: list[tuple[Location, ...]] = [(path,) for path in job.inputs]
+        facts = {"classifier": self._model.about()}
+        options: dict[str, Any] = {}
+        if self.keep_share is not None:
+            scoring = [
+                Task(name, place, tuple(job.scratch / f"{name}.{kind}.npy" for kind in ("scores", "keys")), hints=hints)
+                for name, place in zip(names, places, strict=True)
+            ]
+            job.map("scores", self.score_shard, scoring, total=total)
+            cut = cut_at(self.keep_share, [task.outputs for task in scoring])
+            places = [(*task.inputs, task.outputs[0]) for task in scoring]
+            options = {"cut": list(cut)}
+            facts |= {"lowest_score_kept": cut[0] / UNITS, **options}
+        tasks = [
+            Task(name, place, job.shard_outputs(number), options, hints)
+            for number, (name, place) in enumerate(zip(names, places, strict=True))
+        ]
+        results = job.map("shards", self.process_shard, tasks, total=total)
+        outcome = shards_outcome(tasks, results)
+        outcome.facts = {**facts, "scores": np.sum([result["scores"] for result in results], axis=0).tolist()}
+        return outcome
+
+    def recalling(self, facts: dict[str, Any]) -> Filter:
+        """See `Replays.recalling`: the cut of `--keep-share`."""
+        found = dataclasses.replace(self)
+        if "cut" in facts:
+            object.__setattr__(found, "_cut", tuple(facts["cut"]))
+        return found
+
+    @property
+    def _known_cut(self) -> Cut | None:
+        return self.__dict__.get("_cut")
+
+    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
+        """See `Replays.judge_again`: the score, and what it is compared with."""
+        if self.function:
+            return super().judge_again(document)
+        (score,), cut = self.scores_of([document]), self._known_cut
+        values = {SCORE: score / UNITS, **{name: value for name in CUTS if (value := getattr(self, name)) is not None}}
+        if cut is not None:
+            values["lowest_score_kept"] = cut[0] / UNITS
+        if self.keep_share is not None and cut is None:
+            return Verdict(None, values)
+        dropped = copy.copy(document)
+        dropped.metadata = {**document.metadata, SCORE: score / UNITS}
+        return Verdict(None if self.passes(document, score, cut) else with_reason(dropped, LOW_SCORE), values)
+
+    def is_judged_again(self, reason: str) -> bool:
+        """Whatever follows from the document alone, and the cut."""
+        return self.keep_share is None or self._known_cut is not None
+
+
+@functools.lru_cache(maxsize=1)
+def _classifier(path: Path, stamp: tuple[Any, ...], label: str) -> Classifier:
+    """The classifier, read once in each process."""
+    return read_classifier(path, label)
+
+
+def cut_at(share: float, files: Sequence[Sequence[Location]]) -> Cut:
+    """The cut above which a share of all documents lies, from what `score_shard` wrote.
+
+    Memory: the scores of one shard, and the keys of documents with the score at the cut. Documents of the same URL and
+    text are kept or dropped together.
     """
-    place, colon, attribute = name.rpartition(":")
-    if not colon or not place or not attribute.isidentifier():
-        raise InputError(f"--function {name} is not a function's name: give FILE.py:NAME or MODULE:NAME.")
-    module = _module_of_file(Path(place)) if place.endswith(".py") else _module(place)
-    function = getattr(module, attribute, None)
-    if not callable(function):
-        raise InputError(f"{module.__file__} has no function {attribute}: check --function {name}.")
-    return function, module
-
-
-def sources_of(function: Callable[[Document], Any], module: ModuleType) -> list[Path]:
-    """The files that decide what a function says: where it is named, where it and what decorates it are defined, and
-    the modules that those import, and these in turn, from the same folder or package.
-
-    They are read, not run: a module that is imported while the function runs counts, too. Of an installed package the
-    others beside it are other packages.
-    """
-    own = [function]
-    while (inner := getattr(own[-1], "__wrapped__", None)) is not None and inner not in own:
-        own.append(inner)
-    found: dict[Path, None] = {}
-    for path in (Path(module.__file__ or ""), *filter(None, map(_defined_in, own))):
-        root = _root_of(path.resolve())
-        todo = [path.resolve()]
-        while todo:
-            source = todo.pop()
-            if source not in found:
-                found[source] = None
-                todo += sorted(_imported_by(source, root), reverse=True)
-    return list(found)
-
-
-def _defined_in(function: Any) -> Path | None:
-    """The file in which a function, or the class of an object that is called, is defined; None for built-in ones."""
-    for entry in (function, type(function)):
-        try:
-            path = inspect.getsourcefile(entry)
-        except TypeError:
-            continue
-        return Path(path) if path else None
-    return None
-
-
-def _root_of(path: Path) -> Path:
-    """The folder that holds a file's package, or else the file."""
-    folder = path.parent
-    while (folder / "__init__.py").is_file():
-        folder = folder.parent
-    return folder
-
-
-def _imported_by(path: Path, root: Path) -> Iterator[Path]:
-    """The modules below a folder that a file imports; of the folder of installed packages only those of its own."""
-    try:
-        tree = ast.parse(path.read_bytes())
-    except (OSError, SyntaxError, ValueError):  # a module that is not Python
-        return
-    own = path.relative_to(root).with_suffix("").parts
-    package = own[:-1]  # of a package itself, too: its file is called __init__
-    for node in ast.walk(tree):
-        names: list[tuple[str, ...]] = []
-        if isinstance(node, ast.Import):
-            names = [tuple(alias.name.split(".")) for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            above = package[: len(package) + 1 - node.level] if node.level else ()
-            base = (*above, *(node.module.split(".") if node.module else ()))
-            names = [(*base, alias.name) for alias in node.names]
-        for name in names:
-            if root.name in _INSTALLED and name[:1] != own[:1]:
-                continue
-            for length in range(1, len(name) + 1):
-                place = root.joinpath(*name[:length])
-                yield from filter(Path.is_file, (place.with_name(f"{place.name}.py"), place / "__init__.py"))
-
-
-def _module_of_file(path: Path) -> ModuleType:
-    if not path.is_file():
-        raise InputError(f"no file {path}: give --function FILE.py:NAME with the path of a Python file.")
-    # A name of its own for each path: two files of one name are two modules.
-    name = f"webtext_filter_{hashlib.sha256(bytes(path.resolve())).hexdigest()[:16]}"
-    spec = importlib.util.spec_from_file_location(name, path)
-    if spec is None or spec.loader is None:
-        raise InputError(f"{path} can't be imported: give a Python file.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module
-    try:
-        spec.loader.exec_module(module)
-    except (Exception, SystemExit) as error:
-        del sys.modules[name]
-        raise InputError(_where(error, path, "import")) from error
-    return module
-
-
-def _module(name: str) -> ModuleType:
-    try:
-        module = importlib.import_module(name)
-    except ImportError as error:
-        raise InputError(f"no module {name} ({error}): install it, or give --function FILE.py:NAME.") from error
-    except (Exception, SystemExit) as error:
-        raise InputError(_where(error, Path(name), "import")) from error
-    if not module.__file__:
-        raise InputError(f"module {name} has no source file: give --function FILE.py:NAME.")
-    return module
-
-
-def _where(error: Exception | SystemExit, source: Path, doing: str) -> str:
-    """One sentence for an exception of the user's code: the innermost line of that file, and what was raised."""
-    if isinstance(error, SyntaxError):
-        place = f"{error.filename or source}, line {error.lineno}"
-    else:
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if Path(frame.filename).resolve() == source.resolve()] or frames
-        place = f"{own[-1].filename}, line {own[-1].lineno}" if own else str(source)
-    try:
-        message = str(error).split("\n")[0]
-    except Exception:  # its own code fails, too
-        message = "no message"
-    return f"{place}: {type(error).__name__}: {message} ({doing}): fix the function, then run the same command again."
+    counts = np.zeros(UNITS + 1, np.int64)
+    for scores, _ in files:
+        counts += np.bincount(load_array(scores), minlength=UNITS + 1)
+    wanted = max(1, round(share * int(counts.sum())))
+    above = np.cumsum(counts[::-1])[::-1]  # how many have each score or a higher one
+    score = int(np.flatnonzero(above >= wanted)[-1]) if above[0] else 0
+    keys = [load_array(keys)[load_array(scores) == score] for scores, keys in files]
+    at_cut = np.sort(np.concatenate(keys))[::-1]
+    left = wanted - int(above[score] - counts[score])
+    return score, int(at_cut[left - 1]) if len(at_cut) else 0

@@ -27,7 +27,6 @@ from dataclasses import astuple, dataclass
 from typing import Any, ClassVar
 
 import numpy as np
-import numpy.typing as npt
 
 from command_kit import available_cores, setting
 from indexed_tokens import END_OF_TEXT, Tokenizer
@@ -36,7 +35,7 @@ from indexed_tokens.tokenizer_files import TokenizerTables
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import load_array, save_array
-from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.sampling import Entries, Sample, first_by_key
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
@@ -102,9 +101,6 @@ TOKEN_BYTES = 100
 MEMORY_FACTOR = 4
 """Bytes of memory for a byte of the sample, at most: it is different words that count."""
 
-Entries = npt.NDArray[np.uint64]
-"""Key and bytes of a document in each row, ascending by key."""
-
 
 @dataclass(frozen=True)
 class Limits:
@@ -123,13 +119,6 @@ class Limits:
 def is_held_out(key: int) -> bool:
     """Whether a document with that key is kept from training, where there are others."""
     return key % HELD_OUT_EVERY == 0
-
-
-def first_by_key(entries: Entries, size: int) -> Entries:
-    """The rows with the smallest keys that hold `size` bytes together; the last of them may reach beyond."""
-    entries = entries[np.argsort(entries[:, 0], kind="stable")]
-    before = np.cumsum(entries[:, 1]) - entries[:, 1]
-    return entries[before < size]
 
 
 @dataclass(frozen=True)

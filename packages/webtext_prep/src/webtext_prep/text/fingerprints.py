@@ -77,7 +77,7 @@ def shingle_hashes(found: set[bytes]) -> npt.NDArray[np.uint64]:
     return np.unique(hashes)
 
 
-class _Texts:
+class Texts:
     """Some texts as the compiled functions take them: their UTF-8, where each ends in it, and room to work in."""
 
     def __init__(self, texts: Sequence[str], shingling: Shingling) -> None:
@@ -91,7 +91,7 @@ class _Texts:
         self.most = growth * len(self.data) + len(texts)  # shingles, and units, there can be
         longest = growth * int(sizes.max(initial=0)) + fingerprint_kernels.BEGIN + 8
         if longest > np.iinfo(np.uint32).max:
-            raise InputError(f"a document has {int(sizes.max())} bytes of text: dedup takes at most 1 GB.")
+            raise InputError(f"a document has {int(sizes.max())} bytes of text: at most 1 GB is taken.")
         self.space = fingerprint_kernels.Space(np.empty(longest, np.uint8), np.empty(longest, np.uint32))
         self.cut = fingerprint_kernels.Cut(
             shingling.kind == "word",
@@ -125,7 +125,7 @@ def signatures(texts: Sequence[str], shingling: Shingling, *, compiled: bool = T
 
     factors, addends = _permutations()
     for batch in _batches(texts):
-        some = _Texts(batch, shingling)
+        some = Texts(batch, shingling)
         found.append(fingerprint_kernels.signatures(some.data, some.ends, some.cut, some.space, factors, addends))
     return np.concatenate(found)
 
@@ -146,7 +146,7 @@ def shingle_sets(
 
     found, found_ends, total = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
     for batch in _batches(texts):
-        some = _Texts(batch, shingling)
+        some = Texts(batch, shingling)
         hashes = np.empty(some.most, np.uint64)
         ends = fingerprint_kernels.hashes(some.data, some.ends, some.cut, some.space, hashes)
         starts = np.append(0, ends[:-1])
@@ -171,7 +171,7 @@ def shingle_spans(
         return _plain_spans(text, shingling)
     from webtext_prep.text import fingerprint_kernels
 
-    some = _Texts([text], shingling)
+    some = Texts([text], shingling)
     hashes, spans = np.empty(some.most, np.uint64), np.empty((2, some.most + 1), np.int64)
     units, count = fingerprint_kernels.located_hashes(some.data, some.cut, some.space, hashes, spans)
     last = min(shingling.size, units)

@@ -1,0 +1,368 @@
+"""`webtext train-filter`: a linear classifier that tells documents like some from others, in one file.
+
+    webtext train-filter --good work/voted --against work/crawl --output work/quality
+    webtext train-filter --input work/clean --good-when 'score >= 10' --output work/quality
+
+What is learned follows from the texts and what they count as, not from shards, order or workers: a sample is taken by
+the hash of each text, learned from in the order of these hashes, and one text in ten, by its hash, is held out to
+measure with. A text that is on both sides counts as good. Three phases:
+
+    choose  each shard: hash and size of each text, by the side that it is on
+    sample  each shard: the texts that are in the sample of all, to a file for each side
+    learn   the classifier, in one task on one core: 20,000 documents of 3 kB take some seconds
+
+A kill costs the shards at work, and in the last phase all that it has done.
+"""
+
+from __future__ import annotations
+
+import functools
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+from command_kit import setting
+from webtext_prep import storage
+from webtext_prep.documents.conditions import Condition
+from webtext_prep.documents.document import Document, batches
+from webtext_prep.documents.folders.partitions import load_array, save_array
+from webtext_prep.documents.folders.sampling import Entries, Sample, first_by_key
+from webtext_prep.documents.folders.shards import read_documents, write_documents
+from webtext_prep.errors import InputError, WebtextError
+from webtext_prep.running.preflight import Needs
+from webtext_prep.running.run import Run
+from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
+from webtext_prep.running.tasks import Context, Tally, Task, with_reason
+from webtext_prep.storage.stores.base import Location
+from webtext_prep.text.classifiers.files import FILE
+from webtext_prep.text.classifiers.linear import LinearModel, Speakers, buckets_of
+from webtext_prep.text.classifiers.measures import auc, precision_at
+
+SIDES = ("against", "good")
+HELD_OUT_EVERY = 10
+"""One text in this many is held out."""
+SHARES = (0.1, 0.2, 0.3, 0.5)
+"""Of the held-out documents, of which it is told how many are good."""
+SPEAKERS = 20
+"""N-grams for, and n-grams against, that are told."""
+COMPILER_BYTES = 250 << 20
+"""Memory of a process that has loaded compiled functions."""
+
+
+def text_key(document: Document) -> int:
+    """What decides whether a document is in the sample, and held out: a hash of its text."""
+    return xxhash.xxh3_64_intdigest(document.text.encode("utf-8", "surrogatepass"))
+
+
+def is_held_out(key: int) -> bool:
+    """Whether a text is kept from learning, where there are enough."""
+    return key % HELD_OUT_EVERY == 0
+
+
+@dataclass(frozen=True)
+class TrainFilter(Stage):
+    """Learn what good documents are like: a linear classifier on hashed n-grams of words, in DIR/model.filter.
+
+    Good documents are those of --good, or those for which --good-when holds, or those of --good for which it holds; it
+    learns to tell them from those of --against or --input, or without these from the others of --good. `webtext filter
+    --model DIR` uses it. Reads document shards. Not used: held_out (one text in ten, to measure with), not_sampled,
+    in_both (the copy of a good text), not_good (--good-when does not hold), empty."""
+
+    name: ClassVar[str] = "train-filter"
+    order: ClassVar[int] = 54
+    summary: ClassVar[str] = "good documents, and others -> a classifier, for filter --model"
+    makes: ClassVar[Made] = "filter"
+    side_files: ClassVar[tuple[str, ...]] = (FILE,)
+    compiled: ClassVar[tuple[str, ...]] = ("webtext_prep.text.classifiers.kernels",)
+
+    good: tuple[str, ...] = setting((), "good documents", metavar="DIR", identity=False)
+    against: tuple[str, ...] = setting((), "other documents, as with --input", metavar="DIR", identity=False)
+    good_when: str = setting(
+        "",
+        "which documents are good, by their metadata: KEY, one of >= <= == != > <, and a value, such as 'score >= 10'",
+        metavar="CONDITION",
+    )
+    ngrams: int = setting(2, "n-grams of 1 to N words count", ge=1, le=5)
+    bits: int = setting(20, "2 to the power of N weights of 4 bytes, which n-grams share by their hashes", ge=8, le=28)
+    epochs: int = setting(5, "how often the sample is gone through", ge=1, le=100)
+    rate: float = setting(0.2, "the first step's length, which falls to 0", gt=0, le=10)
+    sample_bytes: int = setting(
+        100_000_000, "bytes of text of either side to learn from; the documents are chosen by a hash", ge=1
+    )
+
+    def __post_init__(self) -> None:
+        _ = self._condition
+
+    @functools.cached_property
+    def _condition(self) -> Condition | None:
+        return Condition.parse(self.good_when, "--good-when") if self.good_when else None
+
+    def own_inputs(self) -> tuple[Sequence[str], Sequence[str]]:
+        """The good documents before --input, the others behind it."""
+        return self.good, self.against
+
+    def identity(self) -> dict[str, Any]:
+        """How many of the files are those of good documents."""
+        return {"good_files": len(self._good_files)} if self.good else {}
+
+    @functools.cached_property
+    def _good_files(self) -> list[Location]:
+        return self.find(self.good)[0] if self.good else []
+
+    def needs(self, sample: Sample, workers: int) -> Needs:
+        """The weights, the sample once more, and four bytes for each of its n-grams."""
+        text = min(2 * self.sample_bytes, sample.text)
+        scratch = int(sample.packed * text / sample.text) if sample.text else 0
+        memory = COMPILER_BYTES + self.ngrams * text + (8 << self.bits)
+        return Needs(4 << self.bits, scratch, max(workers * PROCESS_BYTES, memory), sample.documents)
+
+    def judge_again(self, document: Document, *, with_values: bool = False) -> Verdict:
+        """See `Replays.judge_again`. Which of the others are in the sample depends on all of them."""
+        if not document.text:
+            return Verdict(with_reason(document, "empty"))
+        return Verdict(with_reason(document, "held_out") if is_held_out(text_key(document)) else None)
+
+    def is_judged_again(self, reason: str) -> bool:
+        """Only the two reasons that follow from the text alone."""
+        return reason in ("empty", "held_out")
+
+    def _side(self, document: Document, of: str) -> int | None:
+        """0 or 1, as in `SIDES`, or None for a document of neither; `of` is what its file is."""
+        if of in SIDES:
+            return SIDES.index(of)
+        assert self._condition is not None
+        holds = self._condition.holds(document)
+        return int(holds) if of == "both" else 1 if holds else None
+
+    def choose(self, task: Task, context: Context) -> None:
+        """Task: keys and sizes of the texts of a shard, to a file for each side."""
+        rows: tuple[list[tuple[int, int]], ...] = ([], [])
+        for document in context.counted(read_documents(task.inputs[0])):
+            side = self._side(document, task.options["of"]) if document.text else None
+            if side is not None:
+                rows[side].append((text_key(document), len(document.text.encode("utf-8", "replace"))))
+        for place, found in zip(task.outputs, rows, strict=True):
+            save_array(place, np.array(found, np.uint64).reshape(-1, 2))
+
+    def sample(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: the documents of a shard that are in the sample, to a file for each side. Returns counts."""
+        last, hold_out, good = task.options["last"], task.options["hold_out"], set(load_array(task.reads[0]).tolist())
+        tally = Tally()
+        against_file, good_file = (write_documents(place, durable=False) for place in task.outputs)
+        with against_file as against_writer, good_file as good_writer:
+            for document in tally.counted(context.counted(read_documents(task.inputs[0]))):
+                if not document.text:
+                    tally.drop(document, "empty")
+                    continue
+                side, key = self._side(document, task.options["of"]), text_key(document)
+                if side is None:
+                    tally.drop(document, "not_good")
+                elif key > last[side]:
+                    tally.drop(document, "not_sampled")
+                elif not side and key in good:
+                    tally.drop(document, "in_both")
+                else:
+                    (good_writer if side else against_writer).write(Document(document.url, document.text))
+                    if hold_out and is_held_out(key):
+                        tally.drop(document, "held_out")
+                    else:
+                        tally.kept += 1
+        return tally.as_dict()
+
+    def learn(self, task: Task, context: Context) -> dict[str, Any]:
+        """Task: learn from all samples, measure, and write the classifier. Returns what is worth knowing of it."""
+        from webtext_prep.text.classifiers import kernels
+
+        half = len(task.inputs) // 2
+        texts = _Encoded.of((task.inputs[:half], task.inputs[half:]), self.ngrams, self.bits, context.report)
+        learned = ~texts.is_held_out if task.options["hold_out"] else np.ones(len(texts.keys), np.bool_)
+        targets = texts.is_good[learned].astype(np.float64)
+        counts = np.array([len(targets) - targets.sum(), targets.sum()])
+        # Both sides weigh the same: a step of the larger one is as much shorter as it has more texts.
+        shares = (counts.min() / counts)[targets.astype(np.int64)]
+        weights = kernels.learn(
+            texts.buckets,
+            texts.starts[learned],
+            texts.ends[learned],
+            targets,
+            shares,
+            self.epochs,
+            self.rate,
+            self.bits,
+        )
+        facts: dict[str, Any] = {"good": int(counts[1]), "against": int(counts[0]), **texts.measured(weights, ~learned)}
+        model = LinearModel(self.ngrams, self.bits, weights)
+        speakers = Speakers(model, SPEAKERS)
+        for documents in batches(itertools.chain.from_iterable(map(read_documents, task.inputs))):
+            speakers.add(document.text for document in documents)
+        speaks_for, speaks_against = speakers.found()
+        header = {
+            **facts,
+            "epochs": self.epochs,
+            "rate": self.rate,
+            "good_when": self.good_when,
+            "texts": texts.digest(),
+            "speaks_for": speaks_for,
+            "speaks_against": speaks_against,
+        }
+        with storage.create(task.outputs[0]) as file:
+            file.write(LinearModel(self.ngrams, self.bits, weights, header).encode())
+        names = {"speaks_for": speaks_for, "speaks_against": speaks_against}
+        return {**facts, **{side: [name for name, _ in found] for side, found in names.items()}}
+
+    def run(self, job: Run) -> Outcome:
+        """Choose, copy the chosen, learn."""
+        total, hints = job.expected_documents(), {"compiled": True}
+        names = [f"part-{number:05}" for number in range(len(job.inputs))]
+        kinds = self._kinds(job.inputs)
+        choosing = [
+            Task(name, (path,), tuple(job.scratch / f"{name}.{side}.npy" for side in SIDES), {"of": kind})
+            for name, path, kind in zip(names, job.inputs, kinds, strict=True)
+        ]
+        job.map("choose", self.choose, choosing, total=total)
+        limits = Limits.of(self.sample_bytes, [task.outputs for task in choosing])
+        good = job.scratch / "good.npy"
+        save_array(good, limits.good)
+        options = {"last": limits.last, "hold_out": limits.hold_out}
+        sampling = [
+            Task(
+                name,
+                (path,),
+                tuple(job.scratch / side / f"{name}.jsonl.zst" for side in SIDES),
+                {"of": kind, **options, "good": xxhash.xxh3_64_hexdigest(limits.good.tobytes())},
+                reads=(good,),
+            )
+            for name, path, kind in zip(names, job.inputs, kinds, strict=True)
+        ]
+        tally = Tally.total(job.map("sample", self.sample, sampling, total=total))
+        if not tally.kept:
+            return Outcome(tally, [])
+        files = tuple(task.outputs[side] for side in range(len(SIDES)) for task in sampling)
+        learning = Task("all", files, (job.output / FILE,), {"hold_out": limits.hold_out}, hints)
+        (facts,) = job.map("learn", self.learn, [learning], total=tally.kept + tally.dropped["held_out"])
+        if "auc" not in facts:
+            tally.problem("too few documents to hold some out: how well it tells them apart was not measured.")
+        return Outcome(tally, list(learning.outputs), facts=facts)
+
+    def _kinds(self, files: Sequence[Location]) -> list[str]:
+        """What each file holds: one of `SIDES`, `both` as the condition says, or `condition`: good ones, if it holds.
+
+        Raises InputError where there is nothing to tell apart.
+        """
+        good = {str(path) for path in self._good_files}
+        if not good and self._condition is None:
+            raise InputError("webtext train-filter needs --good DIR or --good-when CONDITION: say which are good.")
+        twice = good & {str(path) for path in (self.find(self.against)[0] if self.against else [])}
+        if twice:
+            raise InputError(f"{min(twice)} is both in --good and in --against: give other folders.")
+        others = [str(path) not in good for path in files]
+        if not any(others) and self._condition is None:
+            raise InputError("webtext train-filter needs --against DIR: say what to tell the good ones from.")
+        if self._condition is None:
+            return ["against" if is_other else "good" for is_other in others]
+        if not good:
+            return ["both"] * len(files)
+        return ["against" if is_other else "condition" if any(others) else "both" for is_other in others]
+
+
+class Limits(NamedTuple):
+    """Which texts are learned from.
+
+    Attributes:
+        last: for each of `SIDES` the largest key of a text in its sample.
+        hold_out: whether some of both sides are held out.
+        good: the keys of good texts that others in their sample may repeat, shape (texts,).
+    """
+
+    last: list[int]
+    hold_out: bool
+    good: npt.NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, size: int, files: Iterable[Sequence[Location]]) -> Limits:
+        """Limits of samples of `size` bytes each, from what `choose` wrote. Memory: entries of two samples, and the
+        keys of all good texts.
+
+        Raises WebtextError where one side has no text.
+        """
+        chosen: list[Entries] = [np.empty((0, 2), np.uint64) for _ in SIDES]
+        good = [np.zeros(0, np.uint64)]
+        for of_shard in files:
+            entries = [load_array(place) for place in of_shard]
+            good.append(entries[1][:, 0])
+            chosen = [first_by_key(np.vstack(pair), size) for pair in zip(chosen, entries, strict=True)]
+        all_good = np.unique(np.concatenate(good))
+        chosen[0] = chosen[0][~np.isin(chosen[0][:, 0], all_good)]
+        missing = next((name for name, entries in (("other", chosen[0]), ("good", chosen[1])) if not len(entries)), "")
+        if missing:
+            raise WebtextError(
+                f"train-filter: no {missing} documents to learn from: check --good, --against and --good-when."
+            )
+        last = [int(entries[-1, 0]) for entries in chosen]
+        held_out = [entries[:, 0] % np.uint64(HELD_OUT_EVERY) == 0 for entries in chosen]
+        hold_out = all(bool(of.any()) and not bool(of.all()) for of in held_out)
+        return cls(last, hold_out, all_good[all_good <= np.uint64(last[0])])
+
+
+class _Encoded(NamedTuple):
+    """Texts as the buckets of their n-grams, in the order of their keys.
+
+    Attributes:
+        buckets: of all texts.
+        starts, ends: where those of each text lie, shape (texts,).
+        keys: of each text.
+        is_good: whether it is a good one.
+    """
+
+    buckets: npt.NDArray[np.uint32]
+    starts: npt.NDArray[np.int64]
+    ends: npt.NDArray[np.int64]
+    keys: npt.NDArray[np.uint64]
+    is_good: npt.NDArray[np.bool_]
+
+    @classmethod
+    def of(cls, files: Iterable[Iterable[Location]], orders: int, bits: int, report: Callable[[int], None]) -> _Encoded:
+        """Those in the files of both `SIDES`; `report` is told how many there were so far."""
+        found, lengths, keys, sides = [], [], list[int](), list[bool]()
+        for is_good, of_side in enumerate(files):
+            for batch in batches(itertools.chain.from_iterable(map(read_documents, of_side))):
+                buckets, ends = buckets_of([document.text for document in batch], orders, bits)
+                found.append(buckets)
+                lengths.append(np.diff(ends, prepend=0))
+                keys += map(text_key, batch)
+                sides += [bool(is_good)] * len(batch)
+                report(len(keys))
+        ends = np.cumsum(np.concatenate(lengths))
+        order = np.argsort(np.array(keys, np.uint64), kind="stable")
+        starts = (ends - np.concatenate(lengths))[order]
+        return cls(np.concatenate(found), starts, ends[order], np.array(keys, np.uint64)[order], np.array(sides)[order])
+
+    @property
+    def is_held_out(self) -> npt.NDArray[np.bool_]:
+        """Which texts are held out, if any."""
+        return self.keys % np.uint64(HELD_OUT_EVERY) == 0
+
+    def digest(self) -> str:
+        """What identifies the texts, and their sides: 32 hexadecimal digits."""
+        return xxhash.xxh3_128_hexdigest(self.keys.tobytes() + self.is_good.tobytes())
+
+    def measured(self, weights: npt.NDArray[np.float32], chosen: npt.NDArray[np.bool_]) -> dict[str, Any]:
+        """How well the weights tell some of the texts apart; nothing where there are none."""
+        from webtext_prep.text.classifiers.kernels import score
+
+        if not chosen.any():
+            return {}
+        places = zip(self.starts[chosen].tolist(), self.ends[chosen].tolist(), strict=True)
+        scores = np.array([score(self.buckets, start, end, weights) for start, end in places])
+        is_good = self.is_good[chosen]
+        precision = precision_at(SHARES, scores, is_good)
+        shown = {
+            f"precision_at_{share:.0%}_kept": round(found, 4) for share, found in zip(SHARES, precision, strict=True)
+        }
+        held_out = {"held_out_good": int(is_good.sum()), "held_out_against": int((~is_good).sum())}
+        return {**held_out, "auc": round(auc(scores, is_good), 4), **shown}

