@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from webtext_prep.documents.conditions import Condition
 from webtext_prep.documents.document import Document
 from webtext_prep.errors import InputError
-from webtext_prep.text.classifiers import kernels
+from webtext_prep.text.classifiers import kernels, plain
 from webtext_prep.text.classifiers.fasttext import FastTextModel
 from webtext_prep.text.classifiers.files import classifier_file, read_classifier
 from webtext_prep.text.classifiers.linear import LinearModel, Speakers, buckets_of
@@ -34,6 +34,8 @@ def plain_buckets(text: str, orders: int, bits: int) -> list[int]:
 @given(st.lists(st.text(st.sampled_from("aB \n.ßé語\ud800_1"), max_size=30), min_size=1, max_size=4), st.integers(1, 3))
 def test_an_ngram_is_a_shingle_of_minhash_and_its_bucket_the_first_bits_of_the_same_hash(texts, orders):
     buckets, ends = buckets_of(texts, orders, 12)
+    own, own_ends = buckets_of(texts, orders, 12, compiled=False)
+    assert (own.tolist(), own_ends.tolist()) == (buckets.tolist(), ends.tolist())
     assert [found.tolist() for found in np.split(buckets, ends[:-1])] == [plain_buckets(t, orders, 12) for t in texts]
 
 
@@ -60,17 +62,21 @@ def test_what_is_learned_is_gradient_descent_on_the_mean_of_the_weights():
     shares = [0.5 if target else 1.0 for target in targets]
     buckets, ends = buckets_of(texts, 2, 10)
     starts = np.append(0, ends[:-1])
-    found = kernels.learn(buckets, starts, ends, np.array(targets), np.array(shares), 3, 0.7, 10)
+    asked = (buckets, starts, ends, np.array(targets), np.array(shares), 3, 0.7, 10)
+    found = kernels.learn(*asked)
+    assert found.tobytes() == plain.learn(*asked).tobytes()
     np.testing.assert_allclose(found, plain_weights(texts, targets, shares, 3, 0.7), rtol=1e-4, atol=1e-6)
     assert np.count_nonzero(found) > 30
     scores = LinearModel(2, 10, found).scores(texts)
+    assert scores.tobytes() == LinearModel(2, 10, found).scores(texts, compiled=False).tobytes()
     means = [np.mean(found[plain_buckets(text, 2, 10)], dtype=np.float64) if text else 0.0 for text in texts]
     np.testing.assert_allclose(scores, [1 / (1 + math.exp(-mean)) for mean in means], rtol=1e-6)
 
 
 @given(st.floats(-50, 50))
 def test_the_exponential_is_one(value):
-    assert kernels.logistic(value) == pytest.approx(1 / (1 + math.exp(-value)), rel=1e-9, abs=1e-17)
+    assert kernels.logistic(value) == plain.logistic(value)
+    assert plain.logistic(value) == pytest.approx(1 / (1 + math.exp(-value)), rel=1e-9, abs=1e-17)
 
 
 @pytest.fixture(scope="module")

@@ -262,7 +262,8 @@ def _classification(corpus: Corpus) -> Iterable[str]:
         yield "## Quality"
         yield (
             f"A classifier scored the documents from 0 to 1 (`quality_score`), and {step['out']:,} of {step['in']:,} "
-            f"were kept: {how}.{learned}{'.' if learned else ''} What it takes for good is what its examples had in common."
+            f"were kept: {how}.{learned}{'.' if learned else ''} What it takes for good is what its examples have in "
+            "common."
         )
 
 

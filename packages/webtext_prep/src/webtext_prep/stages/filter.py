@@ -46,7 +46,14 @@ from webtext_prep.running.run import Run
 from webtext_prep.running.stage import DocumentStage, Outcome, Verdict, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.text.classifiers.files import Classifier, classifier_file, is_fasttext, read_classifier
+from webtext_prep.text.classifiers.files import (
+    COMPILER_BYTES,
+    PLAIN_BYTES,
+    Classifier,
+    classifier_file,
+    is_fasttext,
+    read_classifier,
+)
 from webtext_prep.tokens.runs import shuffle_key
 
 DROPPED = "filtered"
@@ -61,9 +68,6 @@ COLUMNS = 50
 """Of the histogram of scores that the record holds."""
 CUTS = ("keep_share", "threshold", "pareto")
 """The settings that say how scores decide: one of them."""
-
-COMPILER_BYTES = 250 << 20
-"""Memory of a process that has loaded compiled functions."""
 
 Cut = tuple[int, int]
 """The lowest score, in units, that passes, and with this score the lowest key."""
@@ -179,6 +183,10 @@ class Filter(DocumentStage):
 
     # A classifier
 
+    def hints(self, job: Run) -> dict[str, Any]:
+        """Whether there are enough documents for machine code: see `DocumentStage.hints`."""
+        return {"compiled": bool(self.model) and sum(storage.sizes(job.inputs)) > PLAIN_BYTES}
+
     @property
     def _model(self) -> Classifier:
         return _classifier(self._model_file, tuple(storage.stamp(self._model_file)), self.label or "")
@@ -192,9 +200,9 @@ class Filter(DocumentStage):
         memory = workers * (COMPILER_BYTES + 2 * storage.size(self._model_file))
         return dataclasses.replace(found, scratch=scratch, memory=memory)
 
-    def scores_of(self, documents: Sequence[Document]) -> list[int]:
+    def scores_of(self, documents: Sequence[Document], *, compiled: bool) -> list[int]:
         """The scores of some documents, in units."""
-        found = self._model.scores([document.text for document in documents])
+        found = self._model.scores([document.text for document in documents], compiled=compiled)
         return np.rint(UNITS * found).astype(np.int64).tolist()
 
     def passes(self, document: Document, score: int, cut: Cut | None) -> bool:
@@ -212,7 +220,7 @@ class Filter(DocumentStage):
         """Task: the scores of the documents of a shard, and their keys, to two files."""
         scores, keys = list[int](), list[int]()
         for some in batches(context.counted(read_documents(task.inputs[0]))):
-            scores += self.scores_of(some)
+            scores += self.scores_of(some, compiled=task.hints["compiled"])
             keys += (shuffle_key(document, 0) for document in some)
         save_array(task.outputs[0], np.array(scores, np.int32))
         save_array(task.outputs[1], np.array(keys, np.uint64))
@@ -227,7 +235,10 @@ class Filter(DocumentStage):
 
         def kept(documents: Iterable[Document], tally: Tally) -> Iterator[Document]:
             for some in batches(documents):
-                scores = self.scores_of(some) if known is None else known[tally.read - len(some) : tally.read]
+                if known is None:
+                    scores = self.scores_of(some, compiled=task.hints["compiled"])
+                else:
+                    scores = known[tally.read - len(some) : tally.read]
                 for document, score in zip(some, scores, strict=True):
                     document.metadata[SCORE] = score / UNITS
                     is_kept = self.passes(document, score, cut)
@@ -244,7 +255,7 @@ class Filter(DocumentStage):
         """All shards, each by itself; where the cut depends on all documents, once they are scored."""
         if self.function:
             return super().run(job)
-        total, hints = job.expected_documents(), {"compiled": not is_fasttext(self._model_file)}
+        total, hints = job.expected_documents(), self.hints(job)
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
         places: list[tuple[Location, ...]] = [(path,) for path in job.inputs]
         facts = {"classifier": self._model.about()}
@@ -283,7 +294,7 @@ class Filter(DocumentStage):
         """See `Replays.judge_again`: the score, and what it is compared with."""
         if self.function:
             return super().judge_again(document)
-        (score,), cut = self.scores_of([document]), self._known_cut
+        (score,), cut = self.scores_of([document], compiled=False), self._known_cut
         values = {SCORE: score / UNITS, **{name: value for name in CUTS if (value := getattr(self, name)) is not None}}
         if cut is not None:
             values["lowest_score_kept"] = cut[0] / UNITS

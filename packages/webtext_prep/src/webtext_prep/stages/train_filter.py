@@ -39,7 +39,8 @@ from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.text.classifiers.files import FILE
+from webtext_prep.text.classifiers import plain
+from webtext_prep.text.classifiers.files import COMPILER_BYTES, FILE, PLAIN_BYTES
 from webtext_prep.text.classifiers.linear import LinearModel, Speakers, buckets_of
 from webtext_prep.text.classifiers.measures import auc, precision_at
 
@@ -50,8 +51,6 @@ SHARES = (0.1, 0.2, 0.3, 0.5)
 """Of the held-out documents, of which it is told how many are good."""
 SPEAKERS = 20
 """N-grams for, and n-grams against, that are told."""
-COMPILER_BYTES = 250 << 20
-"""Memory of a process that has loaded compiled functions."""
 
 
 def text_key(document: Document) -> int:
@@ -90,7 +89,7 @@ class TrainFilter(Stage):
     ngrams: int = setting(2, "n-grams of 1 to N words count", ge=1, le=5)
     bits: int = setting(20, "2 to the power of N weights of 4 bytes, which n-grams share by their hashes", ge=8, le=28)
     epochs: int = setting(5, "how often the sample is gone through", ge=1, le=100)
-    rate: float = setting(0.2, "the first step's length, which falls to 0", gt=0, le=10)
+    rate: float = setting(0.5, "the first step's length, which falls to 0; less where labels are noisy", gt=0, le=10)
     sample_bytes: int = setting(
         100_000_000, "bytes of text of either side to learn from; the documents are chosen by a hash", ge=1
     )
@@ -176,16 +175,15 @@ class TrainFilter(Stage):
 
     def learn(self, task: Task, context: Context) -> dict[str, Any]:
         """Task: learn from all samples, measure, and write the classifier. Returns what is worth knowing of it."""
-        from webtext_prep.text.classifiers import kernels
-
-        half = len(task.inputs) // 2
-        texts = _Encoded.of((task.inputs[:half], task.inputs[half:]), self.ngrams, self.bits, context.report)
+        compiled, half = task.hints["compiled"], len(task.inputs) // 2
+        sides = (task.inputs[:half], task.inputs[half:])
+        texts = _Encoded.of(sides, self.ngrams, self.bits, context.report, compiled=compiled)
         learned = ~texts.is_held_out if task.options["hold_out"] else np.ones(len(texts.keys), np.bool_)
         targets = texts.is_good[learned].astype(np.float64)
         counts = np.array([len(targets) - targets.sum(), targets.sum()])
         # Both sides weigh the same: a step of the larger one is as much shorter as it has more texts.
         shares = (counts.min() / counts)[targets.astype(np.int64)]
-        weights = kernels.learn(
+        weights = _functions(compiled).learn(
             texts.buckets,
             texts.starts[learned],
             texts.ends[learned],
@@ -195,11 +193,15 @@ class TrainFilter(Stage):
             self.rate,
             self.bits,
         )
-        facts: dict[str, Any] = {"good": int(counts[1]), "against": int(counts[0]), **texts.measured(weights, ~learned)}
+        facts: dict[str, Any] = {
+            "good": int(counts[1]),
+            "against": int(counts[0]),
+            **texts.measured(weights, ~learned, compiled=compiled),
+        }
         model = LinearModel(self.ngrams, self.bits, weights)
         speakers = Speakers(model, SPEAKERS)
         for documents in batches(itertools.chain.from_iterable(map(read_documents, task.inputs))):
-            speakers.add(document.text for document in documents)
+            speakers.add([document.text for document in documents], compiled=compiled)
         speaks_for, speaks_against = speakers.found()
         header = {
             **facts,
@@ -217,7 +219,7 @@ class TrainFilter(Stage):
 
     def run(self, job: Run) -> Outcome:
         """Choose, copy the chosen, learn."""
-        total, hints = job.expected_documents(), {"compiled": True}
+        total, hints = job.expected_documents(), {"compiled": sum(storage.sizes(job.inputs)) > PLAIN_BYTES}
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
         kinds = self._kinds(job.inputs)
         choosing = [
@@ -268,6 +270,15 @@ class TrainFilter(Stage):
         if not good:
             return ["both"] * len(files)
         return ["against" if is_other else "condition" if any(others) else "both" for is_other in others]
+
+
+def _functions(compiled: bool) -> Any:
+    """The functions that learn and score: compiled ones, or others that do the same."""
+    if not compiled:
+        return plain
+    from webtext_prep.text.classifiers import kernels
+
+    return kernels
 
 
 class Limits(NamedTuple):
@@ -326,12 +337,20 @@ class _Encoded(NamedTuple):
     is_good: npt.NDArray[np.bool_]
 
     @classmethod
-    def of(cls, files: Iterable[Iterable[Location]], orders: int, bits: int, report: Callable[[int], None]) -> _Encoded:
+    def of(
+        cls,
+        files: Iterable[Iterable[Location]],
+        orders: int,
+        bits: int,
+        report: Callable[[int], None],
+        *,
+        compiled: bool,
+    ) -> _Encoded:
         """Those in the files of both `SIDES`; `report` is told how many there were so far."""
         found, lengths, keys, sides = [], [], list[int](), list[bool]()
         for is_good, of_side in enumerate(files):
             for batch in batches(itertools.chain.from_iterable(map(read_documents, of_side))):
-                buckets, ends = buckets_of([document.text for document in batch], orders, bits)
+                buckets, ends = buckets_of([document.text for document in batch], orders, bits, compiled=compiled)
                 found.append(buckets)
                 lengths.append(np.diff(ends, prepend=0))
                 keys += map(text_key, batch)
@@ -351,18 +370,17 @@ class _Encoded(NamedTuple):
         """What identifies the texts, and their sides: 32 hexadecimal digits."""
         return xxhash.xxh3_128_hexdigest(self.keys.tobytes() + self.is_good.tobytes())
 
-    def measured(self, weights: npt.NDArray[np.float32], chosen: npt.NDArray[np.bool_]) -> dict[str, Any]:
+    def measured(
+        self, weights: npt.NDArray[np.float32], chosen: npt.NDArray[np.bool_], *, compiled: bool
+    ) -> dict[str, Any]:
         """How well the weights tell some of the texts apart; nothing where there are none."""
-        from webtext_prep.text.classifiers.kernels import score
-
+        score = _functions(compiled).score
         if not chosen.any():
             return {}
         places = zip(self.starts[chosen].tolist(), self.ends[chosen].tolist(), strict=True)
         scores = np.array([score(self.buckets, start, end, weights) for start, end in places])
         is_good = self.is_good[chosen]
         precision = precision_at(SHARES, scores, is_good)
-        shown = {
-            f"precision_at_{share:.0%}_kept": round(found, 4) for share, found in zip(SHARES, precision, strict=True)
-        }
+        shown = {f"precision_at_{share:.0%}": round(found, 4) for share, found in zip(SHARES, precision, strict=True)}
         held_out = {"held_out_good": int(is_good.sum()), "held_out_against": int((~is_good).sum())}
         return {**held_out, "auc": round(auc(scores, is_good), 4), **shown}

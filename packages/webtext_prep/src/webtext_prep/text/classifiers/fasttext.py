@@ -48,7 +48,7 @@ class FastTextModel:
         """The label whose probability is the score."""
         return {"label": self.label}
 
-    def scores(self, texts: Sequence[str]) -> npt.NDArray[np.float64]:
+    def scores(self, texts: Sequence[str], *, compiled: bool = True) -> npt.NDArray[np.float64]:
         """The score of each text, from 0 to 1."""
         lines = [text.encode("utf-8", "ignore").decode("utf-8").replace("\n", " ") for text in texts]
         return np.array([found.get(self.label, 0.0) for found in self._probabilities(lines)], np.float64)

@@ -10,6 +10,11 @@ from webtext_prep.text.classifiers import fasttext, linear
 FILE = "model.filter"
 """What `webtext train-filter` writes into its output."""
 
+PLAIN_BYTES = 4 << 20
+"""Shards of so few bytes are done with before machine code would be loaded."""
+COMPILER_BYTES = 250 << 20
+"""Memory of a process that has loaded compiled functions."""
+
 Classifier = linear.LinearModel | fasttext.FastTextModel
 
 

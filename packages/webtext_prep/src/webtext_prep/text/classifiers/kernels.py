@@ -48,10 +48,10 @@ def buckets_of(
     space: Space,
     found: Buckets,
     filled: int,
-) -> tuple[int, int]:
+) -> int:
     """Write the bucket of each n-gram of `data[start:end]` to `found[filled:]`: all words, then all pairs, and so on.
 
-    Returns where they end, and how many words there are.
+    Returns where they end.
     """
     _, count = normalise(data, start, end, True, alphabet, space, None)
     text, units = space
@@ -60,7 +60,7 @@ def buckets_of(
         for at in range(count - order + 1):
             found[filled] = U32(xxh3(text, signed(units[at]), signed(units[at + order]) - 1) >> shift)
             filled += 1
-    return filled, count
+    return filled
 
 
 @compiled
@@ -71,7 +71,7 @@ def buckets_of_all(
     found_ends = np.empty(len(ends), np.int64)
     start, filled = signed(0), signed(0)
     for row in range(len(ends)):
-        filled, _ = buckets_of(data, start, ends[row], orders, bits, alphabet, space, found, filled)
+        filled = buckets_of(data, start, ends[row], orders, bits, alphabet, space, found, filled)
         found_ends[row] = filled
         start = ends[row]
     return found_ends
@@ -92,7 +92,7 @@ def scores_of(
     scores = np.empty(len(ends), np.float64)
     start = signed(0)
     for row in range(len(ends)):
-        filled, _ = buckets_of(data, start, ends[row], orders, bits, alphabet, space, found, signed(0))
+        filled = buckets_of(data, start, ends[row], orders, bits, alphabet, space, found, signed(0))
         scores[row] = score(found, signed(0), filled, weights)
         start = ends[row]
     return scores
@@ -150,7 +150,7 @@ def learn(
             if end == start:
                 continue
             error = targets[row] - score(buckets, start, end, weights)
-            step = rate * left * shares[row] * error * (end - start) / lengths[row]
+            step = np.float32(rate * left * shares[row] * error * (end - start) / lengths[row])
             for at in range(start, end):
-                weights[buckets[at]] = np.float32(weights[buckets[at]] + step)
+                weights[buckets[at]] += step
     return weights

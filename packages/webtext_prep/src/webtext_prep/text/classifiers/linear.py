@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import struct
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 import xxhash
 
 from webtext_prep.errors import InputError
+from webtext_prep.text.classifiers import plain
 from webtext_prep.text.fingerprints import Shingling, Texts
 
 MAGIC = b"webtext filter 1"
@@ -67,8 +68,11 @@ class LinearModel:
         """What it was learned from, and how well it tells that apart."""
         return {name: self.facts[name] for name in ("good", "against", "good_when", "auc") if name in self.facts}
 
-    def scores(self, texts: Sequence[str]) -> Floats:
-        """The score of each text, from 0 to 1."""
+    def scores(self, texts: Sequence[str], *, compiled: bool = True) -> Floats:
+        """The score of each text, from 0 to 1; the same whether `compiled` or not."""
+        if not compiled:
+            own = (np.array(plain.buckets_of(text, self.orders, self.bits), np.uint32) for text in texts)
+            return np.array([plain.score(buckets, 0, len(buckets), self.weights) for buckets in own], np.float64)
         from webtext_prep.text.classifiers import kernels
 
         some = Texts(texts, _WORDS)
@@ -78,8 +82,13 @@ class LinearModel:
         )
 
 
-def buckets_of(texts: Sequence[str], orders: int, bits: int) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
+def buckets_of(
+    texts: Sequence[str], orders: int, bits: int, *, compiled: bool = True
+) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
     """The buckets of all n-grams of some texts, one text after the other, and where those of each text end."""
+    if not compiled:
+        own = [plain.buckets_of(text, orders, bits) for text in texts]
+        return np.array([bucket for of in own for bucket in of], np.uint32), np.cumsum([*map(len, own)], dtype=np.int64)
     from webtext_prep.text.classifiers import kernels
 
     some = Texts(texts, _WORDS)
@@ -100,46 +109,36 @@ class Speakers:
     """
 
     def __init__(self, model: LinearModel, number: int) -> None:
-        self._model = model
-        order = np.argsort(model.weights, kind="stable")
-        last, first = order[:number], order[::-1][:number]
+        self._model, order = model, np.argsort(model.weights, kind="stable")
         self._sides = [
             [bucket for bucket in side.tolist() if sign * model.weights[bucket] > 0]
-            for sign, side in ((1, first), (-1, last))
+            for sign, side in ((1, order[::-1][:number]), (-1, order[:number]))
         ]
         self._is_wanted = np.zeros(len(model.weights), np.bool_)
         for side in self._sides:
             self._is_wanted[side] = True
         self._texts: defaultdict[int, Counter[str]] = defaultdict(Counter)
 
-    def add(self, texts: Iterable[str]) -> None:
+    def add(self, texts: Sequence[str], *, compiled: bool = True) -> None:
         """Look for them in some texts."""
-        from webtext_prep.text.classifiers import kernels
-
         model = self._model
-        for text in texts:
-            some = Texts([text], _WORDS)
-            found = np.empty(model.orders * some.most, np.uint32)
-            count, words = kernels.buckets_of(
-                some.data, 0, len(some.data), model.orders, model.bits, some.cut.alphabet, some.space, found, 0
-            )
-            own = set()
-            for at in np.flatnonzero(self._is_wanted[found[:count]]).tolist():
-                bucket, order = int(found[at]), 1
-                while at >= words - order + 1:
-                    at, order = at - (words - order + 1), order + 1
-                start, end = int(some.space.units[at]), int(some.space.units[at + order]) - 1
-                own.add((bucket, some.space.text[start:end].tobytes()))
-            for bucket, ngram in own:
-                self._texts[bucket][ngram.decode("utf-8", "replace")] += 1
+        buckets, ends = buckets_of(texts, model.orders, model.bits, compiled=compiled)
+        start = 0
+        for text, end in zip(texts, ends.tolist(), strict=True):
+            own, start = buckets[start:end], end
+            places = np.flatnonzero(self._is_wanted[own]).tolist()
+            ngrams = plain.ngrams_of(text, model.orders) if places else []
+            for bucket, ngram in {(int(own[at]), ngrams[at]) for at in places}:
+                self._texts[bucket][ngram] += 1
 
     def found(self) -> tuple[list[tuple[str, float]], list[tuple[str, float]]]:
         """Those that speak for a text, and those against it: each with its weight, the greatest first."""
-        sides = (
+        first, second = (
             [(self._name(bucket), round(float(self._model.weights[bucket]), 4)) for bucket in side]
             for side in self._sides
         )
-        return next(sides), next(sides)
+        return first, second
 
     def _name(self, bucket: int) -> str:
-        return min(self._texts[bucket].items(), key=lambda item: (-item[1], item[0]), default=("", 0))[0]
+        name, _ = min(self._texts[bucket].items(), key=lambda item: (-item[1], item[0]), default=("", 0))
+        return name
