@@ -61,7 +61,7 @@ def test_it_tells_what_it_has_learned(corpora, train, webtext):
     assert [found["held_out_good"], found["held_out_against"]] == held_out
     assert found["good"] + found["against"] == found["out"]
     assert found["auc"] > 0.85
-    assert found["precision_at_10%"] == 1.0
+    assert found["precision_at_10%"] > 0.6 > found["precision_at_50%"] > 0.4
     assert {"graph", "theorem", "return value"} <= set(found["speaks_for"][:8])
     assert {"buy", "cookies", "click here"} <= set(found["speaks_against"][:8])
     shown = webtext("inspect", folder).out

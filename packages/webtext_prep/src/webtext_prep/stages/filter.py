@@ -46,6 +46,7 @@ from webtext_prep.running.run import Run
 from webtext_prep.running.stage import DocumentStage, Outcome, Verdict, shards_outcome, write_shard
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
+from webtext_prep.text.classifiers import fasttext
 from webtext_prep.text.classifiers.files import (
     COMPILER_BYTES,
     PLAIN_BYTES,
@@ -255,6 +256,8 @@ class Filter(DocumentStage):
         """All shards, each by itself; where the cut depends on all documents, once they are scored."""
         if self.function:
             return super().run(job)
+        if is_fasttext(self._model_file):
+            fasttext.check(self._model_file)
         total, hints = job.expected_documents(), self.hints(job)
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
         places: list[tuple[Location, ...]] = [(path,) for path in job.inputs]

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -13,30 +16,39 @@ from webtext_prep.errors import InputError
 
 MAGIC = (793712314).to_bytes(4, "little")
 """With which each of its files begins."""
+_CHECK = "import sys, fasttext; fasttext.load_model(sys.argv[1]).predict('', k=-1)"
 LABELS = tuple(f"__label__{name}" for name in ("hq", "good", "high", "positive", "pos", "1"))
 """What such models call good documents: the first of these that a model has."""
+
+
+def check(path: Path) -> None:
+    """Read a file, and ask it once, in a process of its own: of a damaged file the reader may crash.
+
+    Raises InputError for a file that can't be used.
+    """
+    if find_spec("fasttext") is None:
+        raise InputError(f"{path} is a model of fastText: install the package fasttext-predict.")
+    done = subprocess.run([sys.executable, "-c", _CHECK, str(path)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        reason = done.stderr.strip().splitlines()[-1:] if done.returncode > 0 else ["it crashes"]
+        raise InputError(f"fastText can't read {path} ({(reason or ['no reason'])[0]}): copy the file again.")
 
 
 class FastTextModel:
     """A classifier of fastText's; a text's score is the probability of one label.
 
     Args:
-        path: its file.
+        path: its file, which `check` has read.
         label: the label of good documents; empty for the first of `LABELS` that it has.
 
-    Raises InputError for a file that can't be read, and a label that it lacks.
+    Raises InputError for a label that it lacks.
     """
 
     def __init__(self, path: Path, label: str = "") -> None:
-        try:
-            import fasttext
-        except ImportError as error:
-            raise InputError(f"{path} is a model of fastText: install the package fasttext-predict.") from error
-        try:
-            self._model: Any = fasttext.load_model(str(path))
-            known = self._probabilities([""])[0]
-        except (ValueError, RuntimeError, MemoryError, OverflowError) as error:
-            raise InputError(f"fastText can't read {path} ({error}): copy the file again.") from error
+        import fasttext
+
+        self._model: Any = fasttext.load_model(str(path))
+        known = self._probabilities([""])[0]
         names = [label, f"__label__{label}"] if label else LABELS
         self.label = next((name for name in names if name in known), "")
         if not self.label:
