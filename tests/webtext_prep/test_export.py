@@ -311,10 +311,10 @@ def rendered(text: str) -> str:
 
 def test_the_card_tells_the_whole_funnel(tmp_path, webtext, write_shards):
     long = "The same page with many words of its own, again and again. " * 20
-    texts = [long, long, "short", *(f"{number} is another page. {long[number:]}" for number in range(3))]
+    texts = [long, long, "short", *(f"{number}@a.org has a page. {long[number:]}" for number in range(3))]
     documents = [Document(f"http://a{n}.org/", text, {"title": f"T{n}"}) for n, text in enumerate(texts)]
     raw = write_shards([documents])
-    assert webtext("clean", raw, "--output", tmp_path / "clean", "--min-tokens", 20).code == 0
+    assert webtext("clean", raw, "--output", tmp_path / "clean", "--min-tokens", 20, "--mask", "email").code == 0
     assert webtext("dedup", tmp_path / "clean", "--output", tmp_path / "unique", "--stop-share", 1).code == 0
     assert webtext("export", tmp_path / "unique", "--output", tmp_path / "dataset").code == 0
     text = (tmp_path / "dataset/README.md").read_text()
@@ -322,6 +322,7 @@ def test_the_card_tells_the_whole_funnel(tmp_path, webtext, write_shards):
     assert re.search(r"\| dedup \| 5 \| \d \| duplicate \d \|", text)
     assert re.search(r"Near-duplicates were removed: \d of 5 documents.*similarity 0\.8; shingle word\\:5", text)
     assert "**The licences of the documents are unknown.**" in text
+    assert "3 e-mail addresses were replaced by placeholders" in text
     assert "| en | " in text
     assert str(tmp_path) not in text
     assert "<table>" in rendered(text)

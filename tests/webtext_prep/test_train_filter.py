@@ -61,7 +61,7 @@ def test_it_tells_what_it_has_learned(corpora, train, webtext):
     assert [found["held_out_good"], found["held_out_against"]] == held_out
     assert found["good"] + found["against"] == found["out"]
     assert found["auc"] > 0.85
-    assert found["precision_at_10%"] > 0.6 > found["precision_at_50%"] > 0.4
+    assert found["precision_at_10%"] > 0.6 > found["precision_at_50%"] > 0.3
     assert {"graph", "theorem", "return value"} <= set(found["speaks_for"][:8])
     assert {"buy", "cookies", "click here"} <= set(found["speaks_against"][:8])
     shown = webtext("inspect", folder).out
@@ -137,7 +137,7 @@ def test_a_run_that_was_stopped_while_it_learned_does_not_read_the_corpus_again(
 ):
     flags = ["--good", corpora[0], "--against", corpora[1], "--output", tmp_path / "out", *SMALL]
     with monkeypatch.context() as patch:
-        patch.setattr("webtext_prep.text.classifiers.kernels.learn", lambda *_: 1 / 0)
+        patch.setattr("webtext_prep.text.classifiers.plain.learn", lambda *_: 1 / 0)
         assert webtext("train-filter", *flags).code == 1
     with monkeypatch.context() as patch:
         for phase in ("choose", "sample"):
@@ -295,7 +295,7 @@ def test_a_plan_knows_a_classifier(webtext, quality, mixed, tmp_path):
     (tmp_path / "p.toml").write_text(
         f'[clean]\nmin_tokens = 5\nlanguage = "any"\n[filter]\nmodel = "{quality}"\nkeep_share = 0.5\n'
     )
-    flags = ["--config", tmp_path / "p.toml", "--output", tmp_path / "plan", "--json", "--share", 0.5]
-    found = webtext("plan", mixed, *flags).json
+    flags = ["--config", tmp_path / "p.toml", "--output", tmp_path / "plan", "--json", "--at-least", 150]
+    found = webtext("plan", "--input", mixed, *flags).json
     assert [stage["stage"] for stage in found["stages"]] == ["clean", "filter"]
     assert found["stages"][1]["kept"] == pytest.approx(found["stages"][1]["read"] / 2, rel=0.05)

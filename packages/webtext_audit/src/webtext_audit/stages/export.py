@@ -125,6 +125,7 @@ class Export(Stage):
 
     name: ClassVar[str] = "export"
     order: ClassVar[int] = 95
+    version: ClassVar[int] = 2
     summary: ClassVar[str] = "documents -> a Hugging Face dataset with a card, and a list of domains"
     default_format: ClassVar[str] = "parquet"
     makes: ClassVar[Made] = "extras"
@@ -294,4 +295,5 @@ def _documents_of(shards: Sequence[Location], ranges: Sequence[Sequence[int]]) -
 
 def _of_record(record: dict[str, Any]) -> dict[str, Any]:
     """What the card says of a step."""
-    return {name: record[name] for name in ("stage", "in", "added", "out", "dropped", "settings") if name in record}
+    names = ("stage", "in", "added", "out", "dropped", "notes", "settings", "facts")
+    return {name: record[name] for name in names if name in record}

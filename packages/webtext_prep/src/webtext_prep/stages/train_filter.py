@@ -307,6 +307,7 @@ class Limits(NamedTuple):
             entries = [load_array(place) for place in of_shard]
             good.append(entries[1][:, 0])
             chosen = [first_by_key(np.vstack(pair), size) for pair in zip(chosen, entries, strict=True)]
+        last = [int(entries[-1, 0]) if len(entries) else 0 for entries in chosen]
         all_good = np.unique(np.concatenate(good))
         chosen[0] = chosen[0][~np.isin(chosen[0][:, 0], all_good)]
         missing = next((name for name, entries in (("other", chosen[0]), ("good", chosen[1])) if not len(entries)), "")
@@ -314,7 +315,6 @@ class Limits(NamedTuple):
             raise WebtextError(
                 f"train-filter: no {missing} documents to learn from: check --good, --against and --good-when."
             )
-        last = [int(entries[-1, 0]) for entries in chosen]
         held_out = [entries[:, 0] % np.uint64(HELD_OUT_EVERY) == 0 for entries in chosen]
         hold_out = all(bool(of.any()) and not bool(of.all()) for of in held_out)
         return cls(last, hold_out, all_good[all_good <= np.uint64(last[0])])
