@@ -98,7 +98,8 @@ def inspect_filter(path: str) -> dict[str, Any]:
     file = classifier_file(path)
     model = LinearModel.decode(storage.read_bytes(file), file)
     facts = {name: value for name, value in model.facts.items() if value != ""}
-    speakers = {name: dict(facts.pop(name)) for name in ("speaks_for", "speaks_against") if name in facts}
+    for name in ("speaks_for", "speaks_against"):
+        facts[name] = dict(facts.get(name, ()))
     return {
         "path": hide_credentials(str(file)),
         "bytes": storage.size(file),
@@ -106,7 +107,6 @@ def inspect_filter(path: str) -> dict[str, Any]:
         "weights": len(model.weights),
         "weights_not_0": int(np.count_nonzero(model.weights)),
         **facts,
-        **speakers,
         "samples": [],
     }
 

@@ -261,7 +261,7 @@ class Filter(DocumentStage):
         total, hints = job.expected_documents(), self.hints(job)
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
         places: list[tuple[Location, ...]] = [(path,) for path in job.inputs]
-        facts = {"classifier": self._model.about()}
+        facts: dict[str, Any] = {"classifier": self._model.about()}
         options: dict[str, Any] = {}
         if self.keep_share is not None:
             scoring = [
