@@ -31,7 +31,7 @@ from webtext_prep import storage
 from webtext_prep.documents.conditions import Condition
 from webtext_prep.documents.document import Document, batches
 from webtext_prep.documents.folders.partitions import load_array, save_array
-from webtext_prep.documents.folders.sampling import Entries, Sample, first_by_key
+from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.errors import InputError, WebtextError
 from webtext_prep.running.preflight import Needs
@@ -43,6 +43,7 @@ from webtext_prep.text.classifiers import plain
 from webtext_prep.text.classifiers.files import COMPILER_BYTES, FILE, PLAIN_BYTES
 from webtext_prep.text.classifiers.linear import LinearModel, Speakers, buckets_of
 from webtext_prep.text.classifiers.measures import auc, precision_at
+from webtext_prep.tokens.runs import Entries, first_by_key
 
 SIDES = ("against", "good")
 HELD_OUT_EVERY = 10

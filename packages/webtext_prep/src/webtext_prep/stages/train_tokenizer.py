@@ -35,14 +35,14 @@ from indexed_tokens.tokenizer_files import TokenizerTables
 from webtext_prep import storage
 from webtext_prep.documents.document import Document
 from webtext_prep.documents.folders.partitions import load_array, save_array
-from webtext_prep.documents.folders.sampling import Entries, Sample, first_by_key
+from webtext_prep.documents.folders.sampling import Sample
 from webtext_prep.documents.folders.shards import read_documents, write_documents
 from webtext_prep.running.preflight import Needs
 from webtext_prep.running.run import Run
 from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verdict
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.tokens.runs import shuffle_key
+from webtext_prep.tokens.runs import Entries, first_by_key, shuffle_key
 
 PIECE = 2_000
 """Characters of text that the trainer is given at once. Longer words, which are no language, are cut: the time for a

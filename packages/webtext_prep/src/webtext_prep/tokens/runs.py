@@ -59,6 +59,17 @@ def encoding_refused(document: Document, hold_out: float, *, only_held_out: bool
     return held_out_reason(document.url, hold_out, is_only=only_held_out) if document.text else "empty"
 
 
+Entries = npt.NDArray[np.uint64]
+"""Key and bytes of a document in each row."""
+
+
+def first_by_key(entries: Entries, size: int) -> Entries:
+    """The rows with the smallest keys that hold `size` bytes together; the last of them may reach beyond."""
+    entries = entries[np.argsort(entries[:, 0], kind="stable")]
+    before = np.cumsum(entries[:, 1]) - entries[:, 1]
+    return entries[before < size]
+
+
 class RunWriter:
     """Collects documents and appends them to a shard's two files, run after run. Use as a context manager.
 

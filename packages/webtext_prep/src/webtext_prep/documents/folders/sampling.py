@@ -2,8 +2,6 @@
 
 Of each kind of file (by suffix) the first, the middle and the last one are read, at most 4 MiB of each: a tenth of a
 second, however large the input is. What can't be read is left out here; the stage that reads it says so.
-
-And which documents are in a sample that is taken by their hashes: `first_by_key`.
 """
 
 from __future__ import annotations
@@ -13,9 +11,6 @@ import itertools
 from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-
-import numpy as np
-import numpy.typing as npt
 
 from webtext_prep import storage
 from webtext_prep.documents.folders.shards import DEFAULT_FORMAT
@@ -171,14 +166,3 @@ def _whole_parquet(place: Location) -> Sample:
     size = storage.size(place)
     texts = (str(row.get("text", "")) for row in itertools.islice(read_rows(place), 64) if isinstance(row, dict))
     return Sample(1, size, size, text, size, size, rows, "\n".join(texts).encode("utf-8", "ignore")[:EXCERPT_BYTES])
-
-
-Entries = npt.NDArray[np.uint64]
-"""Key and bytes of a document in each row."""
-
-
-def first_by_key(entries: Entries, size: int) -> Entries:
-    """The rows with the smallest keys that hold `size` bytes together; the last of them may reach beyond."""
-    entries = entries[np.argsort(entries[:, 0], kind="stable")]
-    before = np.cumsum(entries[:, 1]) - entries[:, 1]
-    return entries[before < size]
