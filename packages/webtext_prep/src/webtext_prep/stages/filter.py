@@ -37,7 +37,7 @@ from command_kit.settings import flag_name
 from webtext_prep import storage
 from webtext_prep.documents.document import Document, batches
 from webtext_prep.documents.folders.partitions import load_array, save_array
-from webtext_prep.documents.folders.sampling import Sample
+from webtext_prep.documents.folders.sampling import Sample, take_sample
 from webtext_prep.documents.folders.shards import read_documents
 from webtext_prep.documents.functions import defined_in, load_function, sentence_on, sources_of
 from webtext_prep.errors import InputError
@@ -49,7 +49,7 @@ from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.classifiers import fasttext
 from webtext_prep.text.classifiers.files import (
     COMPILER_BYTES,
-    PLAIN_BYTES,
+    PLAIN_CHARACTERS,
     Classifier,
     classifier_file,
     is_fasttext,
@@ -186,7 +186,9 @@ class Filter(DocumentStage):
 
     def hints(self, job: Run) -> dict[str, Any]:
         """Whether there are enough documents for machine code: see `DocumentStage.hints`."""
-        return {"compiled": bool(self.model) and sum(storage.sizes(job.inputs)) > PLAIN_BYTES}
+        if self.function or is_fasttext(self._model_file):
+            return {"compiled": False}
+        return {"compiled": take_sample(job.inputs, storage.sizes(job.inputs)).text > PLAIN_CHARACTERS}
 
     @property
     def _model(self) -> Classifier:

@@ -40,7 +40,7 @@ from webtext_prep.running.stage import PROCESS_BYTES, Made, Outcome, Stage, Verd
 from webtext_prep.running.tasks import Context, Tally, Task, with_reason
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.classifiers import plain
-from webtext_prep.text.classifiers.files import COMPILER_BYTES, FILE, PLAIN_BYTES
+from webtext_prep.text.classifiers.files import COMPILER_BYTES, FILE, PLAIN_CHARACTERS
 from webtext_prep.text.classifiers.linear import LinearModel, Speakers, buckets_of
 from webtext_prep.text.classifiers.measures import auc, precision_at
 from webtext_prep.tokens.runs import Entries, first_by_key
@@ -220,7 +220,7 @@ class TrainFilter(Stage):
 
     def run(self, job: Run) -> Outcome:
         """Choose, copy the chosen, learn."""
-        total, hints = job.expected_documents(), {"compiled": sum(storage.sizes(job.inputs)) > PLAIN_BYTES}
+        total = job.expected_documents()
         names = [f"part-{number:05}" for number in range(len(job.inputs))]
         kinds = self._kinds(job.inputs)
         choosing = [
@@ -246,6 +246,7 @@ class TrainFilter(Stage):
         if not tally.kept:
             return Outcome(tally, [])
         files = tuple(task.outputs[side] for side in range(len(SIDES)) for task in sampling)
+        hints = {"compiled": limits.size > PLAIN_CHARACTERS}
         learning = Task("all", files, (job.output / FILE,), {"hold_out": limits.hold_out}, hints)
         (facts,) = job.map("learn", self.learn, [learning], total=tally.kept + tally.dropped["held_out"])
         if "auc" not in facts:
@@ -289,11 +290,13 @@ class Limits(NamedTuple):
         last: for each of `SIDES` the largest key of a text in its sample.
         hold_out: whether some of both sides are held out.
         good: the keys of good texts that others in their sample may repeat, shape (texts,).
+        size: bytes of both samples.
     """
 
     last: list[int]
     hold_out: bool
     good: npt.NDArray[np.uint64]
+    size: int
 
     @classmethod
     def of(cls, size: int, files: Iterable[Sequence[Location]]) -> Limits:
@@ -318,7 +321,8 @@ class Limits(NamedTuple):
             )
         held_out = [entries[:, 0] % np.uint64(HELD_OUT_EVERY) == 0 for entries in chosen]
         hold_out = all(bool(of.any()) and not bool(of.all()) for of in held_out)
-        return cls(last, hold_out, all_good[all_good <= np.uint64(last[0])])
+        total = sum(int(entries[:, 1].sum()) for entries in chosen)
+        return cls(last, hold_out, all_good[all_good <= np.uint64(last[0])], total)
 
 
 class _Encoded(NamedTuple):

@@ -10,8 +10,8 @@ from webtext_prep.text.classifiers import fasttext, linear
 FILE = "model.filter"
 """What `webtext train-filter` writes into its output."""
 
-PLAIN_BYTES = 4 << 20
-"""Shards of so few bytes are done with before machine code would be loaded."""
+PLAIN_CHARACTERS = 12 << 20
+"""Texts of this many characters in all are done before machine code would be loaded."""
 COMPILER_BYTES = 250 << 20
 """Memory of a process that has loaded compiled functions."""
 
