@@ -18,6 +18,7 @@ from webtext_prep.documents.formats.compression import read_chunks
 from webtext_prep.stages import dedup_passages
 from webtext_prep.stages.dedup_passages import DedupPassages
 from webtext_prep.text.contamination.cutting import LINE_ENDS
+from webtext_prep.urls.held_out import is_held_out
 
 WORDS = [f"word{number}" for number in range(1000)]
 
@@ -43,11 +44,11 @@ def places_of(text: str) -> list[tuple[str, int, int]]:
     return [(word[0], folded[word.start()][1], folded[word.end() - 1][1] + 1) for word in found]
 
 
-def plain_passages(documents: list[Document], size: int) -> list[dict]:
-    """Every window of words is looked up among all that begin before it."""
+def plain_passages(documents: list[Document], size: int, hold_out: float = 0) -> list[dict]:
+    """Every window of words is looked up among all that begin before it, in pages that are held out first of all."""
     seen: dict[tuple[str, ...], tuple[int, int, int]] = {}
     table = []
-    for number, document in enumerate(documents):
+    for number, document in sorted(enumerate(documents), key=lambda each: not is_held_out(each[1].url, hold_out)):
         words, before = places_of(document.text), None
         for at in range(len(words) - size + 1):
             start, end = words[at][1], words[at + size - 1][2]
@@ -64,7 +65,8 @@ def plain_passages(documents: list[Document], size: int) -> list[dict]:
     texts = {document.id: document.text for document in documents}
     for row in table:
         row["match"] = texts[row["url"]][row["start"] : row["end"]][:200]
-    return table
+    order = [document.id for document in documents]
+    return sorted(table, key=lambda row: order.index(row["url"]))
 
 
 def plain_pieces(text: str, hits: list[tuple[int, int]], shortest: int) -> list[str]:
@@ -88,14 +90,19 @@ ends = st.sampled_from([" ", ". ", "\n", ", ", "。", "! "])
 texts = st.lists(st.tuples(chunks, ends).map("".join), max_size=7).map("".join)
 
 
-@given(st.lists(st.lists(texts, max_size=6), min_size=1, max_size=2), st.integers(10, 13), st.integers(1, 40))
-def test_what_is_cut_equals_the_simple_definition(shards, size, shortest):
+@given(
+    st.lists(st.lists(texts, max_size=6), min_size=1, max_size=2),
+    st.integers(10, 13),
+    st.integers(1, 40),
+    st.sampled_from([0, 0.5]),
+)
+def test_what_is_cut_equals_the_simple_definition(shards, size, shortest, hold_out):
     documents = [
         [Document(f"http://{number}.org/{row}", text) for row, text in enumerate(shard)]
         for number, shard in enumerate(shards)
     ]
     corpus = [*itertools.chain(*documents)]
-    table = plain_passages(corpus, size)
+    table = plain_passages(corpus, size, hold_out)
     expected = []
     for document in corpus:
         hits = [(row["start"], row["end"]) for row in table if row["url"] == document.id]
@@ -111,9 +118,11 @@ def test_what_is_cut_equals_the_simple_definition(shards, size, shortest):
                     writer.write(document)
         if not expected:
             return
-        job_of(DedupPassages(size, shortest), shards_in(folder / "in"), folder / "out").run()
+        done = job_of(DedupPassages(size, shortest, hold_out), shards_in(folder / "in"), folder / "out").run()
         assert [found for shard in shards_in(folder / "out") for found in read_documents(shard)] == expected
         assert rows(folder / "out") == table
+        copies = sum(is_held_out(row["duplicate_of"], hold_out) > is_held_out(row["url"], hold_out) for row in table)
+        assert done.tally.notes["copies_of_held_out"] == copies
 
 
 @pytest.fixture

@@ -9,8 +9,9 @@ of the input, or further up in the same one. Whatever repeated windows cover is 
     firsts    each range: which windows begin earlier, and where first
     shards    each shard without what they cover, and a row for each passage
 
-What is decided follows from the input alone: an earlier place counts, whatever is cut there. `dedup/passages.py` says
-why no window is missed. Memory follows from the size of a range and of a shard, not of the corpus.
+With `--hold-out` pages that are held out come before all others. What is decided follows from the input alone: an
+earlier place counts, whatever is cut there. `dedup/passages.py` says why no window is missed. Memory follows from the
+size of a range and of a shard, not of the corpus.
 """
 
 from __future__ import annotations
@@ -54,6 +55,7 @@ from webtext_prep.running.tasks import Context, Tally, Task
 from webtext_prep.storage.stores.base import Location
 from webtext_prep.text.contamination.cutting import LINE_ENDS, cut, joined
 from webtext_prep.text.fingerprints import Shingling, shingle_spans
+from webtext_prep.urls.held_out import is_held_out
 
 PLAIN_CHARACTERS = 3 << 20
 """Texts of this many characters in all are done before machine code would be loaded."""
@@ -92,6 +94,12 @@ class DedupPassages(Stage):
 
     words: int = setting(50, "cut passages of this many words or more that stand earlier in the corpus", ge=10, le=1000)
     shortest_piece: int = setting(200, "drop pieces of this many characters or fewer", ge=0)
+    hold_out: float = setting(
+        0.0,
+        "pages that `tokenize --hold-out` with this share keeps out of training count as earlier than all others",
+        ge=0,
+        lt=1,
+    )
 
     def needs(self, sample: Sample, workers: int) -> Needs:
         """Anchors of all windows, and records of a tenth of them: see REPEATED."""
@@ -133,8 +141,9 @@ class DedupPassages(Stage):
         return {"digest": writer.digest, "repeated": count}
 
     def find_windows(self, task: Task, context: Context) -> int:
-        """Task: the windows of one shard whose anchors are repeated, by range; and the identities of the documents that
-        have any, with where that of each document ends. Returns how many windows there are."""
+        """Task: the windows of one shard whose anchors are repeated, by range, in one file of pages that are held out,
+        and one of others; and the identities of the documents that have any, with where that of each document ends.
+        Returns how many windows there are."""
         shard, shards, ranges = (task.options[name] for name in ("shard", "shards", "ranges"))
         counts, within = map(load_array, task.inputs[1:])
         sizes = np.bincount(within, minlength=len(task.reads))
@@ -148,32 +157,37 @@ class DedupPassages(Stage):
         is_chosen = np.diff(np.append(0, np.cumsum(is_repeated))[ends]) > 0
         names, total = np.zeros(len(counts) + 1, np.int64), 0
         with (
-            write_partitions(task.outputs[0], ranges) as writer,
-            storage.create(task.outputs[2], durable=False) as identities,
+            write_partitions(task.outputs[0], ranges) as others,
+            write_partitions(task.outputs[1], ranges) as held_out,
+            storage.create(task.outputs[3], durable=False) as identities,
         ):
             for number, document in read_chosen_documents(task.inputs[0], is_chosen.tobytes().__getitem__):
                 anchored = Anchored(document.text, self.words, compiled=task.hints["compiled"])
                 found, anchors = anchored.windows(is_repeated[ends[number] : ends[number + 1]], number)
+                writer = held_out if is_held_out(document.url, self.hold_out) else others
                 add_by_range(writer, found, range_of(anchors, ranges))
                 identity = document.id.encode("utf-8", "surrogatepass")
                 identities.write(identity)
                 names[number + 1] = len(identity)
                 total += len(found)
                 context.report(number + 1)
-        with storage.create(task.outputs[1], durable=False) as file:
+        with storage.create(task.outputs[2], durable=False) as file:
             file.write(np.cumsum(names).tobytes())
         return total
 
     def find_firsts(self, task: Task, context: Context) -> str:
-        """Task: the windows of one range that begin earlier, a frame for each block of documents. Returns a digest."""
+        """Task: the windows of one range that begin earlier, a frame for each block of documents of pages that are held
+        out, and then of others. Returns a digest."""
         number, blocks = task.options["range"], task.options["blocks"]
         firsts, done = Firsts(), 0
-        with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, blocks[-1]) as writer:
+        with storage.create(task.outputs[0], durable=False) as file, FrameWriter(file, 2 * blocks[-1]) as writer:
             for batch in batches_of(task.reads, number, WINDOW, RANGE_WINDOWS):
-                shards = np.repeat([shard for shard, _ in batch], [len(found) for _, found in batch]).astype(np.uint32)
+                files = np.repeat([at for at, _ in batch], [len(found) for _, found in batch])
+                is_other, shards = np.divmod(files.astype(np.uint32), np.uint32(task.options["shards"]))
                 windows = np.concatenate([found for _, found in batch])
                 chosen, repeats = firsts.add(windows, shards)
                 of_block = np.array(blocks)[shards[chosen]] + repeats["document"] // BLOCK
+                of_block += is_other[chosen].astype(np.int64) * blocks[-1]
                 for block, rows in runs_of(of_block):
                     writer.write(block, longest_runs(repeats[rows]).tobytes())
                 done += len(windows)
@@ -197,6 +211,9 @@ class DedupPassages(Stage):
                     continue
                 found = list(self._passages(document, held[number], identities, compiled=task.hints["compiled"]))
                 rows.write(b"".join(msgspec.json.encode(without_surrogates(row)) + b"\n" for row in found))
+                if self.hold_out and not is_held_out(document.url, self.hold_out):
+                    firsts = (is_held_out(row["duplicate_of"], self.hold_out) for row in found)
+                    tally.notes["copies_of_held_out"] += sum(firsts)
                 yield from self._pieces(document, [(row["start"], row["end"]) for row in found], tally)
 
         shorter = dataclasses.replace(task, outputs=tuple(outputs))
@@ -273,10 +290,13 @@ class DedupPassages(Stage):
         # An anchor is that of half of the windows that hold it, about.
         expected = sum(result["repeated"] for result in compared) * (self.words // 4)
         options = {"ranges": min(1 + expected // RANGE_WINDOWS, MOST_RANGES), "shards": len(job.inputs)}
-        windows, ends, names = files("windows"), files("ends"), files("names")
-        marking = of_shards(windows, ends, names, also=(counts, of_anchors), reads=is_repeated, made=made, **options)
+        windows, held_out, ends, names = (files(kind) for kind in ("windows", "held_out", "ends", "names"))
+        marking = of_shards(
+            windows, held_out, ends, names, also=(counts, of_anchors), reads=is_repeated, made=made, **options
+        )
         count = sum(job.map("windows", self.find_windows, marking, total=documents))
 
+        windows = held_out + windows
         firsts, made = files("firsts", options["ranges"]), digest(storage.stamps(windows))
         options["blocks"] = [0, *itertools.accumulate(-(-of_shard // BLOCK) for of_shard, _ in found)]
         tracing = of_ranges(firsts, windows, made=made, **options)
@@ -306,6 +326,7 @@ class _Identities:
 
 def _repeats(places: Sequence[Location], block: int, blocks: int) -> dict[int, Records]:
     """The repeated windows of one block of documents, in order, by the number of the document."""
-    found = np.frombuffer(b"".join(read_frame(place, block, blocks) for place in places), REPEAT)
+    frames = (read_frame(place, at, 2 * blocks) for place in places for at in (block, blocks + block))
+    found = np.frombuffer(b"".join(frames), REPEAT)
     found = found[np.lexsort((found["word"], found["document"]))]
     return {number: found[rows] for number, rows in runs_of(found["document"])}
