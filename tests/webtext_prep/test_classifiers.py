@@ -34,10 +34,12 @@ def plain_buckets(text: str, orders: int, bits: int) -> list[int]:
 
 @given(st.lists(st.text(st.sampled_from("aB \n.ßé語\ud800_1"), max_size=30), min_size=1, max_size=4), st.integers(1, 3))
 def test_an_ngram_is_a_shingle_of_minhash_and_its_bucket_the_first_bits_of_the_same_hash(texts, orders):
-    buckets, ends = buckets_of(texts, orders, 12)
-    own, own_ends = buckets_of(texts, orders, 12, compiled=False)
-    assert (own.tolist(), own_ends.tolist()) == (buckets.tolist(), ends.tolist())
-    assert [found.tolist() for found in np.split(buckets, ends[:-1])] == [plain_buckets(t, orders, 12) for t in texts]
+    expected = [plain_buckets(text, orders, 12) for text in texts]
+    for distinct, of_texts in ((False, expected), (True, [list(dict.fromkeys(own)) for own in expected])):
+        buckets, ends = buckets_of(texts, orders, 12, distinct=distinct)
+        own, own_ends = buckets_of(texts, orders, 12, compiled=False, distinct=distinct)
+        assert (own.tolist(), own_ends.tolist()) == (buckets.tolist(), ends.tolist())
+        assert [found.tolist() for found in np.split(buckets, ends[:-1])] == of_texts
 
 
 def plain_weights(texts: list[str], targets: list[float], shares: list[float], epochs: int, rate: float) -> np.ndarray:
@@ -45,14 +47,13 @@ def plain_weights(texts: list[str], targets: list[float], shares: list[float], e
     steps = epochs * len(texts)
     for number in range(steps):
         row = number % len(texts)
-        own = plain_buckets(texts[row], 2, 10)
-        if own:
-            logit = sum(float(weights[bucket]) for bucket in own) / len(own)
-            error = targets[row] - 1 / (1 + math.exp(-logit))
-            _, counts = np.unique(own, return_counts=True)
-            step = rate * (1 - number / steps) * shares[row] * error * len(own) / (counts**2).sum()
-            for bucket in own:
-                weights[bucket] += np.float32(step)
+        vector = np.zeros(len(weights))
+        vector[plain_buckets(texts[row], 2, 10)] = 1
+        if vector.any():
+            vector /= vector.sum()  # the mean of the weights is a product with it
+            error = targets[row] - 1 / (1 + math.exp(-float(vector @ weights)))
+            step = rate * (1 - number / steps) * shares[row] * error / (vector @ vector)
+            weights += (step * vector).astype(np.float32)
     return weights
 
 
@@ -70,7 +71,8 @@ def test_what_is_learned_is_gradient_descent_on_the_mean_of_the_weights():
     assert np.count_nonzero(found) > 30
     scores = LinearModel(2, 10, found).scores(texts)
     assert scores.tobytes() == LinearModel(2, 10, found).scores(texts, compiled=False).tobytes()
-    means = [np.mean(found[plain_buckets(text, 2, 10)], dtype=np.float64) if text else 0.0 for text in texts]
+    own = [sorted(set(plain_buckets(text, 2, 10))) for text in texts]
+    means = [np.mean(found[buckets], dtype=np.float64) if buckets else 0.0 for buckets in own]
     np.testing.assert_allclose(scores, [1 / (1 + math.exp(-mean)) for mean in means], rtol=1e-6)
 
 

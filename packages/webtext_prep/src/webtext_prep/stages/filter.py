@@ -188,7 +188,9 @@ class Filter(DocumentStage):
         """Whether there are enough documents for machine code: see `DocumentStage.hints`."""
         if self.function or is_fasttext(self._model_file):
             return {"compiled": False}
-        return {"compiled": take_sample(job.inputs, storage.sizes(job.inputs)).text > PLAIN_CHARACTERS}
+        sizes = storage.sizes(job.inputs)
+        is_large = sum(sizes) > PLAIN_CHARACTERS or take_sample(job.inputs, sizes).text > PLAIN_CHARACTERS
+        return {"compiled": is_large}
 
     @property
     def _model(self) -> Classifier:

@@ -90,7 +90,7 @@ class TrainFilter(Stage):
     ngrams: int = setting(2, "n-grams of 1 to N words count", ge=1, le=5)
     bits: int = setting(20, "2 to the power of N weights of 4 bytes, which n-grams share by their hashes", ge=8, le=28)
     epochs: int = setting(5, "how often the sample is gone through", ge=1, le=100)
-    rate: float = setting(0.5, "the first step's length, which falls to 0; less where labels are noisy", gt=0, le=10)
+    rate: float = setting(0.2, "the first step's length, which falls to 0", gt=0, le=10)
     sample_bytes: int = setting(
         100_000_000, "bytes of text of either side to learn from; the documents are chosen by a hash", ge=1
     )

@@ -76,24 +76,28 @@ class LinearModel:
         from webtext_prep.text.classifiers import kernels
 
         some = Texts(texts, _WORDS)
-        found = np.empty(self.orders * len(some.space.units), np.uint32)
+        found, table = (np.empty(times * self.orders * len(some.space.units) + 16, np.uint32) for times in (1, 4))
         return kernels.scores_of(
-            some.data, some.ends, self.orders, self.bits, some.cut.alphabet, some.space, found, self.weights
+            some.data, some.ends, self.orders, self.bits, some.cut.alphabet, some.space, found, table, self.weights
         )
 
 
 def buckets_of(
-    texts: Sequence[str], orders: int, bits: int, *, compiled: bool = True
+    texts: Sequence[str], orders: int, bits: int, *, compiled: bool = True, distinct: bool = True
 ) -> tuple[npt.NDArray[np.uint32], npt.NDArray[np.int64]]:
-    """The buckets of all n-grams of some texts, one text after the other, and where those of each text end."""
+    """The buckets of all n-grams of some texts, one text after the other, and where those of each text end.
+
+    If `distinct`, each is there once in its text.
+    """
     if not compiled:
-        own = [plain.buckets_of(text, orders, bits) for text in texts]
+        own = [plain.buckets_of(text, orders, bits, distinct=distinct) for text in texts]
         return np.array([bucket for of in own for bucket in of], np.uint32), np.cumsum([*map(len, own)], dtype=np.int64)
     from webtext_prep.text.classifiers import kernels
 
     some = Texts(texts, _WORDS)
     found = np.empty(orders * some.most, np.uint32)
-    ends = kernels.buckets_of_all(some.data, some.ends, orders, bits, some.cut.alphabet, some.space, found)
+    table = np.empty(4 * orders * len(some.space.units) + 16, np.uint32) if distinct else None
+    ends = kernels.buckets_of_all(some.data, some.ends, orders, bits, some.cut.alphabet, some.space, found, table)
     return found[: ends[-1]].copy(), ends
 
 
@@ -122,7 +126,7 @@ class Speakers:
     def add(self, texts: Sequence[str], *, compiled: bool = True) -> None:
         """Look for them in some texts."""
         model = self._model
-        buckets, ends = buckets_of(texts, model.orders, model.bits, compiled=compiled)
+        buckets, ends = buckets_of(texts, model.orders, model.bits, compiled=compiled, distinct=False)
         start = 0
         for text, end in zip(texts, ends.tolist(), strict=True):
             own, start = buckets[start:end], end

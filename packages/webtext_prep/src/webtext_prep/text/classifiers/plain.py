@@ -20,10 +20,11 @@ def ngrams_of(text: str, orders: int) -> list[str]:
     return [" ".join(words[at : at + size]) for size in range(1, orders + 1) for at in range(len(words) - size + 1)]
 
 
-def buckets_of(text: str, orders: int, bits: int) -> list[int]:
-    """The bucket of each n-gram of a text: the first bits of its hash."""
-    found = (ngram.encode("utf-8", "surrogatepass") for ngram in ngrams_of(text, orders))
-    return [xxhash.xxh3_64_intdigest(ngram) >> (64 - bits) for ngram in found]
+def buckets_of(text: str, orders: int, bits: int, *, distinct: bool = True) -> list[int]:
+    """The bucket of each n-gram of a text, the first bits of its hash; each once, if `distinct`."""
+    ngrams = (ngram.encode("utf-8", "surrogatepass") for ngram in ngrams_of(text, orders))
+    found = [xxhash.xxh3_64_intdigest(ngram) >> (64 - bits) for ngram in ngrams]
+    return list(dict.fromkeys(found)) if distinct else found
 
 
 def logistic(value: float) -> float:
@@ -56,12 +57,9 @@ def learn(
     """The weights of a classifier; see the compiled function."""
     weights = np.zeros(1 << bits, np.float32)
     rows = list(zip(starts.tolist(), ends.tolist(), targets.tolist(), shares.tolist(), strict=True))
-    lengths = [int((np.unique(buckets[a:b], return_counts=True)[1] ** 2).sum()) for a, b, *_ in rows]
     steps = epochs * len(rows)
     for done in range(steps):
         start, end, target, share = rows[done % len(rows)]
-        if start < end:
-            left, error = 1.0 - done / steps, target - score(buckets, start, end, weights)
-            step = rate * left * share * error * (end - start) / lengths[done % len(rows)]
-            np.add.at(weights, buckets[start:end], np.float32(step))
+        error = target - score(buckets, start, end, weights)
+        weights[buckets[start:end]] += np.float32(rate * (1.0 - done / steps) * share * error)
     return weights
