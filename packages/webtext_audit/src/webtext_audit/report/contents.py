@@ -225,7 +225,7 @@ def scores(step: Step) -> Markup | None:
     cut = settings.get("threshold", facts.get("lowest_score_kept"))
     charts_of = [("Documents by their score", [sum(pair) for pair in zip(dropped, kept, strict=True)])]
     charts_of += [("Those that are kept", kept)] if cut is None else []
-    mark = None if cut is None else (cut, f"kept from {cut:g} on")
+    mark = None if cut is None else (cut, f"kept from {cut:.2f} on")
     edges = [at / len(kept) for at in range(len(kept) + 1)]
     parts: list[Markup] = []
     for title, counts in charts_of:
