@@ -85,6 +85,7 @@ PLAN = (
     Work("dedup", "dedup, word:5", "dedup", "ours: the whole stage, word:5", "documents", "n log n", {}),
     Work("dedup", "dedup, char:5", "dedup", "ours: the whole stage, char:5", "documents", "n log n",
          {"shingle": "char:5"}),
+    Work("dedup-passages", "dedup-passages", "dedup_passages", "ours: the whole stage", "documents", "n log n", {}),
     Work("decontaminate", "decontaminate", "decontaminate", "ours: the whole stage", "documents", "n",
          {"evaluation": (__file__,)}),
     Work("tokenize", "tokenize", "tokenize", "ours: the whole stage", "documents", "n log n", {}),
