@@ -236,7 +236,7 @@ def test_what_was_cut_out_and_who_keeps_it_is_told(corpus, webtext):
     assert "2 passages were cut out; places where such a passage stands first: 1." in shown
     assert webtext("export", "--input", corpus / "cut", "--output", corpus / "dataset").code == 0
     card = (corpus / "dataset" / "README.md").read_text(encoding="utf-8")
-    assert "Passages that stand earlier in it were cut out of 1 documents." in card
+    assert "Passages that stand earlier in the corpus were cut out of 1 of 4 documents." in card
 
 
 def test_a_removed_page_gives_its_passages_back(corpus, webtext, read_shards):

@@ -280,7 +280,8 @@ def _deduplication(corpus: Corpus) -> Iterable[str]:
         yield "No stage looked for near-duplicates, as far as is recorded."
     for step in (step for step in corpus.steps if step["stage"] == "dedup-passages"):
         count = step.get("notes", {}).get("cut", 0)
-        yield f"Passages that stand earlier in it were cut out of {count:,} documents. Settings: {_settings(step)}."
+        what = "Passages that stand earlier in the corpus"
+        yield f"{what} were cut out of {count:,} of {step['in']:,} documents. Settings: {_settings(step)}."
     merged = sum(step.get("dropped", {}).get("duplicate_url", 0) for step in corpus.steps)
     if merged:
         yield f"{merged:,} documents were dropped because their URL came up before."
