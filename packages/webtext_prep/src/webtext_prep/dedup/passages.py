@@ -20,7 +20,7 @@ import numpy.typing as npt
 
 from webtext_prep.documents.folders.partitions import PartitionWriter, read_partitions
 from webtext_prep.storage.stores.base import Location
-from webtext_prep.text.fingerprints import Shingling, shingle_spans
+from webtext_prep.text.fingerprints import Shingling, shingle_sequences, shingle_spans
 
 Hashes = npt.NDArray[np.uint64]
 Records = npt.NDArray[np.void]
@@ -50,36 +50,35 @@ def _minima(hashes: Hashes, size: int) -> npt.NDArray[np.int64]:
     return (lowest & ~_ORDER).astype(np.int64)
 
 
+def grams_of(texts: Sequence[str], size: int, *, compiled: bool) -> list[Hashes]:
+    """The hashes of each text's n-grams, by which windows of `size` words are anchored, in order."""
+    with_words = [text if len(text) >= size and _WORD.search(text) else "" for text in texts]
+    return shingle_sequences(with_words, Shingling("word", size // 2 + 1), compiled=compiled)
+
+
 class Anchored:
     """The windows of one text, and their anchors.
 
     Args:
-        text: the text.
+        grams: what `grams_of` gives of the text.
         size: words of a window, 3 or more.
-        compiled: whether there is enough to do for machine code.
 
     Attributes:
         anchors: the hashes of its anchors, in the order of the text.
         of_window: the number of each window's anchor, shape (windows,), rising.
     """
 
-    def __init__(self, text: str, size: int, *, compiled: bool = True) -> None:
-        self._text, self._size, self._compiled = text, size, compiled
-        self._within = size - size // 2
-        gram = Shingling("word", size // 2 + 1)
-        self._grams, places = np.zeros(0, np.uint64), np.zeros(0, np.int64)
-        if len(text) >= size and _WORD.search(text):
-            self._grams = shingle_spans(text, gram, compiled=compiled)[0]
-        if len(self._grams) >= self._within:
-            places = _minima(self._grams, self._within)
+    def __init__(self, grams: Hashes, size: int) -> None:
+        self._grams, self._size, self._within = grams, size, size - size // 2
+        places = _minima(grams, self._within) if len(grams) >= self._within else np.zeros(0, np.int64)
         is_new = np.ones(len(places), np.bool_)
         is_new[1:] = places[1:] != places[:-1]
-        self.anchors, self.of_window = self._grams[places[is_new]], np.cumsum(is_new) - 1
+        self.anchors, self.of_window = grams[places[is_new]], np.cumsum(is_new) - 1
 
-    def windows(self, is_chosen: Flags, document: int) -> tuple[Records, Hashes]:
-        """The windows of the chosen anchors, as `WINDOW`, in order, and the anchor of each."""
+    def windows(self, text: str, is_chosen: Flags, document: int, *, compiled: bool) -> tuple[Records, Hashes]:
+        """The windows of the chosen anchors of the text, as `WINDOW`, in order, and the anchor of each."""
         words = np.flatnonzero(is_chosen[self.of_window])
-        hashes, starts, _ = shingle_spans(self._text, Shingling("word", self._size), compiled=self._compiled)
+        hashes, starts, _ = shingle_spans(text, Shingling("word", self._size), compiled=compiled)
         found = np.empty(len(words), WINDOW)
         found["key"] = hashes[words]
         # Both halves of the window: with the hash of the whole, 128 bits differ wherever a word does.

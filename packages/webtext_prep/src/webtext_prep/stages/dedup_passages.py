@@ -36,6 +36,7 @@ from webtext_prep.dedup.passages import (
     Records,
     add_by_range,
     batches_of,
+    grams_of,
     is_in,
     longest_runs,
     range_of,
@@ -117,8 +118,9 @@ class DedupPassages(Stage):
         counts, within = list[int](), [np.zeros(0, np.uint16)]
         with write_partitions(task.outputs[0], task.options["ranges"]) as writer:
             for documents in batches(context.counted(read_documents(task.inputs[0]))):
-                texts = (document.text for document in documents)
-                found = [Anchored(text, self.words, compiled=task.hints["compiled"]).anchors for text in texts]
+                texts, compiled = [document.text for document in documents], task.hints["compiled"]
+                grams = grams_of(texts, self.words, compiled=compiled)
+                found = [Anchored(own, self.words).anchors for own in grams]
                 counts += map(len, found)
                 hashes = np.concatenate(found)
                 within.append(range_of(hashes, task.options["ranges"]))
@@ -162,8 +164,10 @@ class DedupPassages(Stage):
             storage.create(task.outputs[3], durable=False) as identities,
         ):
             for number, document in read_chosen_documents(task.inputs[0], is_chosen.tobytes().__getitem__):
-                anchored = Anchored(document.text, self.words, compiled=task.hints["compiled"])
-                found, anchors = anchored.windows(is_repeated[ends[number] : ends[number + 1]], number)
+                text, compiled = document.text, task.hints["compiled"]
+                (grams,) = grams_of([text], self.words, compiled=compiled)
+                own = is_repeated[ends[number] : ends[number + 1]]
+                found, anchors = Anchored(grams, self.words).windows(text, own, number, compiled=compiled)
                 writer = held_out if is_held_out(document.url, self.hold_out) else others
                 add_by_range(writer, found, range_of(anchors, ranges))
                 identity = document.id.encode("utf-8", "surrogatepass")

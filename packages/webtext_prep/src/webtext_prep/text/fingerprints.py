@@ -145,10 +145,7 @@ def shingle_sets(
     from webtext_prep.text import fingerprint_kernels
 
     found, found_ends, total = [np.zeros(0, np.uint64)], [np.zeros(0, np.int64)], 0
-    for batch in _batches(texts):
-        some = Texts(batch, shingling)
-        hashes = np.empty(some.most, np.uint64)
-        ends = fingerprint_kernels.hashes(some.data, some.ends, some.cut, some.space, hashes)
+    for hashes, ends in _hashed(texts, shingling):
         starts = np.append(0, ends[:-1])
         for row in np.flatnonzero(~fingerprint_kernels.sort_ranges(hashes, ends)).tolist():
             hashes[starts[row] : ends[row]].sort()
@@ -157,6 +154,28 @@ def shingle_sets(
         found_ends.append(ends + total)
         total += int(ends[-1])
     return np.concatenate(found), np.concatenate(found_ends)
+
+
+def _hashed(
+    texts: Sequence[str], shingling: Shingling
+) -> Iterator[tuple[npt.NDArray[np.uint64], npt.NDArray[np.int64]]]:
+    """In batches, the hashes of the shingles of each text, one text after another in their order, and their ends."""
+    from webtext_prep.text import fingerprint_kernels
+
+    for batch in _batches(texts):
+        some = Texts(batch, shingling)
+        hashes = np.empty(some.most, np.uint64)
+        yield hashes, fingerprint_kernels.hashes(some.data, some.ends, some.cut, some.space, hashes)
+
+
+def shingle_sequences(
+    texts: Sequence[str], shingling: Shingling, *, compiled: bool = True
+) -> list[npt.NDArray[np.uint64]]:
+    """The hashes of the shingles of each text, in their order, with those that repeat."""
+    if not compiled:
+        return [_plain_spans(text, shingling)[0] for text in texts]
+    batches = ((hashes[: ends[-1]], ends[:-1]) for hashes, ends in _hashed(texts, shingling))
+    return [own.copy() for hashes, ends in batches for own in np.split(hashes, ends)]
 
 
 def shingle_spans(
