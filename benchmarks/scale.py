@@ -198,7 +198,7 @@ WIDTH, HEIGHT, LEFT, BOTTOM, TOP, RIGHT = 760, 440, 70, 50, 30, 190
 TEXTS = (1e9, 1e13)
 HOURS = (1e-5, 1e3)
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#6cc5b0", "#3ca951", "#ff8ab7", "#a463f2", "#97bbf5", "#9c6b4e", "#9498a0",
-           "#c2185b", "#00897b")  # fmt: skip
+           "#c2185b", "#00897b", "#6d4c41")  # fmt: skip
 
 
 def _at(value: float, bounds: tuple[float, float], first: float, last: float) -> float:
@@ -268,7 +268,7 @@ core, memory and disk from the estimates that the stages state before they start
 {tables}
 ## How it grows
 
-Every stage reads its input once or twice, in order. `dedup` and `tokenize` also sort a few numbers for each document;
+Every stage reads its input once to three times, in order. `dedup` and `tokenize` also sort a few numbers for each document;
 the logarithm in that is not felt. Memory does not grow with the corpus, but for some 16 bytes a document in two places,
 dedup's search for connected documents and tokenize's table of documents, both in files that are mapped into memory.
 More cores do more tasks at once: shards, bands, parts. Tasks do not wait for one another inside a phase.
