@@ -269,8 +269,9 @@ core, memory and disk from the estimates that the stages state before they start
 ## How it grows
 
 Every stage reads its input up to three times, in order. `dedup` and `tokenize` also sort a few numbers for each
-document; the logarithm in that is not felt. Memory does not grow with the corpus, but for some 16 bytes a document in two places,
-dedup's search for connected documents and tokenize's table of documents, both in files that are mapped into memory.
+document; the logarithm in that is not felt. Memory does not grow with the corpus, but for some 16 bytes a document in
+two places, dedup's search for connected documents and tokenize's table of documents, both in files that are mapped into
+memory.
 More cores do more tasks at once: shards, bands, parts. Tasks do not wait for one another inside a phase.
 
 ![Hours on 16 cores by bytes of text](images/scale.svg)
