@@ -62,7 +62,7 @@ PLAIN_CHARACTERS = 3 << 20
 """Texts of this many characters in all are done before machine code would be loaded."""
 RANGE_CHARACTERS = 384 << 20
 """Characters of text whose anchors a task compares, about."""
-RANGE_WINDOWS = 1 << 22
+RANGE_WINDOWS = 1 << 21
 """Windows that a task compares, about, and values of a batch."""
 MOST_RANGES = 1 << 16
 BLOCK = 8192
