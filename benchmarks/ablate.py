@@ -5,27 +5,28 @@
 
 Models of 1 layer and width 64 learn from some of the quickstart's documents, with a vocabulary of 1,024. Measured are
 
-- 40 comparisons of a corpus with itself, each of three seeds of its own: the same initial weights and the documents in
-  another order (32 of the whole corpus, four each of two others below). No run is in two comparisons. At most 5% may
-  say "better" or "worse". (The verdict of `gpt2 ablate` without its check at a tenth of the learning rate, which only
-  takes verdicts away.)
+- 40 comparisons of a corpus with itself, each of three seeds of its own: the same initial weights, and 20% of the
+  samples in other batches (32 of the whole corpus, four each of two others below). No run is in two comparisons. At most
+  5% may say "better" or "worse". Runs at a tenth of the learning rate, whose sign a verdict needs, are made for those
+  alone that would say so without them.
 - corpora with 20% of the documents replaced, by their words shuffled, by copies of a few others, and by menus: in how
   many of six comparisons of five seeds each is found worse. The baselines are runs of the comparisons above.
 - what pairing gains: the standard deviation over seeds of the difference to the corpus, if the runs of a pair have
-  nothing in common, the same initial weights and orders by position, and orders by hash.
+  nothing in common, the same initial weights, these and a shuffle by position, or these and the order by hashes.
 
-Some 370 runs, of four seconds of CPU time each. `--minutes-run FOLDER` adds what a `gpt2 ablate` in that folder could
+Some 410 runs, of four seconds of CPU time each. `--minutes-run FOLDER` adds what a `gpt2 ablate` in that folder could
 see.
 """
 
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import json
 import shutil
 import statistics
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -33,19 +34,21 @@ import numpy as np
 import numpy.typing as npt
 
 from command_kit import Progress, available_cores
-from gpt2_train.ablation.arms import Arm, open_arms
-from gpt2_train.ablation.held_out import HeldOut, held_out_sets
-from gpt2_train.ablation.plan import AGAIN, FULL, LOW, Plan, PlannedRun, half_of, recipe_of
+from gpt2_train.ablation.arms import open_arms
+from gpt2_train.ablation.held_out import held_out_sets
+from gpt2_train.ablation.plan import AGAIN, FULL, LOW, LOW_RATE, Plan, PlannedRun, half_of, recipe_of
 from gpt2_train.ablation.runs import Job, Workers, read_losses
 from gpt2_train.ablation.settings import AblateSettings
 from gpt2_train.ablation.statistics import Interval
-from gpt2_train.ablation.verdict import Losses, verdict_of
+from gpt2_train.ablation.verdict import NO_DIFFERENCE, Losses, verdict_of
+from gpt2_train.config.settings import TrainSettings
 from indexed_tokens import IndexedTokens, IndexedTokensWriter, Tokenizer, corpus_tokenizer, save_corpus_tokenizer
 from machine import describe, save
 from quickstart_models import token_files
 
 PLAIN, HALF_OF_IT = "plain", "random-71%"
 WORSE_ARMS = ("shuffled-words", "copies", "menus")
+PAIRED_ARMS = (HALF_OF_IT, WORSE_ARMS[0])
 REPLACED, KEPT_AT_RANDOM = 0.2, 0.71
 COPIED = 10
 """Documents whose copies stand for others."""
@@ -57,6 +60,9 @@ WORSE, WORSE_SEEDS = 6, 5
 PAIRED_SEEDS = 12
 MODEL = {"layers": 1, "hidden": 64, "heads": 2, "sequence_length": 64, "global_batch_size": 8, "precision": "fp32"}
 STEPS = 200
+
+SHUFFLED, LOW_AGAIN = "shuffled", "again-low-rate"
+"""Kinds of runs beside those of `gpt2 ablate`."""
 
 Tokens = npt.NDArray[np.int64]
 
@@ -129,7 +135,8 @@ def all_runs() -> Iterator[PlannedRun]:
             yield from (PlannedRun(arm, seed, LOW) for arm in arms_of_all())
         if seed <= PAIRED_SEEDS:
             yield PlannedRun(HALF_OF_IT, seed)
-            yield from (PlannedRun(arm, seed, AGAIN) for arm in (HALF_OF_IT, WORSE_ARMS[0]))
+            yield from (PlannedRun(arm, seed, AGAIN) for arm in PAIRED_ARMS)
+            yield from (PlannedRun(arm, seed, SHUFFLED) for arm in (PLAIN, *PAIRED_ARMS))
 
 
 def arms_of_all() -> list[str]:
@@ -137,46 +144,76 @@ def arms_of_all() -> list[str]:
     return [PLAIN, *WORSE_ARMS]
 
 
-def measured(work: Path, steps: int, processes: int) -> tuple[dict[str, Any], HeldOut, list[Arm]]:
-    """The losses of all runs, which are made as far as they are not; the held-out set; the arms."""
-    names = [*arms_of_all(), HALF_OF_IT]
-    arms, tokenizer = open_arms({name: str(work / name) for name in names})
-    sets = held_out_sets(arms, tokenizer, held_out=str(work / "held_out"), want=(), most=40_000)
-    plan = Plan({}, recipe_of(AblateSettings(), (1, 64, 2), "cpu") | MODEL, steps, 0, [])
-    jobs = [Job(run.name, plan.settings_of(run, str(work / run.arm), work)) for run in all_runs()]
-    found = {job.name: kept for job in jobs if (kept := read_losses(job.losses)) is not None}
-    todo = [job for job in jobs if job.name not in found]
-    with Workers(processes, sets, ()) as workers, Progress("ablate", "runs", len(jobs), done=len(found)) as progress:
-        for job, result in workers.carry_out(todo):
-            found[job.name] = result
-            for name in ("checkpoints", "cache"):
-                shutil.rmtree(Path(job.settings.output) / name)
-            progress.advance(note=job.name)
-    return found, sets[0], arms
+class Bench:
+    """The runs, which are made when they are asked for, and the losses of those that there are.
 
+    Args:
+        work: folder of the arms' token files and of the runs.
+        steps: of a run.
+        processes: runs at a time.
+    """
 
-def judged(losses: Losses, arm: str, seeds: Sequence[int], kind: str) -> dict[str, Any]:
-    """One comparison, with the corpus or with the arm itself in another order: its intervals and its verdict."""
-    found = losses.compared(PLAIN if kind == FULL else arm, arm, seeds, kind)
-    intervals = [Interval(**found[name]) for name in ("seeds_interval", "documents_interval")]
-    low = [found["mean"]]
-    if kind == FULL:
-        low = [losses.per_byte(PLAIN, seed, LOW) - losses.per_byte(arm, seed, LOW) for seed in half_of(seeds)]
-    over_seeds = intervals[0]
-    return {
-        "verdict": verdict_of(intervals[0], intervals[1], low, max(one.p for one in intervals)),
-        "mean": round(found["mean"], 5),
-        "interval": [round(over_seeds.low, 5), round(over_seeds.high, 5)],
-        "over_seeds_alone": over_seeds.excludes_zero,
-        "low_rate": [round(value, 5) for value in low] if kind == FULL else None,
-    }
+    def __init__(self, work: Path, steps: int, processes: int) -> None:
+        self.work, self.processes = work, processes
+        self.arms, tokenizer = open_arms({name: str(work / name) for name in (*arms_of_all(), HALF_OF_IT)})
+        self.sets = held_out_sets(self.arms, tokenizer, held_out=str(work / "held_out"), want=(), most=40_000)
+        recipe = recipe_of(AblateSettings(), (1, 64, 2), "cpu") | MODEL
+        self.plan = Plan({}, recipe, steps, 0, [], REPLACED)
+        self.found: dict[str, dict[str, Any]] = {}
+        self.losses = Losses(self.found, self.sets[0])
+
+    def settings_of(self, run: PlannedRun) -> TrainSettings:
+        """Of a run of any kind."""
+        kind = {SHUFFLED: FULL, LOW_AGAIN: AGAIN}.get(run.kind, run.kind)
+        found = self.plan.settings_of(dataclasses.replace(run, kind=kind), str(self.work / run.arm), self.work)
+        changes: dict[str, Any] = {SHUFFLED: {"order": "shuffled"}, LOW_AGAIN: {"lr": found.lr * LOW_RATE}}.get(
+            run.kind, {}
+        )
+        return dataclasses.replace(found, **changes, output=str(self.work / "runs" / run.name))
+
+    def make(self, runs: Iterable[PlannedRun]) -> None:
+        """Make those that there are not; only the losses of each are kept."""
+        jobs = [Job(run.name, self.settings_of(run)) for run in runs]
+        self.found |= {job.name: kept for job in jobs if (kept := read_losses(job.losses)) is not None}
+        todo = [job for job in jobs if job.name not in self.found]
+        done = len(jobs) - len(todo)
+        workers, progress = Workers(self.processes, self.sets, ()), Progress("ablate", "runs", len(jobs), done=done)
+        with workers, progress:
+            for job, result in workers.carry_out(todo):
+                self.found[job.name] = result
+                for name in ("checkpoints", "cache"):
+                    shutil.rmtree(Path(job.settings.output) / name)
+                progress.advance(note=job.name)
+
+    def judged(self, arm: str, seeds: Sequence[int], kind: str) -> dict[str, Any]:
+        """One comparison, with the corpus or with the arm itself in another order: its intervals and its verdict."""
+        base, low_kind = (PLAIN, LOW) if kind == FULL else (arm, LOW_AGAIN)
+        found = self.losses.compared(base, arm, seeds, kind)
+        over_seeds, documents = (Interval(**found[name]) for name in ("seeds_interval", "documents_interval"))
+        p, low = max(over_seeds.p, documents.p), [found["mean"]]
+        verdict = verdict_of(over_seeds, documents, low, p)
+        without_low = verdict
+        if kind == FULL or verdict != NO_DIFFERENCE:
+            some = half_of(seeds)
+            self.make([PlannedRun(name, seed, of) for seed in some for name, of in ((base, LOW), (arm, low_kind))])
+            low = [self.losses.per_byte(base, seed, LOW) - self.losses.per_byte(arm, seed, low_kind) for seed in some]
+            verdict = verdict_of(over_seeds, documents, low, p)
+        return {
+            "arm": arm,
+            "verdict": verdict,
+            "without_low_rate": without_low,
+            "mean": round(found["mean"], 5),
+            "interval": [round(over_seeds.low, 5), round(over_seeds.high, 5)],
+            "over_seeds_alone": over_seeds.excludes_zero,
+            "low_rate": [round(value, 5) for value in low],
+        }
 
 
 def pairing(losses: Losses, arm: str) -> dict[str, float]:
     """Standard deviations over seeds of the difference to the corpus, by what the runs of a pair share."""
     seeds = range(1, PAIRED_SEEDS + 1)
-    plain_by_position = [PlannedRun(PLAIN, seed, AGAIN) for seed in seeds]
-    by_position = [PlannedRun(arm, seed, AGAIN) for seed in seeds]
+    plain_by_position = [PlannedRun(PLAIN, seed, SHUFFLED) for seed in seeds]
+    by_position = [PlannedRun(arm, seed, SHUFFLED) for seed in seeds]
     plain_by_hash, by_hash = ([PlannedRun(name, seed) for seed in seeds] for name in (PLAIN, arm))
     by = {
         "nothing": (plain_by_hash, by_hash[1:] + by_hash[:1]),
@@ -212,16 +249,15 @@ def main() -> int:
     given.work.mkdir(parents=True, exist_ok=True)
     if not (given.work / "menus.idx").exists():
         make_arms(token_files("1024", given.documents, given.work), given.work)
-    runs, held_out, arms = measured(given.work, given.steps, given.processes)
-    losses = Losses(runs, held_out)
-    paired = PAIRED_SEEDS // ITSELF_SEEDS
+    bench = Bench(given.work, given.steps, given.processes)
+    bench.make(all_runs())
     of_itself = [(PLAIN, number) for number in range(ITSELF)]
-    of_itself += [(arm, number) for arm in (HALF_OF_IT, WORSE_ARMS[0]) for number in range(paired)]
-    itself = [judged(losses, arm, seeds_of(number, ITSELF_SEEDS), AGAIN) for arm, number in of_itself]
+    of_itself += [(arm, number) for arm in PAIRED_ARMS for number in range(PAIRED_SEEDS // ITSELF_SEEDS)]
+    itself = [bench.judged(arm, seeds_of(number, ITSELF_SEEDS), AGAIN) for arm, number in of_itself]
     worse = {
-        arm: [judged(losses, arm, seeds_of(number, WORSE_SEEDS), FULL) for number in range(WORSE)] for arm in WORSE_ARMS
+        arm: [bench.judged(arm, seeds_of(number, WORSE_SEEDS), FULL) for number in range(WORSE)] for arm in WORSE_ARMS
     }
-    pairs = {arm: pairing(losses, arm) for arm in (HALF_OF_IT, WORSE_ARMS[0])}
+    pairs = {arm: pairing(bench.losses, arm) for arm in PAIRED_ARMS}
     wrong = sum(entry["verdict"] in ("better", "worse") for entry in itself)
     print(f"the corpus against itself: {wrong} of {len(itself)} comparisons say better or worse")
     print(f"  intervals over seeds alone: {sum(entry['over_seeds_alone'] for entry in itself)} exclude 0")
@@ -230,11 +266,11 @@ def main() -> int:
         print(f"{arm}: worse by {-statistics.fmean(entry['mean'] for entry in found):.4f}, found in {share:.0%}")
     for arm, by in pairs.items():
         print(f"standard deviation of {arm}: " + ", ".join(f"{name} {value:.5f}" for name, value in by.items()))
-    epochs = {arm.name: runs[PlannedRun(arm.name, 1).name]["epochs"] for arm in arms}
+    epochs = {arm.name: bench.found[PlannedRun(arm.name, 1).name]["epochs"] for arm in bench.arms}
     content = {
         "machine": describe("torch"), "steps": given.steps, "model": MODEL,
         "seeds": {"itself": ITSELF_SEEDS, "worse": WORSE_SEEDS}, "epochs": epochs,
-        "held_out_documents": len(held_out.documents), "itself": itself, "worse": worse, "pairing": pairs,
+        "held_out_documents": len(bench.sets[0].documents), "itself": itself, "worse": worse, "pairing": pairs,
     }  # fmt: skip
     if given.minutes_run is not None:
         content["minutes_run"] = minutes_run(given.minutes_run)

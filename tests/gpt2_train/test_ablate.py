@@ -20,9 +20,11 @@ from gpt2_train.ablation.statistics import Interval, holm, over_documents, over_
 from gpt2_train.ablation.verdict import BETTER, NO_DIFFERENCE, NO_VERDICT, WORSE, verdict_of
 from gpt2_train.ablation.words import described
 from gpt2_train.cli import main
-from gpt2_train.data.index import build_sample_index
-from gpt2_train.data.order import document_keys, occurrences
-from indexed_tokens import IndexedTokensWriter, save_corpus_tokenizer
+from gpt2_train.data.corpus import Corpus
+from gpt2_train.data.index import IndexCache
+from gpt2_train.data.order import RunOrder, batches_of_run, document_keys, mixed, occurrences
+from gpt2_train.data.streams import Stream
+from indexed_tokens import IndexedTokens, IndexedTokensWriter, save_corpus_tokenizer
 
 # Statistics
 
@@ -84,31 +86,57 @@ def test_a_verdict_needs_both_intervals_and_both_learning_rates():
 # Pairing
 
 
-def order_of(hashes: list[int], lengths: list[int], seed: int) -> tuple[list[int], list[int]]:
-    """(the documents, the document in which each sample begins), by their hashes, in the order in which they come."""
-    index = build_sample_index(
-        np.array(lengths), np.arange(len(lengths)), sequence_length=8, seed=seed, hashes=np.array(hashes, np.uint64)
-    )
-    begins = index.documents[index.samples[index.shuffle.astype(np.int64), 0]]
-    return [hashes[at] for at in index.documents], [hashes[at] for at in begins]
+def batches_of(prefix: Path, order: RunOrder, cache: Path, seed: int = 1) -> list[set[bytes]]:
+    """The samples of each batch of a run."""
+    stream = Stream(Corpus(str(prefix), [1, 0, 0]), "train", 16, seed, IndexCache(cache), order)
+    stream.prepare(0, order.steps * order.batch - 1)
+    samples = [stream[number].tobytes() for number in range(order.steps * order.batch)]
+    return [set(samples[at : at + order.batch]) for at in range(0, len(samples), order.batch)]
 
 
-@pytest.mark.parametrize("seed", range(5))
-def test_corpora_read_what_they_share_in_the_same_order(seed):
-    """Without every third document the others, and the samples in them, come one after another as before."""
-    random = np.random.default_rng(seed)
-    hashes = random.integers(0, 2**63, 60).tolist()
-    lengths = (8 * random.integers(1, 12, 60)).tolist()  # of whole samples, so that all begin where they did
-    kept = [at for at in range(60) if at % 3]
-    documents, samples = order_of(hashes, lengths, seed)
-    fewer, fewer_samples = order_of([hashes[at] for at in kept], [lengths[at] for at in kept], seed)
-    chosen = {hashes[at] for at in kept}
-    assert [key for key in documents if key in chosen] == fewer != sorted(fewer)
-    # The very last sample lacks the token after it.
-    ends = {documents[-1], fewer[-1]}
-    shared, others = ([key for key in found if key in chosen - ends] for found in (samples, fewer_samples))
-    assert shared == others
-    assert shared != sorted(shared, key=fewer.index)
+def together(one: list[set[bytes]], other: list[set[bytes]]) -> float:
+    """The share of samples that are in the batch of the same step."""
+    return sum(len(a & b) for a, b in zip(one, other, strict=True)) / sum(map(len, one))
+
+
+def test_corpora_have_what_they_share_in_the_same_batches(tmp_path):
+    """Also where one has 70% of the other's documents, which it reads more often."""
+    random = np.random.default_rng(3)
+    documents = [random.integers(0, 2**15, int(random.integers(20, 400))) for _ in range(200)]
+    for name, chosen in (("all", documents), ("some", [one for one in documents if random.random() < 0.7])):
+        with IndexedTokensWriter(tmp_path / name) as writer:
+            for tokens in chosen:
+                writer.add(tokens)
+    order = RunOrder(80, 32)
+    everything = batches_of(tmp_path / "all", order, tmp_path / "cache")
+    share = sum(IndexedTokens(tmp_path / "some").lengths) / sum(IndexedTokens(tmp_path / "all").lengths)
+    assert together(everything, batches_of(tmp_path / "some", order, tmp_path / "cache")) > share - 0.1
+    assert together(everything, batches_of(tmp_path / "all", order._replace(moved=0.3), tmp_path / "cache")) > 0.6
+    assert together(everything, batches_of(tmp_path / "all", order._replace(moved=1.0), tmp_path / "cache")) < 0.1
+    assert together(everything, batches_of(tmp_path / "all", order, tmp_path / "cache", seed=2)) < 0.1
+
+
+@pytest.mark.parametrize("samples", [7, 60, 64, 200])
+def test_a_run_reads_every_sample_as_often_as_the_others(samples):
+    keys = mixed(np.arange(samples, dtype=np.uint64))
+    found = batches_of_run(keys, 16, 4)
+    assert len(found) == 64
+    times = np.bincount(found, minlength=samples)
+    assert times.max() - times.min() <= 1
+    assert not np.array_equal(found, np.sort(found))
+
+
+def test_samples_begin_with_their_document_and_end_with_it(tmp_path):
+    with IndexedTokensWriter(tmp_path / "few") as writer:
+        for first, length in ((0, 40), (100, 5), (200, 17)):
+            writer.add(np.arange(first, first + length))
+    stream = Stream(Corpus(str(tmp_path / "few"), [1, 0, 0]), "train", 16, 1, IndexCache(tmp_path), RunOrder(5, 1))
+    stream.prepare(0, 4)
+    rows = sorted(stream[number].tolist() for number in range(5))
+    assert [row[0] for row in rows] == [0, 16, 23, 100, 200]
+    assert rows[2] == list(range(23, 40))
+    assert len(rows[3]) == 17
+    assert stream.samples_with(np.array([0]), 5).tolist() == [n for n in range(5) if set(stream[n]) & set(range(40))]
 
 
 def test_seeds_give_other_orders_and_copies_do_not_come_at_once():
@@ -255,6 +283,8 @@ def test_one_arm_another_tokenizer_and_nothing_to_measure_on_are_told(texts, tmp
     assert "nothing to measure on" in capsys.readouterr().err
     assert main(["ablate", "--data", one, two, "--held-out", str(texts / "good"), "--output", str(tmp_path / "o")]) == 2
     assert "stand in an arm's file" in capsys.readouterr().err
+    assert main(["ablate", "--data", one, f"two={texts / 'bad'}", "--output", str(tmp_path / "o")]) == 2
+    assert "the arms one and two hold the same documents" in capsys.readouterr().err
     with IndexedTokensWriter(tmp_path / "gpt2") as writer:
         writer.add([1, 2, 3])
         writer.add([50256])

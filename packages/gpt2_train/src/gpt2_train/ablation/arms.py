@@ -36,6 +36,11 @@ class Arm:
         """Tokens in all."""
         return self.corpus.tokens.total_tokens
 
+    def share_of(self, other: Arm) -> float:
+        """The tokens of the documents that both have, of those of the larger one."""
+        shared = int(self.corpus.tokens.lengths[np.isin(self.hashes, other.hashes)].sum(dtype=np.int64))
+        return min(1.0, shared / max(self.tokens, other.tokens))
+
     def shared_with(self, other: Arm) -> int:
         """How many of its documents `other` has, too."""
         return int(np.isin(self.hashes, other.hashes).sum())
@@ -52,4 +57,9 @@ def open_arms(prefixes: Mapping[str, str]) -> tuple[list[Arm], Tokenizer]:
         if corpus.tokens.documents < 2:
             raise Gpt2UsageError(f"the arm {name}, {corpus.prefix}, holds a single document: give more.")
     hashed = [Arm(name, corpus.prefix, corpus, sequence_hashes(corpus.tokens)) for name, corpus in corpora.items()]
+    for arm in hashed[1:]:
+        if np.array_equal(np.sort(arm.hashes), np.sort(hashed[0].hashes)):
+            raise Gpt2UsageError(
+                f"the arms {hashed[0].name} and {arm.name} hold the same documents: there is nothing to compare."
+            )
     return hashed, tokenizer

@@ -87,7 +87,9 @@ def ablate(settings: AblateSettings, *, restart: bool = False) -> dict[str, Any]
         if plan is None:
             # First of all: it says that the folder is an ablation's.
             write_text(output / CONFIG_FILE, to_toml({"ablate": as_table(settings)}))
-            plan = dataclasses.replace(make_plan(settings, arms, output, workers, count, device), asked=asked)
+            moved = 1 - min(arm.share_of(arms[0]) for arm in arms[1:])
+            plan = make_plan(settings, arms, output, workers, count, device)
+            plan = dataclasses.replace(plan, asked=asked, reordered=moved)
             write_plan(output, plan)
         jobs = [
             Job(run.name, plan.settings_of(run, prefixes[run.arm], output))

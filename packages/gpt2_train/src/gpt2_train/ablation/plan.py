@@ -1,9 +1,10 @@
 """Which runs an ablation makes, of how many steps: decided once, before the first, and kept in `plan.json`.
 
-For each seed every arm has a run, and the baseline a second one whose data come in another order: that pair differs by
-nothing, and shows what this ablation can see. The first half of the seeds have two more: every arm at a tenth of the
-learning rate, at which small runs foretell better what large ones will find (Wang et al. 2025, arXiv 2512.24503), and
-the baseline with half of the steps, whose distance to the whole run is the slope of the baseline's loss.
+For each seed every arm has a run, and the baseline a second one, in which as much comes in other batches as the arms do
+not share: that pair differs by nothing, and shows what this ablation can see. The first half of the seeds have two
+more: every arm at a tenth of the learning rate, at which small runs foretell better what large ones will find (Wang et
+al. 2025, arXiv 2512.24503), and the baseline with half of the steps, whose distance to the whole run is the slope of
+the baseline's loss.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ class PlannedRun:
     Attributes:
         arm: its arm.
         seed: of initial weights and order.
-        kind: `full`; `again`, the baseline in another order; `low-rate`; or `half-length`.
+        kind: `full`; `again`, the baseline partly in another order; `low-rate`; or `half-length`.
     """
 
     arm: str
@@ -91,6 +92,7 @@ class Plan:
         steps: of a run.
         save_every: steps between checkpoints, 0 for one at the end.
         seeds: all of them.
+        reordered: share of the samples that the second runs of the baseline read in other batches.
     """
 
     asked: dict[str, Any]
@@ -98,6 +100,7 @@ class Plan:
     steps: int
     save_every: int
     seeds: list[int]
+    reordered: float = 1.0
 
     def settings_of(self, run: PlannedRun, prefix: str, output: Path) -> TrainSettings:
         """The settings of one run."""
@@ -109,7 +112,8 @@ class Plan:
             data=(prefix,),
             output=str(output / RUNS_FOLDER / run.name),
             seed=run.seed,
-            order="shuffled" if run.kind == AGAIN else "hashed",
+            order="hashed",
+            reordered=self.reordered if run.kind == AGAIN else 0.0,
             steps=max(1, self.steps // 2) if run.kind == HALF else self.steps,
             save_every=self.save_every,
             log_every=max(1, self.steps // 50),

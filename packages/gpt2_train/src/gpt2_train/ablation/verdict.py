@@ -5,10 +5,10 @@ Only the ends of runs are compared, each of a schedule that ended: curves that c
 exclude 0, at 95% for all arms together (Holm's correction), and the seeds at a tenth of the learning rate have the same
 sign. A difference is bits per byte of the baseline less those of the arm: above 0 the arm is better.
 
-The baseline against itself: the same initial weights, and the same documents in another order. (The same order, too,
-would give the same model bit for bit.) Arms that share documents differ by less than that, so that what it says this
-ablation can see is no promise too much. What no seed and no resampling covers: another crawl, filtered alike, is other
-text; a verdict is about these token files.
+The baseline against itself: the same initial weights and documents, of which as much comes in other batches as the arms
+do not share. (The same batches would give the same model bit for bit, and others altogether a noise that no comparison
+has.) So that pair differs by what every pair here does but for a better corpus, and says what this ablation can see.
+What no seed and no resampling covers: another crawl, filtered alike, is other text; a verdict is about these files.
 """
 
 from __future__ import annotations

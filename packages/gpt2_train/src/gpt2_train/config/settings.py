@@ -117,7 +117,8 @@ class ModelConfig:
 
 
 _NOTHING = object()
-_ADDED_LATER = {"documents": "packed", "mask_end_of_text": False, "optimizer": "adamw", "order": "shuffled"}
+_ADDED_LATER = {"documents": "packed", "mask_end_of_text": False, "optimizer": "adamw"}
+_ADDED_LATER |= {"order": "shuffled", "reordered": 0.0}
 
 _data = functools.partial(setting, group="data")
 _model = functools.partial(setting, group="model")
@@ -177,8 +178,11 @@ class DataSettings:
     )
     order: Literal["shuffled", "hashed"] = _data(
         "shuffled",
-        "order of the documents: shuffled by their places, as in Megatron-LM, or by hashes of what they hold, so that "
-        "runs on corpora that share documents read these in the same order (`gpt2 ablate`)",
+        "order of the data: shuffled by its places, as in Megatron-LM, or by hashes of what documents hold, so that "
+        "runs of as many steps on corpora that share documents read these in the same batches (`gpt2 ablate`)",
+    )
+    reordered: float = _data(
+        0.0, "with --order hashed, share of the samples that come in other batches than these", ge=0, le=1
     )
     seed: int = _data(1234, "seed of initial weights, order of the data and dropout", ge=0, lt=2**31)
 
@@ -430,6 +434,10 @@ class TrainSettings(ModelSettings, DataSettings):
             )
         if self.min_lr > self.lr:
             raise Gpt2UsageError(f"--min-lr {self.min_lr} is above --lr {self.lr}: the rate would rise; lower it.")
+        if self.order == "hashed" and (self.steps is None or len(self.data) > 1):
+            raise Gpt2UsageError("--order hashed spreads documents over the run: give its --steps, and one --data.")
+        if self.reordered and self.order != "hashed":
+            raise Gpt2UsageError("--reordered is for --order hashed: add that, or leave it out.")
         self._check_observed()
 
     @property
@@ -454,6 +462,8 @@ class TrainSettings(ModelSettings, DataSettings):
         table = identity(self)
         for name in ("model", "layers", "hidden", "heads", "vocabulary_size"):
             table.pop(name, None)
+        if self.order == "hashed":
+            table["steps"] = self.steps  # all batches follow from it
         # Runs that were begun before there was a choice took the default, and do not record it.
         return {name: value for name, value in table.items() if _ADDED_LATER.get(name, _NOTHING) != value}
 

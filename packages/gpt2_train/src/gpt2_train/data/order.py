@@ -1,19 +1,26 @@
-"""An order of documents that follows from what they hold: corpora that share documents read these alike.
+"""An order of samples that follows from what documents hold: runs on corpora that share documents read these alike.
 
 The numbers of a shuffle by position depend on how many documents there are: leave one out, and all others come in
-another order. Here the key of a document is a hash of its tokens and the seed, and that of a sample a hash of the
-document in which it begins and of its number there, as in a sketch by minima (Broder 1997). Two corpora then read what
-they share in the same relative order: the comparison of two of them has common random numbers (Law 2015, "Simulation
-Modeling and Analysis", section 11.2). Costs a pass over the tokens, about a second for 500 MB, and 8 bytes a document.
+another order. Here each sample has its own time in the run, a hash of its document's tokens, of its number in it and of
+the seed (as in a sketch by minima, Broder 1997), and the batch of a step is what falls into its part of the time. Two
+runs of as many steps then have what their corpora share in the same batches, so that their comparison has common random
+numbers (Law 2015, "Simulation Modeling and Analysis", section 11.2): the batches are nearly all that the seed decides.
+An order that is the same but for documents left out is not enough: it soon runs ahead, and no batch is the same.
+
+Samples begin where their document does, and every sequence length after; the last one of a document ends with it. So
+they are the same in any corpus. Costs a pass over the tokens, a second for 500 MB, and 8 bytes a document.
 """
 
 from __future__ import annotations
 
+import collections
 import hashlib
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from gpt2_train.config.settings import TrainSettings
 from indexed_tokens import IndexedTokens
 
 Hashes = npt.NDArray[np.uint64]
@@ -56,6 +63,72 @@ def numbered(keys: Hashes, numbers: npt.NDArray[np.integer]) -> Hashes:
 
 
 def document_keys(hashes: Hashes, seed: int) -> Hashes:
-    """By which documents are ordered: of each one's hash, how many copies came before it, and the seed."""
+    """What the order follows from: of each document its hash, how many copies came before it, and the seed."""
     seeded = mixed(np.full(1, seed, np.uint64) * _STEP)
     return numbered(mixed(hashes ^ seeded), occurrences(hashes))
+
+
+def sample_keys(documents: Hashes, numbers: npt.NDArray[np.integer], moved: float = 0.0) -> Hashes:
+    """The key of each sample, of its document's and its number in it; a share `moved` of them have others."""
+    keys = numbered(documents, numbers)
+    return np.where(fractions(mixed(keys ^ _STEP)) < moved, mixed(keys ^ ~_STEP), keys)
+
+
+class RunOrder(NamedTuple):
+    """The order of a whole run by what documents hold.
+
+    Attributes:
+        steps, batch: steps of the run, and samples in each.
+        moved: share of the samples that come at other times than their documents' hashes say.
+    """
+
+    steps: int
+    batch: int
+    moved: float = 0.0
+
+
+def run_order(settings: TrainSettings) -> RunOrder | None:
+    """The order of the run's data by what documents hold; None where it is shuffled."""
+    if settings.order == "shuffled" or settings.steps is None:
+        return None
+    return RunOrder(settings.steps, settings.global_batch_size, settings.reordered)
+
+
+def fractions(keys: Hashes) -> npt.NDArray[np.float64]:
+    """Each key as a number from 0 to below 1."""
+    return (keys >> np.uint64(11)).astype(np.float64) / 2**53
+
+
+def batches_of_run(keys: Hashes, steps: int, batch: int) -> npt.NDArray[np.int64]:
+    """The sample that comes at each place of a run of `steps` batches: int64 (steps · batch,).
+
+    Each sample comes as often as every other, but for one more of some, chosen by their keys. What a step has too many
+    of comes in later steps that have too few.
+
+    Args:
+        keys: of the samples.
+        steps, batch: steps of the run, and samples in each.
+    """
+    count = steps * batch
+    whole, rest = divmod(count, len(keys))
+    once_more = np.argsort(mixed(keys + _STEP), kind="stable")[:rest]
+    every = np.arange(len(keys))
+    samples = np.concatenate([*(every for _ in range(whole)), once_more])
+    times = np.concatenate([numbered(keys[part], np.full(len(part), reading)) for reading, part in
+                            enumerate([*(every for _ in range(whole)), once_more])])  # fmt: skip
+    order = np.argsort(times, kind="stable")
+    samples = samples[order]
+    bounds = np.searchsorted(fractions(times[order]) * steps, np.arange(steps + 1))
+    found = np.full((steps, batch), -1, np.int64)
+    spare: collections.deque[int] = collections.deque()
+    for step in range(steps):
+        # Of too many, those with the lowest keys stay, which are the same in other corpora.
+        own = samples[bounds[step] : bounds[step + 1]]
+        own = own[np.argsort(keys[own], kind="stable")]
+        taken = own[:batch].tolist()
+        while len(taken) < batch and spare:
+            taken.append(spare.popleft())
+        found[step, : len(taken)] = taken
+        spare.extend(own[batch:].tolist())
+    found[found < 0] = list(spare)
+    return found.ravel()

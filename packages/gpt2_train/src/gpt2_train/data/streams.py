@@ -19,15 +19,22 @@ import json
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
 
 from gpt2_train.config.errors import Gpt2UsageError
 from gpt2_train.data.corpus import Corpus
-from gpt2_train.data.index import EXTRA, INDEX_VERSION, IndexCache, SampleIndex, build_sample_index, stream_seed
-from gpt2_train.data.order import Hashes, sequence_hashes
+from gpt2_train.data.index import (
+    EXTRA,
+    INDEX_VERSION,
+    IndexCache,
+    SampleIndex,
+    build_sample_index,
+    hashed_index,
+    stream_seed,
+)
+from gpt2_train.data.order import RunOrder, document_keys, sequence_hashes
 
 BLEND_BLOCK = 1 << 18
 """Samples for which the choice of corpus is worked out at a time, about a fifth of a second."""
@@ -42,7 +49,7 @@ class Stream:
         sequence_length: tokens in a sample, less the one extra.
         seed: the run's seed.
         cache: where the indices are kept; with a `SharedIndexCache` all processes call `prepare` together.
-        order: `shuffled` by position, or `hashed` by what the documents hold (see `data.order`).
+        order: that of a whole run by what the documents hold; None for a shuffle of each pass by position.
 
     A split with fewer tokens than one sample has its documents repeated to fill one.
     Call `prepare` before reading samples of a pass not read before. Raises Gpt2UsageError for an empty split.
@@ -55,7 +62,7 @@ class Stream:
         sequence_length: int,
         seed: int,
         cache: IndexCache,
-        order: Literal["shuffled", "hashed"] = "shuffled",
+        order: RunOrder | None = None,
     ) -> None:
         self.corpus, self.split, self.cache, self.order = corpus, split, cache, order
         self.sequence_length, self.seed = sequence_length, seed
@@ -67,12 +74,17 @@ class Stream:
 
     def prepare(self, first: int, last: int) -> None:
         """Open the indices for samples `first` to `last`, both included; those that are missing are built."""
-        for epoch in range(first // self.per_epoch, last // self.per_epoch + 1):
+        oldest = self._located(first)[0]
+        for epoch in range(oldest, self._located(last)[0] + 1):
             if epoch not in self._open:
                 name = f"{self.split}-{self._key(epoch)}"
                 self._open[epoch] = self.cache.sample_index(name, functools.partial(self._build, epoch))
-        for epoch in [old for old in self._open if old < first // self.per_epoch - 1]:
+        for epoch in [old for old in self._open if old < oldest - 1]:
             del self._open[epoch]
+
+    def _located(self, number: int) -> tuple[int, int]:
+        """The index in which a sample of the endless stream is, and its place there: one index holds a whole run."""
+        return (0, number) if self.order is not None else divmod(number, self.per_epoch)
 
     def _key(self, epoch: int) -> str:
         parts = {
@@ -84,30 +96,34 @@ class Stream:
             "extra": EXTRA,
             "samples": self.per_epoch,
             "seed": stream_seed(self.seed, self.split, epoch),
-            **({"order": self.order} if self.order != "shuffled" else {}),
+            **({"order": list(self.order)} if self.order is not None else {}),
         }
         return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:24]
 
     def _build(self, epoch: int) -> SampleIndex:
         begin, end = self.corpus.ranges[self.split]
+        if self.order is not None:
+            hashes = sequence_hashes(self.corpus.tokens, begin, end)
+            return hashed_index(
+                self.corpus.tokens.lengths,
+                np.arange(begin, end),
+                sequence_length=self.sequence_length,
+                keys=document_keys(hashes, self.seed),
+                run=self.order,
+            )
         return build_sample_index(
             self.corpus.tokens.lengths,
             np.arange(begin, end),
             sequence_length=self.sequence_length,
             seed=stream_seed(self.seed, self.split, epoch),
-            hashes=self._hashes if self.order == "hashed" else None,
         )
-
-    @functools.cached_property
-    def _hashes(self) -> Hashes:
-        return sequence_hashes(self.corpus.tokens, *self.corpus.ranges[self.split])
 
     def pieces(self, number: int) -> Iterator[tuple[int, int, int]]:
         """(sequence, token offset in it, tokens) of each piece of sample `number`, in order; pieces may be empty.
 
         A new piece is where a sequence of the token files begins: what separate attention for documents needs.
         """
-        epoch, position = divmod(number, self.per_epoch)
+        epoch, position = self._located(number)
         index = self._open[epoch]
         place, offset = (int(value) for value in index.samples[int(index.shuffle[position])])
         wanted = self.sequence_length + EXTRA
@@ -124,6 +140,11 @@ class Stream:
         The other way round than `pieces`: a few passes over the index of each pass of the stream.
         """
         wanted = sequences[self.corpus.tokens.lengths[sequences] > 0]
+        if self.order is not None:
+            self.prepare(0, 0)
+            numbers = range(min(count, self.order.steps * self.order.batch))
+            holding = [n for n in numbers if any(piece[0] in wanted for piece in self.pieces(n))]
+            return np.array(holding, np.int64)
         found = [np.zeros(0, np.int64)]
         for epoch in range(-(-count // self.per_epoch)):
             self.prepare(epoch * self.per_epoch, epoch * self.per_epoch)
@@ -290,7 +311,7 @@ def blend_split(
     seed: int,
     cache: IndexCache,
     say: Callable[[str], None],
-    order: Literal["shuffled", "hashed"] = "shuffled",
+    order: RunOrder | None = None,
 ) -> Blend | None:
     """One split of all corpora; None, with the reason in one line, if no document falls into it.
 

@@ -24,6 +24,7 @@ from gpt2_train.config.files import CACHE_FOLDER, CHECKPOINTS_FOLDER, CONFIG_FIL
 from gpt2_train.config.settings import TrainSettings
 from gpt2_train.data.corpus import Corpus, open_corpora
 from gpt2_train.data.index import IndexCache
+from gpt2_train.data.order import run_order
 from gpt2_train.data.streams import Blend, blend_split
 from gpt2_train.metrics.records import read_records
 
@@ -90,7 +91,7 @@ def seen(settings: SeenSettings) -> dict[str, Any]:
     steps = max([0, *logged, *map(_step_of, checkpoints)])
     blend = blend_split(
         corpora, weights, "train", sequence_length=train.sequence_length, seed=train.seed,
-        cache=IndexCache(folder / CACHE_FOLDER), say=lambda line: None, order=train.order,
+        cache=IndexCache(folder / CACHE_FOLDER), say=lambda line: None, order=run_order(train),
     )  # fmt: skip
     result: dict[str, Any] = {"run": str(folder), "data": corpus.prefix, "steps": steps, "documents": []}
     first_steps: list[int] = []

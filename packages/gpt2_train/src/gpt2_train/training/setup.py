@@ -29,6 +29,7 @@ from gpt2_train.conversion.weights import ModelWeights
 from gpt2_train.data.batches import MicroBatches
 from gpt2_train.data.corpus import Corpus, open_corpora, recorded_fingerprint
 from gpt2_train.data.index import IndexCache, SampleIndex, read_index
+from gpt2_train.data.order import run_order
 from gpt2_train.data.streams import Blend, blend_split
 from gpt2_train.distributed.collectives import (
     check_is_shared,
@@ -168,7 +169,7 @@ def set_up(settings: TrainSettings, world: World, folder: Path) -> Run:
             seed=settings.seed,
             cache=SharedIndexCache(folder / CACHE_FOLDER),
             say=world.say,
-            order=settings.order,
+            order=run_order(settings) if split == "train" else None,
         )
         for split in ("train", "valid")
     )
