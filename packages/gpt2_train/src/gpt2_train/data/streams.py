@@ -142,8 +142,8 @@ class Stream:
         wanted = sequences[self.corpus.tokens.lengths[sequences] > 0]
         if self.order is not None:
             self.prepare(0, 0)
-            numbers = range(min(count, self.order.steps * self.order.batch))
-            holding = [n for n in numbers if any(piece[0] in wanted for piece in self.pieces(n))]
+            chosen, most = set(wanted.tolist()), min(count, self.order.steps * self.order.batch)
+            holding = [n for n in range(most) if any(sequence in chosen for sequence, _, _ in self.pieces(n))]
             return np.array(holding, np.int64)
         found = [np.zeros(0, np.int64)]
         for epoch in range(-(-count // self.per_epoch)):
