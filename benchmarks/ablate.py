@@ -5,7 +5,7 @@
 
 Models of 1 layer and width 64 learn from some of the quickstart's documents, with a vocabulary of 1,024. Measured are
 
-- 40 comparisons of the corpus with itself, each of three seeds of its own: the same initial weights, and 20% of the
+- 40 comparisons of the corpus with itself, each of five seeds of its own: the same initial weights, and 20% of the
   samples in other batches. No run is in two comparisons. At most 5% may say "better" or "worse". Runs at a tenth of the
   learning rate, whose sign a verdict needs, are made for those alone that would say so without them.
 - corpora with 20% of the documents replaced, by their words shuffled, by copies of a few others, and by menus: in how
@@ -13,7 +13,7 @@ Models of 1 layer and width 64 learn from some of the quickstart's documents, wi
 - what pairing gains: the standard deviation over seeds of the difference to the corpus, if the runs of a pair have
   nothing in common, the same initial weights, these and a shuffle by position, or these and the order by hashes.
 
-Some 380 runs, of two or five seconds of CPU time each. `--minutes-run FOLDER` adds what a `gpt2 ablate` in that folder
+Some 540 runs, of two or five seconds of CPU time each. `--minutes-run FOLDER` adds what a `gpt2 ablate` in that folder
 could see.
 """
 
@@ -52,7 +52,7 @@ REPLACED, KEPT_AT_RANDOM = 0.2, 0.71
 COPIED = 10
 """Documents whose copies stand for others."""
 TRAIN_TOKENS, HELD_OUT = 90_000, 0.15
-ITSELF, ITSELF_SEEDS = 40, 3
+ITSELF, ITSELF_SEEDS = 40, 5
 """Comparisons of the corpus with itself, and seeds of each;"""
 WORSE, WORSE_SEEDS = 3, 5
 """and of those with each worse corpus."""
