@@ -1,5 +1,6 @@
 """`gpt2 ablate`: its statistics against known values, the pairing of its runs, and whole comparisons of tiny models."""
 
+import contextlib
 import json
 import math
 import shutil
@@ -244,7 +245,8 @@ def test_a_killed_ablation_ends_as_one_that_was_not(texts, tmp_path):
     for ended in range(1, 11, 3):
         process = subprocess.Popen(again, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         while process.poll() is None and len(list(output.glob("runs/*/held_out.json"))) < ended:
-            pass
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(0.05)
         process.send_signal(signal.SIGKILL)
         process.wait()
     assert subprocess.run(again, capture_output=True).returncode == 0
